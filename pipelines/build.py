@@ -10,19 +10,25 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from contracts import PACKAGES, storage
 from contracts.config import RunConfig
-from contracts.errors import ConfigError, ShardlineError, TryAgain
+from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ConfigError, ShardlineError, TryAgain
+from pipelines.diagnosis import Said, diagnose
 from pipelines.images import ROLES, ImageRecord, hash_requirements, is_pinned, requirements_of
 
 REPOSITORY = re.compile(r"[a-z0-9.-]+\.[a-z]+(?::\d+)?(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)+")
 # No build or push is meant to take longer; cloudbuild.yaml bounds the one in the cloud by itself.
 TOOL_TIMEOUT_S = 4 * 3600.0
+# Of what a tool says, enough to find why it failed.
+_LAST_LINES = 200
 BUILD_FILE = "docker/cloudbuild.yaml"
 # What the Dockerfiles copy, and they themselves: the context of a build.
 CONTEXT = ("pyproject.toml", "README.md", "LICENSE", "constraints", *PACKAGES, "docker")
@@ -203,21 +209,41 @@ def _run(command: list[str], todo: str) -> str:
 
     Raises:
         ConfigError: It ended with an error.
-        TryAgain: It did not end.
+        TryAgain: It did not end, or what it said is a failure that passes (a quota, no answer).
     """
-    try:
-        answer = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False, timeout=TOOL_TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        raise TryAgain(
-            f"`{' '.join(command[:3])}` has not ended after {TOOL_TIMEOUT_S:g} s\n  to do: see what it said above, and "
-            "run the same command again: layers that were built are found"
-        ) from None
-    if answer.returncode:
-        raise ConfigError(
-            f"`{' '.join(command[:3])}` ended with exit code {answer.returncode}; what it said is above",
-            allowed="a build that succeeds",
-            todo=todo,
-        )
-    return answer.stdout.decode()
+    said: deque[str] = deque(maxlen=_LAST_LINES)
+    overdue = threading.Event()
+    with tempfile.TemporaryFile() as answer:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=subprocess.PIPE, text=True)
+
+        def end() -> None:
+            overdue.set()
+            process.kill()
+
+        killer = threading.Timer(TOOL_TIMEOUT_S, end)
+        killer.start()
+        with process:
+            try:
+                for line in process.stderr or ():
+                    said.append(line)
+                    sys.stderr.write(line)
+            except BaseException:
+                process.kill()
+                raise
+            finally:
+                killer.cancel()
+        code = process.returncode
+        if overdue.is_set():
+            raise TryAgain(
+                f"`{' '.join(command[:3])}` has not ended after {TOOL_TIMEOUT_S:g} s\n  to do: see what it said above, "
+                "and run the same command again: layers that were built are found"
+            )
+        if code:
+            given = f"`{' '.join(command[:3])}` ended with exit code {code}; what it said is above"
+            found = diagnose([Said("".join(said))])
+            if found.exit_code == EXIT_TRY_AGAIN:
+                raise TryAgain(f"{given}: {found.cause}\n  to do: {found.advice}")
+            advice = found.advice if found.exit_code == EXIT_USER_ERROR else todo
+            raise ConfigError(given, allowed="a build that succeeds", todo=advice)
+        answer.seek(0)
+        return answer.read().decode()

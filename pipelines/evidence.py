@@ -10,7 +10,7 @@ from contracts.config import STAGES
 from contracts.errors import ErrorDocument, ShardlineError
 from contracts.job import ENDED_NAME, JOBS_FOLDER
 from inspection.attempts import find_errors, find_last_error
-from pipelines.diagnosis import Diagnosis, diagnose
+from pipelines.diagnosis import Diagnosis, Said, diagnose
 from pipelines.logs import read_errors
 from pipelines.run_jobs import Job
 from pipelines.run_name import RunName
@@ -26,17 +26,17 @@ def explain(name: RunName, pipeline: Any, tasks: Sequence[Task], jobs: Sequence[
         tasks: Its tasks.
         jobs: Its jobs.
     """
-    texts = [job.error for job in jobs if job.state != "SUCCEEDED"]
-    texts += [task.error for task in tasks if task.state == "FAILED"]
-    texts.append(error_text(pipeline.error))
+    said = [Said(job.error, job.error_code) for job in jobs if job.state != "SUCCEEDED"]
+    said += [Said(task.error, task.error_code) for task in tasks if task.state == "FAILED"]
+    said.append(Said(error_text(pipeline.error), pipeline.error.code))
     documents: list[ErrorDocument] = []
     try:
         documents = list(_read_documents(line_of(pipeline), name.id, jobs))
     except ShardlineError as error:
         # The bucket itself may be what failed.
-        texts.append(str(error))
-    found = diagnose(texts, documents)
-    if found.kind != "unknown" or not pipeline.create_time:
+        said.append(Said(str(error)))
+    found = diagnose(said, documents)
+    if found.kind not in ("unknown", "exit") or not pipeline.create_time:
         return found
     # What a launcher was refused (a quota, a permission), nobody but its own log tells.
     try:
@@ -44,8 +44,8 @@ def explain(name: RunName, pipeline: Any, tasks: Sequence[Task], jobs: Sequence[
     except ShardlineError:
         # Whoever may not read logs is told what is known without them.
         return found
-    in_logs = diagnose(errors)
-    return found if in_logs.kind == "unknown" else in_logs
+    in_logs = diagnose([Said(text) for text in errors])
+    return found if in_logs.kind in ("unknown", "exit") else in_logs
 
 
 def line_of(pipeline: Any) -> str:

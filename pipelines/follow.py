@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, Self, TextIO
 
 from contracts.errors import EXIT_OK, EXIT_TRY_AGAIN
-from pipelines.diagnosis import Diagnosis
+from pipelines.diagnosis import Diagnosis, diagnose_waiting
 from pipelines.evidence import explain
 from pipelines.run_jobs import Job, JobFinder
 from pipelines.run_name import RunName
@@ -18,7 +19,7 @@ from pipelines.run_tasks import ENDED, Task, read_tasks, seconds_between, state_
 from pipelines.submit import read_job
 
 POLL_S = 5.0
-# A job that is older than this when it is first seen was not created by the world's clock that is ours.
+# A job that is older than this when it is first seen was created by another clock (a rehearsal's).
 _BELIEVABLE_S = 7 * 86400.0
 
 
@@ -39,7 +40,7 @@ class Ending:
     state: str
     """Of the run; PENDING where a job waited for machines for too long."""
     diagnosis: Diagnosis | None
-    """Why it failed; None: it did not."""
+    """Why it failed, or waited for too long; None: it did not."""
     waiting: Job | None = None
     """The job that waited for too long."""
 
@@ -100,22 +101,24 @@ def follow(
                 return Ending(state, explain(name, pipeline, tasks, jobs) if state == "FAILED" else None)
             waiting = find_overdue(jobs, since, now=clock(), limit_s=pending_limit_s)
             if waiting is not None:
-                return Ending("PENDING", None, waiting)
+                return Ending("PENDING", diagnose_waiting(waiting.state), waiting)
             time.sleep(poll_s)
 
 
 def find_overdue(jobs: Sequence[Job], since: dict[str, float], *, now: float, limit_s: float | None) -> Job | None:
-    """Return a job that has waited for machines for longer than the limit.
+    """Return a job that has waited for its first machines for longer than the limit.
+
+    A job that had machines once and waits for others after a preemption is never one of these.
 
     Args:
         jobs: The run's jobs.
-        since: When each was first seen waiting; updated.
+        since: When each was first seen waiting, infinity once it was seen at work; updated.
         now: Seconds of the same clock.
         limit_s: The limit; None: there is none.
     """
     for job in jobs:
         if not job.waits:
-            since.pop(job.name, None)
+            since[job.name] = math.inf
             continue
         if job.name not in since:
             age = seconds_between(job.created_at, datetime.now(UTC)) or 0.0

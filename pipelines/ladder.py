@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from contracts.errors import EXIT_TRY_AGAIN
 from pipelines.cancel import cancel
 from pipelines.follow import POLL_S, Ending, View, follow
 from pipelines.run_name import RunName
@@ -89,7 +88,8 @@ def decide(ending: Ending, *, is_last: bool) -> Step:
         is_last: Whether there is no other.
     """
     if ending.waiting is not None:
-        return Step(True, f"{ending.waiting.kind} {ending.waiting.id} got no machines in time", cancel=True)
+        why = f": {ending.diagnosis.cause}" if ending.diagnosis else ""
+        return Step(True, f"{ending.waiting.kind} {ending.waiting.id} got no machines in time{why}", cancel=True)
     if ending.diagnosis is None:
         return Step(False, f"the run ended: {ending.state.lower()}")
     why = f"{ending.diagnosis.kind}: {ending.diagnosis.cause}"
@@ -150,8 +150,3 @@ def _was_tried(client: Any, prepared: Prepared, index: int) -> bool:
     vertex = prepared.config.vertex
     name = RunName(vertex.project, vertex.region, rung_run_id(prepared.run_id, index))
     return find_job(client, name) is not None
-
-
-def exit_code_of(ending: Ending) -> int:
-    """Return the exit code of `submit --wait`."""
-    return EXIT_TRY_AGAIN if ending.waiting is not None else ending.exit_code

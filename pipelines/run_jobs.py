@@ -43,6 +43,8 @@ class Job:
     """The task that started it; empty: not known."""
     display_name: str = ""
     error: str = ""
+    error_code: int = 0
+    """google.rpc.Code; 0: it has not failed."""
     created_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -54,8 +56,11 @@ class Job:
 
     @property
     def waits(self) -> bool:
-        """Whether it is a CustomJob without machines; Dataflow queues by itself, for hours where it was told to."""
-        return self.kind == "CustomJob" and self.state in _WAITING
+        """Whether it is a CustomJob that never had machines: one that waits after a preemption has run before.
+
+        Vertex AI keeps the time at which a job was first RUNNING. Dataflow queues by itself, for hours where told to.
+        """
+        return self.kind == "CustomJob" and self.state in _WAITING and self.started_at is None
 
     @property
     def console(self) -> str:
@@ -236,6 +241,7 @@ def _custom_job(message: Any, task: str) -> Job:
         task=task,
         display_name=message.display_name,
         error=error_text(message.error),
+        error_code=message.error.code,
         created_at=message.create_time or None,
         started_at=message.start_time or None,
         ended_at=message.end_time or None,

@@ -30,6 +30,8 @@ class Task:
     started_at: datetime | None
     ended_at: datetime | None
     error: str
+    error_code: int
+    """google.rpc.Code; 0: it has not failed."""
     resources: tuple[str, ...]
     """URIs of what it started: a CustomJob, a Dataflow job, an operation."""
     containers: tuple[str, ...]
@@ -87,6 +89,7 @@ def _read(detail: Any, by_id: dict[int, Any], roots: set[int]) -> Task:
         started_at=detail.start_time or None,
         ended_at=detail.end_time or None,
         error=error_text(detail.error),
+        error_code=detail.error.code,
         resources=tuple(dict.fromkeys(_resources(detail))),
         containers=tuple(jobs),
     )

@@ -59,7 +59,8 @@ class ResourcesSection(Section):
     max_wait_s: Annotated[int, Field(strict=True, ge=0, le=604800)] = 86400
     """Seconds that FLEX_START waits for machines; 0: for ever."""
     max_pending_s: Annotated[float, Field(ge=10, le=604800), NotBool] = 3600
-    """Seconds in PENDING after which `submit --wait` cancels and tries the next rung."""
+    """Seconds without any machines after which `submit --wait` cancels and tries the next rung; a job that has run
+    before and waits after a preemption is left alone."""
     timeout_hours: Annotated[float, Field(gt=0, le=720), NotBool] = 168
     """Hours after which Vertex AI ends a CustomJob; a cap on its cost may make it less."""
     env: dict[str, str] = {}

@@ -79,7 +79,7 @@ def _submit(prepared: Prepared, *, tags: list[str], wait: bool, upload: bool) ->
     from contracts.errors import TryAgain
     from pipelines.follow import make_view
     from pipelines.google import pipeline_client
-    from pipelines.ladder import climb, exit_code_of, make_rungs
+    from pipelines.ladder import climb, make_rungs
     from pipelines.submit import submit, upload_spec
 
     if upload:
@@ -121,7 +121,7 @@ def _submit(prepared: Prepared, *, tags: list[str], wait: bool, upload: bool) ->
         found = ending.diagnosis
         said = "\n  ".join(found.evidence.strip().splitlines()) or "nothing"
         _say(f"error: the run failed: {found.cause} ({found.kind})\n  to do: {found.advice}\n  said: {said}")
-    return exit_code_of(ending)
+    return ending.exit_code
 
 
 def _tell(made: Submitted) -> None:

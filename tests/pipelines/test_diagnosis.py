@@ -1,12 +1,21 @@
+from collections.abc import Sequence
+
 import pytest
 
 from contracts.errors import ErrorDocument
-from pipelines.diagnosis import diagnose
+from pipelines.diagnosis import Diagnosis, Said
+from pipelines.diagnosis import diagnose as diagnose_said
 
 # The run's own message comes with every failure, and says nothing.
 VOID = (
     "The DAG failed because some tasks failed. The failed tasks are: [train].; Job (project_id = p, job_id = 1) failed."
 )
+
+
+def diagnose(texts: Sequence[str], documents: Sequence[ErrorDocument] = ()) -> Diagnosis:
+    """Diagnose texts of which no code is known."""
+    return diagnose_said([Said(text) for text in texts], documents)
+
 
 MESSAGES = {
     "stockout": [
@@ -28,11 +37,30 @@ MESSAGES = {
         "code: PERMISSION_DENIED, message: The caller does not have permission",
     ],
     "image": [
-        'Failed to pull image "us-docker.pkg.dev/p/r/trainer@sha256:12": manifest unknown',
+        'Failed to pull image "us-docker.pkg.dev/p/r/trainer@sha256:12": denied',
         "Back-off: ImagePullBackOff",
-        "Image us-docker.pkg.dev/p/r/trainer:latest not found.",
         "Permission 'artifactregistry.repositories.downloadArtifacts' denied on resource",
     ],
+    "image not found": [
+        'Failed to pull image "us-docker.pkg.dev/p/r/trainer@sha256:12": manifest unknown',
+        "Image us-docker.pkg.dev/p/r/trainer:latest not found.",
+    ],
+    "driver too old": [
+        "RuntimeError: The NVIDIA driver on your system is too old (found version 12020).",
+        "CUDA driver version is insufficient for CUDA runtime version",
+        "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=13.0, please update your driver",
+    ],
+    "no kernel image": [
+        "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device",
+        "Tesla V100 with CUDA capability sm_70 is not compatible with the current PyTorch installation.",
+    ],
+    "disk full": [
+        "OSError: [Errno 28] No space left on device: '/tmp/shards/00001.tar'",
+        "Replicas low on disk space: workerpool0-0",
+    ],
+    "quota queue": ["The job is queued due to insufficient quota."],
+    "concurrent builds": ["These quota metrics exceed quota limits: cloudbuild.googleapis.com/concurrent_builds"],
+    "build region": ["FAILED_PRECONDITION: due to quota restrictions, cannot run builds in this region."],
     "gpu memory": ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."],
     "machine memory": [
         "The replica workerpool0-0 ran out-of-memory and exited with a non-zero status of 137(SIGKILL).",
@@ -52,6 +80,13 @@ EXIT_CODES = {
     "stockout": 75,
     "quota": 75,
     "preempted": 75,
+    "quota queue": 75,
+    "concurrent builds": 75,
+    "build region": 2,
+    "image not found": 2,
+    "driver too old": 2,
+    "no kernel image": 2,
+    "disk full": 2,
     "collective timeout": 75,
     "timeout": 75,
     "unavailable": 75,
@@ -73,7 +108,12 @@ def test_each_failure_has_its_cause(kind: str, message: str) -> None:
 
 
 def test_only_places_are_climbed_for() -> None:
-    assert {kind for kind, texts in MESSAGES.items() if diagnose(texts).climbs} == {"stockout", "quota", "preempted"}
+    assert {kind for kind, texts in MESSAGES.items() if diagnose(texts).climbs} == {
+        "stockout",
+        "quota",
+        "quota queue",
+        "preempted",
+    }
 
 
 def test_the_quota_that_is_used_up_is_named() -> None:
@@ -111,3 +151,66 @@ def test_only_a_service_speaks_of_places(kind: str) -> None:
 def test_what_is_not_known_is_said_so() -> None:
     found = diagnose(["", VOID])
     assert (found.kind, found.exit_code, found.evidence) == ("unknown", 70, VOID)
+
+
+# Messages of stages and of their libraries, which have a word or digits in them that a service's answer has too.
+PROGRAMS = [
+    ("TypeError: unsupported operand type(s) for +: 'int' and 'NoneType'", "TypeError"),
+    ("RuntimeError: shape '[502, 3]' is invalid for input of size 7", "RuntimeError"),
+    ("KeyError: 'layer 403'", "KeyError"),
+    ("ValueError: malformed row 500: INVALID_ARGUMENT", "ValueError"),
+    ("RuntimeError: permission_denied is no class; access denied to 429", "RuntimeError"),
+    ("AttributeError: 'Preemption' object has no attribute 'preempted'", "AttributeError"),
+]
+
+
+@pytest.mark.parametrize(("message", "name"), PROGRAMS)
+def test_what_a_program_says_is_no_answer_of_a_service(message: str, name: str) -> None:
+    # As a stage's document, as a line of a log, and at the end of what Vertex AI says of a container.
+    document = ErrorDocument(kind=name, exit_code=70, message=message)
+    found = diagnose([VOID], [document])
+    assert (found.kind, found.exit_code, found.climbs) == ("fault", 70, False)
+    assert name in found.cause
+    told = "The replica workerpool0-0 exited with a non-zero status of 1.\nTermination log message: "
+    for said in (
+        Said(message),
+        Said(message, 3),
+        Said(f"{told}\n{message}", 3),
+        Said(f"{told}Traceback (most recent call last):\n  File x, line 403, in f\n{message}", 3),
+    ):
+        found = diagnose_said([said, Said(VOID, 9)])
+        assert (found.kind, found.exit_code, name in found.cause) == ("exception", 70, True)
+
+
+@pytest.mark.parametrize("message", ["step 500: loss is nan", "shape '[502, 3]'", "layer 403", "503 images"])
+def test_digits_of_a_sentence_are_no_status(message: str) -> None:
+    document = ErrorDocument(kind="ShardlineError", exit_code=70, message=message)
+    assert diagnose([VOID], [document]).kind == "fault"
+    assert (diagnose([message]).kind, diagnose([message]).exit_code) == ("unknown", 70)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(3, "invalid request"), (4, "timeout"), (7, "permission"), (8, "quota"), (13, "unavailable"), (14, "unavailable")],
+)
+def test_the_code_of_an_answer_decides_where_no_sentence_does(code: int, kind: str) -> None:
+    assert diagnose_said([Said("no", code), Said(VOID, 9)]).kind == kind
+
+
+def test_the_exit_code_of_a_container_is_told_where_nothing_else_is() -> None:
+    for status, code in ((2, 2), (75, 75), (1, 70), (137, 70)):
+        found = diagnose_said([Said(f"The replica workerpool0-0 exited with a non-zero status of {status}.", 3)])
+        assert (found.kind, found.exit_code) == ("exit", code)
+
+
+def test_an_exception_of_a_client_is_what_the_service_answered() -> None:
+    text = "Traceback (most recent call last):\n  ...\ngoogle.api_core.exceptions.Forbidden: 403 GET https://storage"
+    assert diagnose([text]).kind == "permission"
+    document = ErrorDocument(kind="Forbidden", exit_code=70, message="Forbidden: 403 GET https://storage")
+    assert (diagnose([VOID], [document]).kind, diagnose([VOID], [document]).exit_code) == ("permission", 2)
+
+
+def test_a_stage_that_met_a_machines_failure_names_it() -> None:
+    message = "AcceleratorError: CUDA error: no kernel image is available for execution on the device"
+    document = ErrorDocument(kind="AcceleratorError", exit_code=70, message=message)
+    assert diagnose([VOID], [document]).kind == "no kernel image"

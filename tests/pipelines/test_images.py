@@ -228,3 +228,16 @@ def test_a_tool_that_does_not_end_is_try_again(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(build, "TOOL_TIMEOUT_S", 0.1)
     with pytest.raises(TryAgain, match="`sleep 600` has not ended"):
         build._run(["sleep", "600"], "look")
+
+
+def test_a_build_that_waits_for_others_is_try_again() -> None:
+    # What a tool says is shown as it comes, and diagnosed when it has ended.
+    said = "ERROR: These quota metrics exceed quota limits: cloudbuild.googleapis.com/concurrent_builds"
+    with pytest.raises(TryAgain, match="as many builds"):
+        build._run(["sh", "-c", f"echo '{said}' >&2; exit 1"], "look")
+    refused = "FAILED_PRECONDITION: due to quota restrictions, cannot run builds in this region"
+    with pytest.raises(ConfigError, match="without that restriction"):
+        build._run(["sh", "-c", f"echo '{refused}' >&2; exit 1"], "look")
+    with pytest.raises(ConfigError, match="to do: look"):
+        build._run(["sh", "-c", "echo 'no such file' >&2; exit 1"], "look")
+    assert build._run(["sh", "-c", "echo answer; echo told >&2"], "look") == "answer\n"

@@ -14,7 +14,7 @@ from contracts.resolve import load_config  # noqa: E402
 from pipelines.compile import CompiledLine  # noqa: E402
 from pipelines.follow import TaskLines  # noqa: E402
 from pipelines.google import pipeline_client  # noqa: E402
-from pipelines.ladder import Rung, climb, exit_code_of  # noqa: E402
+from pipelines.ladder import Rung, climb  # noqa: E402
 from pipelines.submit import Submitted, prepare  # noqa: E402
 
 STRATEGIES = ("SPOT", "STANDARD")
@@ -37,7 +37,7 @@ def main(spec: str, config_path: str, run_id: str) -> None:
         poll_s=0.5,
     )
     cause = ending.diagnosis.kind if ending.diagnosis else ""
-    print(json.dumps({"exit_code": exit_code_of(ending), "runs": [one.name.id for one in made], "cause": cause}))
+    print(json.dumps({"exit_code": ending.exit_code, "runs": [one.name.id for one in made], "cause": cause}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 import io
+import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from contracts.errors import ErrorDocument, TryAgain
 from pipelines.cancel import cancel
 from pipelines.follow import TaskLines, TaskTable, follow
 from pipelines.google import pipeline_client
-from pipelines.ladder import Rung, climb, exit_code_of
+from pipelines.ladder import Rung, climb
 from pipelines.run_name import RunName
 from pipelines.status import print_status, read_status, to_json
 from pipelines.submit import Prepared, Submitted, prepare, read_job, submit
@@ -18,6 +20,7 @@ from rehearsal.gcs import BucketServer
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, QUOTA, REGION, STOCKOUT, Cloud, MakeConfig, compiled_line
 
 POLL_S = 0.05
+REPLICA = "The replica workerpool0-0 exited with a non-zero status of 1."
 RUNGS = [
     Rung("SPOT in us-central1", {"region": "us-central1", "strategy": "SPOT"}, pending_limit_s=0.3),
     Rung("SPOT in us-east4", {"region": "us-east4", "strategy": "SPOT"}, pending_limit_s=0.3),
@@ -51,7 +54,7 @@ class Climb:
             submitted=self.made.append,
             poll_s=POLL_S,
         )
-        self.exit_code = exit_code_of(self.ending)
+        self.exit_code = self.ending.exit_code
 
     @property
     def run_ids(self) -> list[str]:
@@ -92,6 +95,28 @@ def test_a_job_without_machines_is_cancelled_before_the_next_rung(cloud: Cloud, 
     first = read_status(pipeline_client(REGION), name_of(prepared.run_id))
     assert first.state == "CANCELLED"
     assert [job.state for job in first.jobs] == ["CANCELLED"]
+
+
+def test_a_job_that_waits_after_a_preemption_is_not_given_up(cloud: Cloud, prepared: Prepared) -> None:
+    # Twelve hours after it was preempted, by the times that the service gives.
+    cloud.pipelines.script.outcomes["us-central1"] = "running"
+    submit(prepared, prepared.submission(prepared.run_id))
+    client, name = pipeline_client(REGION), name_of(prepared.run_id)
+    wait_for(lambda: any(job.state == "RUNNING" for job in read_status(client, name).jobs))
+    job_id = read_status(client, name).jobs[0].id
+    job_name = f"projects/{NUMBER}/locations/{REGION}/customJobs/{job_id}"
+    created = datetime.now(UTC) - timedelta(hours=14)
+
+    def preempt(job: Any) -> None:
+        job.state, job.create_time, job.start_time = 2, created, created + timedelta(hours=2)
+
+    cloud.store.update(job_name, preempt)
+    assert read_status(client, name).jobs[0].state == "PENDING"
+    run = f"projects/{NUMBER}/locations/{REGION}/pipelineJobs/{name.id}"
+    threading.Timer(1.0, cloud.pipelines.fail, (run, job_name, REPLICA)).start()
+    climbed = Climb(prepared, [RUNGS[0], RUNGS[1]])
+    assert climbed.ending.state == "FAILED" and climbed.ending.waiting is None
+    assert not any("cancelled first" in line for line in climbed.said)
 
 
 def test_without_machines_anywhere_it_is_try_again(cloud: Cloud, prepared: Prepared) -> None:
