@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import rehearsal
 from contracts.process import THREAD_VARIABLES, available_cores
+from rehearsal.machines.namespaces import Inside
 
 MARK_VARIABLE = "SHARDLINE_REHEARSAL_TREE"
 # A prebuilt container installs the project when it starts; here it is installed.
@@ -84,6 +86,7 @@ class Tree:
         on_line: Called with each line that it prints, in a thread.
         pass_fds: Descriptors that it inherits.
         cores: Those that it may use; none given: all of this process's.
+        inside: The machine in whose namespaces it runs, as process 1 of its own; None: beside this process.
     """
 
     def __init__(
@@ -95,13 +98,19 @@ class Tree:
         on_line: Callable[[str], None],
         pass_fds: Sequence[int] = (),
         cores: Sequence[int] = (),
+        inside: Inside | None = None,
     ) -> None:
         self._id = uuid.uuid4().hex
-        above = environment.get(MARK_VARIABLE, "")
-        self._environment = {**environment, MARK_VARIABLE: f"{above}/{self._id}"}
+        self._inside = inside
+        self._environment = dict(environment)
+        if inside is None:
+            above = environment.get(MARK_VARIABLE, "")
+            self._environment[MARK_VARIABLE] = f"{above}/{self._id}"
         self._command, self._folder, self._on_line, self._fds = list(command), folder, on_line, tuple(pass_fds)
-        self._cores = ",".join(map(str, cores))
+        self._cores = list(cores)
         self._process: subprocess.Popen[bytes] | None = None
+        # Of the first process, where that is not the one that is started here.
+        self._first: int | None = None
         self._started, self._heard, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._killing = threading.Lock()
         self.returncode: int | None = None
@@ -116,17 +125,21 @@ class Tree:
         return self.returncode if self._ended.wait(timeout_s) else None
 
     def send(self, number: int) -> None:
-        """Send a signal to the first process alone, as a container runtime does."""
-        if self._process is not None and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
+        """Send a signal to the first process alone, as a container runtime does.
+
+        In a namespace that is process 1, to which the kernel passes only signals that it handles, and SIGKILL.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            if self._first is not None:
+                signal.pidfd_send_signal(self._first, number)
+            elif self._process is not None and self._process.poll() is None:
                 self._process.send_signal(number)
 
     def kill(self) -> None:
         """Kill the first process and all below it; return when none is left."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-        self._kill_marked()
+        self.send(signal.SIGKILL)
+        if self._inside is None:
+            self._kill_marked()
         self._ended.wait()
 
     def stop(self, grace_s: float) -> int | None:
@@ -136,22 +149,9 @@ class Tree:
             self.kill()
         return self.returncode
 
-    def pids(self) -> list[int]:
-        """Return the processes that live."""
-        return find_marked(self._id)
-
     def _run(self) -> None:
         try:
-            process = self._process = subprocess.Popen(
-                [sys.executable, "-S", "-c", _RUN, str(os.getpid()), self._cores, *self._command],
-                env=self._environment,
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=self._fds,
-                start_new_session=True,
-            )
+            process = self._process = self._begin()
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             # Words that are too long together, or that hold a NUL; a folder that is gone.
             self.returncode = _CANNOT_BE_STARTED
@@ -164,12 +164,44 @@ class Tree:
         finally:
             self._started.set()
         threading.Thread(target=self._hear, args=(process,), name="output of a container", daemon=True).start()
+        # In a namespace it ends once all processes of it have.
         code = process.wait()
-        self._kill_marked()
+        if self._inside is None:
+            self._kill_marked()
         # All that could hold the other end are gone.
         self._heard.wait(_OUTPUT_S)
+        if self._first is not None:
+            os.close(self._first)
+            self._first = None
         self.returncode = code
         self._ended.set()
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        if self._inside is None:
+            cores = ",".join(map(str, self._cores))
+            return self._popen([sys.executable, "-S", "-c", _RUN, str(os.getpid()), cores, *self._command], self._fds)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            command = self._inside.command(theirs.fileno(), self._cores, self._command)
+            process = self._popen(command, (*self._fds, theirs.fileno(), self._inside.user, self._inside.net))
+            theirs.close()
+            if pid := ours.recv(16):
+                # None: it has ended already.
+                with contextlib.suppress(ProcessLookupError):
+                    self._first = os.pidfd_open(int(pid))
+        return process
+
+    def _popen(self, command: Sequence[str], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            env=self._environment,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=descriptors,
+            start_new_session=True,
+        )
 
     def _hear(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None

@@ -26,17 +26,25 @@ _PAUSE_S = 0.2
 # Between tries while the server does not answer.
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 _PRODUCT_PATH = Path("/sys/class/dmi/id/product_name")
+# Google's guest agent writes the server's name there; not all containers see the product's name.
+_HOSTS_PATH = Path("/etc/hosts")
 
 
 def metadata_host() -> str | None:
     """Return the metadata server's host and port; None where there is none: the variable is unset and no GCE."""
     if host := os.environ.get(HOST_VARIABLE):
         return host
+    if _read(_PRODUCT_PATH).strip() == "Google Compute Engine":
+        return _HOST
+    lines = (line.partition("#")[0].split() for line in _read(_HOSTS_PATH).splitlines())
+    return _HOST if any(_HOST in words[1:] for words in lines) else None
+
+
+def _read(path: Path) -> str:
     try:
-        on_gce = _PRODUCT_PATH.read_text().strip() == "Google Compute Engine"
+        return path.read_text()
     except OSError:
-        on_gce = False
-    return _HOST if on_gce else None
+        return ""
 
 
 class NoticeWatch:

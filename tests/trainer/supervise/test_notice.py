@@ -4,9 +4,11 @@ import threading
 import urllib.parse
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from trainer.supervise import notice
 from trainer.supervise.notice import HOST_VARIABLE, NoticeWatch, metadata_host
 
 
@@ -108,3 +110,15 @@ def test_a_server_that_fails_is_asked_again(server: MetadataServer) -> None:
 def test_the_variable_names_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HOST_VARIABLE, "127.0.0.1:8080")
     assert metadata_host() == "127.0.0.1:8080"
+
+
+def test_the_hosts_file_names_the_server_where_the_products_name_is_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(HOST_VARIABLE, raising=False)
+    monkeypatch.setattr(notice, "_PRODUCT_PATH", tmp_path / "none")
+    monkeypatch.setattr(notice, "_HOSTS_PATH", tmp_path / "hosts")
+    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n# 169.254.169.254 metadata.google.internal\n")
+    assert metadata_host() is None
+    (tmp_path / "hosts").write_text("169.254.169.254 metadata.google.internal  # Added by Google\n")
+    assert metadata_host() == "metadata.google.internal"
