@@ -9,6 +9,7 @@ from contracts.errors import ConfigError
 
 if TYPE_CHECKING:
     from rehearsal.gcs import Rule
+    from rehearsal.jobs.restarts import Reading
 
 
 def parse_preempt(text: str) -> tuple[int, float]:
@@ -32,6 +33,20 @@ def parse_preempt(text: str) -> tuple[int, float]:
         allowed="a whole number from 0 to 100, or a rate as 0.5/h (machines taken away an hour, each)",
         todo="correct --preempt",
     )
+
+
+def parse_reading(text: str) -> Reading:
+    """Return a reading of the rules for restarts.
+
+    Raises:
+        ConfigError: There is no such reading.
+    """
+    from rehearsal.jobs.restarts import READINGS
+
+    for reading in READINGS:
+        if text == reading:
+            return reading
+    raise ConfigError(f"--restarts {text}", allowed=" or ".join(READINGS), todo="correct --restarts")
 
 
 def read_rules(path: Path | None) -> tuple[Rule, ...]:

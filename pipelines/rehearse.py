@@ -30,6 +30,7 @@ from pipelines.undisturbed import compare
 if TYPE_CHECKING:
     from rehearsal.cloud import LocalCloud
     from rehearsal.gcs import Rule
+    from rehearsal.jobs.restarts import Reading
 
 # The number that the bucket server gives its project: Google's SDK compares the two.
 PROJECT_NUMBER = "123456789012"
@@ -55,6 +56,8 @@ class Wanted:
     processes_per_node: int | None = None
     samples: int | None = None
     """Files of the source at most; None: all."""
+    restarts: Reading = "strict"
+    """Of the rules by which custom jobs are restarted."""
 
 
 def rehearse(
@@ -137,6 +140,7 @@ def _make_cloud(folder: Path, prepared: Prepared, wanted: Wanted) -> LocalCloud:
         ),
         scale=Scale(processes_per_node=_processes(config, wanted, nodes), time_scale=wanted.time_scale),
         rules=wanted.rules,
+        restarts=wanted.restarts,
     )
 
 

@@ -20,6 +20,7 @@ from rehearsal.gcs import BucketServer, Rule
 from rehearsal.jobs.custom_jobs import CustomJobRuns
 from rehearsal.jobs.dataflow import DataflowJobs
 from rehearsal.jobs.market import Market
+from rehearsal.jobs.restarts import Reading
 from rehearsal.machines.machine import Scale
 from rehearsal.pipelines.pipeline_runs import PipelineRuns
 from rehearsal.resources.store import Store
@@ -40,6 +41,7 @@ class LocalCloud:
         clock: Of the rehearsed world.
         rules: Faults and costs of the bucket server.
         missing_images: Images that cannot be pulled.
+        restarts: Reading of the rules by which custom jobs are restarted (rehearsal/jobs/restarts.py).
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class LocalCloud:
         clock: Clock | None = None,
         rules: Iterable[Rule] = (),
         missing_images: Iterable[str] = (),
+        restarts: Reading = "strict",
     ) -> None:
         self.folder = folder
         self.clock = clock or Clock()
@@ -73,6 +76,7 @@ class LocalCloud:
             market=self.market,
             scale=self.scale,
             missing_images=missing,
+            restarts=restarts,
         )
         self.dataflow = DataflowJobs(self.store, folder=folder / "dataflow", logs=self.logs, clock=self.clock)
         self.pipelines = PipelineRuns(

@@ -40,6 +40,10 @@ def rehearse_config(
         Path | None,
         typer.Option("--faults", metavar="RULES", help="JSON list of faults of the buckets (rehearsal/gcs)."),
     ] = None,
+    restarts: Annotated[
+        str,
+        typer.Option("--restarts", metavar="strict|lenient", help="Reading of Vertex AI's rules (docs/vertex.md)."),
+    ] = "strict",
     schedule_days: Annotated[
         float, typer.Option("--schedule-days", metavar="N", help="Create the schedule, and let so many days pass.")
     ] = 0.0,
@@ -63,7 +67,7 @@ def rehearse_config(
     with reported(debug):
         import tempfile
 
-        from pipelines.rehearsal_options import parse_preempt, read_rules
+        from pipelines.rehearsal_options import parse_preempt, parse_reading, read_rules
         from pipelines.rehearsal_report import print_rehearsal, to_json
         from pipelines.rehearse import Wanted, check, rehearse
 
@@ -77,6 +81,7 @@ def rehearse_config(
             seed=seed,
             processes_per_node=processes,
             samples=samples,
+            restarts=parse_reading(restarts),
         )
         given = load(config, overrides)
         with tempfile.TemporaryDirectory(prefix="shardline-rehearsal-", ignore_cleanup_errors=True) as temporary:

@@ -15,6 +15,7 @@ from google.rpc import status_pb2
 from rehearsal.jobs.gang import CANCELLED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, Ended, Gang
 from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook
 from rehearsal.jobs.market import Market
+from rehearsal.jobs.restarts import Reading
 from rehearsal.machines.machine import Machine, Scale, UnknownCommand, find_machines
 from rehearsal.pipelines.task_details import moment
 from rehearsal.resources.store import Store
@@ -40,6 +41,7 @@ class CustomJobRuns:
         scale: How they are played.
         environment: Of every container; may be set later, before the first job.
         missing_images: Images that cannot be pulled.
+        restarts: Reading of the rules for restarts.
     """
 
     def __init__(
@@ -53,11 +55,12 @@ class CustomJobRuns:
         scale: Scale | None = None,
         environment: Mapping[str, str] | None = None,
         missing_images: frozenset[str] = frozenset(),
+        restarts: Reading = "strict",
     ) -> None:
         self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
         self.market, self.scale = market or Market(), scale or Scale()
         self.environment: Mapping[str, str] = environment or {}
-        self._missing = missing_images
+        self._missing, self._reading = missing_images, restarts
         self._cancelled: dict[str, threading.Event] = {}
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -134,7 +137,6 @@ class CustomJobRuns:
                 return Ended("FAILED", INVALID_ARGUMENT, message + "may not be pulled.")
         if (without := self._wait_for_machines(job, cancelled)) is not None:
             return without
-        self._store.update(job.name, self._begin)
         gang = Gang(
             job,
             machines,
@@ -144,6 +146,8 @@ class CustomJobRuns:
             market=self.market,
             scale=self.scale,
             now=self._clock.now,
+            reading=self._reading,
+            on_running=lambda: self._store.update(job.name, self._begin),
         )
         gang.cancelled = cancelled
         return gang.run()

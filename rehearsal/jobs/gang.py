@@ -1,20 +1,20 @@
 """The machines of one custom job, started, watched, taken away and started again, until the job has ended.
 
-What Vertex does when a container ends, as far as its documentation says it
-(https://docs.cloud.google.com/vertex-ai/docs/training/overview, .../use-spot-vms, and issues of those who saw it):
+Restarts are those of rehearsal/jobs/restarts.py. Beside them
+(https://docs.cloud.google.com/vertex-ai/docs/training/understanding-training-service, .../use-spot-vms):
 
     the first machine's container ends with 0     the job has succeeded; the others are ended
     another's ends with 0                         that machine is done
-    one ends otherwise                            it is started again on the same machine, up to 5 times; then the whole
-                                                  job on new machines, up to 3 times; then the job has failed
-    a machine is taken away                       a new one, without what was on the old one's disk, up to 6 times
+    a machine is to be taken away                 its container is told (SIGTERM) and killed 30 s later, or killed at
+                                                  once; an exit code before that is judged like any other
+    machines come one by one                      the job is running when all are up
 
-With restart_job_on_worker_restart a restart of one is one of all. disable_retries allows none. What else runs when all
-are started again is told to stop first, as long as a container is given: how Vertex does that is not documented.
+With restart_job_on_worker_restart a restart of one is one of all; what still runs is told to stop first.
 """
 
 from __future__ import annotations
 
+import random
 import shutil
 import signal
 import tempfile
@@ -27,6 +27,14 @@ from typing import Any
 
 from rehearsal.jobs.logbook import severity_of
 from rehearsal.jobs.market import Market, Preempted, Preemption
+from rehearsal.jobs.restarts import (
+    MAX_JOB_RESTARTS,
+    MAX_WORKER_RESTARTS,
+    TRANSIENT_CODES,
+    Reading,
+    RestartBudget,
+    Scope,
+)
 from rehearsal.jobs.steps import StepWatch
 from rehearsal.machines.machine import Machine, Scale, cores_of, environment_of, free_ports
 from rehearsal.machines.mount import with_python, write_python
@@ -34,9 +42,8 @@ from rehearsal.machines.processes import MEMORY_VARIABLE, Tree, clean_environmen
 
 # Between a notice and the end of a spot machine: https://docs.cloud.google.com/compute/docs/instances/spot#preemption
 NOTICE_S = 30.0
-MAX_PREEMPTIONS = 6
-MAX_RESTARTS = 5
-MAX_RETRIES = 3
+# Between the starts of two machines of a job: no page says how far apart they come.
+STAGGER_S = 5.0
 _POLL_S = 0.1
 # google.rpc.Code
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, CANCELLED = 3, 4, 8, 1
@@ -61,12 +68,23 @@ class _Node:
     tree: Tree
     disk: Path
     watch: StepWatch
-    restarts: int = 0
-    """On this machine."""
 
     @property
     def code(self) -> int | None:
-        return self.tree.returncode
+        """Exit code as Vertex shows it, 128 + N for signal N; None while it runs."""
+        code = self.tree.returncode
+        return code if code is None or code >= 0 else 128 - code
+
+
+@dataclass(frozen=True)
+class _Notice:
+    """A machine that has been told that it is taken away."""
+
+    preemption: Preemption
+    step: int
+    """Of the training when it was told."""
+    deadline: float
+    """On the machine's monotonic clock."""
 
 
 class Gang:
@@ -81,6 +99,8 @@ class Gang:
         market: Takes machines away.
         scale: Of the rehearsal.
         now: The rehearsed time, in seconds since the epoch.
+        reading: Of the rules for restarts.
+        on_running: Called once, when all machines are up.
     """
 
     def __init__(
@@ -94,20 +114,23 @@ class Gang:
         market: Market,
         scale: Scale,
         now: Callable[[], float],
+        reading: Reading = "strict",
+        on_running: Callable[[], None] = lambda: None,
     ) -> None:
         self._job, self._machines, self._folder = job, machines, folder
         self._environment = with_python(clean_environment(environment), write_python(folder / "bin"))
         self._say, self._market, self._scale, self._now = say, market, scale, now
         scheduling = job.job_spec.scheduling
         self._all_together = bool(scheduling.restart_job_on_worker_restart)
-        self._may_retry = not scheduling.disable_retries
+        self._budget = RestartBudget(reading, may_restart=not scheduling.disable_retries)
+        self._on_running = on_running
         self._is_spot = scheduling.strategy.name == "SPOT"
         self._timeout_s = scheduling.timeout.total_seconds() if scheduling.timeout else 0.0
         self._grace_s = NOTICE_S * scale.time_scale
         self._nodes: list[_Node] = []
-        self._starts = self._preemptions = self._retries = 0
-        self._disks = 0
+        self._starts = self._disks = 0
         self._drawn: list[Preemption] = []
+        self._notice: _Notice | None = None
         self._began_at = self._started_at = 0.0
         self._port = 0
         # A socket's path has 107 characters at most, and loaders of a training make theirs below TMPDIR: it is a short
@@ -120,6 +143,8 @@ class Gang:
         self._began_at = time.monotonic()
         try:
             self._start_all(new_disks=True)
+            if not self.cancelled.is_set():
+                self._on_running()
             while (ended := self._step()) is None:
                 self.cancelled.wait(_POLL_S)
             return ended
@@ -137,9 +162,11 @@ class Gang:
             return Ended("FAILED", DEADLINE_EXCEEDED, f"the job ran longer than its timeout of {self._timeout_s:.0f} s")
         if self._nodes[0].code == 0:
             return Ended("SUCCEEDED")
-        for node in self._nodes:
+        for number, node in enumerate(self._nodes):
             if node.code not in (None, 0):
-                return self._after_failure(node)
+                return self._after_exit(number, node.code or 0)
+        if self._notice is not None:
+            return self._take_away(self._notice) if time.monotonic() >= self._notice.deadline else None
         if self._is_spot and (preemption := self._find_due()) is not None:
             return self._preempt(preemption)
         return None
@@ -147,6 +174,8 @@ class Gang:
     # --- preemptions --------------------------------------------------------------------------------------------------
 
     def _find_due(self) -> Preemption | None:
+        if not self._drawn and not self._market.missing:
+            return None
         first = self._nodes[0].watch
         first.look()
         running_s = (time.monotonic() - self._started_at) / self._scale.time_scale
@@ -155,81 +184,90 @@ class Gang:
         )
 
     def _preempt(self, preemption: Preemption) -> Ended | None:
+        """Tell a machine that it is taken away, or take it away at once; one that is done is let alone."""
         node = self._nodes[preemption.node]
         if node.code is not None:
             return None
-        step = self._nodes[0].watch.step
-        escalated = False
-        if preemption.kind == "sigterm":
-            node.tree.send(signal.SIGTERM)
-            if node.tree.wait(self._grace_s) is None:
-                escalated = True
-                node.tree.kill()
-        else:
-            node.tree.kill()
-        code = node.code
-        if code == 0:
+        told = preemption.kind == "sigterm"
+        step, grace_s = self._nodes[0].watch.step, self._grace_s if told else 0.0
+        notice = _Notice(preemption, step, time.monotonic() + grace_s)
+        if not told:
+            return self._take_away(notice)
+        node.tree.send(signal.SIGTERM)
+        self._notice = notice
+        return None
+
+    def _take_away(self, notice: _Notice) -> Ended | None:
+        """Kill a machine's container, and restart what the loss of a machine restarts."""
+        self._notice = None
+        number = notice.preemption.node
+        node = self._nodes[number]
+        node.tree.kill()
+        if node.code == 0:
             # It had finished before it was hit.
             return None
+        self._note_preemption(notice, escalated=notice.preemption.kind == "sigterm")
+        scope = self._budget.after_loss(number)
+        if scope is not None:
+            self._restart(number, scope, new_disk=True)
+            return None
+        if not self._budget.may_restart:
+            return Ended("FAILED", RESOURCE_EXHAUSTED, f"{node.machine.name} was preempted, and retries are disabled")
+        restarts = f"{MAX_WORKER_RESTARTS} times, and the job {MAX_JOB_RESTARTS} times"
+        message = f"STOCKOUT: {node.machine.name} was preempted, and its worker had been restarted {restarts}"
+        return Ended("FAILED", RESOURCE_EXHAUSTED, message)
+
+    def _note_preemption(self, notice: _Notice, *, escalated: bool) -> None:
+        preemption, node = notice.preemption, self._nodes[notice.preemption.node]
         happened = Preempted(
             self._job.name,
             self._job.display_name,
             preemption.node,
             preemption.kind,
-            step,
+            notice.step,
             self._starts,
             self._now(),
-            exit_code=code,
+            exit_code=node.tree.returncode,
             escalated=escalated,
         )
         self._market.note(preemption, happened)
-        self._say(node.machine, f"{node.machine.name} was preempted at step {step}", "WARNING")
-        self._preemptions += 1
-        if not self._may_retry:
-            return Ended("FAILED", RESOURCE_EXHAUSTED, f"{node.machine.name} was preempted, and retries are disabled")
-        if self._preemptions > MAX_PREEMPTIONS:
-            return Ended(
-                "FAILED",
-                RESOURCE_EXHAUSTED,
-                f"STOCKOUT: machines of the job were preempted {self._preemptions} times; it was started again "
-                f"{MAX_PREEMPTIONS} times, and is not any more",
-            )
-        self._restart(node, new_disks=True)
-        return None
+        self._say(node.machine, f"{node.machine.name} was preempted at step {notice.step}", "WARNING")
 
-    # --- failures -----------------------------------------------------------------------------------------------------
+    # --- exits --------------------------------------------------------------------------------------------------------
 
-    def _after_failure(self, node: _Node) -> Ended | None:
-        code = node.code or 0
-        shown = 128 - code if code < 0 else code
-        what = f"The replica {node.machine.name} exited with a non-zero status of {shown}."
-        self._say(node.machine, what, "ERROR")
-        if not self._may_retry:
-            return Ended("FAILED", INVALID_ARGUMENT, f"{what} Retries are disabled.")
-        if node.restarts < MAX_RESTARTS:
-            node.restarts += 1
-            self._restart(node, new_disks=False)
+    def _after_exit(self, number: int, code: int) -> Ended | None:
+        machine = self._nodes[number].machine
+        was_told = self._notice is not None and self._notice.preemption.node == number
+        if self._notice is not None and was_told:
+            # It ended before its time was over: its exit code was there before the machine was gone.
+            self._note_preemption(self._notice, escalated=False)
+            self._notice = None
+        what = f"The replica {machine.name} exited with a non-zero status of {code}."
+        self._say(machine, what, "ERROR")
+        scope = self._budget.after_exit(number, code)
+        if scope is not None:
+            self._restart(number, scope, new_disk=was_told)
             return None
-        if self._retries < MAX_RETRIES:
-            self._retries += 1
-            self._stop_all()
-            self._start_all(new_disks=True)
-            return None
-        restarts = f"{MAX_RESTARTS} times on its machine, and the job {MAX_RETRIES} times on new ones"
-        return Ended("FAILED", INVALID_ARGUMENT, f"{what} It was started again {restarts}.")
+        if not self._budget.may_restart:
+            what += " Retries are disabled."
+        elif self._budget.reading == "strict" and code not in TRANSIENT_CODES:
+            what += " Termination reason: Error."
+        else:
+            what += f" The job was restarted {MAX_JOB_RESTARTS} times."
+        return Ended("FAILED", INVALID_ARGUMENT, what)
 
-    def _restart(self, node: _Node, *, new_disks: bool) -> None:
-        if self._all_together:
+    def _restart(self, number: int, scope: Scope, *, new_disk: bool) -> None:
+        if scope == "job" or self._all_together:
             self._stop_all()
-            self._start_all(new_disks=new_disks)
+            self._start_all(new_disks=new_disk or scope == "job")
             return
+        node = self._nodes[number]
         node.tree.kill()
-        if new_disks:
+        if new_disk:
             shutil.rmtree(node.disk, ignore_errors=True)
-        place = self._nodes.index(node)
-        disk = self._new_disk(node.machine) if new_disks else node.disk
+        disk = self._new_disk(node.machine) if new_disk else node.disk
         self._starts += 1
-        self._nodes[place] = self._start(node.machine, disk, 0 if new_disks else node.restarts)
+        self._nodes[number] = self._start(node.machine, disk)
         self._begin_to_count()
 
     # --- starts and ends ----------------------------------------------------------------------------------------------
@@ -240,12 +278,19 @@ class Gang:
         if new_disks:
             for node in before:
                 shutil.rmtree(node.disk, ignore_errors=True)
-        self._nodes = []
+        self._notice = None
         self._starts += 1
-        for number, machine in enumerate(self._machines):
-            old = before[number] if before and not new_disks else None
-            disk = old.disk if old else self._new_disk(machine)
-            self._nodes.append(self._start(machine, disk, old.restarts if old else 0))
+        order = list(range(len(self._machines)))
+        # Any may be the first to come; of one job it is always the same.
+        random.Random(f"{self._job.name} {self._starts}").shuffle(order)
+        nodes: dict[int, _Node] = {}
+        for number in order:
+            if nodes and self.cancelled.wait(STAGGER_S * self._scale.time_scale):
+                break
+            machine = self._machines[number]
+            disk = before[number].disk if before and not new_disks else self._new_disk(machine)
+            nodes[number] = self._start(machine, disk)
+            self._nodes = [nodes[one] for one in sorted(nodes)]
         self._begin_to_count()
 
     def _begin_to_count(self) -> None:
@@ -257,7 +302,7 @@ class Gang:
         self._disks += 1
         return self._folder / f"disk-{self._disks}-{machine.name}"
 
-    def _start(self, machine: Machine, disk: Path, restarts: int) -> _Node:
+    def _start(self, machine: Machine, disk: Path) -> _Node:
         folders = {name: disk / name for name in ("home", "tmp", "work", "memory")}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
@@ -278,7 +323,7 @@ class Gang:
             on_line=lambda line: self._say(machine, line, severity_of(line)),
             cores=cores_of(machine, len(self._machines)),
         )
-        return _Node(machine, tree, disk, StepWatch(folders["tmp"]), restarts)
+        return _Node(machine, tree, disk, StepWatch(folders["tmp"]))
 
     def _stop_all(self) -> None:
         """End all: each is told to stop at the same time, and killed when its time is over."""

@@ -61,7 +61,7 @@ class Preempted:
     time: float
     """In seconds since the epoch, of the rehearsed world."""
     exit_code: int | None = None
-    """With which its container ended; negative for a signal."""
+    """Of its container; negative for a signal. One that ended before its time was over is judged by it."""
     escalated: bool = False
     """It was given notice, had not ended when its time was over, and was killed."""
 

@@ -127,12 +127,13 @@ class Tree:
     def send(self, number: int) -> None:
         """Send a signal to the first process alone, as a container runtime does.
 
-        In a namespace that is process 1, to which the kernel passes only signals that it handles, and SIGKILL.
+        That is process 1 of a container, to which the kernel passes only signals that it handles, and SIGKILL
+        (https://man7.org/linux/man-pages/man7/pid_namespaces.7.html); without a namespace it is made so here.
         """
         with contextlib.suppress(ProcessLookupError):
             if self._first is not None:
                 signal.pidfd_send_signal(self._first, number)
-            elif self._process is not None and self._process.poll() is None:
+            elif self._process is not None and self._process.poll() is None and _accepts(self._process.pid, number):
                 self._process.send_signal(number)
 
     def kill(self) -> None:
@@ -219,6 +220,17 @@ class Tree:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 time.sleep(_POLL_S)
+
+
+def _accepts(pid: int, number: int) -> bool:
+    """Return whether process 1 would be given a signal: it handles it, or nobody can; True where nothing says."""
+    if number in (signal.SIGKILL, signal.SIGSTOP):
+        return True
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return True
 
 
 def find_marked(mark: str) -> list[int]:

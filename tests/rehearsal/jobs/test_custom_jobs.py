@@ -1,0 +1,121 @@
+"""Custom jobs: what machines are told, stockouts, cancelling, time-outs, the end of everything."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from google.cloud import aiplatform_v1
+
+from rehearsal.jobs import custom_jobs
+from rehearsal.jobs.market import Market
+from rehearsal.machines.machine import Scale
+from rehearsal.machines.processes import MARK_VARIABLE
+from tests.rehearsal.execution.world import LIMIT_S
+from tests.rehearsal.jobs.jobs import COUNT, IMAGE, PARENT, TELL, Jobs
+
+
+def test_what_machines_are_told(jobs: Jobs, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    said.mkdir()
+    job = jobs.run(TELL, str(said), nodes=2, base="gs://line/out")
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
+    assert job.start_time <= job.end_time
+    first, second = (json.loads((said / f"workerpool{pool}-0.json").read_text()) for pool in (0, 1))
+    cluster = json.loads(first["CLUSTER_SPEC"])["cluster"]
+    assert [len(cluster[name]) for name in ("workerpool0", "workerpool1")] == [1, 1]
+    assert cluster == json.loads(second["CLUSTER_SPEC"])["cluster"]
+    assert first["CLOUD_ML_JOB_ID"] == second["CLOUD_ML_JOB_ID"] == job.name.rpartition("/")[2]
+    for name in ("HOME", "TMPDIR", "SHARDLINE_REHEARSAL_MEMORY", "cwd"):
+        assert first[name] != second[name]
+        assert first[name].startswith(str(tmp_path / "jobs"))
+    assert len(first["socket"]) < 100
+    assert int(first["OMP_NUM_THREADS"]) >= 1
+    assert first["AIP_MODEL_DIR"] == "gs://line/out/model/"
+    assert (first["EXTRA"], first["GIVEN"]) == ("more", 'a "python3" \n')
+    # A report can tell of every variable that is no Vertex's.
+    ours = {name for name in first if name.startswith("SHARDLINE_")} - {MARK_VARIABLE}
+    assert ours <= set(jobs.runs.scale.variables)
+    assert Path(first["python"]).samefile(sys.executable)
+    assert first["args"] == ["-c", str(said)]
+    assert not list((tmp_path / "jobs").rglob("disk-*"))
+
+
+def test_cancel_and_close_end_all(jobs: Jobs, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    said.mkdir()
+    (said / "more").mkdir()
+    name = jobs.submit("import time; time.sleep(600)", nodes=2)
+    jobs.store.wait(name, lambda job: job.state == aiplatform_v1.JobState.JOB_STATE_RUNNING, LIMIT_S)
+    jobs.runs.cancel(name)
+    job = jobs.runs.wait(name, LIMIT_S)
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_CANCELLED
+
+
+def test_stockouts(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
+    place = ("europe-west4", "g2-standard-12", "SPOT")
+    jobs = make_jobs(market=Market(stockouts={place: 1}, stockout="fail"))
+    job = jobs.run(COUNT, str(tmp_path / "starts"), "0", strategy="SPOT")
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
+    assert job.error.code == 8
+    assert "insufficient" in job.error.message
+    # The next one finds machines, and so does another strategy.
+    assert jobs.run(COUNT, str(tmp_path / "starts"), "0", strategy="SPOT").state.name == "JOB_STATE_SUCCEEDED"
+
+
+def test_a_job_that_waits_for_machines_never_runs(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
+    asked = threading.Event()
+
+    class Told(Market):
+        def take_stockout(self, region: str, machine: str, strategy: str) -> bool:
+            try:
+                return super().take_stockout(region, machine, strategy)
+            finally:
+                asked.set()
+
+    jobs = make_jobs(market=Told(stockouts={("europe-west4", "g2-standard-12", "SPOT"): 1}))
+    name = jobs.submit(COUNT, str(tmp_path / "starts"), "0", strategy="SPOT")
+    assert asked.wait(LIMIT_S)
+    jobs.runs.cancel(name)
+    job = jobs.runs.wait(name, LIMIT_S)
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_CANCELLED
+    assert not job.start_time
+    assert not (tmp_path / "starts").exists()
+
+
+def test_a_fault_of_ours_fails_the_job_and_nothing_begins_after_the_end(
+    jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(custom_jobs, "Gang", None)
+    job = jobs.run(COUNT, str(tmp_path / "starts"), "0")
+    assert (job.state, job.error.code) == (aiplatform_v1.JobState.JOB_STATE_FAILED, 13)
+    assert len(jobs.runs.failures) == 1 and "NoneType" in jobs.runs.failures[0]
+    monkeypatch.undo()
+    jobs.runs.close()
+    assert jobs.run(COUNT, str(tmp_path / "starts"), "0").state == aiplatform_v1.JobState.JOB_STATE_CANCELLED
+    assert not (tmp_path / "starts").exists()
+
+
+def test_an_image_that_is_not_there_and_a_command_that_is_not(make_jobs: Callable[..., Jobs]) -> None:
+    jobs = make_jobs(missing_images=frozenset({IMAGE}))
+    assert IMAGE in jobs.run(COUNT, "x", "0").error.message
+    name = f"{PARENT}/customJobs/1"
+    pool = {"replica_count": 1, "container_spec": {"image_uri": "image", "args": ["x"]}}
+    jobs.store.add(name, aiplatform_v1.CustomJob(name=name, job_spec={"worker_pool_specs": [pool]}))
+    jobs.runs.start(name)
+    assert "entry point" in jobs.runs.wait(name, LIMIT_S).error.message
+
+
+def test_a_job_has_a_timeout_and_flex_start_a_limit(make_jobs: Callable[..., Jobs]) -> None:
+    place = ("europe-west4", "g2-standard-12", "FLEX_START")
+    jobs = make_jobs(market=Market(stockouts={place: 1}), scale=Scale(time_scale=0.1))
+    job = jobs.run("import time; time.sleep(600)", timeout={"seconds": 1})
+    assert job.error.code == 4
+    assert "timeout of 1 s" in job.error.message
+    job = jobs.run(COUNT, "x", "0", strategy="FLEX_START", max_wait_duration={"seconds": 2})
+    assert job.error.code == 8
+    assert not job.start_time

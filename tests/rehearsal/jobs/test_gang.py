@@ -1,0 +1,209 @@
+"""The machines of a job: starts, preemptions, and what is restarted by each rule, as processes."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from google.cloud import aiplatform_v1
+
+from rehearsal.jobs import gang, restarts
+from rehearsal.jobs.market import Market, Preemption
+from rehearsal.machines.machine import Scale
+from tests.rehearsal.execution.world import LIMIT_S
+from tests.rehearsal.jobs.jobs import COUNT, TRAIN, Jobs, wait_for_preemptions
+
+TOGETHER: dict[str, Any] = {"strategy": "SPOT", "restart_job_on_worker_restart": True}
+
+
+def starts_by_disk(jobs: Jobs) -> str:
+    """How often the container had been started on its disk, at each of its starts."""
+    return "".join(text[-1] for text in jobs.logs.texts(task_name="workerpool0-0") if text.startswith("starts"))
+
+
+@pytest.mark.parametrize("code", [1, 75, 137, 143])
+def test_strict_a_non_zero_code_ends_the_job(jobs: Jobs, tmp_path: Path, code: int) -> None:
+    job = jobs.run(COUNT, str(tmp_path / "starts"), f"{code},0")
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
+    assert (tmp_path / "starts").read_text() == "x"
+    assert job.error.code == 3
+    assert f"workerpool0-0 exited with a non-zero status of {code}." in job.error.message
+
+
+@pytest.mark.parametrize("code", [6, 134, 11, 139])
+def test_strict_sigabrt_and_sigsegv_restart_the_job_three_times(jobs: Jobs, tmp_path: Path, code: int) -> None:
+    job = jobs.run(COUNT, str(tmp_path / "three"), f"{code},{code},{code},0")
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
+    # On new machines each time.
+    assert starts_by_disk(jobs) == "1111"
+    job = jobs.run(COUNT, str(tmp_path / "four"), str(code))
+    assert (tmp_path / "four").read_text() == "xxxx"
+    assert f"a non-zero status of {code}. The job was restarted 3 times." in job.error.message
+
+
+def test_a_signal_counts_as_its_exit_code(jobs: Jobs, tmp_path: Path) -> None:
+    job = jobs.run("import os; os.abort()")
+    assert "a non-zero status of 134. The job was restarted 3 times." in job.error.message
+
+
+def test_lenient_a_worker_is_restarted_in_place_then_the_job(
+    make_jobs: Callable[..., Jobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "MAX_WORKER_RESTARTS", 2)
+    monkeypatch.setattr(restarts, "MAX_JOB_RESTARTS", 1)
+    jobs = make_jobs(restarts="lenient")
+    job = jobs.run(COUNT, str(tmp_path / "starts"), "7")
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
+    assert starts_by_disk(jobs) == "123123"
+    assert "workerpool0-0 exited with a non-zero status of 7" in job.error.message
+    assert jobs.run(COUNT, str(tmp_path / "twice"), "1,75,0").state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
+
+
+@pytest.mark.parametrize(("reading", "code"), [("strict", 134), ("lenient", 2)])
+def test_retries_can_be_disabled(make_jobs: Callable[..., Jobs], tmp_path: Path, reading: str, code: int) -> None:
+    jobs = make_jobs(restarts=reading)
+    job = jobs.run(COUNT, str(tmp_path / "starts"), f"{code}", disable_retries=True)
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
+    assert (tmp_path / "starts").read_text() == "x"
+    assert "Retries are disabled" in job.error.message
+
+
+def test_machines_come_one_by_one_and_the_job_runs_when_all_are_up(
+    make_jobs: Callable[..., Jobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'w').close(); time.sleep(600)"
+    jobs = make_jobs()
+    monkeypatch.setattr(gang, "STAGGER_S", 1e6)
+    name = jobs.submit(code, str(tmp_path), nodes=3)
+    while not (up := [path for path in tmp_path.iterdir() if path.name.isdecimal()]):
+        time.sleep(0.02)
+    assert len(up) == 1
+    assert jobs.store.get(name).state == aiplatform_v1.JobState.JOB_STATE_PENDING
+    jobs.runs.cancel(name)
+    assert not jobs.runs.wait(name, LIMIT_S).start_time
+    monkeypatch.setattr(gang, "STAGGER_S", 0.0)
+    name = jobs.submit(code, str(tmp_path), nodes=3)
+    jobs.store.wait(name, lambda job: job.state == aiplatform_v1.JobState.JOB_STATE_RUNNING, LIMIT_S)
+    assert jobs.store.get(name).start_time
+
+
+@pytest.mark.parametrize("reading", ["strict", "lenient"])
+@pytest.mark.parametrize("kind", ["sigterm", "sigkill"])
+def test_a_preempted_gang_starts_again_on_new_machines(
+    make_jobs: Callable[..., Jobs], tmp_path: Path, kind: Literal["sigterm", "sigkill"], reading: str
+) -> None:
+    market = Market(preemptions=[Preemption(1, kind, at_step=20), Preemption(0, kind, at_fraction=0.5)])
+    jobs, steps = make_jobs(market=market, restarts=reading), tmp_path / "steps"
+    name = jobs.submit(TRAIN, "100", str(steps), "20,50", "wait", nodes=2, **TOGETHER)
+    for count, step in ((1, 20), (2, 50)):
+        wait_for_preemptions(market, count)
+        (tmp_path / f"steps.go-{step}").touch()
+    job = jobs.runs.wait(name, LIMIT_S)
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
+    assert market.missing == 0
+    first, second = market.preempted
+    assert (first.node, second.node) == (1, 0)
+    assert (first.step, second.step) == (20, 50)
+    assert (first.attempt, second.attempt) == (1, 2)
+    # Who was told waits to be killed.
+    assert {(one.exit_code, one.escalated) for one in (first, second)} == {(-signal.SIGKILL, kind == "sigterm")}
+    told = jobs.logs.texts(task_name="workerpool0-0").count("told to stop")
+    # Those that remain are told in any case; the one that is killed at once is not.
+    assert told == (2 if kind == "sigterm" else 1)
+
+
+@pytest.mark.parametrize(
+    ("reading", "code", "state"),
+    [("strict", "75", "FAILED"), ("strict", "134", "SUCCEEDED"), ("lenient", "75", "SUCCEEDED")],
+)
+def test_an_exit_during_the_notice_is_judged_by_its_code(
+    make_jobs: Callable[..., Jobs], tmp_path: Path, reading: str, code: str, state: str
+) -> None:
+    market = Market(preemptions=[Preemption(0, "sigterm", at_step=20)])
+    jobs = make_jobs(market=market, restarts=reading, scale=Scale(time_scale=10.0))
+    name = jobs.submit(TRAIN, "100", str(tmp_path / "steps"), "20", code, strategy="SPOT")
+    wait_for_preemptions(market, 1)
+    (tmp_path / "steps.go-20").touch()
+    assert jobs.runs.wait(name, LIMIT_S).state.name == f"JOB_STATE_{state}"
+    (gone,) = market.preempted
+    assert (gone.exit_code, gone.escalated) == (int(code), False)
+
+
+def test_a_first_machine_that_finishes_while_another_has_its_notice_ends_the_job(
+    make_jobs: Callable[..., Jobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang, "STAGGER_S", 0.0)
+    market = Market(preemptions=[Preemption(1, "sigterm", at_step=20)])
+    # The notice is longer than the test.
+    jobs = make_jobs(market=market, scale=Scale(time_scale=100.0))
+    name = jobs.submit(TRAIN, "100", str(tmp_path / "steps"), "20", "twice", nodes=2, **TOGETHER)
+    while "told to stop" not in jobs.logs.texts(task_name="workerpool1-0"):
+        time.sleep(0.01)
+    (tmp_path / "steps.go-20").touch()
+    assert jobs.runs.wait(name, LIMIT_S).state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
+    # No machine was lost before the end.
+    assert (market.preempted, market.missing) == ([], 1)
+
+
+def test_who_does_not_heed_the_notice_is_killed(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
+    market = Market(preemptions=[Preemption(0, "sigterm", at_step=1)])
+    jobs = make_jobs(market=market, scale=Scale(time_scale=0.01))
+    name = jobs.submit(TRAIN, "3", str(tmp_path / "steps"), "1", "deaf", strategy="SPOT")
+    wait_for_preemptions(market, 1)
+    (tmp_path / "steps.go-1").touch()
+    assert jobs.runs.wait(name, LIMIT_S).state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
+    (gone,) = market.preempted
+    assert (gone.exit_code, gone.escalated) == (-signal.SIGKILL, True)
+
+
+def test_only_spot_machines_are_taken_away(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
+    market = Market(preemptions=[Preemption(0, "sigkill", at_step=1)], rate=1e9)
+    jobs = make_jobs(market=market)
+    jobs.run(TRAIN, "5", str(tmp_path / "steps"), "", "wait", strategy="STANDARD")
+    assert not market.preempted
+    assert market.missing == 1
+
+
+@pytest.mark.parametrize("reading", ["strict", "lenient"])
+def test_a_lost_machine_restarts_its_worker_then_the_job(
+    make_jobs: Callable[..., Jobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: str
+) -> None:
+    monkeypatch.setattr(restarts, "MAX_WORKER_RESTARTS", 2)
+    monkeypatch.setattr(restarts, "MAX_JOB_RESTARTS", 1)
+    market = Market(preemptions=[Preemption(0, "sigkill", at_step=step) for step in range(1, 7)])
+    jobs = make_jobs(market=market, restarts=reading)
+    job = jobs.run(TRAIN, "10", str(tmp_path / "steps"), "1,2,3,4,5,6", "wait", **TOGETHER)
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
+    assert "STOCKOUT" in job.error.message and job.error.code == 8
+    # One start and two restarts of the worker, and the same once more.
+    assert len(market.preempted) == 6
+
+
+def test_without_restarts_of_all_one_machine_is_replaced(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
+    market = Market(preemptions=[Preemption(1, "sigkill", at_step=20)])
+    jobs = make_jobs(market=market)
+    name = jobs.submit(TRAIN, "100", str(tmp_path / "steps"), "20", "wait", nodes=2, strategy="SPOT")
+    wait_for_preemptions(market, 1)
+    (tmp_path / "steps.go-20").touch()
+    job = jobs.runs.wait(name, LIMIT_S)
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
+    assert [one.node for one in market.preempted] == [1]
+    # The first machine was let alone: it counted through.
+    assert (tmp_path / "steps").stat().st_size == 100
+    assert "told to stop" not in jobs.logs.texts(task_name="workerpool0-0")
+
+
+def test_a_rate_takes_machines_again_and_again(
+    make_jobs: Callable[..., Jobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "MAX_WORKER_RESTARTS", 1)
+    market = Market(seed=1, rate=1e9)
+    jobs = make_jobs(market=market)
+    job = jobs.run(TRAIN, "1000000", str(tmp_path / "steps"), "", "wait", **TOGETHER)
+    assert "STOCKOUT" in job.error.message
+    assert len(market.preempted) == (restarts.MAX_WORKER_RESTARTS + 1) * (restarts.MAX_JOB_RESTARTS + 1)
+    assert Market(seed=1, rate=1).draw(3, "x") == Market(seed=1, rate=1).draw(3, "x")
