@@ -1,9 +1,12 @@
 """Schedules fire: one thread that sleeps until the next time of the rehearsed clock and starts what is due.
 
-A run that is due while `max_concurrent_active_run_count` runs of its schedule are active is skipped, or with
-`allow_queueing` waits for a place; so do the runs that `catch_up` makes up for. Times that passed all at once (the
-clock was moved) are gone through in order. Not known of the real service, so ours: that caught-up runs wait for a
-place, and that a queue ends with a pause.
+A run that is due while `max_concurrent_active_run_count` runs of its schedule are active (0: no limit) is skipped, or
+with `allow_queueing` waits for a place; so do the runs that `catch_up` makes up for. The schedule is COMPLETED once it
+has started `max_run_count` runs, whatever still waits. Times that passed all at once (the clock was moved) are gone
+through in order. Not known of the real service, so ours: that caught-up runs wait for a place, and that a queue ends
+with a pause or a deletion.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.schedules
 """
 
 from __future__ import annotations
@@ -68,7 +71,10 @@ class Firing:
     def _fire(self) -> float | None:
         """Start what is due; return when the next is."""
         upcoming = []
-        for schedule in self._world.store.list("projects/", types.Schedule):
+        found = list(self._world.store.list("projects/", types.Schedule))
+        for gone in self._queues.keys() - {schedule.name for schedule in found}:
+            del self._queues[gone]
+        for schedule in found:
             name = schedule.name
             while schedule.state == schedules.STATE.ACTIVE and schedule.next_run_time:
                 due = schedule.next_run_time.timestamp()
@@ -90,26 +96,29 @@ class Firing:
             schedules.set_next(self._world, schedule, due)
 
     def _run_or_wait(self, schedule: Any, due: float, *, may_wait: bool) -> None:
-        limit, active = schedule.max_concurrent_active_run_count, self._active(schedule)
         queue = self._queues.setdefault(schedule.name, deque())
-        if not queue and (not limit or active < limit):
+        if not queue and self._has_place(schedule):
             self._start(schedule, due)
         elif may_wait:
             queue.append(due)
         else:
-            text = f"Skipped: {active} of {limit} runs are active."
+            text = f"Skipped: {self._active(schedule)} of {schedule.max_concurrent_active_run_count} runs are active."
             self._respond(schedule.name, due, text, started=False)
 
     def _serve_queue(self, name: str) -> None:
         queue = self._queues.get(name)
         while queue:
             schedule = self._world.store.find(name)
-            if schedule is None or schedule.state == schedules.STATE.PAUSED:
+            if schedule is None or schedule.state == schedules.STATE.PAUSED or schedules.has_all_runs(schedule):
                 queue.clear()
-            elif self._active(schedule) < schedule.max_concurrent_active_run_count:
+            elif self._has_place(schedule):
                 self._start(schedule, queue.popleft())
             else:
                 return
+
+    def _has_place(self, schedule: Any) -> bool:
+        limit = schedule.max_concurrent_active_run_count
+        return not limit or self._active(schedule) < limit
 
     def _start(self, schedule: Any, due: float) -> None:
         job = types.PipelineJob(schedule.create_pipeline_job_request.pipeline_job)
@@ -132,8 +141,9 @@ class Firing:
     def _respond(self, name: str, due: float, text: str, *, started: bool) -> None:
         def change(schedule: Any) -> None:
             schedule.last_scheduled_run_response = {"scheduled_run_time": self._world.time(due), "run_response": text}
-            if started:
-                schedule.started_run_count += 1
+            schedule.started_run_count += started
+            if schedules.has_all_runs(schedule):
+                schedules.complete(schedule)
 
         try:
             self._world.store.update(name, change)

@@ -134,10 +134,20 @@ def set_next(world: World, schedule: types.Schedule, after_s: float) -> None:
     # A run at the very start counts.
     next_s = next(fire_times(schedule.cron, max(after_s, start_s - 1e-6)))
     over = schedule.end_time and next_s > schedule.end_time.timestamp()
-    if over or (schedule.max_run_count and schedule.started_run_count >= schedule.max_run_count):
-        schedule.state, schedule.next_run_time = STATE.COMPLETED, None
+    if over or has_all_runs(schedule):
+        complete(schedule)
     else:
         schedule.next_run_time = world.time(next_s)
+
+
+def has_all_runs(schedule: types.Schedule) -> bool:
+    """Whether a schedule has started as many runs as it may (`max_run_count`; 0: no limit)."""
+    return bool(0 < schedule.max_run_count <= schedule.started_run_count)
+
+
+def complete(schedule: types.Schedule) -> None:
+    """End a schedule: it starts no more runs."""
+    schedule.state, schedule.next_run_time = STATE.COMPLETED, None
 
 
 def _check(world: World, schedule: types.Schedule, parent: str) -> None:

@@ -125,6 +125,40 @@ def test_with_queueing_it_waits_for_its_place(line: Timeline) -> None:
     assert line.times() == [at(2026, 10, 19, 4), at(2026, 10, 26, 5), at(2026, 11, 2, 5)]
 
 
+def test_a_queue_goes_on_when_its_limit_is_taken_away(line: Timeline) -> None:
+    made = line.create(allow_queueing=True)
+    line.advance_to(at(2026, 11, 2, 6), made.name)
+    assert line.times() == [at(2026, 10, 19, 4)]
+    # 0 is what an optional field holds that is not set: no limit.
+    made.max_concurrent_active_run_count = 0
+    line.client.update_schedule(schedule=made, update_mask={"paths": ["max_concurrent_active_run_count"]})
+    line.wait(made.name, lambda s: s.started_run_count == 3)
+    assert line.times() == [at(2026, 10, 19, 4), at(2026, 10, 26, 5), at(2026, 11, 2, 5)]
+
+
+def test_a_queue_starts_no_more_runs_than_max_run_count(line: Timeline) -> None:
+    made, other = line.create(allow_queueing=True, max_run_count=2), line.create(max_concurrent_active_run_count=0)
+    line.advance_to(at(2026, 11, 2, 6), made.name)
+    for _ in range(2):
+        line.end_runs()
+        line.wait(made.name, lambda s: s.started_run_count == 2)
+    # Each week in which the other one runs, the queue is looked at once.
+    for week in (9, 16):
+        line.advance_to(at(2026, 11, week, 6), other.name)
+    found = line.wait(made.name, lambda s: s.state == gapic.Schedule.State.COMPLETED)
+    assert found.started_run_count == 2 and not found.next_run_time
+
+
+def test_the_queue_of_a_deleted_schedule_is_forgotten(line: Timeline) -> None:
+    made, other = line.create(allow_queueing=True), line.create(max_concurrent_active_run_count=0)
+    line.advance_to(at(2026, 11, 2, 6), made.name)
+    line.client.delete_schedule(name=made.name).result(10)
+    for week in (9, 16):
+        line.advance_to(at(2026, 11, week, 6), other.name)
+    # Else the thread looks at it ten times a second, for ever.
+    assert made.name not in line.cloud.server._firing._queues
+
+
 def test_a_paused_schedule_misses_its_runs(line: Timeline) -> None:
     made = line.create()
     line.client.pause_schedule(name=made.name)
@@ -196,6 +230,27 @@ def test_an_update_changes_what_its_mask_names_and_nothing_else(line: Timeline) 
 def test_what_no_schedule_is(line: Timeline, changes: dict[str, Any], field: str) -> None:
     with pytest.raises(exceptions.BadRequest, match=field.replace(".", r"\.")):
         line.create(**changes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ("0 6 L * *", "'L'"),
+        ("0 6 LW * *", "'LW'"),
+        ("0 6 * * 5L", "'5L'"),
+        ("0 6 * * 5#2", "'5#2'"),
+        ("0 6 ? * 1", "'\\?'"),
+        ("0 6 1,L * *", "'1,L'"),
+    ],
+)
+def test_what_unix_cron_does_not_have_is_refused_by_name(fields: str, named: str) -> None:
+    with pytest.raises(ServiceError, match=f"{named} is not of unix-cron"):
+        fire_times(fields, 0)
+
+
+@pytest.mark.parametrize("fields", ["*/15 0-23/2 1,15 JAN-mar mon-FRI", "0,30 6 * * 7", "5/15 * * * *"])
+def test_what_unix_cron_has_is_taken(fields: str) -> None:
+    assert next(fire_times(fields, BEGIN)) > BEGIN
 
 
 def test_cron_around_the_hours_that_do_not_and_twice_exist() -> None:
