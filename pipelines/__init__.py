@@ -4,7 +4,7 @@ Every module, by what it is about:
 
     commands     cli, commands/ (a module a topic), reported, place
     graphs       training wires the stages; vertex_line and vertex_stages are its bodies on Vertex AI, with workers,
-                 containers, images, build, prebuilt, prebuilt_start; compile makes the file
+                 containers, images, build; compile makes the file
     this machine local, orchestrator, stages, watch, progress, profiled, drill, goodput, predict; shard_warnings;
                  clean deletes what no run needs; serve prints what starts a server
     planning     plan; its rules preflight, name_rules, cloud_names, spend, warn, problem; checks asks the stages, and

@@ -146,7 +146,7 @@ def _choose_tool(tool: str | None) -> str:
     raise ConfigError(
         f"{tool} is not installed" if tool else "neither gcloud nor docker is installed",
         allowed="gcloud (builds in Cloud Build), or docker with an engine that runs",
-        todo="install one of them, build elsewhere and set vertex.images, or set resources.container=prebuilt",
+        todo="install one of them, or build elsewhere and set vertex.images",
     )
 
 

@@ -53,13 +53,13 @@ def compile_line(config: RunConfig) -> CompiledLine:
     Raises:
         ConfigError: It cannot run on Vertex AI: something is not set, or contradicts itself.
     """
-    from pipelines.containers import find_containers, find_packages, start_tasks
+    from pipelines.containers import find_containers
     from pipelines.plan import find_rungs, require_plan
 
     plan = require_plan(config)
     line = storage.join(storage.normalise(config.run.root), config.run.name)
     code = pin_code(config, line)
-    containers, packages = find_containers(config), find_packages(config)
+    containers = find_containers(config)
     config = code.config
     documents, pinned = _make_documents(_as_it_runs(config, containers.pipeline_image, plan.price_usd_per_h), line)
     parameters = {
@@ -70,9 +70,9 @@ def compile_line(config: RunConfig) -> CompiledLine:
         **pinned,
     }
     return CompiledLine(
-        spec=start_tasks(_compile(config, containers, parameters), config),
+        spec=_compile(config, containers, parameters),
         parameters=parameters,
-        documents={**code.documents(), **documents, **packages},
+        documents={**code.documents(), **documents},
         display_name=config.run.name,
         pipeline_root=storage.join(line, PIPELINE_FOLDER),
         labels=dict(config.vertex.labels),
@@ -110,16 +110,9 @@ def write_spec(spec: dict[str, Any], path: Path) -> None:
 
 def _as_it_runs(config: RunConfig, pipeline_image: str, price_usd_per_h: float | None) -> RunConfig:
     """Return the configuration as the stages on Vertex AI are given it: Dataflow shards, and the price is known."""
-    from pipelines.containers import needs_worker_packages
-    from pipelines.prebuilt import worker_packages
-
     dataflow = config.vertex.dataflow
     resources: dict[str, Any] = {"beam_runner": "dataflow"}
-    if needs_worker_packages(config):
-        workers = worker_packages(config)
-        dataflow = dataflow.model_copy(update={"worker_image": workers.image})
-        resources["beam_options"] = [*workers.options, *config.resources.beam_options]
-    elif not dataflow.worker_image:
+    if not dataflow.worker_image:
         dataflow = dataflow.model_copy(update={"worker_image": pipeline_image})
     if config.resources.price_usd_per_h is None:
         resources["price_usd_per_h"] = price_usd_per_h

@@ -86,7 +86,7 @@ def find_image(config: RunConfig, role: str) -> str:
             raise ConfigError(
                 f"vertex.images.{role} is not set, and there is no {section.file}",
                 allowed="HOST/PATH@sha256:HEX, or the record of `shardline images build`",
-                todo="run `shardline images build CONFIG`, set vertex.images, or set resources.container=prebuilt",
+                todo="run `shardline images build CONFIG`, or set vertex.images",
             )
         reference, where = getattr(record, role), f"{section.file}: {role}"
         if role in OWN_CODE_ROLES:

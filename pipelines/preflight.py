@@ -161,10 +161,7 @@ def _regional(kind: str, where: str, value: str, config: RunConfig) -> Iterator[
 
 
 def _images(config: RunConfig) -> Iterator[Problem]:
-    prebuilt = config.resources.container == "prebuilt"
     for role in ROLES:
-        if prebuilt and not getattr(config.vertex.images, role):
-            continue
         try:
             find_image(config, role)
         except ConfigError as error:

@@ -145,7 +145,7 @@ def prepare(config: RunConfig, source: Path | None, weights: Path | None = None)
 def _images(config: RunConfig, stand_ins: list[str]) -> Any:
     images = config.vertex.images
     missing = [role for role in ("pipeline", "trainer", "export") if not getattr(images, role)]
-    if config.resources.container != "image" or Path(images.file).exists():
+    if Path(images.file).exists():
         missing = []
     if config.vertex.model.upload and not images.serving:
         missing.append("serving")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from contracts.config import RunConfig
 from contracts.machines import Machine
-from pipelines.prebuilt import AS_OF, GPU_IMAGE, SOURCE
 from pipelines.preflight import find_rungs
 
 OFFLINE = "whether the bucket is in vertex.region, and what quotas there are, is unknown offline: `plan --online` asks"
@@ -44,17 +42,6 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
             f"resources.max_hours = {resources.max_hours:g} is beyond resources.timeout_hours = "
             f"{resources.timeout_hours:g}: the job is ended before training ends itself"
         )
-    if resources.container == "prebuilt":
-        yield (
-            "resources.container=prebuilt installs the project at the start of every job, on every machine: slower, "
-            "and it needs a package index that the machines can reach; Vertex AI's newest PyTorch container is for "
-            "Python 3.10, so another Python is brought too (docs/images.md)"
-        )
-        if datetime.now(UTC).date().isoformat() > GPU_IMAGE.available_until:
-            yield (
-                f"Vertex AI's list of prebuilt PyTorch containers, read on {AS_OF}, promised {GPU_IMAGE.path} until "
-                f"{GPU_IMAGE.available_until}: it may be gone; see {SOURCE}"
-            )
     if vertex.failure_policy == "fast":
         yield (
             "vertex.failure_policy=fast: when a task fails, the run's record (run.json, report.md) is not written, "

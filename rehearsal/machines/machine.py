@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from contracts.process import available_cores, thread_environment
-from rehearsal.machines.processes import MEMORY_VARIABLE, PREINSTALLED_VARIABLE
+from rehearsal.machines.processes import MEMORY_VARIABLE
 
 HOST = "127.0.0.1"
 _FIRST_PORT = 2222
@@ -53,7 +53,7 @@ class Scale:
     def variables(self) -> dict[str, str]:
         """All runner variables, for a report: what containers have here and not on Vertex, and act upon."""
         varying = {PORT_VARIABLE: "a free port, another at each start", MEMORY_VARIABLE: "a folder of each machine"}
-        return {PREINSTALLED_VARIABLE: "1", **varying, **self.environment}
+        return {**varying, **self.environment}
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ from contracts.process import THREAD_VARIABLES, available_cores
 from rehearsal.machines.namespaces import Inside
 
 MARK_VARIABLE = "SHARDLINE_REHEARSAL_TREE"
-# A prebuilt container installs the project when it starts; here it is installed.
-PREINSTALLED_VARIABLE = "SHARDLINE_PREINSTALLED"
 # A folder in place of /dev/shm, which all machines of a rehearsal would share and leave something in.
 MEMORY_VARIABLE = "SHARDLINE_REHEARSAL_MEMORY"
 # Of this process's environment, what a container of the same system would have too: where programs and the GPU are.
@@ -59,7 +57,6 @@ def clean_environment(*layers: Mapping[str, str]) -> dict[str, str]:
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     folders = [str(Path(rehearsal.__file__).parents[1]), *_folders(environment)]
     environment["PYTHONUNBUFFERED"] = "1"
-    environment[PREINSTALLED_VARIABLE] = "1"
     # As the images have it: the working folder is no place of modules.
     environment["PYTHONSAFEPATH"] = "1"
     environment |= dict.fromkeys(THREAD_VARIABLES, str(available_cores()))

@@ -37,7 +37,7 @@ def test_without_images_there_is_advice(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"vertex.images.pipeline is not set") as caught:
         find_image(config(f"vertex.images={{file: '{tmp_path / 'absent.json'}'}}"), "pipeline")
     assert "shardline images build" in caught.value.todo
-    assert "resources.container=prebuilt" in caught.value.todo
+    assert "set vertex.images" in caught.value.todo
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_without_a_tool_there_is_advice(images: Images) -> None:
     answer = images("build")
     assert answer.returncode == 2
     assert "neither gcloud nor docker is installed" in answer.stderr
-    assert "resources.container=prebuilt" in answer.stderr
+    assert "set vertex.images" in answer.stderr
     assert "docker is not installed" in images("build", "--with", "docker").stderr
 
 

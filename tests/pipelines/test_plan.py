@@ -282,4 +282,3 @@ def test_what_does_nothing_or_leaves_no_record_is_warned_of() -> None:
         return "\n".join(make_plan(config(*overrides)).warnings)
 
     assert "failure_policy=fast" in said("vertex.failure_policy=fast") and "failure_policy" not in said()
-    assert "it may be gone" in said("resources.container=prebuilt") and "may be gone" not in said()
