@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any, Self
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from rehearsal.gcs.credentials import write_service_account
 
 BUCKET = "bucket-1"
 # A GET from a bucket of the same region, and one stream of it, in orders of magnitude.
@@ -51,7 +49,7 @@ class ServerProcess:
         rules.write_text(json.dumps(self._rules))
         command = [sys.executable, "-m", "rehearsal.gcs", "--root", str(self._root), "--bucket", BUCKET]
         self._process = subprocess.Popen(
-            [*command, "--rules", str(rules), "--end-with-parent"],
+            [*command, "--open", "--rules", str(rules), "--end-with-parent"],
             stdout=subprocess.PIPE,
             text=True,
             cwd=_REPOSITORY,
@@ -60,8 +58,6 @@ class ServerProcess:
         assert self._process.stdout is not None
         self.endpoint = self._process.stdout.readline().strip()
         self.take()
-        self._account = tempfile.TemporaryDirectory()
-        write_service_account(Path(self._account.name) / "account.json", self.endpoint)
         return self
 
     def __exit__(
@@ -69,7 +65,6 @@ class ServerProcess:
     ) -> None:
         self._process.terminate()
         self._process.communicate()
-        self._account.cleanup()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -78,7 +73,7 @@ class ServerProcess:
             "STORAGE_EMULATOR_HOST": self.endpoint,
             "GOOGLE_BASE_URL": self.endpoint,
             "GOOGLE_ALLOW_HTTP": "true",
-            "GOOGLE_APPLICATION_CREDENTIALS": str(Path(self._account.name) / "account.json"),
+            "GOOGLE_APPLICATION_CREDENTIALS": str(self._root / ".gcs" / "access" / "service-account.json"),
             "NO_PROXY": "127.0.0.1",
             "no_proxy": "127.0.0.1",
         }

@@ -46,7 +46,7 @@ def main() -> None:
 
 def measure_reuse(num_shards: int) -> dict[str, float]:
     """Return seconds, requests and peak memory (MB) of one check."""
-    with tempfile.TemporaryDirectory() as name, BucketServer(Path(name)) as server:
+    with tempfile.TemporaryDirectory() as name, BucketServer(Path(name), is_open=True) as server:
         server.objects.create_bucket("shards", {})
         folder = _FOLDER.removeprefix("gs://shards/")
         index = server.objects._index

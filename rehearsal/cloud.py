@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from rehearsal.clock import Clock
+from rehearsal.doors.access import Access
 from rehearsal.doors.server import VertexServer
 from rehearsal.gcs import BucketServer, Rule
 from rehearsal.jobs.custom_jobs import CustomJobRuns
@@ -65,8 +66,13 @@ class LocalCloud:
         self.logs = LogBook()
         folder.mkdir(parents=True, exist_ok=True)
         missing = frozenset(missing_images)
+        access = Access(folder / "vertex", project=next(iter(projects)))
         self.buckets = BucketServer(
-            folder / BUCKETS_FOLDER, buckets=buckets, access_log=folder / "bucket-requests.jsonl", rules=rules
+            folder / BUCKETS_FOLDER,
+            buckets=buckets,
+            access=access,
+            access_log=folder / "bucket-requests.jsonl",
+            rules=rules,
         )
         self.custom_jobs = CustomJobRuns(
             self.store,
@@ -95,6 +101,7 @@ class LocalCloud:
             clock=self.clock,
             projects=projects,
             folder=folder / "vertex",
+            access=access,
             bucket_endpoint=self.buckets.endpoint,
             dataflow=self.dataflow,
             logs=self.logs,

@@ -114,7 +114,7 @@ def small_shards(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> st
 @pytest.fixture(scope="session")
 def shared_bucket_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
     """A bucket server for the whole session; use `bucket_server`."""
-    with BucketServer(tmp_path_factory.mktemp("buckets")) as server:
+    with BucketServer(tmp_path_factory.mktemp("buckets"), is_open=True) as server:
         yield server
 
 

@@ -20,7 +20,9 @@ RETRY_DEADLINE_S = 60.0
 _CONNECTIONS = 64
 
 _lock = threading.Lock()
-_client: tuple[int, str, Any] | None = None
+_client: tuple[int, tuple[str | None, ...], Any] | None = None
+# What else decides which client it is.
+_VARIABLES = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
 # A forked child must not even close its parent's sockets.
 _inherited: list[Any] = []
 
@@ -32,14 +34,14 @@ def client() -> Any:
         StorageError: google-cloud-storage is not installed, or there are no credentials.
     """
     global _client
-    key = (os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST", ""))
+    key = (os.getpid(), tuple(os.environ.get(name) for name in _VARIABLES))
     with _lock:
         if _client is None or _client[:2] != key:
             if _client is not None and _client[0] != key[0]:
                 _inherited.append(_client)
             elif _client is not None:
                 _client[2].close()
-            _client = (*key, _make_client(anonymous=bool(key[1])))
+            _client = (*key, _make_client(anonymous=bool(key[1][0])))
         return _client[2]
 
 

@@ -96,7 +96,8 @@ def _files() -> Any:
     endpoint = os.environ.get("STORAGE_EMULATOR_HOST")
     # fsspec keeps one instance for equal arguments, and makes another in a forked child.
     return GCSFileSystem(
-        project="none",
+        # Any other than that of the credentials is refused; objects are addressed by bucket alone.
+        project="",
         token="anon" if endpoint else "google_default",
         endpoint_url=endpoint,
         requests_timeout=READ_TIMEOUT_S,

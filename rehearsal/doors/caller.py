@@ -17,5 +17,3 @@ class Caller:
     """By which it asks: a name of Google's, or this machine's address."""
     is_there: Callable[[], bool] = lambda: True
     """False once nobody waits for the answer any more."""
-    has_token: bool = True
-    """Whether it brought an Authorization header."""

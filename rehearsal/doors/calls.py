@@ -6,9 +6,10 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
-from rehearsal.doors.access import AccessLog
+from rehearsal.doors.access import Access
+from rehearsal.doors.access_log import AccessLog
 from rehearsal.doors.errors import ServiceError
-from rehearsal.doors.hosts import check_host, check_token
+from rehearsal.doors.hosts import check_host
 from rehearsal.doors.services import Method
 from rehearsal.resources.world import Caller, World
 
@@ -18,6 +19,7 @@ class Desk:
     """Where both doors bring what they are asked."""
 
     world: World
+    access: Access
     log: AccessLog = field(default_factory=AccessLog)
     failures: list[str] = field(default_factory=list)
     """Faults of the local cloud itself, as tracebacks."""
@@ -27,7 +29,6 @@ class Desk:
         name = f"{method.service.rsplit('.', 1)[1]}.{method.name}"
         status = "OK"
         try:
-            check_token(caller)
             check_host(caller, method.service, _resource(request))
             with self.log.running(name):
                 return method.handler(self.world, request, caller)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rehearsal.doors.access import find_host
 from rehearsal.doors.caller import Caller
 from rehearsal.doors.errors import ServiceError
-from rehearsal.doors.hosts import find_host
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,6 @@ class Answer:
 
 
 Endpoint = Callable[[Asked], Answer | None]
-
-
-def answer_token(asked: Asked) -> Answer | None:
-    """Give a token for any assertion: it opens nothing, no service asks for one.
-
-    https://developers.google.com/identity/protocols/oauth2/service-account#httprest
-    """
-    if asked.verb != "POST" or asked.path != "/token" or find_host(asked.host) not in ("", "oauth2.googleapis.com"):
-        return None
-    return Answer.of_json({"access_token": "rehearsal", "expires_in": 3600, "token_type": "Bearer"})
 
 
 def answer_allowed_locations(asked: Asked) -> Answer | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
@@ -45,16 +45,25 @@ class GrpcDoor:
 
     def call(self, method: Method, request: Any, context: grpc.ServicerContext) -> Any:
         """Answer one call."""
+        self._admit(method.path, context)
         try:
             return self._desk.call(method, request, _caller(context))
         except ServiceError as error:
-            context.set_trailing_metadata((("grpc-status-details-bin", error.to_status()),))
-            context.abort(_STATUS[CODES[error.code][0]], error.message)
+            _abort(context, error)
 
     def refuse(self, path: str, request: bytes, context: grpc.ServicerContext) -> Any:
         """Say that the local cloud does not have a method."""
+        self._admit(path, context)
         self._desk.log.add("grpc", path, "", "UNIMPLEMENTED", _caller(context).user_agent)
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"the rehearsal's cloud has no {path}")
+        _abort(context, ServiceError("UNIMPLEMENTED", f"the rehearsal's cloud has no {path}"))
+
+    def _admit(self, path: str, context: grpc.ServicerContext) -> None:
+        """End the call, and log it, unless its metadata has this rehearsal's token."""
+        try:
+            self._desk.access.check(_headers(context))
+        except ServiceError as error:
+            self._desk.log.add("grpc", path, "", error.code, _caller(context).user_agent)
+            _abort(context, error)
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types of its own
@@ -74,11 +83,24 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
         return found or grpc.unary_unary_rpc_method_handler(partial(self._door.refuse, path))
 
 
+def _abort(context: grpc.ServicerContext, error: ServiceError) -> NoReturn:
+    """End a call with an error; context.abort raises."""
+    context.set_trailing_metadata((("grpc-status-details-bin", error.to_status()),))
+    context.abort(_STATUS[CODES[error.code][0]], error.message)
+    raise AssertionError("context.abort returned")
+
+
 def _caller(context: grpc.ServicerContext) -> Caller:
-    metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+    metadata = _headers(context)
     # A client library's own user agent stands in x-goog-api-client; user-agent has what was set beside grpc's.
     agent = " ".join(metadata[key] for key in ("user-agent", "x-goog-api-client") if key in metadata)
     is_there: Callable[[], bool] = context.is_active
-    # The :authority that the client asked for; the context has no name for it.
-    host = bytes(context._rpc_event.call_details.host).decode("ascii", "replace")
-    return Caller("grpc", agent, host, is_there, "authorization" in metadata)
+    return Caller("grpc", agent, metadata["host"], is_there)
+
+
+def _headers(context: grpc.ServicerContext) -> dict[str, str]:
+    """Return a call's metadata, with the :authority that the client asked for as its host."""
+    metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+    # The context has no name for the :authority.
+    metadata["host"] = bytes(context._rpc_event.call_details.host).decode("ascii", "replace")
+    return metadata

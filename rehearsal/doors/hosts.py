@@ -1,6 +1,6 @@
-"""What a call by a name of Google's must have: the service's own host, of the resource's region, and a token.
+"""Calls by a name of Google's: the service must be at that host, the resource in that host's region.
 
-Calls by the HTTP door's own address name no host of Google's: they are not looked at. How the real service words these
+Calls by the HTTP door's own address name no host of Google's and are not checked. How the real service words these
 refusals is not known: the codes and the text are ours.
 """
 
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
+from rehearsal.doors.access import find_host
 from rehearsal.doors.caller import Caller
 from rehearsal.doors.errors import ServiceError, invalid
 
-_GOOGLES = re.compile(r"([a-z0-9.-]+\.(?:googleapis\.com|pkg\.dev))(?::443)?", re.IGNORECASE)
 _VERTEX = re.compile(r"(?:([a-z0-9-]+)-)?aiplatform\.googleapis\.com")
 _PLACE = re.compile(r"projects/[^/]+/locations/([^/]+)")
 # By how a service's full name begins. Operations are Vertex's: no other service has any here.
@@ -23,19 +23,6 @@ _HOSTS = {
     "google.cloud.resourcemanager.": "cloudresourcemanager.googleapis.com",
     "google.api.cloudquotas.": "cloudquotas.googleapis.com",
 }
-
-
-def find_host(host: str) -> str:
-    """Return the name of Google's by which something was asked, in small letters; "" where it was none."""
-    match = _GOOGLES.fullmatch(host)
-    return match.group(1).lower() if match else ""
-
-
-def check_token(caller: Caller) -> None:
-    """Refuse who came by a name of Google's and brought no token: UNAUTHENTICATED."""
-    if find_host(caller.host) and not caller.has_token:
-        text = "Request is missing required authentication credential: an Authorization header with a token."
-        raise ServiceError("UNAUTHENTICATED", text)
 
 
 def check_host(caller: Caller, service: str, resource: str) -> None:

@@ -13,10 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
+from rehearsal.doors.access import TOKEN_URI, check_origin
 from rehearsal.doors.calls import Desk
 from rehearsal.doors.endpoints import Answer, Asked, Endpoint
 from rehearsal.doors.errors import ServiceError
-from rehearsal.doors.hosts import check_token, find_host
 from rehearsal.doors.messages import to_dict
 from rehearsal.doors.routes import Routes, make_request
 from rehearsal.doors.services import methods
@@ -57,29 +57,34 @@ class HttpDoor:
 
     def answer(self, asked: Asked) -> Answer:
         """Answer one request."""
-        # Tokens are had without one; what is public in a bucket, the bucket's server knows.
-        if find_host(asked.host) not in ("oauth2.googleapis.com", "storage.googleapis.com"):
-            try:
-                check_token(asked.caller)
-            except ServiceError as error:
-                self.desk.log.add("rest", asked.verb, asked.host + asked.path, error.code, asked.caller.user_agent)
-                return Answer.of_json(error.to_json(), error.http_status)
+        access = self.desk.access
+        try:
+            if (asked.verb, f"https://{asked.host.removesuffix(':443')}{asked.path}") == ("POST", TOKEN_URI):
+                check_origin(asked.headers)
+                status, value = access.exchange(asked.body)
+                self._log(asked, str(status))
+                return Answer.of_json(value, status)
+            access.check(asked.headers)
+        except ServiceError as error:
+            self._log(asked, error.code)
+            return Answer.of_json(error.to_json(), error.http_status)
         for endpoint in self.endpoints:
             if (answer := endpoint(asked)) is not None:
-                self.desk.log.add(
-                    "rest", asked.verb, asked.host + asked.path, str(answer.status), asked.caller.user_agent
-                )
+                self._log(asked, str(answer.status))
                 return answer
         try:
             found = self.routes.find(asked.verb, asked.path)
             if found is None:
-                self.desk.log.add("rest", asked.verb, asked.host + asked.path, "404", asked.caller.user_agent)
+                self._log(asked, "404")
                 raise ServiceError("NOT_FOUND", f"the rehearsal's cloud has no {asked.verb} {asked.host}{asked.path}")
             route, fields = found
             request = make_request(route, fields, asked.query, asked.json())
             return Answer.of_json(to_dict(self.desk.call(route.method, request, asked.caller)))
         except ServiceError as error:
             return Answer.of_json(error.to_json(), error.http_status)
+
+    def _log(self, asked: Asked, status: str) -> None:
+        self.desk.log.add("rest", asked.verb, asked.host + asked.path, status, asked.caller.user_agent)
 
 
 class _Server(ThreadingHTTPServer):
@@ -129,7 +134,7 @@ class _Connection(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         agent = " ".join(headers[key] for key in ("user-agent", "x-goog-api-client") if key in headers)
         host = headers.get("host", "")
-        caller = Caller("rest", agent, host, self._is_there, "authorization" in headers)
+        caller = Caller("rest", agent, host, self._is_there)
         query = parse_qs(parts.query, keep_blank_values=True)
         answer = door.answer(Asked(self.command, host, parts.path, query, headers, body, caller))
         self.send_response(answer.status)
@@ -140,7 +145,7 @@ class _Connection(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _serve
 
     def _body(self, headers: dict[str, str]) -> bytes:
         if "chunked" not in headers.get("transfer-encoding", "").lower():

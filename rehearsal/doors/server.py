@@ -10,12 +10,12 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from rehearsal.clock import Clock
-from rehearsal.doors.access import AccessLog
+from rehearsal.doors.access import Access
+from rehearsal.doors.access_log import AccessLog
 from rehearsal.doors.calls import Desk
-from rehearsal.doors.endpoints import answer_allowed_locations, answer_token
+from rehearsal.doors.endpoints import answer_allowed_locations
 from rehearsal.doors.grpc_door import GrpcDoor
 from rehearsal.doors.http_door import HttpDoor
-from rehearsal.gcs.credentials import write_service_account
 from rehearsal.guard import PYTHON_GUARD, Guard, Passage, write_certificate
 from rehearsal.resources.buckets import Buckets
 from rehearsal.resources.quotas import Quotas
@@ -37,7 +37,8 @@ class VertexServer:
         custom_jobs: What executes custom jobs.
         clock: The rehearsed time.
         projects: Project id -> number, at least one; the first is clients' default.
-        folder: Where certificate and keys are written.
+        folder: Where certificate and keys are written, for this user alone.
+        access: Who may call; new credentials in the folder where none are given.
         quotas: Limits, metric -> region -> limit (rehearsal.resources.quotas); what is not named has none.
         logs: What Cloud Logging shows; a new, empty book where none is given.
         bucket_endpoint: Address of the bucket server; "" where there is none.
@@ -54,12 +55,14 @@ class VertexServer:
         clock: Clock,
         projects: Mapping[str, str],
         folder: Path,
+        access: Access | None = None,
         quotas: Mapping[str, Mapping[str, int]] | None = None,
         logs: LogBook | None = None,
         bucket_endpoint: str = "",
         dataflow: Jobs | None = None,
         hold_s: float = 600.0,
     ) -> None:
+        self.access = access or Access(folder, project=next(iter(projects)))
         self.world = World(
             store,
             pipelines=pipelines,
@@ -67,21 +70,19 @@ class VertexServer:
             clock=clock,
             projects=dict(projects),
             quotas=None if quotas is None else Quotas(quotas),
-            buckets=Buckets(bucket_endpoint),
+            buckets=Buckets(bucket_endpoint, self.access.token),
             logs=logs or LogBook(),
             hold_s=hold_s,
             dataflow=dataflow,
         )
-        self._desk = Desk(self.world)
+        self._desk = Desk(self.world, self.access)
         self._firing = Firing(self.world, self._desk.failures)
-        self._folder, self._bucket_endpoint = folder, bucket_endpoint
-        endpoints = (answer_token, answer_allowed_locations, Registry(self.world), self.world.buckets)
+        self._folder = folder
+        endpoints = (answer_allowed_locations, Registry(self.world), self.world.buckets)
         self._http = HttpDoor(self._desk, endpoints)
         self._grpc = GrpcDoor(self._desk)
         self._certificate = write_certificate(folder)
-        self._account = folder / "service-account.json"
         self._refused = folder / "refused-hosts.txt"
-        write_service_account(self._account, "https://oauth2.googleapis.com", project=next(iter(projects)))
         self._guard = Guard(
             self._certificate, grpc_port=self._grpc.port, http_port=self._http.port, on_passage=self._log_passage
         )
@@ -95,6 +96,16 @@ class VertexServer:
     def proxy(self) -> str:
         """The guard's address, for https_proxy."""
         return self._guard.proxy
+
+    @property
+    def grpc_port(self) -> int:
+        """Port on loopback where gRPC is spoken without TLS."""
+        return int(self._grpc.port)
+
+    @property
+    def tls_port(self) -> int:
+        """Port on loopback where gRPC and HTTP/1.1 are spoken with the certificate of Google's names."""
+        return self._guard.tls_port
 
     @property
     def logs(self) -> LogBook:
@@ -133,7 +144,7 @@ class VertexServer:
         authority, proxy_port = str(self._certificate.authority.absolute()), self.proxy.rsplit(":", 1)[1]
         project = next(iter(self.world.projects))
         found = {
-            "GOOGLE_APPLICATION_CREDENTIALS": str(self._account.absolute()),
+            "GOOGLE_APPLICATION_CREDENTIALS": str(self.access.key_file.absolute()),
             "GOOGLE_CLOUD_PROJECT": project,
             "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": authority,
             "REQUESTS_CA_BUNDLE": authority,
@@ -142,6 +153,8 @@ class VertexServer:
             "HTTPLIB2_CA_CERTS": authority,
             # Else gcsfs asks a gRPC service for the kind of every bucket, for minutes where there is none.
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+            # gcsfs ignores the proxy variables otherwise.
+            "FSSPEC_GCS": '{"session_kwargs": {"trust_env": true}}',
             # A machine that is not Google's has no metadata server; the library asks for seconds otherwise.
             "NO_GCE_CHECK": "true",
             # What the guard below refuses is told here, also when its error is swallowed.
@@ -155,14 +168,12 @@ class VertexServer:
             "CLOUDSDK_CORE_PROJECT": project,
             "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
             "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
-            "CLOUDSDK_AUTH_ACCESS_TOKEN": "rehearsal",
+            "CLOUDSDK_AUTH_ACCESS_TOKEN": self.access.token,
             "CLOUDSDK_CONFIG": str((self._folder / "gcloud").absolute()),
         }
         for name in ("https_proxy", "http_proxy", "all_proxy"):
             found[name] = found[name.upper()] = self.proxy
         found["no_proxy"] = found["NO_PROXY"] = f"{_HOST},localhost"
-        if self._bucket_endpoint:
-            found["STORAGE_EMULATOR_HOST"] = self._bucket_endpoint
         return found
 
     def start(self) -> Self:

@@ -3,8 +3,8 @@
     python -m rehearsal.gcs --root DIR --port 0 --bucket NAME      prints its endpoint, serves until it is interrupted
     with BucketServer(root, buckets=["b"]) as server: ...          the same in a test
 
-Clients reach it unmodified with `STORAGE_EMULATOR_HOST` set to the endpoint (`BucketServer.environment` has what child
-processes need). One concept a file:
+In a rehearsal clients reach it unmodified as storage.googleapis.com (rehearsal.guard). In tests an open server is
+reached with `STORAGE_EMULATOR_HOST` (`BucketServer.environment` has what child processes need). One concept a file:
 
     server         sockets, one request from first byte to last, the control endpoint
     messages       what a request and a response are
@@ -16,7 +16,8 @@ processes need). One concept a file:
     content        their bytes on disk, and the tree of plain files
     faults         what goes wrong, and what a request costs, by rule
     access_log     who asked for what
-    credentials    a service account that only this server knows
+
+Who may call is checked by rehearsal.doors.access: requests bring its token, unless the server was made open, for tests.
 
 Written with the standard library (http.server, sqlite3) and google-crc32c: nothing to install, readable to the end, and
 its limits were measured (benchmarks in the commit that added it). It serves loopback only.

@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--bucket", action="append", default=[], help="make this bucket; may be repeated")
     parser.add_argument("--rules", type=Path, help="JSON list of rules: faults and costs")
     parser.add_argument("--access-log", type=Path, help="file of JSON lines to append to")
+    parser.add_argument("--open", action="store_true", help="ask nobody for a token: for clients without credentials")
     parser.add_argument("--end-with-parent", action="store_true", help="end when the starting process ends")
     options = parser.parse_args()
     if options.end_with_parent:
@@ -32,7 +33,12 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     with BucketServer(
-        options.root, buckets=options.bucket, port=options.port, access_log=options.access_log, rules=rules
+        options.root,
+        buckets=options.bucket,
+        is_open=options.open,
+        port=options.port,
+        access_log=options.access_log,
+        rules=rules,
     ) as server:
         sys.stdout.write(server.endpoint + "\n")
         sys.stdout.flush()

@@ -6,17 +6,18 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, cast
 
+from rehearsal.doors.access import check_origin
+from rehearsal.doors.errors import ServiceError
 from rehearsal.gcs.access_log import Access
 from rehearsal.gcs.api import Call, JsonApi
 from rehearsal.gcs.batch import answer_batch
-from rehearsal.gcs.credentials import TOKEN_PATH, answer_token
 from rehearsal.gcs.faults import Effect, Rule
-from rehearsal.gcs.messages import ApiError, FileBody, Request, Response, error_response, parse_target
+from rehearsal.gcs.messages import ApiError, FileBody, Request, Response, error_response, json_response, parse_target
 from rehearsal.gcs.request_body import RequestBody, Reset
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Connection(BaseHTTPRequestHandler):
         finally:
             log.end()
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _serve
 
     def _serve_logged(self) -> None:
         began_s, began = time.time(), time.monotonic()
@@ -83,13 +84,16 @@ class Connection(BaseHTTPRequestHandler):
             path, query = parse_target(self.path)
             endpoint = f"http://{headers.get('host') or '127.0.0.1'}"
             request = Request(self.command, path, query, headers, body, endpoint)
+            is_token_request = (self.command, path) == ("POST", "/token")
+            self._check_access(headers, needs_token=not is_token_request)
             if path.startswith("/_gcs/"):
                 entry["operation"] = "control"
                 response = self._run(lambda: self._owner.control(request), xml=False)
                 self._finish(response, Effect(), body, entry)
-            elif path == TOKEN_PATH:
+            elif is_token_request:
                 entry["operation"] = "token"
-                self._finish(answer_token(), Effect(), body, entry)
+                status, value = self._owner.access.exchange(body.read())
+                self._finish(json_response(value, status), Effect(), body, entry)
             else:
                 self._serve_api(request, body, entry)
         except ApiError as error:
@@ -102,6 +106,16 @@ class Connection(BaseHTTPRequestHandler):
                 self._owner.access_log.add(
                     Access(began_s, self.command, bytes_in=body.num_read, duration_s=duration, **entry)  # type: ignore[arg-type]
                 )
+
+    def _check_access(self, headers: Mapping[str, str], *, needs_token: bool) -> None:
+        owner = self._owner
+        try:
+            if needs_token and not owner.is_open:
+                owner.access.check(headers)
+            else:
+                check_origin(headers)
+        except ServiceError as error:
+            raise ApiError(error.http_status, error.message) from None
 
     def _serve_api(self, request: Request, body: RequestBody, entry: dict[str, Any]) -> None:
         xml = not JsonApi.is_for(request.path) and request.path not in _BATCH_PATHS

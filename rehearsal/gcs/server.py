@@ -24,11 +24,11 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from rehearsal.doors.access import Access
 from rehearsal.gcs.access_log import AccessLog
 from rehearsal.gcs.api import JsonApi
 from rehearsal.gcs.connection import Connection
 from rehearsal.gcs.content import STATE_FOLDER
-from rehearsal.gcs.credentials import write_service_account
 from rehearsal.gcs.faults import Faults, Rule
 from rehearsal.gcs.messages import ApiError, Request, Response, json_response
 from rehearsal.gcs.objects import Objects
@@ -39,6 +39,7 @@ from rehearsal.gcs.xml_uploads import MIN_PART_BYTES, XmlUploads
 
 HOST = "127.0.0.1"
 CONTROL_PREFIX = "/_gcs/"
+TOKEN_PATH = "/token"
 
 
 class _Sockets(ThreadingHTTPServer):
@@ -85,6 +86,8 @@ class BucketServer:
     Args:
         root: Folder of the buckets, made if it is not there. A folder of plain files in it becomes a bucket.
         buckets: Buckets to make.
+        access: Who may call; new credentials below the root where none are given.
+        is_open: Ask nobody for a token: for tests, since clients that are led here by STORAGE_EMULATOR_HOST bring none.
         port: Port on 127.0.0.1; 0 takes a free one.
         access_log: File of JSON lines to append to.
         rules: Faults and costs from the start.
@@ -96,6 +99,8 @@ class BucketServer:
         root: str | Path,
         *,
         buckets: Iterable[str] = (),
+        access: Access | None = None,
+        is_open: bool = False,
         port: int = 0,
         access_log: str | Path | None = None,
         rules: Iterable[Rule] = (),
@@ -112,13 +117,15 @@ class BucketServer:
         self._xml_uploads = XmlUploads(self.objects, min_part_bytes)
         self.json_api = JsonApi(self.objects, self._uploads)
         self.xml_api = XmlApi(self.objects, self._uploads, self._xml_uploads)
-        self._account_lock = threading.Lock()
-        self._has_account = False
         existing = {bucket.name for bucket in self.objects.buckets()}
         for bucket in buckets:
             if bucket not in existing:
                 self.objects.create_bucket(bucket, {})
         self._sockets = _Sockets(port, self)
+        self.is_open = is_open
+        self.access = access or Access(
+            self.root / STATE_FOLDER / "access", project="emulated", token_uri=self.endpoint + TOKEN_PATH
+        )
         self._thread = threading.Thread(target=self._sockets.serve_forever, args=(0.05,), daemon=True)
 
     @property
@@ -128,15 +135,10 @@ class BucketServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that make clients of this and of child processes use this server, and nothing else, at once."""
-        account = (self.root / STATE_FOLDER / "service-account.json").absolute()
-        with self._account_lock:
-            if not self._has_account:
-                write_service_account(account, self.endpoint)
-                self._has_account = True
+        """Variables that make clients of this and of child processes use this server, an open one, and nothing else."""
         return {
             "STORAGE_EMULATOR_HOST": self.endpoint,
-            "GOOGLE_APPLICATION_CREDENTIALS": str(account),
+            "GOOGLE_APPLICATION_CREDENTIALS": str(self.access.key_file.absolute()),
             # Else gcsfs asks a gRPC service for the kind of every bucket, for minutes where there is none.
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
             "NO_PROXY": HOST,

@@ -1,7 +1,7 @@
 """A certificate authority of one folder, and a certificate for Google's host names signed by it.
 
 Clients that are told to trust this authority (and, by the same variables, no other) take the local cloud for Google's;
-nobody else does: the authority's key never leaves the folder, and both are valid for a day.
+nobody else does: the authority's key is in no file, and both are valid for 30 days, longer than any rehearsal.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import datetime
 from dataclasses import dataclass
 from pathlib import Path
 
+from rehearsal.doors.access import make_private, write_private
+
 # A wildcard covers one label: REGION-aiplatform and REGION-kfp are one.
 HOSTS = ("*.googleapis.com", "*.pkg.dev")
-_VALID = datetime.timedelta(days=1)
+_VALID = datetime.timedelta(days=30)
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,9 @@ def write_certificate(folder: Path) -> Certificate:
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     made = Certificate(folder / "authority.pem", folder / "server.pem", folder / "server.key")
     made.authority.write_bytes(authority.public_bytes(Encoding.PEM))
     made.chain.write_bytes(server.public_bytes(Encoding.PEM) + authority.public_bytes(Encoding.PEM))
-    made.key.touch(mode=0o600)
-    made.key.write_bytes(server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_private(made.key, server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return made

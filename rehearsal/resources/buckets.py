@@ -1,7 +1,6 @@
 """The bucket server as the rest of the local cloud sees it: whether a bucket is there, and storage.googleapis.com.
 
-Clients are told the bucket server's address by STORAGE_EMULATOR_HOST. One that does not honour it (gcloud storage)
-reaches the same server through the proxy, as storage.googleapis.com.
+Clients reach the bucket server through the proxy, as storage.googleapis.com.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ _DROPPED = {"connection", "keep-alive", "transfer-encoding", "content-length", "
 class Buckets:
     """The bucket server at an address; "" where there is none. An Endpoint of the HTTP door."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, token: str = "") -> None:
         self._address = urlsplit(endpoint).netloc
+        self._headers = {"authorization": f"Bearer {token}"}
 
     def has(self, uri: str) -> bool:
         """Whether the bucket of a gs:// URI is there; True where nobody says that it is not."""
@@ -32,7 +32,7 @@ class Buckets:
             return True
         bucket = uri.removeprefix("gs://").split("/")[0]
         try:
-            return self._send("GET", f"/storage/v1/b/{quote(bucket)}", {}, b"").status != 404
+            return self._send("GET", f"/storage/v1/b/{quote(bucket)}", self._headers, b"").status != 404
         except OSError:
             return True
 
@@ -44,7 +44,7 @@ class Buckets:
         prefix = f"{folder.rstrip('/')}/" if folder else ""
         target = f"/storage/v1/b/{quote(bucket)}/o?{urlencode({'prefix': prefix, 'maxResults': 1})}"
         try:
-            answer = self._send("GET", target, {}, b"")
+            answer = self._send("GET", target, self._headers, b"")
         except OSError:
             return True
         return answer.status == 200 and bool(json.loads(answer.body).get("items"))

@@ -35,7 +35,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Variables that lead clients to a local cloud."""
     folder = tmp_path_factory.mktemp("cloud")
     runs: Any = NoRuns()
-    with BucketServer(folder / "buckets", buckets=[BUCKET]) as bucket:
+    with BucketServer(folder / "buckets", buckets=[BUCKET], is_open=True) as bucket:
         bucket.objects.create_bucket("here", {"location": "US-CENTRAL1", "locationType": "region"})
         bucket.objects.create_bucket("there", {"location": "EUROPE-WEST4", "locationType": "region"})
         with VertexServer(

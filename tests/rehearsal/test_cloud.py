@@ -99,12 +99,12 @@ def submit_register(cloud: LocalCloud, tmp_path: Path, change: Any = None) -> An
     path.write_text(yaml.safe_dump(spec))
     content = config.model_dump_json().encode()
     storage.replace("gs://line-1/config.json", content)
-    from google.auth.credentials import AnonymousCredentials
     from google.cloud import aiplatform_v1
+    from google.oauth2.credentials import Credentials
 
     client = aiplatform_v1.PipelineServiceClient(
         transport="rest",
-        credentials=AnonymousCredentials(),
+        credentials=Credentials(cloud.vertex.access.token),
         client_options={"api_endpoint": cloud.vertex.endpoint},
     )
     import hashlib
@@ -143,12 +143,12 @@ def test_a_proven_export_becomes_a_model_and_the_next_one_its_version(cloud: Loc
         job = submit_register(cloud, tmp_path)
         assert job.state.name == "PIPELINE_STATE_SUCCEEDED", job.error
         assert len(uploads(cloud)) == int(version)
-    from google.auth.credentials import AnonymousCredentials
     from google.cloud import aiplatform_v1
+    from google.oauth2.credentials import Credentials
 
     client = aiplatform_v1.ModelServiceClient(
         transport="rest",
-        credentials=AnonymousCredentials(),
+        credentials=Credentials(cloud.vertex.access.token),
         client_options={"api_endpoint": cloud.vertex.endpoint},
     )
     (model,) = client.list_models(parent=f"projects/{PROJECT}/locations/us-central1")

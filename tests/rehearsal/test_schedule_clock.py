@@ -7,8 +7,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import yaml
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform_v1 as gapic
+from google.oauth2.credentials import Credentials
 from kfp import compiler, dsl
 
 from rehearsal.clock import Clock
@@ -50,7 +50,7 @@ def test_weeks_pass_and_runs_are_started_or_skipped(tmp_path: Path) -> None:
     with LocalCloud(tmp_path / "cloud", projects=projects, buckets=["weekly-line"], clock=clock) as cloud:
         client = gapic.ScheduleServiceClient(
             transport="rest",
-            credentials=AnonymousCredentials(),
+            credentials=Credentials(cloud.vertex.access.token),
             client_options={"api_endpoint": cloud.vertex.endpoint},
         )
         made = client.create_schedule(

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 @pytest.fixture
 def server(tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
     """A bucket `photos` with the pictures below raw/."""
-    with BucketServer(tmp_path / "buckets") as running:
+    with BucketServer(tmp_path / "buckets", is_open=True) as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
         running.objects.create_bucket("photos", {})

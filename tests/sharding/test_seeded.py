@@ -175,7 +175,7 @@ def make_world(tmp_path: Path, make_image: Any, write_file: Any, monkeypatch: py
         def make(*, bucket: bool) -> World:
             server = None
             if bucket:
-                server = stack.enter_context(BucketServer(tmp_path / "buckets"))
+                server = stack.enter_context(BucketServer(tmp_path / "buckets", is_open=True))
                 for name, value in server.environment.items():
                     monkeypatch.setenv(name, value)
                 server.objects.create_bucket("photos", {})

@@ -6,8 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform_v1
+from google.oauth2.credentials import Credentials
 from google.protobuf import json_format
 
 from rehearsal.clock import Clock
@@ -78,7 +78,7 @@ class Cloud:
     def client(self, kind: Any) -> Any:
         """A client of a service over REST."""
         options = {"api_endpoint": self.server.endpoint}
-        return kind(transport="rest", credentials=AnonymousCredentials(), client_options=options)
+        return kind(transport="rest", credentials=Credentials(self.server.access.token), client_options=options)
 
     def submit(self, pipeline: Any, run: str = "run-1", **parameters: Any) -> str:
         """Compile a pipeline and create a job of it through the client; return its name."""

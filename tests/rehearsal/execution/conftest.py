@@ -18,7 +18,7 @@ refuse_import("docker")
 
 @pytest.fixture(scope="session")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
-    with BucketServer(tmp_path_factory.mktemp("buckets"), buckets=["line"]) as server:
+    with BucketServer(tmp_path_factory.mktemp("buckets"), buckets=["line"], is_open=True) as server:
         yield server
 
 

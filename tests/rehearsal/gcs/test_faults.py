@@ -68,7 +68,7 @@ def test_resets_are_retried(bucket_server: BucketServer, bucket: storage.Bucket)
 def test_a_reset_is_a_reset(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
     bucket_server.faults.set(Rule(reset=True))
     with socket.create_connection(("127.0.0.1", int(bucket_server.endpoint.rpartition(":")[2])), timeout=20) as client:
-        client.sendall(b"GET /storage/v1/b/bucket-1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.sendall(b"GET /storage/v1/b/bucket-1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         with pytest.raises(ConnectionResetError):
             client.recv(1)
 

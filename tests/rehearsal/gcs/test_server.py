@@ -49,7 +49,7 @@ def command(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def serve(processes: list[subprocess.Popen[str]], root: Path, *options: str) -> str:
-    arguments = [sys.executable, "-m", "rehearsal.gcs", "--root", str(root), "--bucket", "bucket-1", *options]
+    arguments = [sys.executable, "-m", "rehearsal.gcs", "--root", str(root), "--bucket", "bucket-1", "--open", *options]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
     processes.append(process)
     assert process.stdout is not None
@@ -78,12 +78,12 @@ def test_the_command_serves_and_ends(command: list[subprocess.Popen[str]], tmp_p
 
 
 def test_objects_survive_a_restart(tmp_path: Path) -> None:
-    with BucketServer(tmp_path, buckets=["bucket-1"]) as server, bucket_of(server.endpoint) as bucket:
+    with BucketServer(tmp_path, buckets=["bucket-1"], is_open=True) as server, bucket_of(server.endpoint) as bucket:
         blob = bucket.blob("a/x")
         blob.metadata = {"k": "v"}
         blob.upload_from_string(b"abc", content_type="text/plain")
         generation = blob.generation
-    with BucketServer(tmp_path, buckets=["bucket-1"]) as server, bucket_of(server.endpoint) as bucket:
+    with BucketServer(tmp_path, buckets=["bucket-1"], is_open=True) as server, bucket_of(server.endpoint) as bucket:
         found = bucket.get_blob("a/x")
         assert found is not None
         assert (found.generation, found.metadata, found.content_type) == (generation, {"k": "v"}, "text/plain")
@@ -97,7 +97,7 @@ def test_the_tree_shows_the_objects(tmp_path: Path) -> None:
         files = (path for path in (tmp_path / "bucket-1").rglob("*") if path.is_file())
         return {path.relative_to(tmp_path / "bucket-1").as_posix(): path.read_bytes() for path in files}
 
-    with BucketServer(tmp_path, buckets=["bucket-1"]) as server, bucket_of(server.endpoint) as bucket:
+    with BucketServer(tmp_path, buckets=["bucket-1"], is_open=True) as server, bucket_of(server.endpoint) as bucket:
         for name in ("a/b/c", "top", "dir/", "x//y", "../up", "n" * 300):
             bucket.blob(name).upload_from_string(name.encode())
         assert tree() == {"a/b/c": b"a/b/c", "top": b"top"}
@@ -117,13 +117,13 @@ def test_the_tree_shows_the_objects(tmp_path: Path) -> None:
 def test_a_folder_of_files_is_a_bucket(tmp_path: Path) -> None:
     (tmp_path / "photos" / "cats").mkdir(parents=True)
     (tmp_path / "photos" / "cats" / "1.jpg").write_bytes(b"cat")
-    with BucketServer(tmp_path) as server, bucket_of(server.endpoint, "photos") as bucket:
+    with BucketServer(tmp_path, is_open=True) as server, bucket_of(server.endpoint, "photos") as bucket:
         found = bucket.get_blob("cats/1.jpg")
         assert found is not None
         assert found.download_as_bytes() == b"cat"
         assert found.crc32c == base64.b64encode(google_crc32c.value(b"cat").to_bytes(4)).decode()
         found.delete()
-    with BucketServer(tmp_path) as server, bucket_of(server.endpoint, "photos") as bucket:
+    with BucketServer(tmp_path, is_open=True) as server, bucket_of(server.endpoint, "photos") as bucket:
         assert list(bucket.list_blobs()) == []
 
 
@@ -139,8 +139,8 @@ def test_an_open_download_outlives_its_object(bucket_server: BucketServer) -> No
 
 
 def test_one_server_a_root(tmp_path: Path) -> None:
-    with BucketServer(tmp_path), pytest.raises(RuntimeError, match="another server"):
-        BucketServer(tmp_path)
+    with BucketServer(tmp_path, is_open=True), pytest.raises(RuntimeError, match="another server"):
+        BucketServer(tmp_path, is_open=True)
 
 
 def test_a_kill_leaves_whole_objects(command: list[subprocess.Popen[str]], tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_kill_leaves_whole_objects(command: list[subprocess.Popen[str]], tmp_p
         thread.join(timeout=60)
     assert len(acknowledged) >= 60
 
-    with BucketServer(root) as server, bucket_of(server.endpoint) as bucket:
+    with BucketServer(root, is_open=True) as server, bucket_of(server.endpoint) as bucket:
         found = {blob.name: blob for blob in bucket.list_blobs()}
         assert acknowledged <= set(found)
         for name, blob in found.items():
@@ -193,7 +193,7 @@ def send(server: BucketServer, *lines: str, body: bytes = b"") -> bytes:
     """Send a request as it stands, end the sending side, and return all that comes back."""
     address = server.endpoint.removeprefix("http://").split(":")
     with socket.create_connection((address[0], int(address[1])), timeout=10) as connection:
-        connection.sendall("\r\n".join([*lines, "Host: x", "", ""]).encode() + body)
+        connection.sendall("\r\n".join([*lines, "Host: 127.0.0.1", "", ""]).encode() + body)
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
@@ -266,7 +266,7 @@ def test_two_ends_of_one_upload(bucket_server: BucketServer) -> None:
         "POST /upload/storage/v1/b/bucket-1/o?uploadType=resumable&name=x HTTP/1.1",
         "Content-Length: 0",
     )
-    session = answer.partition(b"Location: http://x")[2].partition(b"\r\n")[0].decode()
+    session = answer.partition(b"Location: http://127.0.0.1")[2].partition(b"\r\n")[0].decode()
     bucket_server.faults.set(Rule(method="PUT", operation="uploads", bytes_per_s=40_000))
     content = bytes(20_000)
     answers = []

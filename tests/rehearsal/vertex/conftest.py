@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.auth.credentials import AnonymousCredentials
+from google.oauth2.credentials import Credentials
 
 with warnings.catch_warnings():
     # The client library warns of Python's age, and of packages beside it, when it is imported.
@@ -81,7 +81,7 @@ def pipeline_job(**changes: Any) -> dict[str, Any]:
 def rest(cloud: "Cloud", kind: Any) -> Any:
     """Return a client of a service over REST."""
     options = {"api_endpoint": cloud.server.endpoint}
-    return kind(transport="rest", credentials=AnonymousCredentials(), client_options=options)
+    return kind(transport="rest", credentials=Credentials(cloud.server.access.token), client_options=options)
 
 
 class InstantRuns:

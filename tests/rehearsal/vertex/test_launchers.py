@@ -95,7 +95,9 @@ def test_nobody_is_waited_for_who_is_gone(cloud: Cloud, tmp_path: Path) -> None:
     (name,) = cloud.jobs.started
     host, port = cloud.server.endpoint.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as client:
-        client.sendall(f"GET /v1/{name} HTTP/1.1\r\nUser-Agent: google-cloud-pipeline-components\r\n\r\n".encode())
+        lines = [f"GET /v1/{name} HTTP/1.1", f"Host: {host}", "User-Agent: google-cloud-pipeline-components"]
+        lines += [f"Authorization: Bearer {cloud.server.access.token}", "", ""]
+        client.sendall("\r\n".join(lines).encode())
         wait_for(lambda: cloud.server.access_log.under_way(held))
     wait_for(lambda: not cloud.server.access_log.under_way(held))
     assert cloud.store.get(name).state == gapic.JobState.JOB_STATE_RUNNING

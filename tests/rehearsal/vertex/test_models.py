@@ -20,7 +20,7 @@ def models(tmp_path: Path, make_cloud: Callable[..., Cloud]) -> Iterator[gapic.M
     folder = tmp_path / "buckets" / "line-bucket" / "triton"
     folder.mkdir(parents=True)
     (folder / "config.pbtxt").touch()
-    with BucketServer(tmp_path / "buckets", buckets=["line-bucket"]) as bucket:
+    with BucketServer(tmp_path / "buckets", buckets=["line-bucket"], is_open=True) as bucket:
         yield rest(make_cloud(bucket_endpoint=bucket.endpoint), gapic.ModelServiceClient)
 
 

@@ -32,7 +32,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     triton = folder / "buckets" / "line-bucket" / "triton"
     triton.mkdir(parents=True)
     (triton / "config.pbtxt").touch()
-    with BucketServer(folder / "buckets", buckets=["line-bucket"]) as bucket:
+    with BucketServer(folder / "buckets", buckets=["line-bucket"], is_open=True) as bucket:
         cloud = Cloud(folder / "cloud", bucket_endpoint=bucket.endpoint, quotas={METRIC: {"us-central1": 4}})
         cloud.pipelines.go.set()
         for job_id, severity in (("7", "ERROR"), ("8", "WARNING"), ("7", "INFO"), ("9", "ERROR")):

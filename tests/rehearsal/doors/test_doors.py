@@ -12,7 +12,12 @@ from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as gapic
 from google.cloud import resourcemanager_v3
 
-from .conftest import JOB, NUMBER, PARENT, PROJECT, Cloud, pipeline_job, rest
+from ..vertex.conftest import JOB, NUMBER, PARENT, PROJECT, Cloud, pipeline_job, rest
+
+
+def token(cloud: Cloud) -> dict[str, str]:
+    """Return the header that lets a request in."""
+    return {"Authorization": f"Bearer {cloud.server.access.token}"}
 
 
 def jobs(cloud: Cloud) -> gapic.JobServiceClient:
@@ -56,10 +61,12 @@ def test_projects_are_known_by_id_and_number(cloud: Cloud) -> None:
 
 
 def test_what_nobody_answers_is_said_and_logged(cloud: Cloud) -> None:
-    answer = requests.get(f"{cloud.server.endpoint}/v1/{PARENT}/endpoints", timeout=30)
+    answer = requests.get(f"{cloud.server.endpoint}/v1/{PARENT}/endpoints", headers=token(cloud), timeout=30)
     assert answer.status_code == 404 and answer.json()["error"]["status"] == "NOT_FOUND"
     assert cloud.server.access_log.entries()[-1].status == "404"
-    answer = requests.post(f"{cloud.server.endpoint}/v1/{PARENT}/customJobs", data=b"{", timeout=30)
+    answer = requests.post(
+        f"{cloud.server.endpoint}/v1/{PARENT}/customJobs", data=b"{", headers=token(cloud), timeout=30
+    )
     assert answer.status_code == 400
 
 
@@ -85,7 +92,10 @@ def test_the_certificate_is_for_googles_hosts_and_its_authority_alone_is_trusted
 
 def test_json_with_unknown_names_is_refused(cloud: Cloud) -> None:
     answer = requests.post(
-        f"{cloud.server.endpoint}/v1/{PARENT}/customJobs", json={"displayName": "x", "jobSpecs": {}}, timeout=30
+        f"{cloud.server.endpoint}/v1/{PARENT}/customJobs",
+        json={"displayName": "x", "jobSpecs": {}},
+        headers=token(cloud),
+        timeout=30,
     )
     assert answer.status_code == 400
     assert answer.json()["error"]["status"] == "INVALID_ARGUMENT" and "jobSpecs" in answer.json()["error"]["message"]
@@ -96,12 +106,12 @@ def test_a_launchers_poll_is_held_until_the_job_ends_and_no_other(cloud: Cloud) 
     job = client.create_custom_job(parent=PARENT, custom_job=JOB)
     cloud.store.wait(job.name, lambda message: message.state == gapic.JobState.JOB_STATE_RUNNING, 30)
     url = f"{cloud.server.endpoint}/v1/{job.name}"
-    assert requests.get(url, timeout=30).json()["state"] == "JOB_STATE_RUNNING"
+    assert requests.get(url, headers=token(cloud), timeout=30).json()["state"] == "JOB_STATE_RUNNING"
     answered = threading.Event()
     states = []
 
     def poll() -> None:
-        headers = {"User-Agent": "google-cloud-pipeline-components"}
+        headers = token(cloud) | {"User-Agent": "google-cloud-pipeline-components"}
         states.append(requests.get(url, headers=headers, timeout=120).json()["state"])
         answered.set()
 
@@ -148,9 +158,15 @@ except Exception as error:
 def ask(host, path, **more):
     answer = requests.get(f"https://{host}.googleapis.com/{path}", timeout=60, **more)
     return answer.json()["displayName"] if answer.ok else [answer.status_code, answer.json()["error"]["status"]]
-token = {"headers": {"Authorization": "Bearer x"}}
+import google.auth
+from google.auth.transport.requests import Request
+credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+credentials.refresh(Request())
+token = {"headers": {"Authorization": f"Bearer {credentials.token}"}}
+wrong = {"headers": {"Authorization": "Bearer x"}}
 found["rest"] = ask("us-central1-aiplatform", f"v1/{job.name}", **token)
-found["no token"] = [ask("us-central1-aiplatform", f"v1/{job.name}"), ask("artifactregistry", f"v1/{parent}/x")]
+found["no token"] = [ask("us-central1-aiplatform", f"v1/{job.name}")]
+found["no token"].append(ask("artifactregistry", f"v1/{parent}/x", **wrong))
 found["elsewhere"] = [ask(host, f"v1/{job.name}", **token) for host in ("europe-west4-aiplatform", "dataflow")]
 found["elsewhere"].append(ask("logging", "v1b3/" + parent + "/jobs/1", **token))
 for host, name in (("europe-west4-aiplatform", "other region"), ("dataflow", "other service")):
