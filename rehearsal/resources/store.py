@@ -3,6 +3,9 @@
 A resource is the client library's own message (google.cloud.aiplatform_v1.types), under its full name
 (projects/P/locations/R/customJobs/1). Whoever changes one says so here, and whoever waits for a change is woken: Get of
 a custom job is held until its state changes, so that a client which polls every 20 s hears of it at once.
+
+A message that is stored is never altered: a change is made to a copy that takes its place. So readers copy without
+holding the lock.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 
@@ -33,20 +35,11 @@ class Jobs(Runs, Protocol):
         """Return google.cloud.dataflow_v1beta3.JobMessage, the oldest first."""
 
 
-@dataclass
-class Resource:
-    """One resource and how often it was changed."""
-
-    name: str
-    message: Any
-    version: int = 0
-
-
 class Store:
     """All resources, by full name, in the order of their creation."""
 
     def __init__(self) -> None:
-        self._resources: dict[str, Resource] = {}
+        self._messages: dict[str, Any] = {}
         self._changed = threading.Condition()
         self._ids = itertools.count(1)
         self.scheduled_s: dict[str, float] = {}
@@ -68,9 +61,9 @@ class Store:
             KeyError: There is one of this name.
         """
         with self._changed:
-            if name in self._resources:
+            if name in self._messages:
                 raise KeyError(name)
-            self._resources[name] = Resource(name, message)
+            self._messages[name] = copy.deepcopy(message)
             self._changed.notify_all()
 
     def get(self, name: str) -> Any:
@@ -80,41 +73,40 @@ class Store:
             KeyError: There is none.
         """
         with self._changed:
-            return copy.deepcopy(self._resources[name].message)
+            found = self._messages[name]
+        return copy.deepcopy(found)
 
     def find(self, name: str) -> Any | None:
         """Return a copy of a resource's message, if there is one."""
         with self._changed:
-            found = self._resources.get(name)
-            return None if found is None else copy.deepcopy(found.message)
+            found = self._messages.get(name)
+        return copy.deepcopy(found)
 
     def list(self, prefix: str, kind: type = object) -> Iterator[Any]:
         """Yield copies of the messages of a type whose names start with `prefix`, the newest first."""
         with self._changed:
-            found = [
-                copy.deepcopy(r.message)
-                for name, r in self._resources.items()
-                if name.startswith(prefix) and isinstance(r.message, kind)
-            ]
-        yield from reversed(found)
+            found = [message for name, message in self._messages.items() if name.startswith(prefix)]
+        for message in reversed(found):
+            if isinstance(message, kind):
+                yield copy.deepcopy(message)
 
     def update(self, name: str, change: Callable[[Any], None]) -> Any:
-        """Let `change` alter the message in place; wake whoever waits; return a copy.
+        """Let `change` alter a copy of the message, which takes its place; wake whoever waits; return a copy.
 
         Raises:
             KeyError: There is no such resource.
         """
         with self._changed:
-            resource = self._resources[name]
-            change(resource.message)
-            resource.version += 1
+            changed = copy.deepcopy(self._messages[name])
+            change(changed)
+            self._messages[name] = changed
             self._changed.notify_all()
-            return copy.deepcopy(resource.message)
+        return copy.deepcopy(changed)
 
     def remove(self, name: str) -> None:
         """Remove a resource; KeyError where there is none."""
         with self._changed:
-            del self._resources[name]
+            del self._messages[name]
             self._changed.notify_all()
 
     def wait(self, name: str, until: Callable[[Any], bool], timeout_s: float) -> Any:
@@ -125,9 +117,10 @@ class Store:
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            while not until(self._resources[name].message):
+            while not until(self._messages[name]):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break
                 self._changed.wait(left)
-            return copy.deepcopy(self._resources[name].message)
+            found = self._messages[name]
+        return copy.deepcopy(found)

@@ -66,9 +66,8 @@ def get(world: World, request: types.GetCustomJobRequest, caller: Caller) -> typ
 def list_(world: World, request: types.ListCustomJobsRequest, caller: Caller) -> types.ListCustomJobsResponse:
     """List custom jobs, the newest first."""
     parent = world.canonical(request.parent, "aiplatform.customJobs.list")
-    chosen, token = page(
-        select(world.store.list(f"{parent}/customJobs/"), filter=request.filter), request.page_size, request.page_token
-    )
+    found = select(world.store.list(f"{parent}/customJobs/"), types.CustomJob, filter=request.filter)
+    chosen, token = page(found, request.page_size, request.page_token)
     return types.ListCustomJobsResponse(custom_jobs=chosen, next_page_token=token)
 
 

@@ -78,7 +78,7 @@ def get_execution(world: World, request: types.GetExecutionRequest, caller: Call
 def list_artifacts(world: World, request: types.ListArtifactsRequest, caller: Caller) -> types.ListArtifactsResponse:
     """List artifacts."""
     graph = _read(world, _store(world, request.parent, "aiplatform.artifacts.list"))
-    found = _select(graph, graph.artifacts, request)
+    found = _select(graph, graph.artifacts, types.Artifact, request)
     chosen, token = page(found, request.page_size, request.page_token)
     return types.ListArtifactsResponse(artifacts=chosen, next_page_token=token)
 
@@ -86,7 +86,7 @@ def list_artifacts(world: World, request: types.ListArtifactsRequest, caller: Ca
 def list_executions(world: World, request: types.ListExecutionsRequest, caller: Caller) -> types.ListExecutionsResponse:
     """List executions."""
     graph = _read(world, _store(world, request.parent, "aiplatform.executions.list"))
-    found = _select(graph, graph.executions, request)
+    found = _select(graph, graph.executions, types.Execution, request)
     chosen, token = page(found, request.page_size, request.page_token)
     return types.ListExecutionsResponse(executions=chosen, next_page_token=token)
 
@@ -134,9 +134,10 @@ def _store(world: World, name: str, permission: str) -> str:
     return name
 
 
-def _select(graph: _Graph, items: dict[str, Any], request: Any) -> list[Any]:
+def _select(graph: _Graph, items: dict[str, Any], kind: Any, request: Any) -> list[Any]:
     return select(
         items.values(),
+        kind,
         filter=request.filter,
         order_by=request.order_by,
         contexts_of=lambda item: graph.contexts.get(item.name, set()),

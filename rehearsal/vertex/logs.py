@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -26,11 +27,19 @@ if TYPE_CHECKING:
     from rehearsal.resources.world import Caller, World
 
 
-class LogBook:
-    """All entries, in the order of writing."""
+# The real service keeps 30 days; here the oldest entries go, so that a cloud that serves for days stays below 200 MB.
+_MAX_ENTRIES = 100_000
 
-    def __init__(self) -> None:
-        self._entries: list[dict[str, Any]] = []
+
+class LogBook:
+    """The newest entries, in the order of writing.
+
+    Args:
+        max_entries: How many are kept.
+    """
+
+    def __init__(self, max_entries: int = _MAX_ENTRIES) -> None:
+        self._entries: deque[dict[str, Any]] = deque(maxlen=max_entries)
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
 
@@ -66,7 +75,7 @@ class LogBook:
             )
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return all entries, in JSON form, as they were written."""
+        """Return the entries that are kept, in JSON form, as they were written."""
         with self._lock:
             return list(self._entries)
 

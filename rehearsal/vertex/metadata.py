@@ -56,7 +56,9 @@ def get_context(world: World, request: types.GetContextRequest, caller: Caller) 
 def list_contexts(world: World, request: types.ListContextsRequest, caller: Caller) -> types.ListContextsResponse:
     """List contexts, the newest first."""
     parent = world.canonical(request.parent, "aiplatform.contexts.list")
-    found = select(world.store.list(f"{parent}/contexts/"), filter=request.filter, order_by=request.order_by)
+    found = select(
+        world.store.list(f"{parent}/contexts/"), types.Context, filter=request.filter, order_by=request.order_by
+    )
     chosen, token = page(found, request.page_size, request.page_token)
     return types.ListContextsResponse(contexts=chosen, next_page_token=token)
 

@@ -68,9 +68,9 @@ def list_(world: World, request: types.ListModelsRequest, caller: Caller) -> typ
     """List models, each by its default version, the newest first."""
     parent = world.canonical(request.parent, "aiplatform.models.list")
     found = [model for model in world.store.list(f"{parent}/models/") if _is_default(model)]
-    chosen, token = page(
-        select(found, filter=request.filter, order_by=request.order_by), request.page_size, request.page_token
-    )
+    computed = {"model": lambda model: model.name.rpartition("/")[2]}
+    found = select(found, types.Model, filter=request.filter, order_by=request.order_by, computed=computed)
+    chosen, token = page(found, request.page_size, request.page_token)
     return types.ListModelsResponse(models=chosen, next_page_token=token)
 
 
@@ -82,7 +82,7 @@ def list_versions(
     versions = _versions(world, name)
     if not versions:
         raise not_found(name)
-    found = select(versions, filter=request.filter, order_by=request.order_by)
+    found = select(versions, types.Model, filter=request.filter, order_by=request.order_by)
     chosen, token = page(found, request.page_size, request.page_token)
     return types.ListModelVersionsResponse(models=chosen, next_page_token=token)
 

@@ -92,7 +92,13 @@ def get(world: World, request: types.GetPipelineJobRequest, caller: Caller) -> t
 def list_(world: World, request: types.ListPipelineJobsRequest, caller: Caller) -> types.ListPipelineJobsResponse:
     """List pipeline jobs, the newest first."""
     parent = world.canonical(request.parent, "aiplatform.pipelineJobs.list")
-    jobs = select(world.store.list(f"{parent}/pipelineJobs/"), filter=request.filter, order_by=request.order_by)
+    jobs = select(
+        world.store.list(f"{parent}/pipelineJobs/"),
+        types.PipelineJob,
+        filter=request.filter,
+        order_by=request.order_by,
+        computed={"pipeline_name": lambda job: to_values(plain(job).pipeline_spec)["pipelineInfo"]["name"]},
+    )
     chosen, token = page(jobs, request.page_size, request.page_token)
     if paths := list(request.read_mask.paths):
         chosen = [_masked(job, paths) for job in chosen]

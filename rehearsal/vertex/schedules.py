@@ -59,7 +59,9 @@ def get(world: World, request: types.GetScheduleRequest, caller: Caller) -> type
 def list_(world: World, request: types.ListSchedulesRequest, caller: Caller) -> types.ListSchedulesResponse:
     """List schedules, the newest first."""
     parent = world.canonical(request.parent, "aiplatform.schedules.list")
-    found = select(world.store.list(f"{parent}/schedules/"), filter=request.filter, order_by=request.order_by)
+    found = select(
+        world.store.list(f"{parent}/schedules/"), types.Schedule, filter=request.filter, order_by=request.order_by
+    )
     chosen, token = page(found, request.page_size, request.page_token)
     return types.ListSchedulesResponse(schedules=chosen, next_page_token=token)
 

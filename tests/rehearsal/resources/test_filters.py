@@ -87,23 +87,51 @@ JOBS = [
         ('display_name="*3"', [3]),
         ('create_time>"1970-01-01T00:20:00Z"', [3, 2]),
         ('create_time<="1970-01-01T00:16:40Z"', [1]),
+        ('create_time="1970-01-01T00:16:40Z"', [1]),
+        # As the client library documents them.
+        ('display_name="job 2" OR state="PIPELINE_STATE_FAILED"', [3, 2]),
+        ('NOT display_name="job 2"', [3, 1]),
+        ("NOT end_time:*", [3, 2, 1]),
+        ("end_time:* OR (labels.run=b AND NOT labels.kind:*)", [2]),
     ],
 )
 def test_lists(text: str, found: list[int]) -> None:
-    assert [item.display_name for item in select(JOBS, filter=text)] == [f"job {n}" for n in found]
+    assert [item.display_name for item in select(JOBS, gapic.PipelineJob, filter=text)] == [f"job {n}" for n in found]
 
 
-@pytest.mark.parametrize("text", ['display_name="a" OR state="b"', "display_name", 'create_time>"soon"', "a=b c=d"])
+@pytest.mark.parametrize(
+    "text",
+    ['display_name="a" OR', "display_name", 'create_time>"soon"', "state=a labels.k=d", "state=~a", "NOT", "(state=a"],
+)
 def test_list_filters_that_are_none(text: str) -> None:
     with pytest.raises(ServiceError) as caught:
-        select(JOBS, filter=text)
+        select([], gapic.PipelineJob, filter=text)
     assert caught.value.code == "INVALID_ARGUMENT"
 
 
+@pytest.mark.parametrize("path", ["colour", "display_name.part", "runtime_config.colour", "displayname"])
+def test_a_field_that_the_messages_do_not_have_is_refused_by_name(path: str) -> None:
+    for arguments in ({"filter": f'{path}="x"'}, {"order_by": f"{path} desc"}):
+        with pytest.raises(ServiceError, match=f"'{path}' is no field of PipelineJob: name, display_name"):
+            select([], gapic.PipelineJob, **arguments)
+    with pytest.raises(ServiceError, match="'colour' is no field of a log entry: logName"):
+        make_test("colour=red")
+
+
+def test_values_of_metadata_are_compared_as_numbers() -> None:
+    runs = [gapic.Execution(display_name=str(n), metadata={"loss": n, "kind:1": "x"}) for n in (9.0, 10.0)]
+
+    def names(text: str) -> list[str]:
+        return [run.display_name for run in select(runs, gapic.Execution, filter=text)]
+
+    assert names("metadata.loss.number_value > 9.5") == ["10.0"] == names("metadata.loss=10")
+    assert names('metadata."kind:1".string_value = "x" AND metadata.loss<10') == ["9.0"]
+
+
 def test_order_and_pages() -> None:
-    names = [item.display_name for item in select(JOBS, order_by="create_time")]
+    names = [item.display_name for item in select(JOBS, gapic.PipelineJob, order_by="create_time")]
     assert names == ["job 1", "job 2", "job 3"]
-    assert [item.display_name for item in select(JOBS, order_by="create_time desc")] == names[::-1]
+    assert [item.display_name for item in select(JOBS, gapic.PipelineJob, order_by="create_time desc")] == names[::-1]
     items = [SimpleNamespace(n=n) for n in range(5)]
     first, token = page(items, 2, "")
     second, token = page(items, 2, token)
