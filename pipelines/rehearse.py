@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -238,6 +238,6 @@ def _next_run(cloud: LocalCloud) -> float | None:
 def _active(cloud: LocalCloud) -> bool:
     from google.cloud.aiplatform_v1 import types
 
-    state: Any = types.PipelineState
-    final = (state.PIPELINE_STATE_SUCCEEDED, state.PIPELINE_STATE_FAILED, state.PIPELINE_STATE_CANCELLED)
-    return any(job.state not in final for job in cloud.store.list("projects/", types.PipelineJob))
+    from rehearsal.resources.states import has_ended
+
+    return not all(has_ended(job) for job in cloud.store.list("projects/", types.PipelineJob))

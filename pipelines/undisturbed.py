@@ -55,6 +55,8 @@ def _train(cloud: LocalCloud, found: Rehearsed, line: str) -> str:
     """Run the training job again for another line; return why it did not end well."""
     from google.cloud.aiplatform_v1 import types
 
+    from rehearsal.resources.states import has_ended
+
     name = f"{found.config.run.name}-train"
     job = next(job for job in cloud.store.list("projects/", types.CustomJob) if job.display_name == name)
     parent = job.name.rpartition("/")[0]
@@ -67,10 +69,9 @@ def _train(cloud: LocalCloud, found: Rehearsed, line: str) -> str:
     # Nobody takes machines away that are paid for in full.
     fresh.job_spec.scheduling.strategy = types.Scheduling.Strategy.STANDARD
     fresh.state = types.JobState.JOB_STATE_PENDING
-    final = (types.JobState.JOB_STATE_SUCCEEDED, types.JobState.JOB_STATE_FAILED, types.JobState.JOB_STATE_CANCELLED)
     cloud.store.add(fresh.name, fresh)
     cloud.custom_jobs.start(fresh.name)
-    ended = cloud.store.wait(fresh.name, lambda message: message.state in final, _LIMIT_S)
+    ended = cloud.store.wait(fresh.name, has_ended, _LIMIT_S)
     if ended.state == types.JobState.JOB_STATE_SUCCEEDED:
         return ""
     return f"the undisturbed training ended as {ended.state.name}: {ended.error.message}"

@@ -24,6 +24,7 @@ from rehearsal.jobs.market import Market
 from rehearsal.jobs.restarts import Reading
 from rehearsal.machines.machine import Scale
 from rehearsal.pipelines.pipeline_runs import PipelineRuns
+from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.store import Store
 from rehearsal.vertex.logs import LogBook
 
@@ -43,6 +44,7 @@ class LocalCloud:
         rules: Faults and costs of the bucket server.
         missing_images: Images that cannot be pulled.
         restarts: Reading of the rules by which custom jobs are restarted (rehearsal/jobs/restarts.py).
+        quotas: Metric -> region -> limit; what is not named has none.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class LocalCloud:
         rules: Iterable[Rule] = (),
         missing_images: Iterable[str] = (),
         restarts: Reading = "strict",
+        quotas: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         self.folder = folder
         self.clock = clock or Clock()
@@ -65,7 +68,7 @@ class LocalCloud:
         self.store = Store()
         self.logs = LogBook()
         folder.mkdir(parents=True, exist_ok=True)
-        missing = frozenset(missing_images)
+        missing, limits = frozenset(missing_images), Quotas(quotas)
         access = Access(folder / "vertex", project=next(iter(projects)))
         self.buckets = BucketServer(
             folder / BUCKETS_FOLDER,
@@ -83,6 +86,7 @@ class LocalCloud:
             scale=self.scale,
             missing_images=missing,
             restarts=restarts,
+            quotas=limits,
         )
         self.dataflow = DataflowJobs(self.store, folder=folder / "dataflow", logs=self.logs, clock=self.clock)
         self.pipelines = PipelineRuns(
@@ -105,6 +109,7 @@ class LocalCloud:
             bucket_endpoint=self.buckets.endpoint,
             dataflow=self.dataflow,
             logs=self.logs,
+            quotas=limits,
         )
         self._stack = contextlib.ExitStack()
 

@@ -39,7 +39,7 @@ class VertexServer:
         projects: Project id -> number, at least one; the first is clients' default.
         folder: Where certificate and keys are written, for this user alone.
         access: Who may call; new credentials in the folder where none are given.
-        quotas: Limits, metric -> region -> limit (rehearsal.resources.quotas); what is not named has none.
+        quotas: Limits, and what jobs hold of them; None: there are no limits.
         logs: What Cloud Logging shows; a new, empty book where none is given.
         bucket_endpoint: Address of the bucket server; "" where there is none.
         dataflow: What executes Dataflow jobs; None: there are none.
@@ -56,7 +56,7 @@ class VertexServer:
         projects: Mapping[str, str],
         folder: Path,
         access: Access | None = None,
-        quotas: Mapping[str, Mapping[str, int]] | None = None,
+        quotas: Quotas | None = None,
         logs: LogBook | None = None,
         bucket_endpoint: str = "",
         dataflow: Jobs | None = None,
@@ -69,7 +69,7 @@ class VertexServer:
             custom_jobs=custom_jobs,
             clock=clock,
             projects=dict(projects),
-            quotas=None if quotas is None else Quotas(quotas),
+            quotas=quotas or Quotas(),
             buckets=Buckets(bucket_endpoint, self.access.token),
             logs=logs or LogBook(),
             hold_s=hold_s,

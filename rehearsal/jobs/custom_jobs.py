@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,22 @@ from google.cloud import aiplatform_v1
 from google.rpc import status_pb2
 
 from rehearsal.jobs.gang import CANCELLED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, Ended, Gang
+from rehearsal.jobs.lifecycle import JobThreads
 from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook
 from rehearsal.jobs.market import Market
 from rehearsal.jobs.restarts import Reading
 from rehearsal.machines.machine import Machine, Scale, UnknownCommand, find_machines
 from rehearsal.pipelines.task_details import moment
+from rehearsal.resources.quotas import Quotas
+from rehearsal.resources.states import has_ended
 from rehearsal.resources.store import Store
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = aiplatform_v1.JobState
-_FINAL = frozenset({_STATE.JOB_STATE_SUCCEEDED, _STATE.JOB_STATE_FAILED, _STATE.JOB_STATE_CANCELLED})
 # The strategies by which a job waits for machines only so long.
 _WAITS = "FLEX_START"
+# How often a queued job looks whether there is enough for it.
+_LOOK_S = 0.2
 # google.rpc.Code
 _INTERNAL = 13
 
@@ -42,6 +45,7 @@ class CustomJobRuns:
         environment: Of every container; may be set later, before the first job.
         missing_images: Images that cannot be pulled.
         restarts: Reading of the rules for restarts.
+        quotas: What jobs may hold at a time; one that finds too little left stays QUEUED.
     """
 
     def __init__(
@@ -56,63 +60,44 @@ class CustomJobRuns:
         environment: Mapping[str, str] | None = None,
         missing_images: frozenset[str] = frozenset(),
         restarts: Reading = "strict",
+        quotas: Quotas | None = None,
     ) -> None:
         self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
         self.market, self.scale = market or Market(), scale or Scale()
         self.environment: Mapping[str, str] = environment or {}
         self._missing, self._reading = missing_images, restarts
-        self._cancelled: dict[str, threading.Event] = {}
-        self._threads: list[threading.Thread] = []
-        self._closed = False
-        self._lock = threading.Lock()
-        self.failures: list[str] = []
-        """Faults of the rehearsal itself, as tracebacks."""
-
-    def start(self, name: str) -> None:
-        """Begin to execute the custom job of this name."""
-        cancelled = threading.Event()
-        thread = threading.Thread(target=self._execute, args=(name, cancelled), name=f"job {name}", daemon=True)
-        with self._lock:
-            self._cancelled[name] = cancelled
-            self._threads.append(thread)
-            if self._closed:
-                # It ends before it has a machine.
-                cancelled.set()
-            # Before anybody can join it.
-            thread.start()
+        self._quotas = quotas or Quotas()
+        self._threads = JobThreads("job", self._execute, self._fail)
+        self.start, self.close, self.failures = self._threads.start, self._threads.close, self._threads.failures
 
     def cancel(self, name: str) -> None:
         """End it; its state becomes cancelled once nothing of it runs any more."""
 
         def change(job: Any) -> None:
-            if job.state not in _FINAL:
-                job.state = _STATE.JOB_STATE_CANCELLING
+            if not has_ended(job):
+                job.state, job.update_time = _STATE.JOB_STATE_CANCELLING, moment(self._clock.now())
 
         self._store.update(name, change)
-        with self._lock:
-            if name in self._cancelled:
-                self._cancelled[name].set()
+        self._threads.cancel(name)
 
     def wait(self, name: str, timeout_s: float) -> Any:
         """Wait for the end of a job, and return it as it is then."""
-        return self._store.wait(name, lambda job: job.state in _FINAL, timeout_s)
-
-    def close(self) -> None:
-        """End all jobs, and wait until nothing of them runs."""
-        with self._lock:
-            self._closed = True
-            events, threads = list(self._cancelled.values()), list(self._threads)
-        for event in events:
-            event.set()
-        for thread in threads:
-            thread.join()
+        return self._store.wait(name, has_ended, timeout_s)
 
     def _execute(self, name: str, cancelled: threading.Event) -> None:
+        job = self._store.get(name)
         try:
-            ended = self._run(self._store.get(name), cancelled)
-        except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours fails the job, and is told
-            self.failures.append(traceback.format_exc())
-            ended = Ended("FAILED", _INTERNAL, f"the rehearsal's own fault: {self.failures[-1]}")
+            ended = self._run(job, cancelled)
+        finally:
+            self._quotas.give_back(name)
+        # One that was deleted meanwhile has no state.
+        with contextlib.suppress(KeyError):
+            self._end(name, ended)
+
+    def _fail(self, name: str, fault: str) -> None:
+        self._end(name, Ended("FAILED", _INTERNAL, f"the rehearsal's own fault: {fault}"))
+
+    def _end(self, name: str, ended: Ended) -> None:
         now = moment(self._clock.now())
 
         def change(job: Any) -> None:
@@ -121,8 +106,7 @@ class CustomJobRuns:
             if ended.message:
                 job.error = status_pb2.Status(code=ended.code, message=ended.message)
 
-        with contextlib.suppress(KeyError):
-            self._store.update(name, change)
+        self._store.update(name, change)
 
     def _run(self, job: Any, cancelled: threading.Event) -> Ended:
         if cancelled.is_set():
@@ -135,6 +119,8 @@ class CustomJobRuns:
             if machine.image in self._missing:
                 message = f"The replica {machine.name} could not be started: image {machine.image} was not found, or "
                 return Ended("FAILED", INVALID_ARGUMENT, message + "may not be pulled.")
+        if not self._wait_for_quota(job, cancelled):
+            return Ended("CANCELLED", CANCELLED, "the job was cancelled while it was queued")
         if (without := self._wait_for_machines(job, cancelled)) is not None:
             return without
         gang = Gang(
@@ -151,6 +137,27 @@ class CustomJobRuns:
         )
         gang.cancelled = cancelled
         return gang.run()
+
+    def _wait_for_quota(self, job: Any, cancelled: threading.Event) -> bool:
+        """Wait until as much of the quotas is left as a job needs; False: it was cancelled before."""
+        region = job.name.split("/")[3]
+        if self._quotas.take(job.name, job, region):
+            return True
+        self._set_state(job.name, _STATE.JOB_STATE_QUEUED)
+        while not self._quotas.take(job.name, job, region):
+            if cancelled.wait(_LOOK_S):
+                return False
+        self._set_state(job.name, _STATE.JOB_STATE_PENDING)
+        return True
+
+    def _set_state(self, name: str, state: Any) -> None:
+        """Change the state of a job that has not begun, and that nobody has cancelled."""
+
+        def change(job: Any) -> None:
+            if job.state in (_STATE.JOB_STATE_PENDING, _STATE.JOB_STATE_QUEUED):
+                job.state, job.update_time = state, moment(self._clock.now())
+
+        self._store.update(name, change)
 
     def _wait_for_machines(self, job: Any, cancelled: threading.Event) -> Ended | None:
         """Return how the job ends when there are no machines for it; None: there are."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,15 +12,19 @@ from typing import Any
 from google.cloud import dataflow_v1beta3
 from google.protobuf import json_format
 
+from rehearsal.jobs.lifecycle import JobThreads
 from rehearsal.jobs.logbook import DATAFLOW_RESOURCE, Clock, LogBook, severity_of
 from rehearsal.machines.processes import Tree, clean_environment
 from rehearsal.pipelines.task_details import moment
+from rehearsal.resources.states import has_ended
 from rehearsal.resources.store import Store
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = dataflow_v1beta3.JobState
 _IMPORTANCE: Any = dataflow_v1beta3.JobMessageImportance
 _TAIL_LINES = 40
+# How often a job looks whether it is cancelled.
+_LOOK_S = 0.2
 
 
 class DataflowJobs:
@@ -47,22 +49,10 @@ class DataflowJobs:
     ) -> None:
         self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
         self.environment: Mapping[str, str] = environment or {}
-        self._trees: dict[str, Tree] = {}
-        self._threads: list[threading.Thread] = []
         self._messages: dict[str, list[Any]] = {}
-        self._cancelled: set[str] = set()
-        self._closed = False
         self._lock = threading.Lock()
-        self.failures: list[str] = []
-        """Faults of the rehearsal itself, as tracebacks."""
-
-    def start(self, name: str) -> None:
-        """Begin to execute the job of this name."""
-        thread = threading.Thread(target=self._run, args=(name,), name=f"dataflow {name}", daemon=True)
-        with self._lock:
-            self._threads.append(thread)
-            # Before anybody can join it.
-            thread.start()
+        self._threads = JobThreads("dataflow", self._execute, self._fail)
+        self.start, self.close, self.failures = self._threads.start, self._threads.close, self._threads.failures
 
     def cancel(self, name: str) -> None:
         """End it; its state becomes cancelled once nothing of it runs any more."""
@@ -72,41 +62,18 @@ class DataflowJobs:
                 job.requested_state, job.current_state = _STATE.JOB_STATE_CANCELLED, _STATE.JOB_STATE_CANCELLING
 
         self._store.update(name, change)
-        with self._lock:
-            self._cancelled.add(name)
-            tree = self._trees.get(name)
-        if tree is not None:
-            threading.Thread(target=tree.kill, name=f"cancel {name}", daemon=True).start()
+        self._threads.cancel(name)
 
     def messages(self, name: str) -> list[Any]:
         """Return a job's messages, the oldest first."""
         with self._lock:
             return list(self._messages.get(name, []))
 
-    def close(self) -> None:
-        """Kill everything that still runs."""
-        with self._lock:
-            self._closed = True
-            trees, threads = list(self._trees.values()), list(self._threads)
-        for tree in trees:
-            tree.kill()
-        for thread in threads:
-            thread.join()
+    def _fail(self, name: str, fault: str) -> None:
+        # INTERNAL: a Dataflow job has no status code, its messages say it.
+        self._end(name, "FAILED", f"INTERNAL: the rehearsal's own fault: {fault}")
 
-    def _run(self, name: str) -> None:
-        try:
-            self._execute(name)
-        except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours fails the job, and is told
-            self.failures.append(traceback.format_exc())
-            with self._lock:
-                tree = self._trees.pop(name, None)
-            if tree is not None:
-                tree.kill()
-            with contextlib.suppress(KeyError):
-                # INTERNAL: a Dataflow job has no status code, its messages say it.
-                self._end(name, "FAILED", f"INTERNAL: the rehearsal's own fault: {self.failures[-1]}")
-
-    def _execute(self, name: str) -> None:
+    def _execute(self, name: str, cancelled: threading.Event) -> None:
         job = self._store.get(name)
         folder = self._folder / name.rpartition("/")[2]
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,25 +90,23 @@ class DataflowJobs:
             self._logs.write(DATAFLOW_RESOURCE, labels, line, severity_of(line), self._clock.now())
 
         environment = clean_environment(self.environment, {"HOME": str(folder), "TMPDIR": str(folder)})
-        with self._lock:
-            if name not in self._cancelled and not self._closed:
-                self._trees[name] = Tree(
-                    [sys.executable, "-m", "rehearsal.jobs.beam_job", uri],
-                    environment=environment,
-                    folder=folder,
-                    on_line=hear,
-                )
-            tree = self._trees.get(name)
-        if tree is None:
+        if cancelled.is_set():
             self._end(name, "CANCELLED", "the job was cancelled before it began")
             return
-        self._set_state(name, "RUNNING")
-        self._say(name, "JOB_MESSAGE_BASIC", "Workers have started successfully.")
-        code = tree.wait()
-        with self._lock:
-            del self._trees[name]
-            cancelled = name in self._cancelled
-        if cancelled:
+        tree = Tree(
+            [sys.executable, "-m", "rehearsal.jobs.beam_job", uri],
+            environment=environment,
+            folder=folder,
+            on_line=hear,
+        )
+        try:
+            self._set_state(name, "RUNNING")
+            self._say(name, "JOB_MESSAGE_BASIC", "Workers have started successfully.")
+            while (code := tree.wait(_LOOK_S)) is None and not cancelled.is_set():
+                pass
+        finally:
+            tree.kill()
+        if cancelled.is_set():
             self._end(name, "CANCELLED", "the job was cancelled")
         elif code == 0:
             self._end(name, "DONE", "")
@@ -176,11 +141,6 @@ class DataflowJobs:
                     message_importance=_IMPORTANCE[importance],
                 )
             )
-
-
-def has_ended(job: Any) -> bool:
-    """Whether a job's state is one that stays."""
-    return bool(job.current_state.name.endswith(("_DONE", "_FAILED", "_CANCELLED", "_DRAINED", "_UPDATED", "_STOPPED")))
 
 
 def staged_pipeline(job: Any) -> str:

@@ -8,6 +8,7 @@ https://cloud.google.com/vertex-ai/docs/quotas, https://cloud.google.com/docs/qu
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 SERVICE = "aiplatform.googleapis.com"
 _PREFIX = f"{SERVICE}/custom_model_training_"
 _STRATEGY: Any = types.Scheduling.Strategy
-_ENDED = {"JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED"}
 # What a GPU is called in a metric, where that is not its enum's name in lower case.
 _METRIC_NAMES = {
     "NVIDIA_TESLA_A100": "nvidia_a100",
@@ -39,42 +39,62 @@ _METRIC_NAMES = {
 
 
 class Quotas:
-    """Limits by metric and region; what is not named has none.
+    """Limits by metric and region, and which job holds how much; what is not named has no limit.
+
+    A job that needs more than the whole limit is refused; one that needs more than what is left stays QUEUED
+    (https://cloud.google.com/vertex-ai/docs/quotas).
 
     Args:
         limits: Metric (with or without aiplatform.googleapis.com/ before it) -> region -> limit.
     """
 
-    def __init__(self, limits: Mapping[str, Mapping[str, int]]) -> None:
+    def __init__(self, limits: Mapping[str, Mapping[str, int]] | None = None) -> None:
         self.limits = {
             metric if metric.startswith(SERVICE) else f"{SERVICE}/{metric}": dict(regions)
-            for metric, regions in limits.items()
+            for metric, regions in (limits or {}).items()
         }
+        self._held: dict[str, tuple[str, dict[str, int]]] = {}
+        self._lock = threading.Lock()
 
-    def check(self, world: World, job: Any, region: str) -> None:
-        """Refuse a job that, beside those of its region that have not ended, needs more than there is.
+    def check(self, job: Any, region: str) -> None:
+        """Refuse a job that needs more than the limit of its region.
 
         Raises:
             ServiceError: RESOURCE_EXHAUSTED naming the metric.
         """
-        held: dict[str, int] = {}
-        for project in set(world.projects.values()):
-            for other in world.store.list(f"projects/{project}/locations/{region}/customJobs/"):
-                if other.state.name not in _ENDED:
-                    for metric, amount in needs(other).items():
-                        held[metric] = held.get(metric, 0) + amount
-        exceeded = [
-            (metric, limit)
-            for metric, amount in needs(job).items()
-            if (limit := self.limits.get(metric, {}).get(region)) is not None and held.get(metric, 0) + amount > limit
-        ]
-        if exceeded:
-            names = ", ".join(metric for metric, _ in exceeded)
+        if exceeded := self._find_exceeded(needs(job), region, {}):
+            limit = self.limits[exceeded[0]][region]
             raise ServiceError(
                 "RESOURCE_EXHAUSTED",
-                f"The following quota metrics exceed quota limits: {names}",
-                quota={"quota_metric": exceeded[0][0], "quota_limit_value": str(exceeded[0][1]), "region": region},
+                f"The following quota metrics exceed quota limits: {', '.join(exceeded)}",
+                quota={"quota_metric": exceeded[0], "quota_limit_value": str(limit), "region": region},
             )
+
+    def take(self, name: str, job: Any, region: str) -> bool:
+        """Let a job hold what it needs, if as much is left; False: it is not."""
+        wanted = needs(job)
+        with self._lock:
+            held: dict[str, int] = {}
+            for place, amounts in self._held.values():
+                for metric, amount in amounts.items() if place == region else ():
+                    held[metric] = held.get(metric, 0) + amount
+            if self._find_exceeded(wanted, region, held):
+                return False
+            self._held[name] = (region, wanted)
+            return True
+
+    def give_back(self, name: str) -> None:
+        """Let go of what a job holds; one that holds nothing is let alone."""
+        with self._lock:
+            self._held.pop(name, None)
+
+    def _find_exceeded(self, wanted: Mapping[str, int], region: str, held: Mapping[str, int]) -> list[str]:
+        """Return the metrics of which there is not enough."""
+        return [
+            metric
+            for metric, amount in wanted.items()
+            if (limit := self.limits.get(metric, {}).get(region)) is not None and held.get(metric, 0) + amount > limit
+        ]
 
 
 def needs(job: Any) -> dict[str, int]:
@@ -117,7 +137,7 @@ def _infos(world: World, place: str) -> list[quota_types.QuotaInfo]:
     if not parent.endswith(f"/locations/global/services/{SERVICE}"):
         raise invalid("parent", f"{place!r}: only locations/global/services/{SERVICE} is here")
     found = []
-    for metric, regions in sorted((world.quotas.limits if world.quotas is not None else {}).items()):
+    for metric, regions in sorted(world.quotas.limits.items()):
         words = metric.removeprefix(f"{SERVICE}/").split("_")
         quota_id = "".join(word.capitalize() for word in words) + "PerProjectPerRegion"
         by_region = [

@@ -5,17 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rehearsal.clock import Clock
 from rehearsal.doors.caller import Caller
 from rehearsal.doors.errors import ServiceError, invalid
 from rehearsal.resources.buckets import Buckets
+from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.store import Jobs, Runs, Store
 from rehearsal.vertex.logs import LogBook
-
-if TYPE_CHECKING:
-    from rehearsal.resources.quotas import Quotas
 
 __all__ = ["Caller", "World"]
 
@@ -30,7 +28,7 @@ class World:
     clock: Clock
     projects: Mapping[str, str]
     """Project id -> project number."""
-    quotas: Quotas | None = None
+    quotas: Quotas = field(default_factory=Quotas)
     buckets: Buckets = field(default_factory=lambda: Buckets(""))
     logs: LogBook = field(default_factory=LogBook)
     hold_s: float = 600.0

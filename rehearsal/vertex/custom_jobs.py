@@ -17,18 +17,12 @@ from google.protobuf.empty_pb2 import Empty
 from rehearsal.doors.errors import ServiceError, not_found
 from rehearsal.resources.listing import page, select
 from rehearsal.resources.operations import finished
+from rehearsal.resources.states import has_ended
 from rehearsal.resources.world import Caller, World
 from rehearsal.vertex.rules import check_custom_job
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.JobState
-DONE = (
-    _STATE.JOB_STATE_SUCCEEDED,
-    _STATE.JOB_STATE_FAILED,
-    _STATE.JOB_STATE_CANCELLED,
-    _STATE.JOB_STATE_EXPIRED,
-    _STATE.JOB_STATE_PARTIALLY_SUCCEEDED,
-)
 _LAUNCHER = "google-cloud-pipeline-components"
 # How often a held answer looks whether anybody still waits for it.
 _LOOK_S = 0.5
@@ -54,10 +48,10 @@ def get(world: World, request: types.GetCustomJobRequest, caller: Caller) -> typ
         job = world.store.get(name)
         if _LAUNCHER in caller.user_agent:
             deadline = time.monotonic() + world.hold_s
-            while job.state not in DONE and time.monotonic() < deadline:
+            while not has_ended(job) and time.monotonic() < deadline:
                 if world.stopping.is_set() or not caller.is_there():
                     break
-                job = world.store.wait(name, lambda job: job.state in DONE, _LOOK_S)
+                job = world.store.wait(name, has_ended, _LOOK_S)
     except KeyError:
         raise not_found(name) from None
     return types.CustomJob(job)
@@ -77,8 +71,8 @@ def cancel(world: World, request: types.CancelCustomJobRequest, caller: Caller) 
     job = world.store.find(name)
     if job is None:
         raise not_found(name)
-    if job.state not in DONE:
-        _cancel(world, name)
+    if not has_ended(job):
+        world.custom_jobs.cancel(name)
     return Empty()
 
 
@@ -88,7 +82,7 @@ def delete(world: World, request: types.DeleteCustomJobRequest, caller: Caller) 
     job = world.store.find(name)
     if job is None:
         raise not_found(name)
-    if job.state not in DONE:
+    if not has_ended(job):
         raise ServiceError("FAILED_PRECONDITION", f"{name} is {job.state.name}: cancel it before it is deleted")
     world.store.remove(name)
     return finished(world, name, Empty(), types.DeleteOperationMetadata())
@@ -97,17 +91,8 @@ def delete(world: World, request: types.DeleteCustomJobRequest, caller: Caller) 
 def cancel_those_of(world: World, parent: str, label: str, value: str) -> None:
     """Cancel the custom jobs of a place that carry a label and have not ended."""
     for job in world.store.list(f"{parent}/customJobs/"):
-        if job.labels.get(label) == value and job.state not in DONE:
-            _cancel(world, job.name)
-
-
-def _cancel(world: World, name: str) -> None:
-    def mark(job: types.CustomJob) -> None:
-        if job.state not in DONE:
-            job.state, job.update_time = _STATE.JOB_STATE_CANCELLING, world.now()
-
-    world.store.update(name, mark)
-    world.custom_jobs.cancel(name)
+        if job.labels.get(label) == value and not has_ended(job):
+            world.custom_jobs.cancel(job.name)
 
 
 METHODS = {

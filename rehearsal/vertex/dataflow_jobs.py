@@ -15,20 +15,11 @@ from typing import Any
 from google.cloud.dataflow_v1beta3 import types
 
 from rehearsal.doors.errors import ServiceError, invalid, not_found
+from rehearsal.resources.states import has_ended
 from rehearsal.resources.world import Caller, World
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.JobState
-_ENDED = frozenset(
-    {
-        _STATE.JOB_STATE_DONE,
-        _STATE.JOB_STATE_FAILED,
-        _STATE.JOB_STATE_CANCELLED,
-        _STATE.JOB_STATE_DRAINED,
-        _STATE.JOB_STATE_UPDATED,
-        _STATE.JOB_STATE_STOPPED,
-    }
-)
 # httplib2, by which the launcher asks, gives up after 60 s.
 _HOLD_S = 50.0
 _LOOK_S = 0.5
@@ -43,7 +34,7 @@ def create(world: World, request: types.CreateJobRequest, caller: Caller) -> typ
     if not job.name:
         raise invalid("job.name", "is required.")
     for other in world.store.list(f"{parent}/jobs/"):
-        if other.name == job.name and other.current_state not in _ENDED:
+        if other.name == job.name and not has_ended(other):
             return types.Job(other)
     # Its form: the time, and a number.
     job.id = f"{time.strftime('%Y-%m-%d_%H_%M_%S', time.gmtime(world.clock.now()))}-{world.store.new_id()}"
@@ -62,10 +53,10 @@ def get(world: World, request: types.GetJobRequest, caller: Caller) -> types.Job
     try:
         job = world.store.get(name)
         deadline = time.monotonic() + _HOLD_S
-        while caller.door == "rest" and job.current_state not in _ENDED and time.monotonic() < deadline:
+        while caller.door == "rest" and not has_ended(job) and time.monotonic() < deadline:
             if world.stopping.is_set() or not caller.is_there():
                 break
-            job = world.store.wait(name, lambda job: job.current_state in _ENDED, _LOOK_S)
+            job = world.store.wait(name, has_ended, _LOOK_S)
     except KeyError:
         raise not_found(name) from None
     return types.Job(job)
@@ -79,7 +70,7 @@ def update(world: World, request: types.UpdateJobRequest, caller: Caller) -> typ
         raise not_found(name)
     if request.job.requested_state != _STATE.JOB_STATE_CANCELLED:
         raise invalid("job.requested_state", "a rehearsal knows JOB_STATE_CANCELLED only")
-    if job.current_state not in _ENDED:
+    if not has_ended(job):
         world.dataflow.cancel(name)
     return types.Job(world.store.get(name))
 
@@ -90,9 +81,9 @@ def list_(world: World, request: types.ListJobsRequest, caller: Caller) -> types
     jobs = [types.Job(job) for job in world.store.list(f"{parent}/jobs/")]
     kinds = types.ListJobsRequest.Filter
     if request.filter == kinds.ACTIVE:
-        jobs = [job for job in jobs if job.current_state not in _ENDED]
+        jobs = [job for job in jobs if not has_ended(job)]
     elif request.filter == kinds.TERMINATED:
-        jobs = [job for job in jobs if job.current_state in _ENDED]
+        jobs = [job for job in jobs if has_ended(job)]
     return types.ListJobsResponse(jobs=[job for job in jobs if request.name in ("", job.name)])
 
 

@@ -23,6 +23,7 @@ from google.protobuf import json_format
 
 from rehearsal.doors.errors import ServiceError
 from rehearsal.doors.messages import plain
+from rehearsal.resources.states import has_ended
 from rehearsal.resources.world import World
 from rehearsal.vertex import pipeline_jobs, schedules
 
@@ -153,7 +154,7 @@ class Firing:
     def _active(self, schedule: Any) -> int:
         parent = schedule.name.rsplit("/schedules/", 1)[0]
         jobs = self._world.store.list(f"{parent}/pipelineJobs/")
-        return sum(job.schedule_name == schedule.name and job.state not in pipeline_jobs.DONE for job in jobs)
+        return sum(job.schedule_name == schedule.name and not has_ended(job) for job in jobs)
 
 
 def _resumed(schedule: Any) -> float:

@@ -18,6 +18,7 @@ from rehearsal.doors.errors import CODES, ServiceError, invalid, not_found
 from rehearsal.doors.messages import plain
 from rehearsal.resources.listing import page, select
 from rehearsal.resources.operations import finished
+from rehearsal.resources.states import has_ended
 from rehearsal.resources.world import Caller, World
 from rehearsal.vertex import custom_jobs, metadata
 from rehearsal.vertex.pipeline_rules import check_pipeline_job, to_values
@@ -25,7 +26,6 @@ from rehearsal.vertex.pipeline_rules import check_pipeline_job, to_values
 _ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.PipelineState
-DONE = (_STATE.PIPELINE_STATE_SUCCEEDED, _STATE.PIPELINE_STATE_FAILED, _STATE.PIPELINE_STATE_CANCELLED)
 # Vertex labels what a pipeline starts; GCPC's launchers take this from VERTEX_AI_PIPELINES_RUN_LABELS and put it on
 # their custom jobs and models. Cancelling a pipeline finds its custom jobs by it.
 RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
@@ -126,11 +126,11 @@ def cancel(world: World, request: types.CancelPipelineJobRequest, caller: Caller
     job = world.store.find(name)
     if job is None:
         raise not_found(name)
-    if job.state in DONE:
+    if has_ended(job):
         return Empty()
 
     def mark(job: types.PipelineJob) -> None:
-        if job.state not in DONE:
+        if not has_ended(job):
             job.state, job.update_time = _STATE.PIPELINE_STATE_CANCELLING, world.now()
 
     world.store.update(name, mark)
@@ -145,7 +145,7 @@ def delete(world: World, request: types.DeletePipelineJobRequest, caller: Caller
     job = world.store.find(name)
     if job is None:
         raise not_found(name)
-    if job.state not in DONE:
+    if not has_ended(job):
         raise ServiceError("FAILED_PRECONDITION", f"{name} is {job.state.name}: cancel it before it is deleted")
     world.store.remove(name)
     return finished(world, name, Empty(), types.DeleteOperationMetadata())

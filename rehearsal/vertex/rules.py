@@ -49,8 +49,7 @@ def check_custom_job(world: World, job: types.CustomJob, parent: str) -> None:
         found.append(Violation("job_spec.psc_interface_config", "excludes job_spec.network: one of the two is set."))
     if found:
         raise refuse(found)
-    if world.quotas is not None:
-        world.quotas.check(world, job, location)
+    world.quotas.check(job, location)
 
 
 def _check_pools(spec: Any) -> list[Violation]:

@@ -19,8 +19,9 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from rehearsal.gcs import BucketServer
 from rehearsal.jobs import dataflow
-from rehearsal.jobs.dataflow import DataflowJobs, has_ended
+from rehearsal.jobs.dataflow import DataflowJobs
 from rehearsal.machines.processes import clean_environment
+from rehearsal.resources.states import has_ended
 from rehearsal.resources.store import Store
 from tests.rehearsal.execution import graphs
 from tests.rehearsal.execution.cloud import Cloud

@@ -8,6 +8,7 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as gapic
 
+from rehearsal.resources.quotas import Quotas
 from rehearsal.vertex.machines import KINDS, find_fault
 
 from .conftest import JOB, NUMBER, PARENT, PROJECT, SPEC, Cloud, pipeline_job, rest
@@ -188,19 +189,15 @@ def test_a_pipeline_jobs_id_has_a_form(cloud_of_module: Cloud) -> None:
         assert fields(caught.value) == ["pipeline_job_id"]
 
 
-def test_a_quota_is_held_by_jobs_that_run_and_names_its_metric(make_cloud: Callable[..., Cloud]) -> None:
+def test_more_than_a_whole_quota_is_refused_with_its_metric(make_cloud: Callable[..., Cloud]) -> None:
     metric = "custom_model_training_preemptible_nvidia_l4_gpus"
-    cloud = make_cloud(quotas={metric: {"us-central1": 2}})
+    cloud = make_cloud(quotas=Quotas({metric: {"us-central1": 0, "europe-west4": 1}}))
     client = rest(cloud, gapic.JobServiceClient)
     wanted = gapic.CustomJob(job(POOL | {"machine_spec": L4}, scheduling={"strategy": "SPOT"}))
-    first = client.create_custom_job(parent=PARENT, custom_job=wanted)
-    client.create_custom_job(parent=PARENT, custom_job=wanted)
     with pytest.raises(exceptions.TooManyRequests, match=f"aiplatform.googleapis.com/{metric}"):
         client.create_custom_job(parent=PARENT, custom_job=wanted)
-    other = PARENT.replace("us-central1", "europe-west4")
-    client.create_custom_job(parent=other, custom_job=wanted)
-    client.cancel_custom_job(name=first.name)
-    client.create_custom_job(parent=PARENT, custom_job=wanted)
+    for place in (PARENT.replace("us-central1", "europe-west4"), PARENT.replace("us-central1", "us-east4")):
+        client.create_custom_job(parent=place, custom_job=wanted)
 
 
 def test_projects_by_number_are_the_same(cloud_of_module: Cloud) -> None:

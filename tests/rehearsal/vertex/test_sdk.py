@@ -11,6 +11,7 @@ import yaml
 
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.resources import PROJECT_NUMBER
+from rehearsal.resources.quotas import Quotas
 
 from .conftest import NUMBER, SPEC, Cloud
 
@@ -33,7 +34,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     triton.mkdir(parents=True)
     (triton / "config.pbtxt").touch()
     with BucketServer(folder / "buckets", buckets=["line-bucket"], is_open=True) as bucket:
-        cloud = Cloud(folder / "cloud", bucket_endpoint=bucket.endpoint, quotas={METRIC: {"us-central1": 4}})
+        cloud = Cloud(folder / "cloud", bucket_endpoint=bucket.endpoint, quotas=Quotas({METRIC: {"us-central1": 4}}))
         cloud.pipelines.go.set()
         for job_id, severity in (("7", "ERROR"), ("8", "WARNING"), ("7", "INFO"), ("9", "ERROR")):
             labels = {"job_id": job_id, "task_name": "workerpool0-0", "project_id": "shardline-test"}
