@@ -7,14 +7,16 @@ API when it has ended, as through the real mount. kfp's own executor of Python c
 constant, is started by rehearsal/pipelines/kfp_executor.py, which sets it.
 
 Not played: a container that names /gcs/BUCKET/... by itself, not from a placeholder, finds nothing there; files are
-seen in the bucket when the task ends, not when they are closed; a file is held in memory while it is copied.
+seen in the bucket when the task ends, not when they are closed.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import sys
+import uuid
 from pathlib import Path
 
 from contracts import storage
@@ -23,6 +25,8 @@ GCS_PREFIX = "gs://"
 MOUNT_PREFIX = "/gcs/"
 # Read by kfp_executor.
 MOUNT_VARIABLE = "SHARDLINE_REHEARSAL_GCS"
+# A file up to this size is one request, a larger one is copied in pieces of it.
+_WHOLE_BYTES = 8 << 20
 _KFP_EXECUTOR = "kfp.dsl.executor_main"
 _SCRIPT = """#!/bin/sh
 # Python as containers of a rehearsal know it.
@@ -58,24 +62,38 @@ class Mount:
             return
         path = Path(self.path_of(uri))
         try:
-            self._write(path, storage.read_bytes(uri))
+            self._write(path, uri)
         except FileNotFoundError:
             for entry in storage.list_objects(uri):
-                self._write(path / entry.name, storage.read_bytes(storage.join(uri, entry.name)))
+                self._write(path / entry.name, storage.join(uri, entry.name))
 
     def send(self, uri: str) -> None:
-        """Copy what was written below a folder to the bucket, where it has changed."""
+        """Copy a file, or what was written below a folder, to the bucket, where it has changed."""
         folder = Path(self.path_of(uri))
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        paths = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_file())
+        for path in paths:
             state = path.stat()
             version = (state.st_size, state.st_mtime_ns)
-            if self._copied.get(path) != version:
-                storage.replace(storage.join(uri, *path.relative_to(folder).parts), path.read_bytes())
-                self._copied[path] = version
+            if self._copied.get(path) == version:
+                continue
+            to = self.uri_of(str(path))
+            if state.st_size <= _WHOLE_BYTES:
+                storage.replace(to, path.read_bytes())
+            else:
+                # Streams are create-only; what is there is of an earlier attempt.
+                storage.delete(to)
+                with path.open("rb") as stream:
+                    storage.publish_stream(to, stream, state.st_size)
+            self._copied[path] = version
 
-    def _write(self, path: Path, content: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    def _write(self, path: Path, uri: str) -> None:
+        """Copy an object in pieces; another task may read the file meanwhile."""
+        with storage.open_read(uri) as source:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+            with new.open("wb") as target:
+                shutil.copyfileobj(source, target, _WHOLE_BYTES)
+            new.replace(path)
 
 
 def write_python(folder: Path) -> Path:

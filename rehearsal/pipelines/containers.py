@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import signal
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contracts.canonical import canonical
 from contracts.errors import ShardlineError
 from rehearsal.machines.mount import MOUNT_VARIABLE, Mount, with_python, write_python
 from rehearsal.machines.processes import MEMORY_VARIABLE, Tree, clean_environment
 from rehearsal.pipelines.job import Job
-from rehearsal.pipelines.placeholders import Values, expand_words, substitute, substitute_all
+from rehearsal.pipelines.packages import skip_installs
+from rehearsal.pipelines.placeholders import Values, expand_words, substitute
 from rehearsal.pipelines.reports import Path as TaskPath
 from rehearsal.pipelines.reports import Reporter, task_id
+from rehearsal.pipelines.values import TaskFailed
 
 # Vertex sends this mail itself; the container only says that it must run there.
 _MAIL_MODULE = "google_cloud_pipeline_components.container.v1.vertex_notification_email.executor"
@@ -27,10 +30,6 @@ _SEES_INPUTS = ("kfp.dsl.executor_main",)
 _TAIL_LINES = 8
 # Vertex sets it for GCPC's launchers, which put these labels on what they start.
 _LABELS_VARIABLE = "VERTEX_AI_PIPELINES_RUN_LABELS"
-
-
-class TaskFailed(Exception):
-    """A task's container ended with an error, or could not be run; the message is for the user."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,6 @@ class ContainerTask:
     env: Mapping[str, str]
     executor_input: dict[str, Any]
     """As JSON; output files are gs:// URIs still."""
-    live: frozenset[str]
-    """Input parameters whose values come from the specification, so that placeholders in them are meant."""
     optional: frozenset[str] = frozenset()
     """Input parameters that the component declares optional."""
 
@@ -76,7 +73,6 @@ class Containers:
         self._environment[_LABELS_VARIABLE] = json.dumps(job.labels)
         self._trees: set[Tree] = set()
         self._lock = threading.Lock()
-        self._attempts: dict[TaskPath, int] = {}
         self.cancelled = threading.Event()
 
     def task_root(self, path: TaskPath) -> str:
@@ -92,27 +88,28 @@ class Containers:
         constants = {**self.job.constants(), "pipeline_task_name": path[-1], "pipeline_task_uuid": number}
         return Values(executor_input, constants, self.mount.path_of, optional)
 
-    def run(self, task: ContainerTask) -> None:
+    def run(self, task: ContainerTask, attempt: int) -> None:
         """Run a task's container to its end; what it wrote is in the bucket then, also when it failed.
+
+        Args:
+            task: The task.
+            attempt: Number of this attempt at it, from 1.
 
         Raises:
             TaskFailed: It ended with an error, or its image, its inputs or its placeholders are not there.
         """
-        attempt = self._attempts[task.path] = self._attempts.get(task.path, 0) + 1
-        self._reporter.task(task.path, "RUNNING", attempt=attempt)
+        self.note_running(task.path, attempt)
         if task.image in self._missing:
             raise TaskFailed(f"image {task.image} was not found, or may not be pulled")
-        executor_input = self._resolve_inputs(task)
+        executor_input = self.output_files(task.executor_input)
         if any(_MAIL_MODULE in word for word in task.words):
             inputs = executor_input["inputs"]["parameterValues"]
             status = inputs.get("pipeline_task_final_status", {})
             self._reporter.mail(task.path, inputs.get("recipients", []), status)
             return
-        provided = {
-            name for side in executor_input.get("inputs", {}).values() for name in side if side[name] is not None
-        }
+        provided = {name for side in executor_input["inputs"].values() for name in side}
         values = self.values(task.path, executor_input, task.optional)
-        words = [substitute(word, values) for word in expand_words(task.words, provided)]
+        words = [substitute(word, values) for word in expand_words(skip_installs(task.words), provided)]
         env = {name: substitute(value, values) for name, value in task.env.items()}
         root = self.task_root(task.path)
         try:
@@ -120,11 +117,17 @@ class Containers:
             # The mount makes folders of whatever is written below them.
             Path(self.mount.path_of(root)).mkdir(parents=True, exist_ok=True)
             code, tail = self._execute(task.path, attempt, words, env)
-            self.mount.send(root)
+            self._send_outputs(root, executor_input)
         except ShardlineError as error:
             raise TaskFailed(f"the bucket of the task's files does not answer as it should: {error}") from None
         if code != 0:
             raise TaskFailed("\n".join([f"the task's container ended with exit code {code}", *tail]))
+
+    def note_running(self, path: TaskPath, attempt: int) -> None:
+        """Report that a task runs; what was cancelled does not begin."""
+        if self.cancelled.is_set():
+            raise TaskFailed("the run was cancelled")
+        self._reporter.task(path, "RUNNING", attempt=attempt)
 
     def cancel(self) -> None:
         """Send SIGTERM to what runs; nothing is started any more."""
@@ -144,16 +147,6 @@ class Containers:
         }
         return {**executor_input, "outputs": {**outputs, **files, **({"parameters": parameters} if parameters else {})}}
 
-    def _resolve_inputs(self, task: ContainerTask) -> dict[str, Any]:
-        executor_input: dict[str, Any] = self.output_files(canonical(task.executor_input))
-        values = self.values(task.path, executor_input, task.optional)
-        given = executor_input.get("inputs", {}).get("parameterValues", {})
-        resolved = {
-            name: canonical(substitute_all(value, values)) if name in task.live else value
-            for name, value in given.items()
-        }
-        return {**executor_input, "inputs": {**executor_input.get("inputs", {}), "parameterValues": resolved}}
-
     def _fetch_inputs(self, task: ContainerTask, executor_input: Mapping[str, Any]) -> None:
         text = "\0".join([*task.words, *task.env.values()])
         everything = any(module in text for module in _SEES_INPUTS)
@@ -161,6 +154,18 @@ class Containers:
             if everything or f"inputs.artifacts['{name}'].path" in text:
                 for artifact in entry.get("artifacts", []):
                     self.mount.fetch(artifact.get("uri", ""))
+
+    def _send_outputs(self, root: str, executor_input: Mapping[str, Any]) -> None:
+        """Copy what a container wrote to the bucket: below its root, and artifacts that it put elsewhere."""
+        for artifact in read_artifacts(Path(executor_input["outputs"]["outputFile"])):
+            uri, custom = self.mount.uri_of(artifact.get("uri", "")), artifact.get("custom_path", "")
+            if custom and Path(custom).exists():
+                # As kfp's launcher: the content of an artifact with a path of its own goes to the artifact's URI.
+                copy = shutil.copytree if Path(custom).is_dir() else shutil.copyfile
+                copy(custom, self.mount.path_of(uri))
+            if not uri.startswith(f"{root}/"):
+                self.mount.send(uri)
+        self.mount.send(root)
 
     def _execute(
         self, path: TaskPath, attempt: int, command: list[str], env: Mapping[str, str]
@@ -186,7 +191,7 @@ class Containers:
         with self._lock:
             if self.cancelled.is_set():
                 raise TaskFailed("the run was cancelled")
-            tree = Tree(command, environment=environment, folder=folders["work"], on_line=hear)
+            tree = start(command, environment, folders["work"], hear)
             self._trees.add(tree)
         try:
             code = tree.wait()
@@ -196,3 +201,16 @@ class Containers:
                 self._trees.discard(tree)
         assert code is not None
         return (128 - code if code < 0 else code), list(tail)
+
+
+def start(command: list[str], environment: Mapping[str, str], folder: Path, on_line: Callable[[str], None]) -> Tree:
+    """Start the process that plays a task's container: the one place where that happens."""
+    return Tree(command, environment=environment, folder=folder, on_line=on_line)
+
+
+def read_artifacts(path: Path) -> list[dict[str, Any]]:
+    """Return the artifacts that the output file of a container names; none where it wrote none, or no JSON."""
+    with contextlib.suppress(OSError, ValueError):
+        groups = json.loads(path.read_text()).get("artifacts", {}).values()
+        return [artifact for group in groups for artifact in group.get("artifacts", [])]
+    return []

@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from rehearsal.machines.mount import GCS_PREFIX
 from rehearsal.machines.processes import Tree, clean_environment
 from rehearsal.pipelines.job import Job
 from rehearsal.pipelines.pipeline import MISSING_IMAGES_VARIABLE
-from rehearsal.pipelines.reports import CANCELLED, INVALID_ARGUMENT, error_of, task_id
+from rehearsal.pipelines.reports import CANCELLED, INVALID_ARGUMENT, UNIMPLEMENTED, error_of, task_id
+from rehearsal.pipelines.spec import find_refusals, normalise
 from rehearsal.pipelines.task_details import job_of, moment, note_task
 from rehearsal.resources.store import Store
 
@@ -136,8 +138,11 @@ class PipelineRuns:
             given = f"runtime_config.gcs_output_directory is {job.pipeline_root!r}: a folder gs://BUCKET/... is needed"
             self._finish(name, "FAILED", error_of(INVALID_ARGUMENT, given))
             return
+        if refused := find_refusals(job.spec):
+            self._finish(name, "FAILED", error_of(UNIMPLEMENTED, f"the rehearsal does not play {'; '.join(refused)}"))
+            return
         folder = self._folder / job.id
-        job.write(folder)
+        replace(job, spec=normalise(job.spec)).write(folder)
         with self._lock:
             begins = name not in self._cancelled and not self._closed
             if begins:
@@ -267,11 +272,24 @@ class PipelineRuns:
             create_time=_rfc3339(created),
             schedule_time=_rfc3339(self._store.scheduled_s.get(name, created)),
             labels=dict(message.labels),
+            cache_folder=str((self._folder / "cache").absolute()),
+            artifacts={key: [self._input_artifact(name, given)] for key, given in config.input_artifacts.items()},
             service_account=message.service_account,
             network=message.network,
             encryption_key=message.encryption_spec.kms_key_name,
             fails_fast=config.failure_policy == aiplatform_v1.PipelineFailurePolicy.PIPELINE_FAILURE_POLICY_FAIL_FAST,
         )
+
+    def _input_artifact(self, name: str, given: Any) -> dict[str, Any]:
+        """Return an artifact of the metadata store that a run is given, as a RuntimeArtifact in JSON."""
+        place = f"{name.rpartition('/pipelineJobs/')[0]}/metadataStores/default/artifacts/{given.artifact_id}"
+        artifact = self._store.get(place)
+        return {
+            "name": artifact.name,
+            "uri": artifact.uri,
+            "type": {"schemaTitle": artifact.schema_title, "schemaVersion": artifact.schema_version},
+            "metadata": canonical(json_format.MessageToDict(type(artifact).pb(artifact).metadata)),
+        }
 
 
 def _has_ended(message: Any) -> bool:

@@ -57,7 +57,7 @@ def note_task(job: Any, report: Mapping[str, Any], now: float) -> None:
     for field, group in (("inputs", "in"), ("outputs", "out")):
         for name, artifacts in (report.get(group) or {}).items():
             getattr(detail, field)[name] = aiplatform_v1.PipelineTaskDetail.ArtifactList(
-                artifacts=[_artifact(job, report["id"], name, artifact, now) for artifact in artifacts]
+                artifacts=[_artifact(name, artifact, now) for artifact in artifacts]
             )
 
 
@@ -118,13 +118,13 @@ def _note_attempt(job: Any, detail: Any, attempt: int) -> None:
     container.main_job = current
 
 
-def _artifact(job: Any, number: int, name: str, artifact: Mapping[str, Any], now: float) -> Any:
+def _artifact(name: str, artifact: Mapping[str, Any], now: float) -> Any:
     return aiplatform_v1.Artifact(
-        name=f"{_store_of(job)}/artifacts/{number}-{name}",
+        name=artifact["name"],
         display_name=name,
         uri=artifact["uri"],
-        schema_title=artifact["schema_title"],
-        schema_version=artifact["schema_version"],
+        schema_title=artifact["type"].get("schemaTitle", ""),
+        schema_version=artifact["type"].get("schemaVersion", ""),
         metadata=artifact["metadata"],
         state=aiplatform_v1.Artifact.State.LIVE,
         create_time=moment(now),

@@ -14,11 +14,13 @@ from google.cloud.aiplatform_v1 import types
 from google.protobuf import json_format
 
 from contracts.canonical import canonical
-from rehearsal.doors.errors import Violation, refuse
+from rehearsal.doors.errors import ServiceError, Violation, refuse
 from rehearsal.doors.messages import plain
+from rehearsal.pipelines.spec import PLATFORM_FIELDS, find_refusals
 from rehearsal.resources import resource_rules
 from rehearsal.resources.world import World
 
+_NOT_PLAYED = "the rehearsal does not play"
 _PIPELINE_NAME = re.compile(r"[a-z0-9][-a-z0-9]{0,127}")
 
 
@@ -35,7 +37,8 @@ def check_pipeline_job(
         named: Whether a display name is required: it is not where a schedule creates the job.
 
     Raises:
-        ServiceError: INVALID_ARGUMENT with every field that is wrong.
+        ServiceError: INVALID_ARGUMENT with every field that is wrong; UNIMPLEMENTED with what Vertex AI may take and
+            the rehearsal does not play.
     """
     location = parent.rsplit("/", 1)[1]
     config = job.runtime_config
@@ -52,6 +55,8 @@ def check_pipeline_job(
     if job.network and "psc_interface_config" in job:
         found.append(Violation(f"{field}.psc_interface_config", f"excludes {field}.network: one of the two is set."))
     spec = to_values(plain(job).pipeline_spec)
+    if any(spec.get(name) for name in PLATFORM_FIELDS):
+        raise ServiceError("UNIMPLEMENTED", f"{field}.pipeline_spec: {_NOT_PLAYED} {'; '.join(find_refusals(spec))}")
     if not spec:
         found.append(Violation(f"{field}.pipeline_spec", "is required: a template's URI alone is not resolved here."))
     else:
@@ -60,6 +65,8 @@ def check_pipeline_job(
         found += _check_parameters(spec, values, f"{field}.runtime_config.parameter_values")
     if found:
         raise refuse(found)
+    if refused := find_refusals(spec):
+        raise ServiceError("UNIMPLEMENTED", f"{field}.pipeline_spec: {_NOT_PLAYED} {'; '.join(refused)}")
 
 
 def to_values(struct: Any) -> Any:

@@ -8,12 +8,8 @@ from typing import Any
 
 import pytest
 
-from contracts.process import refuse_import
 from rehearsal.gcs import BucketServer
 from tests.rehearsal.execution.world import Pipelines
-
-# For test_patches, which imports kfp.local; this repository has a folder docker.
-refuse_import("docker")
 
 
 @pytest.fixture(scope="session")

@@ -13,13 +13,16 @@ from .conftest import NUMBER, Cloud, pipeline_job, rest
 
 PARENT = f"projects/{NUMBER}/locations/us-central1"
 STORE = f"{PARENT}/metadataStores/default"
-METRICS = {
-    "uri": "gs://b/m",
-    "schema_title": "system.Metrics",
-    "schema_version": "0.0.1",
-    "metadata": {"train_test_accuracy": 0.9},
-}
-PAGE = {"uri": "gs://b/p", "schema_title": "system.HTML", "schema_version": "0.0.1", "metadata": {"stage": "train"}}
+
+
+def artifact(number: int, name: str, title: str, **metadata: Any) -> dict[str, Any]:
+    """An artifact of a task, as reports have it."""
+    return {
+        "name": f"{STORE}/artifacts/{number}-{name}",
+        "uri": f"gs://b/{name}",
+        "type": {"schemaTitle": title, "schemaVersion": "0.0.1"},
+        "metadata": metadata,
+    }
 
 
 @pytest.fixture
@@ -34,8 +37,11 @@ def client(cloud: Cloud) -> Any:
             "id": number,
             "state": "SUCCEEDED",
             "attempt": 1,
-            "out": {"metrics": [METRICS], "page": [PAGE]},
-            "in": {"model": [{**PAGE, "uri": "gs://b/in"}]},
+            "out": {
+                "metrics": [artifact(number, "metrics", "system.Metrics", train_test_accuracy=0.9)],
+                "page": [artifact(number, "page", "system.HTML", stage="train")],
+            },
+            "in": {"model": [artifact(number, "model", "system.HTML", stage="train")]},
         }
         cloud.store.update(name, lambda job, told=report: note_task(job, told, cloud.clock.now()))
     return rest(cloud, aiplatform_v1.MetadataServiceClient)
@@ -64,7 +70,7 @@ def test_a_runs_artifacts_and_what_made_them(client: Any) -> None:
     [
         ('in_context("{run}")', 3),
         ('(schema_title="system.Metrics" OR schema_title="google.ClassificationMetrics") AND in_context("{run}")', 1),
-        ('in_context("{run}") AND schema_title="system.HTML" AND uri="gs://b/p"', 1),
+        ('in_context("{run}") AND schema_title="system.HTML" AND uri="gs://b/page"', 1),
         ('schema_title="system.HTML"', 4),
         ('in_context("nobody")', 0),
         ("", 6),

@@ -1,4 +1,4 @@
-"""Compiled pipelines executed: what kfp.local alone gets wrong, one after the other."""
+"""Compiled pipelines executed by the process of their own: values, states, files, cancellation, faults."""
 
 from __future__ import annotations
 

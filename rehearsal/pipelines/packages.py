@@ -1,0 +1,54 @@
+"""`pip install` in the commands of lightweight components: never executed; what is installed here counts as present.
+
+kfp writes such lines into a shell's script before the component's own program (kfp/dsl/component_factory.py).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+# Up to what ends a command of a shell; a quoted word may hold the same characters.
+_INSTALL = re.compile(r"""(?:python3? -m )?pip3? install((?:[ \t]+(?:'[^']*'|"[^"]*"|[^\s'"&|;]+))+)""")
+_ENSURE = re.compile(r"python3? -m ensurepip(?: --user)?|apt-get install python3-pip")
+_WITH_VALUE = ("--index-url", "--extra-index-url", "--trusted-host", "--find-links", "-i", "-f", "-t", "--target")
+
+
+def skip_installs(words: Iterable[str]) -> list[str]:
+    """Return a command in which a line that installs packages does nothing."""
+    return [_ENSURE.sub("true", _INSTALL.sub("true", word)) for word in words]
+
+
+def find_absent(words: Iterable[str]) -> list[str]:
+    """Return the packages that a command installs and that are not installed here, as it names them."""
+    return [text for word in words for match in _INSTALL.finditer(word) for text in _absent(match.group(1))]
+
+
+def _absent(arguments: str) -> Iterator[str]:
+    words = iter(shlex.split(arguments))
+    for word in words:
+        if word in ("-r", "--requirement", "-e", "--editable"):
+            yield f"{word} {next(words, '')}"
+        elif word in _WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-") and not _is_installed(word):
+            yield word
+
+
+def _is_installed(text: str) -> bool:
+    try:
+        wanted = Requirement(text)
+    except InvalidRequirement:
+        # A path, or a URL without a name.
+        return False
+    if wanted.marker is not None and not wanted.marker.evaluate():
+        return True
+    try:
+        importlib.metadata.distribution(wanted.name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

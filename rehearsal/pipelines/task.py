@@ -1,0 +1,207 @@
+"""One task of a pipeline: its executor's input, its container or importer, its outputs, its place in the cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import struct_pb2
+
+from contracts.canonical import canonical
+from rehearsal.pipelines.artifact_metadata import find_excess
+from rehearsal.pipelines.cache import Cache
+from rehearsal.pipelines.containers import Containers, ContainerTask
+from rehearsal.pipelines.placeholders import Values, has_placeholder, substitute_all
+from rehearsal.pipelines.reports import Path as TaskPath
+from rehearsal.pipelines.reports import task_id
+from rehearsal.pipelines.values import Data, TaskFailed, declared_inputs, fit, fit_output, read_parameter
+
+_OUTPUT_NAME = "executor_output.json"
+_ARTIFACT_TYPE = {"schemaTitle": "system.Artifact", "schemaVersion": "0.0.1"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A task with its inputs."""
+
+    path: TaskPath
+    task: Mapping[str, Any]
+    """PipelineTaskSpec."""
+    component: Mapping[str, Any]
+    """ComponentSpec."""
+    inputs: Data
+    live: frozenset[str]
+    """Parameters that the specification gives: placeholders in them are meant."""
+
+
+class TaskRunner:
+    """Runs single tasks of one pipeline; several threads may.
+
+    Args:
+        containers: Run the containers.
+        spec: PipelineSpec.
+    """
+
+    def __init__(self, containers: Containers, spec: Mapping[str, Any]) -> None:
+        self._containers, self._job = containers, containers.job
+        self._executors = spec.get("deploymentSpec", {}).get("executors", {})
+        self._cache = Cache(self._job, spec)
+
+    def resolve(self, call: Call, *, whole: bool = True) -> Data:
+        """Return the inputs of a DAG, with placeholders replaced where they were written: inside, names are others.
+
+        Args:
+            call: A task that is a DAG.
+            whole: All that it needs has to be there; of a loop the item is not yet.
+
+        Raises:
+            TaskFailed: A value is missing or of a wrong type.
+        """
+        return self._replace(call, {"inputs": {"parameterValues": call.inputs.parameters}}, whole=whole)
+
+    def run(self, call: Call, attempt: int) -> tuple[str, Data]:
+        """Run a task once; return its state, SUCCEEDED or SKIPPED for what the cache had, and its outputs.
+
+        Raises:
+            TaskFailed: It ended with an error, or cannot be run.
+        """
+        executor = self._executors[call.component["executorLabel"]]
+        if "importer" in executor:
+            self._containers.note_running(call.path, attempt)
+            return "SUCCEEDED", self._import(call, executor["importer"])
+        outputs = self._outputs(call)
+        given = {"parameterValues": call.inputs.parameters, "artifacts": _as_lists(call.inputs.artifacts)}
+        inputs = self._replace(call, {"inputs": given, "outputs": outputs})
+        executor_input = {"inputs": {**given, "parameterValues": inputs.parameters}, "outputs": outputs}
+        key = self._cache.key(call, executor, executor_input)
+        if found := self._cache.find(key):
+            return "SKIPPED", found
+        container = executor["container"]
+        task = ContainerTask(
+            path=call.path,
+            image=container.get("image", ""),
+            words=[*container.get("command", []), *container.get("args", [])],
+            env={variable["name"]: variable.get("value", "") for variable in container.get("env", [])},
+            executor_input=executor_input,
+            optional=_optional(call.component),
+        )
+        self._containers.run(task, attempt)
+        found = self._read(call, executor_input)
+        self._cache.keep(key, found)
+        return "SUCCEEDED", found
+
+    def _replace(self, call: Call, executor_input: dict[str, Any], *, whole: bool = True) -> Data:
+        """Return a task's inputs with placeholders replaced, in the types that its component declares."""
+        executor_input = self._containers.output_files(executor_input)
+        values = self._containers.values(call.path, executor_input, _optional(call.component))
+        definitions = declared_inputs(call.component)
+        found = Data(artifacts=call.inputs.artifacts)
+        for name, value in call.inputs.parameters.items():
+            replaced = substitute_all(value, values) if name in call.live else value
+            if replaced is not None:
+                found.parameters[name] = fit(name, replaced, definitions.get(name, {}))
+        if whole:
+            _check_complete(call.component, found)
+        return found
+
+    def _outputs(self, call: Call) -> dict[str, Any]:
+        """Return the `outputs` of an executor's input, files as gs:// URIs."""
+        root = self._containers.task_root(call.path)
+        declared = call.component.get("outputDefinitions", {})
+        return {
+            "parameters": {name: {"outputFile": f"{root}/{name}"} for name in declared.get("parameters", {})},
+            "artifacts": {
+                name: {"artifacts": [self._artifact(call.path, name, f"{root}/{name}", definition)]}
+                for name, definition in declared.get("artifacts", {}).items()
+            },
+            "outputFile": f"{root}/{_OUTPUT_NAME}",
+        }
+
+    def _artifact(self, path: TaskPath, name: str, uri: str, definition: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a new artifact; its name is that of its resource, as kfp's executor says of Vertex."""
+        store = f"projects/{self._job.project_number}/locations/{self._job.location}/metadataStores/default"
+        number = task_id(self._job.uuid, path)
+        kind = {**_ARTIFACT_TYPE, **definition.get("artifactType", {})}
+        return {"name": f"{store}/artifacts/{number}-{name}", "type": kind, "uri": uri, "metadata": {}}
+
+    def _read(self, call: Call, executor_input: Mapping[str, Any]) -> Data:
+        """Return what a container has written: by its output file, else by the files that it was told to write."""
+        mount, outputs = self._containers.mount, executor_input["outputs"]
+        declared = call.component.get("outputDefinitions", {})
+        written = _read_json(Path(mount.path_of(outputs["outputFile"])))
+        found = Data()
+        for name, definition in declared.get("parameters", {}).items():
+            kind = definition.get("parameterType", "")
+            file = Path(mount.path_of(outputs["parameters"][name]["outputFile"]))
+            if name in written.get("parameterValues", {}):
+                found.parameters[name] = fit_output(name, written["parameterValues"][name], kind)
+            elif file.is_file():
+                found.parameters[name] = read_parameter(name, file.read_text(), kind)
+        for name, definition in declared.get("artifacts", {}).items():
+            (empty,) = outputs["artifacts"][name]["artifacts"]
+            said = written.get("artifacts", {}).get(name, {}).get("artifacts", []) or [{}]
+            found.artifacts[name] = [
+                {
+                    "name": artifact.get("name") or empty["name"],
+                    "type": empty["type"],
+                    "uri": mount.uri_of(artifact.get("uri") or empty["uri"]),
+                    "metadata": canonical(artifact.get("metadata", {})),
+                }
+                for artifact in (said if definition.get("isArtifactList") else said[:1])
+            ]
+            self._check_metadata(name, found.artifacts[name])
+        return found
+
+    @staticmethod
+    def _check_metadata(name: str, artifacts: list[dict[str, Any]]) -> None:
+        for artifact in artifacts:
+            message = struct_pb2.Struct()
+            message.update(artifact["metadata"])
+            if said := find_excess(message):
+                raise TaskFailed(f"metadata of artifact {name}: {said}")
+
+    def _import(self, call: Call, importer: Mapping[str, Any]) -> Data:
+        inputs = self._replace(call, {"inputs": {"parameterValues": call.inputs.parameters}})
+        filled = {"inputs": {"parameterValues": inputs.parameters}}
+        values: Values = self._containers.values(call.path, filled, _optional(call.component))
+        given = importer["artifactUri"]
+        uri = given.get("constant") or inputs.parameters.get(given.get("runtimeParameter", ""))
+        if not isinstance(uri, str) or has_placeholder(uri):
+            raise TaskFailed(f"the importer's URI is not a value but {uri!r}: pass a parameter or an output")
+        if uri.startswith("oci://"):
+            raise TaskFailed(f"{uri}: artifacts of oci:// are for Kubernetes, and not played")
+        (name,) = call.component["outputDefinitions"]["artifacts"]
+        artifact = self._artifact(call.path, name, uri, {"artifactType": importer.get("typeSchema", {})})
+        artifact["metadata"] = canonical(substitute_all(importer.get("metadata", {}), values))
+        self._check_metadata(name, [artifact])
+        return Data(artifacts={name: [artifact]})
+
+
+def _as_lists(artifacts: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    return {name: {"artifacts": entries} for name, entries in artifacts.items()}
+
+
+def _optional(component: Mapping[str, Any]) -> frozenset[str]:
+    """Return the input parameters that a component declares optional."""
+    return frozenset(name for name, definition in declared_inputs(component).items() if definition.get("isOptional"))
+
+
+def _check_complete(component: Mapping[str, Any], inputs: Data) -> None:
+    for group, given in (("parameters", inputs.parameters), ("artifacts", inputs.artifacts)):
+        for name, definition in component.get("inputDefinitions", {}).get(group, {}).items():
+            needed = not definition.get("isOptional") and definition.get("parameterType") != "TASK_CONFIG"
+            if needed and name not in given:
+                raise TaskFailed(f"input {name} has no value, and its component declares no default")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise TaskFailed(f"{_OUTPUT_NAME}, which the task's container wrote, is no JSON: {error}") from None
+    return found if isinstance(found, dict) else {}
