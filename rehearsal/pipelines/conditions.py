@@ -1,8 +1,9 @@
 """Conditions of dsl.If, written by kfp's compiler in CEL: comparisons of parameters with constants, and, or, not.
 
-What cannot be read ends the run with an error: a gate that nobody could read must not look like one that said no. That
-is how CEL itself is defined (a missing value or unlike types are an error, never false:
-https://github.com/google/cel-spec/blob/master/doc/langdef.md#gradual-type-checking); kfp.local takes it for false.
+What cannot be read ends the run with an error: a gate that nobody could read must not look like one that said no. So
+does a comparison of unlike types, of a text with a number. CEL is kinder in two places: there `==` of unlike types is
+false (https://github.com/google/cel-spec/blob/master/doc/langdef.md#equality), and `||` and `&&` hide an error of one
+side where the other decides. On like types both say the same: a test asks CEL itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _TOKEN = re.compile(
     r"|(?P<word>[A-Za-z_]+)"
     r"|(?P<sign>==|!=|<=|>=|&&|\|\||[<>!()]))"
 )
+# Of a text that becomes a number: a whole one, or any.
+_NUMBER = {True: re.compile(r"-?\d+", re.ASCII), False: re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)}
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -114,7 +117,7 @@ class _Reader:
         if kind == "text":
             return text
         if kind == "number":
-            return float(text)
+            return int(text) if text.lstrip("-").isdecimal() else float(text)
         if kind == "word" and text in _CONSTANTS:
             return _CONSTANTS[text]
         if kind == "word" and text in ("int", "double"):
@@ -131,10 +134,14 @@ class _Reader:
         return value
 
     def _number(self, value: Any, *, whole: bool) -> float:
-        try:
-            return float(int(value)) if whole else float(value)
-        except (TypeError, ValueError):
-            raise self._unreadable(f"{value!r} is no number") from None
+        # Python reads more into a text than CEL does: blanks, underscores.
+        readable = _NUMBER[whole].fullmatch(value) if isinstance(value, str) else _kind(value) is float
+        if not readable:
+            raise self._unreadable(f"{value!r} is no number")
+        number = int(value) if whole else float(value)
+        if abs(number) >= 2**63:
+            raise self._unreadable(f"{value!r} is out of range")
+        return number
 
     def _take(self, sign: str) -> bool:
         if self._tokens and self._tokens[0] == ("sign", sign):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rehearsal.pipelines.conditions import UnreadableCondition, evaluate
 
@@ -38,6 +40,11 @@ def test_readable(condition: str, value: Any, expected: bool) -> None:
         (f"{P} == 'yes'", 1.0),
         (f"{P} == true", "true"),
         (f"int({P}) > 1", "many"),
+        (f"int({P}) > 1", " 7"),
+        (f"int({P}) > 1", "1_000"),
+        (f"int({P}) > 1", "7.5"),
+        (f"int({P}) > 0", True),
+        (f"int({P}) > 0", 1e300),
         (f"{P}", "true"),
         (f"{P} == 'it's'", "x"),
         (f"{P} == ", "x"),
@@ -51,3 +58,50 @@ def test_readable(condition: str, value: Any, expected: bool) -> None:
 def test_unreadable(condition: str, value: Any) -> None:
     with pytest.raises(UnreadableCondition):
         evaluate(condition, {"p": value})
+
+
+def by_cel(condition: str, parameters: dict[str, Any]) -> Any:
+    """What CEL says."""
+    cel = pytest.importorskip("cel_expr_python.cel", reason="cel-expr-python is installed with the extra dev")
+    environment = cel.NewEnv(variables={"inputs": cel.Type.DYN})
+    return environment.compile(condition).eval(data={"inputs": {"parameter_values": parameters}}).value()
+
+
+SIGNS = st.sampled_from(["==", "!=", "<", "<=", ">", ">="])
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="'\\"), max_size=4)
+WHOLE = st.integers(-(2**53), 2**53)
+REAL = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e6, max_value=1e6).map(lambda x: round(x, 3))
+
+
+@st.composite
+def comparisons(draw: st.DrawFn, name: str) -> tuple[str, Any]:
+    """A comparison as kfp's compiler writes it, and the value of its parameter: of one type both."""
+    parameter = f"inputs.parameter_values['{name}']"
+    kind = draw(st.sampled_from(["text", "whole", "real", "flag", "whole of text"]))
+    sign = draw(SIGNS)
+    if kind == "text":
+        return f"{parameter} {sign} '{draw(TEXTS)}'", draw(TEXTS)
+    if kind == "flag":
+        return f"{parameter} {sign} {draw(st.sampled_from(['true', 'false']))}", draw(st.booleans())
+    if kind == "real":
+        return f"double({parameter}) {sign} {draw(REAL):f}", draw(REAL)
+    value = draw(WHOLE)
+    return f"int({parameter}) {sign} {draw(WHOLE)}", str(value) if kind == "whole of text" else float(value)
+
+
+@settings(max_examples=150, deadline=None)
+@given(comparisons("p"), comparisons("q"), st.sampled_from(["&&", "||"]), st.booleans())
+def test_on_like_types_it_says_what_cel_says(first: Any, second: Any, both: str, negate: bool) -> None:
+    condition = f"{'!' if negate else ''}({first[0]}) {both} {second[0]}"
+    parameters = {"p": first[1], "q": second[1]}
+    assert evaluate(condition, parameters) is by_cel(condition, parameters)
+
+
+@pytest.mark.parametrize(
+    ("condition", "parameters", "cel"),
+    [(f"{P} == 'yes'", {"p": 1.0}, False), (f"{P} == 'x' || {P} > 1", {"p": "x"}, True)],
+)
+def test_where_cel_is_kinder(condition: str, parameters: dict[str, Any], cel: bool) -> None:
+    assert by_cel(condition, parameters) is cel
+    with pytest.raises(UnreadableCondition):
+        evaluate(condition, parameters)
