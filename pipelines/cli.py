@@ -62,7 +62,7 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the shards and bytes that a run would write, and its cost on Dataflow.")
 ]
 Prices = Annotated[
-    str | None, typer.Option("--prices", metavar="FILE", help="YAML with vcpu_hour, gb_hour and shuffle_gib.")
+    str | None, typer.Option("--prices", metavar="FILE", help="YAML with your own prices (docs/plan.md).")
 ]
 Shards = Annotated[str | None, typer.Option("--shards", metavar="URI", help="Shards to read [default: the line's].")]
 Profile = Annotated[

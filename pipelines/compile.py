@@ -12,7 +12,7 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -23,6 +23,9 @@ from contracts.errors import ConfigError
 from contracts.own_code import pin_code
 from contracts.pinned import pin
 from contracts.resolve import stage_config
+
+if TYPE_CHECKING:
+    from pipelines.plan import Plan
 
 CONFIGS_FOLDER = "configs"
 PIPELINE_FOLDER = "pipeline"
@@ -44,19 +47,20 @@ class CompiledLine:
     labels: dict[str, str]
 
 
-def compile_line(config: RunConfig) -> CompiledLine:
+def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
     """Compile the line of a configuration.
 
     Args:
         config: The resolved configuration, with absolute paths.
+        plan: Its plan (pipelines/plan.py).
 
     Raises:
-        ConfigError: It cannot run on Vertex AI: something is not set, or contradicts itself.
+        ConfigError: The plan's first problem.
     """
     from pipelines.containers import find_containers
-    from pipelines.plan import find_rungs, require_plan
+    from pipelines.preflight import find_rungs
 
-    plan = require_plan(config)
+    plan.require()
     line = storage.join(storage.normalise(config.run.root), config.run.name)
     code = pin_code(config, line)
     containers = find_containers(config)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from contracts.errors import ConfigError
 from pipelines.request import Difference, find_differences
 from pipelines.submit import Prepared, to_dict
 
@@ -29,17 +28,7 @@ class Times:
 
 
 def read_times(section: ScheduleSection) -> Times:
-    """Return section `schedule` as the API says it; what is written there was checked by the plan.
-
-    Raises:
-        ConfigError: It has no cron.
-    """
-    if not section.cron:
-        raise ConfigError(
-            "schedule.cron is not set",
-            allowed="five fields: minute, hour, day of the month, month, day of the week",
-            todo="set it, e.g. '0 6 * * 1' for Mondays at six; the time zone is schedule.time_zone",
-        )
+    """Return section `schedule` as the API says it; what is written there was checked by the plan."""
     start, end = (datetime.fromisoformat(text) if text else None for text in (section.start, section.end))
     return Times(f"TZ={section.time_zone} {' '.join(section.cron.split())}", start, end, section.queue)
 

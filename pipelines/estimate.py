@@ -1,7 +1,8 @@
-"""How long a training takes on machines of Vertex AI, from the profile report of the same kind of machine."""
+"""Duration of a training on Vertex AI: from a finished one, or the profile of the same kind of machine."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from contracts import storage
@@ -11,7 +12,9 @@ from contracts.errors import DataError
 from contracts.estimate import count_samples
 from contracts.fingerprint import model_fingerprint
 from contracts.machines import ACCELERATORS, Machine
+from pipelines.measured import Measurement
 
+_STEPS_ONLY = "steps only: no evaluation, checkpoint or start in it"
 # Ranks of a machine without GPUs (trainer/launch): what a profile of one means by a rank.
 CPU_RANKS = 2
 
@@ -116,13 +119,25 @@ def ranks_of(config: RunConfig, machine: Machine) -> int:
 
 
 def estimate_time(
-    config: RunConfig, machine: Machine, nodes: int, profile: Profile | None
+    config: RunConfig,
+    machine: Machine,
+    nodes: int,
+    profile: Profile | None,
+    measurements: Sequence[Measurement] = (),
 ) -> tuple[TimeEstimate | None, str]:
     """Return how long training takes, or None with the reason why that is unknown.
 
-    samples of all epochs / (samples per second of one rank x ranks x machines). Epochs are the configuration's: those
+    samples of all epochs / samples per second of all machines: those of a finished training on as many machines of this
+    kind, else (samples per second of one rank in the profile x ranks x machines). Epochs are the configuration's: those
     that the report's own estimate is for may be others.
     """
+    for found in measurements:
+        epoch_samples = found.epoch_samples or (profile.train_samples if profile else None)
+        if found.fits(machine, nodes) and epoch_samples:
+            seconds = count_samples(config, epoch_samples) / found.samples_per_s
+            epoch_hours = epoch_samples / found.samples_per_s / 3600
+            source = f"run {found.run_id}: {found.samples_per_s:.1f} samples/s on the same machines"
+            return TimeEstimate(seconds / 3600, epoch_hours, found.samples_per_s, source, (_STEPS_ONLY,)), ""
     if profile is None:
         return None, "no profile: give --profile URI, or --online, which looks at the line"
     report = profile.report
@@ -137,9 +152,7 @@ def estimate_time(
     ranks = ranks_of(config, machine)
     total = profile.samples_per_s * ranks * nodes
     seconds = count_samples(config, profile.train_samples) / total
-    assumptions = [
-        "every rank is as fast as the slowest that was measured, steps only: no evaluation, checkpoint or start in it"
-    ]
+    assumptions = ["every rank is as fast as the slowest that was measured", _STEPS_ONLY]
     if ranks != report.ranks:
         assumptions.append(f"{ranks} ranks of a machine are each as fast as the {report.ranks} that were measured")
     if nodes > 1:

@@ -49,7 +49,7 @@ class Step:
 def make_rungs(config: RunConfig) -> list[Rung]:
     """Return the rungs of a configuration, the first first; there is always one."""
     from pipelines.compile import rung_parameters
-    from pipelines.plan import find_rungs
+    from pipelines.preflight import find_rungs
 
     return [
         Rung(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contracts import storage
-from contracts.artifacts import RunRecord
+from contracts.artifacts import RunRecord, ShardManifest
 from contracts.config import MachineSection, RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.machines import Machine, find_machine
@@ -27,6 +27,8 @@ class Measurement:
     nodes: int
     samples_per_s: float
     """In steps that count: forward, backward, update and the wait for data; no evaluation, checkpoint or start."""
+    epoch_samples: int | None = None
+    """Samples of its training split; None: its shards are gone."""
 
     def fits(self, machine: Machine, nodes: int) -> bool:
         """Return whether it was on so many machines of this kind."""
@@ -72,7 +74,17 @@ def _measure(record: RunRecord, config: RunConfig) -> Measurement | None:
         return None
     nodes = 1 if ran.resources.nodes == "auto" else ran.resources.nodes
     samples = record.goodput.steps * ran.train.global_batch_size
-    return Measurement(record.id, machine, nodes, samples / seconds)
+    return Measurement(record.id, machine, nodes, samples / seconds, _count_epoch(record))
+
+
+def _count_epoch(record: RunRecord) -> int | None:
+    shards = next((stage for stage in record.stages if stage.name == "shard"), None)
+    if shards is None or not shards.uri:
+        return None
+    try:
+        return ShardManifest.load(shards.uri).splits["train"].samples
+    except DataError:
+        return None
 
 
 def _of_training(config: RunConfig) -> dict[str, Any]:

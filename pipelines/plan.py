@@ -1,14 +1,15 @@
-"""`shardline plan`: what a submission would create where, whether it can work, and what it costs.
+"""The plan of a submission: what it would create where, whether it can work, and what it costs.
 
-Nothing is asked of Google Cloud here (pipelines/online.py does), and nothing is created. What the stages would refuse
-is asked of their own checks (pipelines/checks.py).
+`plan`, `compile`, `submit`, `schedule` and `rehearse` make the same plan (`make_plan`), and refuse by its first
+problem. Rules are in preflight.py, name_rules.py and submission_rules.py; checks.py asks the stages' own checks,
+online.py asks Google Cloud. Nothing is created here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from contracts.config import RunConfig, Strategy
 from contracts.errors import ConfigError
@@ -20,28 +21,19 @@ from contracts.machines import (
     find_machine,
     find_quotas,
     hourly_price,
-    read_price_file,
 )
 from pipelines.checks import check_planned
-from pipelines.estimate import Profile, TimeEstimate, estimate_time
+from pipelines.estimate import TimeEstimate, estimate_time
+from pipelines.plan_inputs import PlanInputs
 from pipelines.preflight import find_problems, find_rungs
 from pipelines.problem import Problem
 from pipelines.spend import Cap, find_cap
+from pipelines.submission_rules import Asked, find_asked_problems, find_template_problems
 from pipelines.warn import OFFLINE, find_warnings
 from pipelines.workers import num_nodes, serving_section
 
-__all__ = [
-    "CostRange",
-    "Creation",
-    "Plan",
-    "Problem",
-    "RungPlan",
-    "add_checks",
-    "find_rungs",
-    "make_plan",
-    "require_online",
-    "require_plan",
-]
+if TYPE_CHECKING:
+    from pipelines.online import Answers
 
 # Where a line is: what a problem of these begins with.
 PLACES = ("vertex.project", "vertex.region", "run.root")
@@ -112,6 +104,11 @@ class Plan:
     """What all training machines cost in an hour at most, on any rung: what a cap is counted by. The configuration's
     own `resources.price_usd_per_h` wins; None: unknown."""
     price_source: str
+    """Where that is from, with the date of the prices; or why it is unknown."""
+    template: dict[str, Any] | None = None
+    """Spec of the template that was asked for."""
+    answers: Answers | None = None
+    """What Google Cloud said, where it was asked."""
 
     @property
     def ok(self) -> bool:
@@ -123,36 +120,87 @@ class Plan:
         """Whether project, region or bucket are wrong: then there is nobody to ask."""
         return any(problem.given.startswith(PLACES) for problem in self.problems)
 
-    def with_answers(self, problems: tuple[Problem, ...], warnings: tuple[str, ...]) -> Plan:
-        """Return the plan with what Google Cloud said of it."""
-        kept = tuple(text for text in self.warnings if text != OFFLINE)
-        return replace(self, problems=(*self.problems, *problems), warnings=(*kept, *warnings))
+    def with_problems(self, problems: Sequence[Problem], warnings: Sequence[str] = ()) -> Plan:
+        """Return the plan with more problems and warnings, none twice."""
+        return replace(
+            self,
+            problems=tuple(dict.fromkeys([*self.problems, *problems])),
+            warnings=tuple(dict.fromkeys([*self.warnings, *warnings])),
+        )
+
+    def require(self) -> Plan:
+        """Return the plan, with which nothing is wrong.
+
+        Raises:
+            ConfigError: The first problem, word for word; what else is wrong is named behind it.
+        """
+        if self.problems:
+            raise self.problems[0].error(self.problems[1:])
+        return self
 
 
-def make_plan(config: RunConfig, *, prices: Path | None = None, profile: Profile | None = None) -> Plan:
-    """Return the plan of a configuration; what is wrong with it is in `problems`.
+def make_plan(
+    config: RunConfig,
+    inputs: PlanInputs | None = None,
+    asked: Asked | None = None,
+    *,
+    online: bool = False,
+    quotas: bool = False,
+    complete: bool = False,
+) -> Plan:
+    """Return the plan of a submission; what is wrong with it is in `problems`, the most basic first.
 
     Args:
-        config: Resolved.
-        prices: The user's own prices (contracts/machines/price_file.py).
-        profile: Decides the time, where it was measured on the same kind of machine (pipelines/estimate.py).
+        config: Resolved, with absolute paths.
+        inputs: Prices, profile and finished trainings; None: the tables alone.
+        asked: What a submission may say beside the configuration; None: nothing.
+        online: Whether buckets may be asked: for the labels of the source, and weights.
+        quotas: Whether Google Cloud is asked for the bucket's region and the quotas.
+        complete: Whether the slower checks are made too where the rules have found a problem.
 
     Raises:
-        ConfigError: The price file cannot be used.
+        ConfigError: Google Cloud was asked and refused to answer.
+        TryAgain: It gave no answer.
     """
-    book = read_price_file(prices) if prices is not None else None
-    problems = list(find_problems(config))
+    plan = outline(config, inputs, asked)
+    # Without a project and a bucket there is nobody to ask.
+    if quotas and not plan.lacks_a_place:
+        from pipelines.online import ask
+
+        answers = ask(config, plan)
+        kept = tuple(text for text in plan.warnings if text != OFFLINE)
+        plan = replace(plan, warnings=kept, answers=answers).with_problems(answers.problems, answers.warnings)
+    if plan.machine is not None and (complete or plan.ok):
+        serving = _serving_machine(config, plan.machine)
+        checked = check_planned(config, plan.machine, serving, plan.nodes, online=online and not plan.lacks_a_place)
+        plan = plan.with_problems(checked.problems, checked.warnings)
+    if asked is not None and asked.template and plan.ok:
+        spec, problems = find_template_problems(config, plan, asked.template)
+        plan = replace(plan, template=spec).with_problems(problems)
+    return plan
+
+
+def outline(config: RunConfig, inputs: PlanInputs | None = None, asked: Asked | None = None) -> Plan:
+    """Return a plan by rules and tables alone: nothing is started, and nobody is asked.
+
+    Args:
+        config: As for `make_plan`.
+        inputs: As for `make_plan`.
+        asked: As for `make_plan`.
+    """
+    inputs = inputs or PlanInputs()
+    problems = [*find_asked_problems(config, asked or Asked()), *find_problems(config)]
     nodes = num_nodes(config)
     machine = _machine_or_none(config)
-    time, unknown = (
-        (None, "the machine is not known") if machine is None else estimate_time(config, machine, nodes, profile)
-    )
-    rungs = () if machine is None else _plan_rungs(config, machine, nodes, time, book)
+    time, unknown = (None, "the machine is not known")
+    if machine is not None:
+        time, unknown = estimate_time(config, machine, nodes, inputs.profile, inputs.measurements)
+    rungs = () if machine is None else _plan_rungs(config, machine, nodes, time, inputs.book)
     cap = find_cap(config, [rung.price for rung in rungs], time.hours if time else None)
     problems += cap.problems
     return Plan(
         rungs=rungs,
-        created=() if machine is None else _list_creations(config, machine, nodes, book),
+        created=() if machine is None else _list_creations(config, machine, nodes, inputs.book),
         problems=tuple(problems),
         warnings=(*find_warnings(config, machine), *cap.warnings),
         machine=machine,
@@ -163,52 +211,6 @@ def make_plan(config: RunConfig, *, prices: Path | None = None, profile: Profile
         price_usd_per_h=cap.price_usd_per_h,
         price_source=_price_source(config, rungs, cap),
     )
-
-
-def add_checks(config: RunConfig, plan: Plan, *, online: bool = False) -> Plan:
-    """Return a plan with what the stages' own checks find: own code, network, precision, targets, labels.
-
-    Args:
-        config: That the plan was made of.
-        plan: From `make_plan`.
-        online: Whether buckets may be asked.
-    """
-    if plan.machine is None:
-        return plan
-    checked = check_planned(config, plan.machine, _serving_machine(config, plan.machine), plan.nodes, online=online)
-    return replace(
-        plan,
-        problems=(*plan.problems, *checked.problems),
-        warnings=tuple(dict.fromkeys([*plan.warnings, *checked.warnings])),
-    )
-
-
-def require_plan(config: RunConfig, *, prices: Path | None = None, profile: Profile | None = None) -> Plan:
-    """Return the plan of a configuration with which nothing is wrong, by the rules and by the stages' own checks.
-
-    Raises:
-        ConfigError: The first problem, and how many more there are.
-    """
-    plan = make_plan(config, prices=prices, profile=profile)
-    if not plan.problems:
-        plan = add_checks(config, plan)
-    if plan.problems:
-        raise plan.problems[0].error(plan.problems[1:])
-    return plan
-
-
-def require_online(config: RunConfig, say: Callable[[str], None]) -> None:
-    """Ask of a planned line what only buckets know: labels of the source, and weights.
-
-    Args:
-        config: Of a line whose plan has no problem.
-        say: Is told what to warn of.
-
-    Raises:
-        ConfigError: Training would be refused.
-    """
-    machine = find_machine(config.resources.machine)
-    check_planned(config, machine, _serving_machine(config, machine), num_nodes(config), online=True).require(say)
 
 
 def _machine_or_none(config: RunConfig) -> Machine | None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, TextIO
+from typing import Any, TextIO
 
 from contracts import machines
 from contracts.machines import PriceRange
-from pipelines.plan import Plan
-
-if TYPE_CHECKING:
-    from pipelines.online import Answers
+from pipelines.plan import Plan, RungPlan
 
 
-def print_plan(plan: Plan, stream: TextIO, answers: Answers | None = None) -> None:
+def print_plan(plan: Plan, stream: TextIO) -> None:
     """Print a plan: what is created where, its rungs, quotas, time and cost, then warnings and problems."""
     from rich.console import Console
     from rich.table import Table
@@ -36,11 +33,12 @@ def print_plan(plan: Plan, stream: TextIO, answers: Answers | None = None) -> No
     if plan.rungs:
         rungs = table("training", "region", "strategy", "waits", "USD/h, estimate", "USD, estimate")
         for rung in plan.rungs:
-            cost = f"{rung.cost.low_usd:.2f} to {rung.cost.high_usd:.2f}" if rung.cost else "unknown"
-            rungs.add_row(f"rung {rung.number}", rung.region, rung.strategy, rung.max_wait, _dollars(rung.price), cost)
+            price, cost = _dollars(rung.price), _cost(rung)
+            rungs.add_row(f"rung {rung.number}", rung.region, rung.strategy, rung.max_wait, price, cost)
         console.print(rungs)
         console.print()
-        limits = {(answer.region, answer.need): answer.limit for answer in answers.quotas} if answers else {}
+        answers = plan.answers.quotas if plan.answers else ()
+        limits = {(answer.region, answer.need): answer.limit for answer in answers}
         for region, need in dict.fromkeys((rung.region, need) for rung in plan.rungs for need in rung.quotas):
             known = "verified" if need.verified else "not verified"
             limit = limits.get((region, need))
@@ -83,9 +81,47 @@ def _dollars(price: PriceRange | None) -> str:
     return f"{price.low_usd_per_h:.2f} to {price.high_usd_per_h:.2f}"
 
 
-def to_json(plan: Plan, answers: Answers | None = None) -> str:
-    """Return a plan as JSON; `ok` says whether it can be submitted, `online` what Google Cloud said."""
-    values = {"ok": plan.ok, **dataclasses.asdict(plan)}
-    if answers is not None:
-        values["online"] = dataclasses.asdict(answers)
-    return json.dumps(values, indent=1, sort_keys=True)
+def _cost(rung: RungPlan) -> str:
+    return f"{rung.cost.low_usd:.2f} to {rung.cost.high_usd:.2f}" if rung.cost else "unknown"
+
+
+def describe_cost(plan: Plan) -> list[str]:
+    """Return what a submission costs, a line a rung, and where that is from: what `submit` prints."""
+    lines = [
+        f"cost of training, estimate: {_cost(rung)} USD, {_dollars(rung.price)} USD/h: {rung.strategy} in {rung.region}"
+        for rung in plan.rungs
+    ]
+    return [*lines, f"price: {plan.price_source}", f"time: {plan.time.source if plan.time else plan.time_unknown}"]
+
+
+def cost_values(plan: Plan) -> dict[str, Any]:
+    """Return the same as JSON values; None: unknown."""
+    return {
+        "hours": plan.time.hours if plan.time else None,
+        "price_source": plan.price_source,
+        "price_usd_per_h": plan.price_usd_per_h,
+        "timeout_s": plan.timeout_s,
+        "rungs": [
+            {
+                "region": rung.region,
+                "strategy": rung.strategy,
+                "usd_per_h": [rung.price.low_usd_per_h, rung.price.high_usd_per_h] if rung.price else None,
+                "usd": [rung.cost.low_usd, rung.cost.high_usd] if rung.cost else None,
+            }
+            for rung in plan.rungs
+        ],
+    }
+
+
+def plan_values(plan: Plan) -> dict[str, Any]:
+    """Return a plan as JSON values; `ok` says whether it can be submitted, `online` what Google Cloud said."""
+    values = dataclasses.asdict(plan)
+    answers = values.pop("answers")
+    del values["template"]
+    values |= {"ok": plan.ok, "estimate": cost_values(plan)}
+    return values if answers is None else {**values, "online": answers}
+
+
+def to_json(plan: Plan) -> str:
+    """Return a plan as JSON."""
+    return json.dumps(plan_values(plan), indent=1, sort_keys=True)

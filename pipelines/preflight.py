@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from contracts import storage
 from contracts.config import MachineSection, RunConfig, RungSection
-from contracts.errors import ConfigError
-from contracts.machines import Machine, find_machine
+from contracts.errors import ConfigError, UserError
+from contracts.machines import ACCELERATORS, LEAST_CAPABILITY, Machine, find_machine
+from contracts.own_code import pin_code
 from pipelines.cloud_names import check_name, region_of_resource
 from pipelines.images import ROLES, find_image
 from pipelines.name_rules import NAME_RULES, PLACE_RULES
@@ -47,8 +49,19 @@ def _machines(config: RunConfig) -> Iterator[Problem]:
         except ConfigError as error:
             yield Problem.of(error, where)
             continue
+        yield from _gpu(where, machine)
         yield from _boot_disk(where, section, machine)
         yield from _strategy(where, machine, config)
+
+
+def _gpu(where: str, machine: Machine) -> Iterator[Problem]:
+    accelerator = ACCELERATORS.get(machine.accelerator_type)
+    if accelerator is not None and not accelerator.is_of_images:
+        yield Problem(
+            f"{where}: {machine.label}: {accelerator.short} has compute capability {accelerator.capability}",
+            f"sm{LEAST_CAPABILITY} and later: the images are built on CUDA 13, which has no code for earlier GPUs",
+            "take NVIDIA_TESLA_T4 on the same machine type, or g2-standard-12 (one L4)",
+        )
 
 
 def _boot_disk(where: str, section: MachineSection, machine: Machine) -> Iterator[Problem]:
@@ -160,6 +173,13 @@ def _regional(kind: str, where: str, value: str, config: RunConfig) -> Iterator[
             )
 
 
+def _code(config: RunConfig) -> Iterator[Problem]:
+    try:
+        pin_code(config, storage.join(storage.normalise(config.run.root), config.run.name))
+    except UserError as error:
+        yield Problem.of(error)
+
+
 def _images(config: RunConfig) -> Iterator[Problem]:
     for role in ROLES:
         try:
@@ -215,6 +235,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _tensorboard,
     _kms_key,
     *NAME_RULES,
+    _code,
     _images,
     _serving_image,
 )

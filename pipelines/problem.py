@@ -23,7 +23,6 @@ class Problem:
         return cls(given, error.allowed, error.todo)
 
     def error(self, others: Sequence[Problem] = ()) -> ConfigError:
-        """Return it as an error; of `others` it says what was given."""
-        more = f" ({len(others)} more after this one: see `shardline plan`)" if others else ""
-        more += "".join(f"\n  also: {problem.given}" for problem in others)
-        return ConfigError(self.given + more, allowed=self.allowed, todo=self.todo)
+        """Return it as an error, word for word; `others` are named behind it."""
+        also = "".join(f"\n  also: {problem.given}" for problem in others)
+        return ConfigError(self.given, allowed=self.allowed, todo=self.todo + also)

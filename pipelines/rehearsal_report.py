@@ -74,9 +74,9 @@ def to_json(found: Rehearsed) -> str:
 
 def _cost(found: Rehearsed) -> str:
     """Return what the rehearsed seconds of training machines would have cost at the planned price."""
-    from pipelines.plan import make_plan
+    from pipelines.plan import outline
 
-    price = make_plan(found.config).price_usd_per_h
+    price = outline(found.config).price_usd_per_h
     seconds = sum(s for name, _, s, _ in found.jobs if name.endswith("-train") and name != UNDISTURBED)
     if price is None:
         return "price of the machines unknown: `shardline plan --prices FILE`"

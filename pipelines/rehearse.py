@@ -75,10 +75,10 @@ def rehearse(
     Raises:
         ConfigError: The configuration cannot be submitted, there is nothing local to copy, or the folder is in use.
     """
-    from pipelines.plan import require_plan
+    from pipelines.plan import make_plan
 
     prepared = prepare(config, source, weights)
-    require_plan(prepared.config)
+    make_plan(prepared.config).require()
     path, samples = _open_folder(folder, prepared, wanted.samples)
     cloud = _make_cloud(folder, prepared, wanted)
     began = time.monotonic()

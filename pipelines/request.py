@@ -89,19 +89,9 @@ def make_request(
         spec: A template's spec instead of the compiled one.
         template_uri: Where Artifact Registry holds that spec.
         caching: Switches the cache of every task on or off; None: as each task says.
-
-    Raises:
-        ConfigError: The spec does not know a parameter.
     """
     chosen = set_caching(spec if spec is not None else compiled.spec, caching)
     values = {**compiled.parameters, **(parameters or {})}
-    known = chosen.get("root", {}).get("inputDefinitions", {}).get("parameters", {})
-    if unknown := sorted(set(values) - set(known)):
-        raise ConfigError(
-            f"the pipeline has no parameter {', '.join(unknown)}",
-            allowed=", ".join(sorted(known)) or "a pipeline with parameters",
-            todo="take a template that was compiled by this version of shardline, or none",
-        )
     request: dict[str, Any] = {
         "displayName": compiled.display_name,
         "pipelineSpec": chosen,

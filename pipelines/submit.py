@@ -29,7 +29,7 @@ from pipelines.google import (
 from pipelines.request import Submission, check_run_id, find_differences, make_request, make_run_id
 from pipelines.run_name import RunName
 from pipelines.run_tasks import state_of
-from pipelines.template import is_in_registry, read_template, upload, write_template
+from pipelines.template import is_in_registry, upload, write_template
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
@@ -80,22 +80,24 @@ def prepare(
     *,
     run_id: str = "",
     template: str = "",
+    template_spec: dict[str, Any] | None = None,
     caching: bool | None = None,
 ) -> Prepared:
-    """Return what is to be submitted. It needs a network only for a template that is not on this machine.
+    """Return what is to be submitted.
 
     Args:
         config: The resolved configuration.
         compiled: The line, compiled from it: its parameters and documents count, and its spec without a template.
         run_id: Id of the run; empty: one is made.
         template: A compiled pipeline to take instead: a file, gs://, or one in Artifact Registry.
+        template_spec: Its spec, which the plan has read.
         caching: Switches the cache of all tasks on or off; None: as each task says.
 
     Raises:
-        ConfigError: The id, or the template, cannot be used.
+        ConfigError: The id cannot be used.
     """
     chosen = check_run_id(run_id) if run_id else make_run_id(config.run.name)
-    spec = read_template(template) if template else compiled.spec
+    spec = compiled.spec if template_spec is None else template_spec
     return Prepared(config, compiled, chosen, spec, template if is_in_registry(template) else "", caching)
 
 

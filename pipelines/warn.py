@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from contracts.config import RunConfig
+from contracts.config import ResourcesSection, RunConfig
 from contracts.machines import Machine
 from pipelines.preflight import find_rungs
 
@@ -23,6 +23,7 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
     yield OFFLINE
     if machine is not None and machine.note:
         yield f"{machine.label}: {machine.note}"
+    yield from _network(resources, machine)
     if len(rungs) > 1:
         yield f"only `submit --wait` climbs the {len(rungs)} rungs of resources.ladder; without it the first one runs"
         if config.schedule.cron:
@@ -49,3 +50,27 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
         )
     if vertex.model.upload and config.export.allow_unproven:
         yield "export.allow_unproven: an engine that never ran on its GPU may be uploaded"
+
+
+# Presets of https://docs.cloud.google.com/ai-hypercomputer/docs/nccl/overview; `resources.nccl` takes what is a script.
+_PRESETS = {
+    "a3-highgpu": "GPUDirect-TCPX (NCCL_NET=GPUDirectTCPX_v7, its daemon and four data interfaces)",
+    "a3-megagpu": "GPUDirect-TCPXO (/var/lib/tcpxo/lib64/nccl-env-profile.sh)",
+    "a3-ultragpu": "gIB (/usr/local/gib/scripts/set_nccl_env.sh)",
+    "a4-highgpu": "gIB (/usr/local/gib/scripts/set_nccl_env.sh)",
+}
+
+
+def _network(resources: ResourcesSection, machine: Machine | None) -> Iterator[str]:
+    """Warn of several machines whose fast network needs what the project's images do not bring."""
+    nodes = 1 if resources.nodes == "auto" else resources.nodes
+    preset = _PRESETS.get(machine.type.rpartition("-")[0]) if machine is not None else None
+    if nodes == 1 or preset is None or machine is None:
+        return
+    taken = "is sourced where an image has its script (resources.nccl=auto)"
+    if resources.nccl == "off":
+        taken = "is not sourced (resources.nccl=off)"
+    yield (
+        f"{nodes} x {machine.type} exchange gradients over plain TCP, a fraction of their network, unless the image "
+        f"has {preset}, which {taken}"
+    )

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from contracts.artifacts import Document
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.resolve import read_yaml
+from contracts.machines import PriceBook, read_price_file
 from records.sample import ChecksumStream, Sample
 from records.tar import BLOCK_BYTES
 from sharding.limits import encode_name, encode_path
@@ -46,16 +45,6 @@ _REFERENCE_BYTES, _BLOB_BYTES = 50, 68
 _MOST_NAMED = 100
 # Width and height of an image that nobody has looked at.
 _GUESSED_PIXELS = 1000
-
-
-class Prices(Document):
-    """A price file: what the user pays, in a currency of his own."""
-
-    vcpu_hour: float
-    gb_hour: float
-    shuffle_gib: float
-    """For each GiB that the shuffle processes."""
-    currency: str = "USD"
 
 
 @dataclass(frozen=True)
@@ -109,7 +98,7 @@ def estimate(
     return Estimate(named, num_samples, source_bytes, shuffled)
 
 
-def describe(found: Estimate, config: RunConfig, prices: Prices | None, probed: ProbeResult | None = None) -> str:
+def describe(found: Estimate, config: RunConfig, prices: PriceBook | None, probed: ProbeResult | None = None) -> str:
     """Return an estimate in words, and what a probe of the same source has found."""
     lines = [f"{name}  {size} bytes" for name, size in islice(found.shard_bytes.items(), _MOST_NAMED)]
     if (more := len(found.shard_bytes) - _MOST_NAMED) > 0:
@@ -129,7 +118,7 @@ def describe(found: Estimate, config: RunConfig, prices: Prices | None, probed: 
     return "\n".join(lines)
 
 
-def describe_probed(found: ProbeResult, config: RunConfig, prices: Prices | None = None) -> str:
+def describe_probed(found: ProbeResult, config: RunConfig, prices: PriceBook | None = None) -> str:
     """Return in words what a probe has found, and what a run would then write and cost, before anything is planned."""
     section = config.sharding
     lines = describe_probe(found)
@@ -156,7 +145,7 @@ def describe_probed(found: ProbeResult, config: RunConfig, prices: Prices | None
     return "\n".join([*lines, *_describe_cost(found.total_bytes, shuffle_bytes, config, prices)])
 
 
-def _describe_cost(source_bytes: int, shuffle_bytes: int, config: RunConfig, prices: Prices | None) -> list[str]:
+def _describe_cost(source_bytes: int, shuffle_bytes: int, config: RunConfig, prices: PriceBook | None) -> list[str]:
     rate = BYTES_PER_S[config.sharding.verify == "decode"]
     machine = config.vertex.dataflow.machine_type
     gb_per_vcpu = GB_PER_VCPU.get(machine.rpartition("-")[0], _USUAL_GB_PER_VCPU)
@@ -169,29 +158,29 @@ def _describe_cost(source_bytes: int, shuffle_bytes: int, config: RunConfig, pri
         f"  {gb_hours:.4f} GB-hours: {gb_per_vcpu:g} GB a vCPU of {machine}",
         f"  {shuffle_gib:.4f} GiB shuffled: references only, written and read",
     ]
-    if prices is None:
-        lines.append("  no price: give --prices FILE with vcpu_hour, gb_hour and shuffle_gib")
+    if prices is None or prices.dataflow is None:
+        lines.append("  price unknown: give --prices FILE with dataflow: vcpu_hour, gb_hour and shuffle_gib")
     else:
-        cost = vcpu_hours * prices.vcpu_hour + gb_hours * prices.gb_hour + shuffle_gib * prices.shuffle_gib
-        lines.append(f"  {cost:.4f} {prices.currency} by the prices given")
+        each = prices.dataflow
+        cost = vcpu_hours * each.vcpu_hour + gb_hours * each.gb_hour + shuffle_gib * each.shuffle_gib
+        lines.append(f"  {cost:.4f} USD by {prices.source} ({prices.as_of})")
     return lines
 
 
-def read_prices(path: str) -> Prices:
-    """Read a price file.
+def read_prices(path: str) -> PriceBook:
+    """Read a price file (contracts/machines/price_file.py).
 
     Raises:
-        ConfigError: It cannot be read, or a price is missing.
+        ConfigError: It cannot be read, or has no prices of Dataflow.
     """
-    values = read_yaml(Path(path))
-    try:
-        return Prices.model_validate(values)
-    except ValueError as error:
+    book = read_price_file(Path(path))
+    if book.dataflow is None:
         raise ConfigError(
-            f"price file {path}: {error}",
-            allowed="vcpu_hour, gb_hour and shuffle_gib, each a number; currency",
+            f"price file {path} has no prices of Dataflow",
+            allowed="dataflow: vcpu_hour, gb_hour and shuffle_gib, in US dollars",
             todo="take the prices of your region from https://cloud.google.com/dataflow/pricing",
-        ) from None
+        )
+    return book
 
 
 class _Frame:

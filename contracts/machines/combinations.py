@@ -17,13 +17,19 @@ SOURCE = "https://docs.cloud.google.com/gemini-enterprise-agent-platform/machine
 
 _PERSISTENT = ("pd-ssd", "pd-standard")
 _EITHER = ("pd-ssd", "pd-standard", "hyperdisk-balanced")
+_SSD = ("pd-ssd",)
+_SSD_OR_HYPERDISK = ("pd-ssd", "hyperdisk-balanced")
 _HYPERDISK = ("hyperdisk-balanced",)
 # hyperdisk-balanced is SOURCE's default for A3 Ultra and A4; A4X, G4 and N4 have no persistent disks, and the families
-# that are not named have no hyperdisk-balanced (https://docs.cloud.google.com/compute/docs/disks/hyperdisks).
+# that are not named have no hyperdisk-balanced (https://docs.cloud.google.com/compute/docs/disks/hyperdisks). G2, A3
+# High and A3 Mega have pd-balanced and pd-ssd but no pd-standard, whatever SOURCE says of all machines
+# (https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines).
 _DISKS = {
     **dict.fromkeys(("a3-ultragpu", "a4-highgpu", "a4x-highgpu", "g4-standard", "n4-standard"), _HYPERDISK),
     **dict.fromkeys(("n4-highmem", "n4-highcpu"), _HYPERDISK),
-    **dict.fromkeys(("a3-highgpu", "a3-megagpu", "m1-ultramem", "m1-megamem"), _EITHER),
+    "g2-standard": _SSD,
+    **dict.fromkeys(("a3-highgpu", "a3-megagpu"), _SSD_OR_HYPERDISK),
+    **dict.fromkeys(("m1-ultramem", "m1-megamem"), _EITHER),
 }
 
 # GB of memory a vCPU of the machines without GPUs of their own, and their numbers of vCPUs.

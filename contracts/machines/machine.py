@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from contracts.config.resources import Strategy
 
+LEAST_CAPABILITY = 75
+"""Compute capability (times ten) that CUDA 13, on which the project's images are built, needs at least: Turing. Pascal
+and Volta were removed: https://docs.nvidia.com/cuda/archive/13.0.0/cuda-toolkit-release-notes/index.html"""
+
 ALL_STRATEGIES: tuple[Strategy, ...] = ("STANDARD", "SPOT", "FLEX_START")
 
 
@@ -28,6 +32,11 @@ class Accelerator:
     """Whether the Dynamic Workload Scheduler hands it out."""
     note: str = ""
     """What a user must know before he asks for one."""
+
+    @property
+    def is_of_images(self) -> bool:
+        """Whether the project's images have code for it."""
+        return int(self.capability.removeprefix("sm")) >= LEAST_CAPABILITY
 
 
 # capability: NVIDIA, "CUDA GPU Compute Capability", https://developer.nvidia.com/cuda-gpus, read 2026-11.

@@ -1,12 +1,13 @@
-"""A user's own prices: the YAML file of `--prices`.
+"""A user's own prices: the YAML file of `--prices`, the same for machines and for Dataflow.
 
     source: our contract
     date: 2026-11-01
     prices:
       - {machine: g2-standard-12, region: europe-west4, on_demand: 1.10, spot: 0.45, flex_start: 0.80}
       - {machine: n1-standard-8, accelerator: NVIDIA_TESLA_T4, count: 2, on_demand: 1.10, spot: 0.45}
+    dataflow: {vcpu_hour: 0.069, gb_hour: 0.0043, shuffle_gib: 0.011}
 
-A price is that of a whole machine with its GPUs and all fees, in US dollars an hour.
+A price is that of a whole machine with its GPUs and all fees, in US dollars an hour. Either part may be left out.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from contracts.config.base import NotBool
 from contracts.errors import ConfigError
 from contracts.machines.combinations import list_combinations
 from contracts.machines.machine import ACCELERATORS
-from contracts.machines.prices import PriceBook, PriceEntry
+from contracts.machines.prices import DataflowPrices, PriceBook, PriceEntry
 from contracts.resolve import read_yaml
 
 _Price = Annotated[float, Field(gt=0, lt=100_000, allow_inf_nan=False), NotBool]
+_PriceOrFree = Annotated[float, Field(ge=0, lt=100_000, allow_inf_nan=False), NotBool]
 
 
 class _Row(BaseModel):
@@ -53,12 +55,27 @@ class _Row(BaseModel):
         return self
 
 
+class _Dataflow(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    vcpu_hour: _Price
+    gb_hour: _PriceOrFree
+    shuffle_gib: _PriceOrFree
+
+
 class _File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: Annotated[str, Field(min_length=1)]
     date: datetime.date
-    prices: Annotated[list[_Row], Field(min_length=1)]
+    prices: list[_Row] = []
+    dataflow: _Dataflow | None = None
+
+    @model_validator(mode="after")
+    def _has_a_price(self) -> _File:
+        if not self.prices and self.dataflow is None:
+            raise ValueError("neither prices nor dataflow")
+        return self
 
     @field_validator("date", mode="before")
     @classmethod
@@ -84,8 +101,9 @@ def read_price_file(path: Path) -> PriceBook:
         raise ConfigError(
             f"price file {path}: {where or 'the file'}: {str(finding['msg']).removeprefix('Value error, ')}",
             allowed="source, date, and prices: a list of machine, region, accelerator, count, on_demand, spot and "
-            "flex_start, in US dollars an hour for a whole machine",
+            "flex_start, in US dollars an hour for a whole machine; dataflow: vcpu_hour, gb_hour and shuffle_gib",
             todo="see docs/plan.md for an example",
         ) from None
     entries = tuple(PriceEntry(**row.model_dump()) for row in found.prices)
-    return PriceBook(source=found.source, as_of=found.date.isoformat(), entries=entries)
+    dataflow = DataflowPrices(**found.dataflow.model_dump()) if found.dataflow else None
+    return PriceBook(source=found.source, as_of=found.date.isoformat(), entries=entries, dataflow=dataflow)

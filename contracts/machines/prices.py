@@ -2,7 +2,7 @@
 
     STANDARD      from Compute Engine's on-demand price to that price with Vertex AI's management fee
     SPOT          from the spot price to the same upper end: spot prices change up to once a day, below on-demand
-    FLEX_START    likewise: its own prices are in no table that was at hand
+    FLEX_START    unknown: its prices are in no table that was at hand; the user's own file may have them
 
 Lessons of public tables are kept: a row whose on-demand price is below its spot price mixes products and is refused,
 the price of a GPU is nothing without its host's, and what no source says is unknown.
@@ -10,7 +10,6 @@ the price of a GPU is nothing without its host's, and what no source says is unk
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from contracts.config.resources import Strategy
@@ -63,12 +62,24 @@ class PriceEntry:
 
 
 @dataclass(frozen=True)
+class DataflowPrices:
+    """US dollars for what a Dataflow job is billed by."""
+
+    vcpu_hour: float
+    gb_hour: float
+    shuffle_gib: float
+    """For each GiB that the shuffle processes."""
+
+
+@dataclass(frozen=True)
 class PriceBook:
     """A user's own prices; they win over the table."""
 
     source: str
     as_of: str
+    """Date of the prices, ISO 8601."""
     entries: tuple[PriceEntry, ...]
+    dataflow: DataflowPrices | None = None
 
     def find(self, machine: Machine, region: str) -> PriceEntry | None:
         """Return the entry that speaks for a machine; one that names the region wins."""
@@ -91,36 +102,24 @@ def hourly_price(machine: Machine, strategy: Strategy, region: str, book: PriceB
     if found is None:
         return None
     on_demand, spot, source = found
-    if on_demand < spot:
+    if on_demand < spot or strategy == "FLEX_START":
         return None
     high = on_demand * (1 + table.MANAGEMENT_FEE)
     assumptions = [table.FEE_ASSUMPTION, "Compute Engine's prices; disks and network are not in it"]
-    if strategy == "STANDARD":
-        low = on_demand
-    else:
+    low = on_demand
+    if strategy == "SPOT":
         low = spot
-        assumptions.insert(
-            0,
-            "the upper end is the on-demand price: spot prices change up to once a day"
-            if strategy == "SPOT"
-            else "prices of FLEX_START are in no table: taken to lie between spot and on-demand",
-        )
+        assumptions.insert(0, "the upper end is the on-demand price: spot prices change up to once a day")
     return PriceRange(low, high, source.name, source.as_of, tuple(assumptions))
 
 
 def _from_entry(entry: PriceEntry, strategy: Strategy, book: PriceBook) -> PriceRange | None:
     own = {"STANDARD": entry.on_demand, "SPOT": entry.spot, "FLEX_START": entry.flex_start}[strategy]
-    ends = [price for price in _ends(entry, own, strategy) if price is not None]
-    if not ends:
-        return None
-    return PriceRange(min(ends), max(ends), book.source, book.as_of)
-
-
-def _ends(entry: PriceEntry, own: float | None, strategy: Strategy) -> Iterable[float | None]:
     if own is None:
-        return () if strategy != "FLEX_START" else (entry.spot, entry.on_demand)
+        return None
     # What was spot today may be dearer tomorrow, up to on-demand.
-    return (own, entry.on_demand) if strategy == "SPOT" else (own,)
+    high = entry.on_demand if strategy == "SPOT" and entry.on_demand is not None else own
+    return PriceRange(own, high, book.source, book.as_of)
 
 
 def _from_table(machine: Machine, region: str) -> tuple[float, float, table.Source] | None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides
+from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri, plan_of
 from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
     from pipelines.drift import Times
+    from pipelines.plan import Plan
     from pipelines.schedule import Schedules
     from pipelines.submit import Prepared
 
@@ -31,18 +33,24 @@ def register(app: typer.Typer) -> None:
 def create(
     config: ConfigPath,
     overrides: Overrides = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the request as JSON; ask nobody.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the request and its cost as JSON; ask nobody.")
+    ] = False,
+    prices: Prices = None,
+    profile: ProfileUri = None,
     debug: Debug = False,
 ) -> None:
     """Schedule a line; one that is scheduled so already is left alone."""
     with reported(debug):
-        resolved, prepared, times = _prepare(config, overrides)
+        from pipelines.plan_table import cost_values
+
+        resolved, plan, prepared, times = _prepare(config, overrides, prices, profile, online=not dry_run)
         if dry_run:
             document = {"cron": times.cron, **prepared.submission(prepared.run_id).to_json()}
+            document["estimate"] = cost_values(plan)
             del document["pipelineJobId"]
             print(json.dumps(document, indent=1, sort_keys=True))
             return
-        _require_online(resolved)
         _show(_schedules(resolved).create(prepared, times))
         _say_rungs(resolved)
 
@@ -74,14 +82,21 @@ def show(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleI
 
 
 @_app.command()
-def diff(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "", debug: Debug = False) -> None:
+def diff(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    schedule_id: ScheduleId = "",
+    prices: Prices = None,
+    profile: ProfileUri = None,
+    debug: Debug = False,
+) -> None:
     """Compare the configuration with what is scheduled; exit code 1 when they differ."""
     with reported(debug):
         from contracts.errors import CheckFailed
         from pipelines.drift import find_drift
         from pipelines.schedule import id_of
 
-        resolved, prepared, times = _prepare(config, overrides)
+        resolved, _, prepared, times = _prepare(config, overrides, prices, profile, online=False)
         found = _schedules(resolved).require(resolved, schedule_id)
         if differences := find_drift(prepared, times, found):
             told = [f"schedule {id_of(found)} is not what the configuration says", *map(str, differences)]
@@ -90,13 +105,19 @@ def diff(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleI
 
 
 @_app.command()
-def update(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "", debug: Debug = False) -> None:
+def update(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    schedule_id: ScheduleId = "",
+    prices: Prices = None,
+    profile: ProfileUri = None,
+    debug: Debug = False,
+) -> None:
     """Make a line's schedule what the configuration says."""
     with reported(debug):
         from pipelines.schedule import id_of
 
-        resolved, prepared, times = _prepare(config, overrides)
-        _require_online(resolved)
+        resolved, _, prepared, times = _prepare(config, overrides, prices, profile, online=True)
         schedules = _schedules(resolved)
         made, how = schedules.update(prepared, times, schedules.find_to_update(prepared, times, schedule_id))
         print(f"schedule {id_of(made)}: {how}")
@@ -148,20 +169,19 @@ def delete(config: ConfigPath, overrides: Overrides = None, schedule_id: Schedul
         print(f"schedule {id_of(found)}: deleted")
 
 
-def _prepare(config: Any, overrides: list[str] | None) -> tuple[RunConfig, Prepared, Times]:
+def _prepare(
+    config: Path, overrides: list[str] | None, prices: Path | None, profile: str | None, *, online: bool
+) -> tuple[RunConfig, Plan, Prepared, Times]:
     from pipelines.compile import compile_line
     from pipelines.drift import read_times
+    from pipelines.submission_rules import Asked
     from pipelines.submit import prepare
 
     resolved = load(config, overrides)
-    prepared = prepare(resolved, compile_line(resolved))
-    return resolved, prepared, read_times(resolved.schedule)
-
-
-def _require_online(config: RunConfig) -> None:
-    from pipelines.plan import require_online
-
-    require_online(config, lambda text: print(text, file=sys.stderr, flush=True))
+    plan = plan_of(resolved, prices, profile, Asked(scheduled=True), online=online)
+    for text in plan.warnings:
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+    return resolved, plan, prepare(resolved, compile_line(resolved, plan)), read_times(resolved.schedule)
 
 
 def _schedules(config: RunConfig) -> Schedules:

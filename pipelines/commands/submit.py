@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides
+from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri, RunId, Template, plan_of
 from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the request and its cost as JSON; ask nobody.")]
 Caching = Annotated[
     bool | None,
     typer.Option(
@@ -33,44 +34,46 @@ def register(app: typer.Typer) -> None:
     def submit(
         config: ConfigPath,
         overrides: Overrides = None,
-        run_id: Annotated[
-            str, typer.Option(metavar="ID", help="Id of the run; the same id twice is the same run [default: made].")
-        ] = "",
+        run_id: RunId = "",
         wait: Annotated[
             bool, typer.Option("--wait", help="Follow the run to its end, and climb resources.ladder where it must.")
         ] = False,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the request as JSON; ask nobody.")] = False,
-        template: Annotated[
-            str, typer.Option(metavar="URI", help="A compiled pipeline instead: file, gs:// or Artifact Registry.")
-        ] = "",
+        dry_run: DryRun = False,
+        template: Template = "",
         tag: Annotated[
             list[str] | None, typer.Option(metavar="TAG", help="Tag of the version in vertex.registry; repeatable.")
         ] = None,
         caching: Caching = None,
+        prices: Prices = None,
+        profile: ProfileUri = None,
         debug: Debug = False,
     ) -> None:
         """Run the line on Vertex AI Pipelines."""
         code = 0
         with reported(debug):
-            from contracts.errors import ConfigError
             from pipelines.compile import compile_line
-            from pipelines.plan import require_online
+            from pipelines.plan_table import cost_values, describe_cost
+            from pipelines.submission_rules import Asked
             from pipelines.submit import prepare
+            from pipelines.warn import OFFLINE
 
             resolved = load(config, overrides)
-            if tag and not resolved.vertex.registry:
-                raise ConfigError(
-                    f"--tag {tag[0]} without a repository", allowed="vertex.registry set", todo="set vertex.registry"
-                )
-            if tag and template:
-                raise ConfigError(
-                    "--tag beside --template", allowed="one of them", todo="tag a template when it is uploaded"
-                )
-            prepared = prepare(resolved, compile_line(resolved), run_id=run_id, template=template, caching=caching)
+            asked = Asked(run_id=run_id, template=template, tags=tuple(tag or ()))
+            plan = plan_of(resolved, prices, profile, asked, online=not dry_run)
+            prepared = prepare(
+                resolved,
+                compile_line(resolved, plan),
+                run_id=run_id,
+                template=template,
+                template_spec=plan.template,
+                caching=caching,
+            )
+            for line in (*(f"warning: {text}" for text in plan.warnings if text != OFFLINE), *describe_cost(plan)):
+                _say(line)
             if dry_run:
-                print(json.dumps(prepared.submission(prepared.run_id).to_json(), indent=1, sort_keys=True))
+                printed = {**prepared.submission(prepared.run_id).to_json(), "estimate": cost_values(plan)}
+                print(json.dumps(printed, indent=1, sort_keys=True))
                 return
-            require_online(resolved, _say)
             code = _submit(prepared, tags=tag or [], wait=wait, upload=bool(resolved.vertex.registry) and not template)
         raise typer.Exit(code)
 

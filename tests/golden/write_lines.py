@@ -6,6 +6,7 @@ from typing import Any
 
 from contracts.resolve import load_config
 from pipelines.compile import compile_line
+from pipelines.plan import outline
 
 CONFIGS = ("digits-vertex", "photos-a100-spot", "photos-h100-flex")
 GOLDEN = Path(__file__).parent
@@ -18,7 +19,8 @@ def golden_path(name: str) -> Path:
 
 def compiled(name: str) -> dict[str, Any]:
     """Return what a configuration compiles to: the pipeline and its parameters."""
-    line = compile_line(load_config(ROOT / "configs" / f"{name}.yaml"))
+    config = load_config(ROOT / "configs" / f"{name}.yaml")
+    line = compile_line(config, outline(config))
     return {"parameters": line.parameters, "spec": line.spec}
 
 

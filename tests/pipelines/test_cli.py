@@ -141,4 +141,5 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     config = Path(__file__).parents[2] / "configs" / "digits-vertex.yaml"
     command = f"'{sys.executable}' -m pipelines.cli submit '{config}' --dry-run | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
+    assert (done.returncode, done.stdout) == (0, "{\n"), done.stderr
+    assert "price: " in done.stderr and "error" not in done.stderr.lower()

@@ -23,7 +23,9 @@ from pipelines.cli import app
 from pipelines.compare import compare
 from pipelines.estimate import Profile, estimate_time, find_profile, read_profile
 from pipelines.measured import find_measurements, parse_machines, parse_numbers
-from pipelines.plan import make_plan, require_plan
+from pipelines.plan import outline
+from pipelines.plan_inputs import PlanInputs
+from tests.pipelines.compiled import require_plan
 from tests.pipelines.test_plan import VALID, config
 
 SAMPLES, RATE = 36_000, 100.0
@@ -59,7 +61,7 @@ def profile(gpus: str = "NVIDIA L4", samples: int | None = SAMPLES, **changes: A
 
 
 def test_time_is_samples_over_speed() -> None:
-    plan = require_plan(config("train.epochs=10"), profile=profile())
+    plan = require_plan(config("train.epochs=10"), PlanInputs(profile=profile()))
     assert plan.time is not None
     # 36,000 samples x 10 epochs / (100 samples/s x 2 machines of one GPU).
     assert plan.time.hours == pytest.approx(0.5)
@@ -74,16 +76,16 @@ def test_time_is_samples_over_speed() -> None:
 
 def test_max_steps_cut_the_time() -> None:
     cut = config("train.epochs=10", "train.max_steps=9")
-    plan = require_plan(cut, profile=profile())
+    plan = require_plan(cut, PlanInputs(profile=profile()))
     assert plan.time is not None
     assert plan.time.hours == pytest.approx(9 * cut.train.global_batch_size / 200 / 3600)
 
 
 def test_a_cap_below_the_cost_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"training takes 5\.0 h .*max_cost_usd = 8") as caught:
-        require_plan(config("train.epochs=100", "resources.max_cost_usd=8"), profile=profile())
+        require_plan(config("train.epochs=100", "resources.max_cost_usd=8"), PlanInputs(profile=profile()))
     assert "raise resources.max_cost_usd" in caught.value.todo
-    assert make_plan(config("train.epochs=100", "resources.max_cost_usd=12"), profile=profile()).ok
+    assert outline(config("train.epochs=100", "resources.max_cost_usd=12"), PlanInputs(profile=profile())).ok
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_a_cap_below_the_cost_is_refused() -> None:
     ],
 )
 def test_what_does_not_fit_leaves_the_time_unknown(given: Profile | None, said: str) -> None:
-    plan = make_plan(config(), profile=given)
+    plan = outline(config(), PlanInputs(profile=given))
     assert plan.time is None
     assert said in plan.time_unknown
     assert plan.ok
@@ -176,6 +178,10 @@ def test_finished_trainings_are_measurements(tmp_path: Path) -> None:
     assert two.efficiency == pytest.approx(130 / 160)
     assert two.efficiency_from == two.speed_from == "measured"
     assert four.efficiency_from == "assumed"
+    # A plan goes by what was measured before it goes by a profile.
+    plan = outline(config("train.epochs=10"), PlanInputs(profile=profile(), measurements=tuple(measurements)))
+    assert plan.time is not None and plan.time.source.startswith("run 20261121-1: 130.0 samples/s")
+    assert plan.time.hours == pytest.approx(10 * SAMPLES / 130 / 3600)
 
 
 def test_the_line_s_report_is_found(tmp_path: Path) -> None:
@@ -190,7 +196,7 @@ def test_the_line_s_report_is_found(tmp_path: Path) -> None:
     assert found is not None
     assert found.report == good
     assert found.train_samples is None
-    machine = make_plan(config()).machine
+    machine = outline(config()).machine
     assert machine is not None
     assert estimate_time(config(), machine, 1, found)[0] is None
 
@@ -235,13 +241,13 @@ def test_a_report_without_its_shards_knows_how_many_they_are(tmp_path: Path) -> 
     found = read_profile(folder)
     assert found.train_samples == SAMPLES
     # The epochs are those of the configuration, not those that the profile was taken under.
-    plan = require_plan(config("train.epochs=10"), profile=found)
+    plan = require_plan(config("train.epochs=10"), PlanInputs(profile=found))
     assert plan.time is not None and plan.time.hours == pytest.approx(0.5)
 
 
 def test_a_choice_without_a_rate_gives_no_time() -> None:
     missing = report().points[0].model_copy(update={"samples_per_s": None, "outcome": "hung", "reason": "hung"})
-    plan = make_plan(config(), profile=profile(points=[missing]))
+    plan = outline(config(), PlanInputs(profile=profile(points=[missing])))
     assert plan.time is None and "has no rate for what it chose" in plan.time_unknown
     found = compare(config(), parse_machines("g2-standard-12"), [1], profile=profile(points=[missing]))
     assert found.candidates[0].samples_per_s is None
@@ -250,12 +256,14 @@ def test_a_choice_without_a_rate_gives_no_time() -> None:
 
 def test_a_report_whose_choice_was_not_measured_is_refused() -> None:
     with pytest.raises(DataError, match="is none of its points"):
-        make_plan(config(), profile=profile(points=[]))
+        outline(config(), PlanInputs(profile=profile(points=[])))
 
 
 def test_more_ranks_than_were_measured_are_an_assumption() -> None:
-    plan = make_plan(config("resources.nodes=1"), profile=profile(ranks=4))
+    plan = outline(config("resources.nodes=1"), PlanInputs(profile=profile(ranks=4)))
     assert plan.time is not None
     assert "1 ranks of a machine are each as fast as the 4 that were measured" in plan.time.assumptions
     assert not any("between machines" in text for text in plan.time.assumptions)
-    assert any("between machines" in text for text in require_plan(config(), profile=profile()).time.assumptions)  # type: ignore[union-attr]
+    assert any(
+        "between machines" in text for text in require_plan(config(), PlanInputs(profile=profile())).time.assumptions
+    )  # type: ignore[union-attr]

@@ -18,8 +18,9 @@ from contracts.canonical import canonical_hash
 from contracts.config import STAGES
 from contracts.errors import ConfigError
 from contracts.resolve import load_config
-from pipelines.compile import compile_line, write_spec
+from pipelines.compile import write_spec
 from tests.golden.write_lines import CONFIGS, ROOT, compiled, golden_path
+from tests.pipelines.compiled import compile_config
 from tests.pipelines.test_training import EDGES, stage_edges
 
 JOB = "custom-training-job"
@@ -118,7 +119,7 @@ def test_training_feeds_the_tensorboard_that_is_configured() -> None:
         "a@acme-vision.iam.gserviceaccount.com",
     )
     given = (f"vertex.tensorboard={board}", f"vertex.service_account={account}")
-    tasks = all_tasks(compile_line(load("digits-vertex", *given)).spec)
+    tasks = all_tasks(compile_config(load("digits-vertex", *given)).spec)
     for path, task in tasks.items():
         if not path.endswith(JOB):
             continue
@@ -170,7 +171,7 @@ def test_pools_are_one_machine_and_the_rest() -> None:
 
 def test_a_rung_of_the_ladder_changes_parameters_alone() -> None:
     first = load("photos-a100-spot")
-    line = compile_line(first)
+    line = compile_config(first)
     from pipelines.compile import rung_parameters
     from pipelines.plan import find_rungs
 
@@ -188,7 +189,7 @@ def test_a_rung_of_the_ladder_changes_parameters_alone() -> None:
 def test_a_stage_is_given_its_own_sections_by_uri_and_hash() -> None:
     import hashlib
 
-    line = compile_line(load())
+    line = compile_config(load())
     for stage in STAGES:
         uri, _, sha256 = line.parameters[f"{stage}_config"].partition("@sha256:")
         content = line.documents[uri]
@@ -200,21 +201,21 @@ def test_a_stage_is_given_its_own_sections_by_uri_and_hash() -> None:
 
 
 def test_what_does_not_change_the_pipeline_does_not_change_its_hash() -> None:
-    first = compile_line(load()).spec
-    again = compile_line(load("digits-vertex", "run.name=digits")).spec
-    other = compile_line(load("digits-vertex", "resources.machine.boot_disk_gb=120")).spec
+    first = compile_config(load()).spec
+    again = compile_config(load("digits-vertex", "run.name=digits")).spec
+    other = compile_config(load("digits-vertex", "resources.machine.boot_disk_gb=120")).spec
     assert canonical_hash(first) == canonical_hash(again) != canonical_hash(other)
 
 
 def test_a_value_with_quotes_and_lines_is_kept() -> None:
     text = 'say "hi"\nand \\ go'
     config = load("digits-vertex", f"resources.env={json.dumps({'GREETING': text})}")
-    (env,) = worker_pools(compile_line(config).spec, "train")[0]["container_spec"]["env"]
+    (env,) = worker_pools(compile_config(config).spec, "train")[0]["container_spec"]["env"]
     assert env == {"name": "GREETING", "value": text}
 
 
 def test_the_model_is_not_uploaded_where_nobody_wants_it() -> None:
-    spec = compile_line(load("digits-vertex", "vertex.model.upload=false")).spec
+    spec = compile_config(load("digits-vertex", "vertex.model.upload=false")).spec
     assert "register" not in spec["root"]["dag"]["tasks"]
     assert "model-upload" not in json.dumps(spec)
 
@@ -231,11 +232,11 @@ def test_the_model_is_not_uploaded_where_nobody_wants_it() -> None:
 )
 def test_what_cannot_run_is_refused(override: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words.replace(".", r"\.")):
-        compile_line(load("digits-vertex", override))
+        compile_config(load("digits-vertex", override))
 
 
 def test_the_file_is_what_was_asked_for(tmp_path: Path) -> None:
-    spec = compile_line(load()).spec
+    spec = compile_config(load()).spec
     for name, read in (("a.yaml", yaml.safe_load), ("deep/b.json", json.loads)):
         write_spec(spec, tmp_path / name)
         assert canonical_hash(read((tmp_path / name).read_text())) == canonical_hash(spec)

@@ -11,8 +11,9 @@ import pytest
 
 from contracts.pinned import unpin
 from contracts.resolve import parse_config
-from pipelines.compile import CompiledLine, compile_line
+from pipelines.compile import CompiledLine
 from tests.conftest import OWN_CODE, small_config
+from tests.pipelines.compiled import compile_config
 from tests.pipelines.conftest import Shardline
 from tests.pipelines.test_plan import VALID
 
@@ -130,7 +131,7 @@ def test_code_that_is_missing_or_shadowed_ends_with_2(
 
 def planned(code: Path, **sections: Any) -> CompiledLine:
     values = small_config(**VALID) | {"code": {"path": str(code)}, **sections}
-    return compile_line(parse_config(values, where="test"))
+    return compile_config(parse_config(values, where="test"))
 
 
 def test_code_travels_in_the_bucket_named_by_its_content(tmp_path: Path) -> None:

@@ -7,9 +7,12 @@ import pytest
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
+from contracts.machines import read_price_file
 from contracts.resolve import apply_override, parse_config
-from pipelines.plan import find_rungs, make_plan, require_plan
-from pipelines.preflight import RULES, find_problems
+from pipelines.plan import outline
+from pipelines.plan_inputs import PlanInputs
+from pipelines.preflight import RULES, find_problems, find_rungs
+from tests.pipelines.compiled import require_plan
 
 DIGEST = "@sha256:" + "0123456789abcdef" * 4
 VALID: dict[str, Any] = {
@@ -116,6 +119,14 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (("vertex.model.aliases=[best, best]",), "each alias once"),
     (("vertex.model.aliases=[default]",), "moves the alias default"),
     (("vertex.images.trainer=us-docker.pkg.dev/p/r/trainer:latest",), "is not pinned by its digest"),
+    (
+        ("resources.machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_V100}",),
+        "compute capability sm70",
+    ),
+    (("resources.serving_machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_P4}",), "built on CUDA 13"),
+    (("resources.machine.boot_disk_type=pd-standard",), "pd-standard of g2-standard-12"),
+    (("resources.machine={type: a3-highgpu-8g, boot_disk_type: pd-standard}",), "pd-standard of a3-highgpu-8g"),
+    (("code.path=/nonexistent", "model.architecture='net:build'"), "code.path"),
     (("vertex.images.export=''",), "vertex.images.export is not set"),
     (("vertex.images.serving=''",), "vertex.model.upload without vertex.images.serving"),
     (("vertex.images.serving=nvcr.io/nvidia/tritonserver:26.08-py3",), "*.pkg.dev"),
@@ -183,7 +194,7 @@ def test_every_rule_has_a_configuration_that_breaks_it(rule: Callable[[RunConfig
 
 
 def test_an_error_says_how_many_more_there_are() -> None:
-    with pytest.raises(ConfigError, match="2 more after this one"):
+    with pytest.raises(ConfigError, match=r"also: .*nobody\n  also: .*Runs"):
         require_plan(config("vertex.project=''", "vertex.experiment=My Runs", "vertex.mail=[nobody]"))
 
 
@@ -255,7 +266,7 @@ def test_a_cap_needs_a_price() -> None:
     unknown = config(f"resources.machine={{type: a4-highgpu-8g, {disk}}}", "resources.max_cost_usd=100")
     with pytest.raises(ConfigError, match="price of the machines is unknown"):
         require_plan(unknown)
-    plan = make_plan(config(f"resources.machine={{type: a4-highgpu-8g, {disk}}}"))
+    plan = outline(config(f"resources.machine={{type: a4-highgpu-8g, {disk}}}"))
     assert plan.ok
     assert plan.price_usd_per_h is None
     assert "unknown" in plan.price_source
@@ -266,7 +277,7 @@ def test_own_prices(tmp_path: Path) -> None:
     path.write_text(
         "source: our contract\ndate: 2026-11-01\nprices: [{machine: g2-standard-12, on_demand: 2, spot: 1}]\n"
     )
-    plan = require_plan(config(), prices=path)
+    plan = require_plan(config(), PlanInputs(book=read_price_file(path)))
     assert plan.price_usd_per_h == 4
     assert plan.price_source == "our contract (2026-11-01)"
 
@@ -279,6 +290,9 @@ def test_no_serving_image_is_needed_where_nothing_is_uploaded() -> None:
 
 def test_what_does_nothing_or_leaves_no_record_is_warned_of() -> None:
     def said(*overrides: str) -> str:
-        return "\n".join(make_plan(config(*overrides)).warnings)
+        return "\n".join(outline(config(*overrides)).warnings)
 
+    a3 = "resources.machine={type: a3-megagpu-8g}"
+    assert "nccl-env-profile.sh" in said(a3) and "over plain TCP" not in said(a3, "resources.nodes=1")
+    assert "over plain TCP" not in said()
     assert "failure_policy=fast" in said("vertex.failure_policy=fast") and "failure_policy" not in said()

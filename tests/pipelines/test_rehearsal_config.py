@@ -7,9 +7,9 @@ import pytest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.resolve import load_config
-from pipelines.compile import compile_line
 from pipelines.rehearsal_config import prepare
 from pipelines.rehearsal_options import parse_preempt, read_rules
+from tests.pipelines.compiled import compile_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +43,7 @@ def test_a_laptops_configuration_gets_stand_ins_that_are_named(tmp_path: Path) -
         "sharding.source",
     }
     # What is filled in is enough to compile.
-    assert compile_line(prepared.config).spec["pipelineInfo"]["name"] == "shardline"
+    assert compile_config(prepared.config).spec["pipelineInfo"]["name"] == "shardline"
 
 
 @pytest.mark.parametrize("source", ["gs://bucket/raw", ""])

@@ -145,7 +145,12 @@ def test_a_configuration_for_gpus_goes_through_the_launcher(tmp_path: Path, pict
         tmp_path,
         sharding={"source": str(pictures)},
         resources={
-            "machine": {"type": "g2-standard-12", "boot_disk_gb": 150, "boot_disk_type": "pd-standard"},
+            "machine": {
+                "type": "n1-standard-8",
+                "accelerator_type": "NVIDIA_TESLA_T4",
+                "boot_disk_gb": 150,
+                "boot_disk_type": "pd-standard",
+            },
             "strategy": "STANDARD",
             "env": {"GREETING": text},
         },

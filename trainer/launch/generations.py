@@ -130,7 +130,9 @@ def run_generation(
         interface: Network interface to the other machines.
     """
     assignment = launcher.assignment.model_copy(update={"generation": generation, "attempt": attempt})
-    ranks = LocalRanks(assignment, launcher.nodes, launcher.resources.setup_timeout_s, interface)
+    ranks = LocalRanks(
+        assignment, launcher.nodes, launcher.resources.setup_timeout_s, interface, launcher.resources.nccl
+    )
     stop_limit_s = launcher.resources.stop_budget_s + STOP_SLACK_S
     deadline: float | None = None
     told = killed = False

@@ -19,6 +19,7 @@ from contracts.canonical import canonical_hash
 from contracts.config import RunConfig
 from pipelines.cli import app
 from pipelines.compile import CompiledLine, compile_line
+from pipelines.plan import Plan
 from pipelines.run_name import RunName
 from pipelines.submit import to_dict
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, STOCKOUT, Cloud
@@ -55,10 +56,10 @@ def config(tmp_path: Path) -> str:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks follow each other at once, and a configuration is compiled once: the commands here compile it for ever."""
 
-    def compile_once(config: RunConfig) -> CompiledLine:
-        key = config.model_dump_json()
+    def compile_once(config: RunConfig, plan: Plan) -> CompiledLine:
+        key = config.model_dump_json() + str(plan.price_usd_per_h)
         if key not in COMPILED:
-            COMPILED[key] = compile_line(config)
+            COMPILED[key] = compile_line(config, plan)
         return COMPILED[key]
 
     monkeypatch.setattr(pipelines.compile, "compile_line", compile_once)

@@ -9,6 +9,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError, TryAgain
 from pipelines.drift import find_drift, read_times
 from pipelines.schedule import Schedules, describe, id_of
+from pipelines.submission_rules import Asked, find_asked_problems
 from pipelines.submit import Prepared, prepare, to_dict
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud, MakeConfig, compiled_line
 
@@ -120,8 +121,9 @@ def test_a_cron_that_the_service_refuses_is_a_users_error(make: Any) -> None:
 
 
 def test_a_line_without_a_cron_is_not_scheduled(make: Any) -> None:
-    with pytest.raises(ConfigError, match=r"schedule\.cron is not set"):
-        make("never", cron="")
+    config = RunConfig.model_validate({"run": {"name": "never"}})
+    (problem,) = find_asked_problems(config, Asked(scheduled=True))
+    assert problem.given == "schedule.cron is not set"
 
 
 def test_the_runs_that_it_started_are_shown(make: Any, cloud: Cloud) -> None:

@@ -149,24 +149,17 @@ def test_a_template_file_is_sent_instead(
     storage.publish("gs://bucket-1/templates/line.json", json.dumps(template).encode())
     for uri in (str(path), "gs://bucket-1/templates/line.json"):
         config = make_config()
-        prepared = prepare(config, compiled_line(config, tiny_spec), template=uri)
+        prepared = prepare(config, compiled_line(config, tiny_spec), template=uri, template_spec=read_template(uri))
         submit(prepared, prepared.submission(prepared.run_id))
         job = to_dict(received(cloud, prepared))
         assert canonical_hash(job["pipelineSpec"]) == canonical_hash(template)
 
 
-def test_a_template_that_is_none(make_config: MakeConfig, tiny_spec: dict[str, Any], tmp_path: Path) -> None:
-    config = make_config()
-    compiled = compiled_line(config, tiny_spec)
+def test_a_template_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text("a: 1")
     for uri, message in ((tmp_path / "gone.yaml", "is not there"), (tmp_path / "other.yaml", "no compiled pipeline")):
         with pytest.raises(ConfigError, match=message):
-            prepare(config, compiled, template=str(uri))
-    tiny_spec = json.loads(json.dumps(tiny_spec))
-    del tiny_spec["root"]["inputDefinitions"]["parameters"]["strategy"]
-    (tmp_path / "older.yaml").write_text(json.dumps(tiny_spec))
-    with pytest.raises(ConfigError, match="no parameter strategy"):
-        prepare(config, compiled, template=str(tmp_path / "older.yaml")).submission("x")
+            read_template(str(uri))
 
 
 def test_a_spec_is_uploaded_once_and_submitted_by_its_version(
@@ -184,7 +177,9 @@ def test_a_spec_is_uploaded_once_and_submitted_by_its_version(
     assert canonical_hash(job["pipelineSpec"]) == submission.spec_hash
     for tag in ("release", "stable"):
         assert canonical_hash(read_template(f"{registry}/tiny/{tag}")) == submission.spec_hash
-    released = prepare(config, compiled_line(config, tiny_spec), template=f"{registry}/tiny/release")
+    released = prepare(
+        config, compiled_line(config, tiny_spec), template=f"{registry}/tiny/release", template_spec=tiny_spec
+    )
     assert released.template == f"{registry}/tiny/release"
     submit(released, released.submission(released.run_id))
     # A tag moves to the version that was uploaded last under it.
@@ -204,11 +199,10 @@ def test_a_repository_or_template_that_is_not_there(make_config: MakeConfig, tin
         upload_spec(prepare(config, compiled_line(config, tiny_spec)), ["A"])
 
 
-def test_a_tag_that_nobody_gave(cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]) -> None:
-    config = make_config()
+def test_a_tag_that_nobody_gave(cloud: Cloud) -> None:
     uri = f"https://{REGION}-kfp.pkg.dev/{PROJECT}/pipelines/tiny/nobody"
     with pytest.raises(ConfigError, match="not found"):
-        prepare(config, compiled_line(config, tiny_spec), template=uri)
+        read_template(uri)
 
 
 def test_what_the_sdk_goes_on_without_is_one_line(

@@ -1,0 +1,14 @@
+"""A configuration, planned by the rules alone and compiled."""
+
+from contracts.config import RunConfig
+from pipelines.compile import CompiledLine, compile_line
+from pipelines.plan import Plan, outline
+from pipelines.plan_inputs import PlanInputs
+
+
+def compile_config(config: RunConfig) -> CompiledLine:
+    return compile_line(config, outline(config))
+
+
+def require_plan(config: RunConfig, inputs: PlanInputs | None = None) -> Plan:
+    return outline(config, inputs).require()
