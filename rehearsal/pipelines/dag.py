@@ -35,7 +35,7 @@ MAX_CONTAINERS = 16
 _COMPLETED = "ALL_UPSTREAM_TASKS_COMPLETED"
 _GOOD = frozenset({"SUCCEEDED", "SKIPPED"})
 # What a specification or a value can cause that nobody foresaw ends its task, never the walk.
-_TASK_ERRORS = (TaskFailed, ShardlineError, ValueError, KeyError, TypeError, IndexError, AttributeError, OSError)
+_TASK_ERRORS = (TaskFailed, ShardlineError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OSError)
 _EXIT_HANDLER = re.compile(r"exit-handler-\d+")
 
 

@@ -8,24 +8,39 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 # Up to what ends a command of a shell; a quoted word may hold the same characters.
-_INSTALL = re.compile(r"""(?:python3? -m )?pip3? install((?:[ \t]+(?:'[^']*'|"[^"]*"|[^\s'"&|;]+))+)""")
+_INSTALL = re.compile(r"""(?:python3? -m )?pip3? install((?:(?:[ \t]|\\\n)+(?:'[^']*'|"[^"]*"|[^\s'"&|;\\]+))+)""")
 _ENSURE = re.compile(r"python3? -m ensurepip(?: --user)?|apt-get install python3-pip")
+# What follows is a script, not the text of a program that speaks of pip.
+_SCRIPT_FLAG = re.compile(r"-[a-z]*c")
 _WITH_VALUE = ("--index-url", "--extra-index-url", "--trusted-host", "--find-links", "-i", "-f", "-t", "--target")
 
 
-def skip_installs(words: Iterable[str]) -> list[str]:
+def skip_installs(words: Sequence[str]) -> list[str]:
     """Return a command in which a line that installs packages does nothing."""
-    return [_ENSURE.sub("true", _INSTALL.sub("true", word)) for word in words]
+    if _INSTALL.fullmatch(shlex.join(words)):
+        return ["true"]
+    scripts = set(_scripts(words))
+    return [
+        _ENSURE.sub("true", _INSTALL.sub("true", word)) if index in scripts else word
+        for index, word in enumerate(words)
+    ]
 
 
-def find_absent(words: Iterable[str]) -> list[str]:
+def find_absent(words: Sequence[str]) -> list[str]:
     """Return the packages that a command installs and that are not installed here, as it names them."""
-    return [text for word in words for match in _INSTALL.finditer(word) for text in _absent(match.group(1))]
+    texts = [shlex.join(words)] if _INSTALL.fullmatch(shlex.join(words)) else [words[i] for i in _scripts(words)]
+    return [package for text in texts for match in _INSTALL.finditer(text) for package in _absent(match.group(1))]
+
+
+def _scripts(words: Sequence[str]) -> list[int]:
+    """Return where a command has a shell's script: after `sh -c`, and again after a shell within it."""
+    places = range(2, len(words))
+    return [i for i in places if words[i - 2].endswith("sh") and _SCRIPT_FLAG.fullmatch(words[i - 1])]
 
 
 def _absent(arguments: str) -> Iterator[str]:

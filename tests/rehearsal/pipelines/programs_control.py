@@ -193,3 +193,21 @@ def unwritten():
 def two():
     say(text="a")
     say(text="b")
+
+
+@dsl.pipeline(name="in-threes")
+def in_threes(items: list):
+    with dsl.ParallelFor(items, parallelism=3) as item:
+        say(text=item)
+
+
+@dsl.pipeline(name="patient")
+def patient():
+    say().set_retry(9, backoff_duration="10s", backoff_factor=2, backoff_max_duration="100s")
+
+
+@dsl.pipeline(name="exit-after-retries")
+def exit_after_retries():
+    with dsl.ExitHandler(final()):
+        first = say().set_retry(1, backoff_duration="3600s")
+        say().after(first)

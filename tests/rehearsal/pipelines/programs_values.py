@@ -5,7 +5,7 @@ from typing import List, Optional
 
 from kfp import dsl
 
-from tests.rehearsal.execution.graphs import IMAGE, SAY, WRITE, make_text, read_text, say, write
+from tests.rehearsal.execution.graphs import IMAGE, SAY, WRITE, fail, make_text, read_text, say, write
 
 KFP = {"base_image": "python:3.11", "install_kfp_package": False}
 
@@ -181,3 +181,9 @@ def of_an_image_alone():
 @dsl.pipeline(name="entrypoint")
 def entrypoint():
     of_an_image_alone()
+
+
+@dsl.pipeline(name="uncached")
+def uncached():
+    say(text="x").set_caching_options(False)
+    fail(code=1)

@@ -1,6 +1,7 @@
 """What the local Vertex refuses, with the field that is wrong, however it was sent."""
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from google.cloud import aiplatform_v1 as gapic
 from rehearsal.resources.quotas import Quotas
 from rehearsal.vertex.machines import KINDS, find_fault
 
-from .conftest import JOB, NUMBER, PARENT, PROJECT, SPEC, Cloud, pipeline_job, rest
+from .conftest import IMAGE, JOB, NUMBER, PARENT, PROJECT, SPEC, Cloud, pipeline_job, rest
 
 POOL = JOB["job_spec"]["worker_pool_specs"][0]
 L4 = {"machine_type": "g2-standard-8", "accelerator_type": "NVIDIA_L4", "accelerator_count": 1}
@@ -132,6 +133,10 @@ def parameters(**values: Any) -> dict[str, Any]:
     return {"gcs_output_directory": "gs://bucket/root", "parameter_values": values}
 
 
+def command(*words: str, image: str = IMAGE) -> dict[str, Any]:
+    return {"deploymentSpec": {"executors": {"exec-say": {"container": {"image": image, "command": list(words)}}}}}
+
+
 _EXECUTOR = {"container": {"image": "i", "comand": ["true"]}}
 
 
@@ -178,6 +183,24 @@ def test_pipeline_jobs_that_are_none(cloud_of_module: Cloud, changes: dict[str, 
     with pytest.raises(exceptions.BadRequest) as caught:
         client.create_pipeline_job(parent=PARENT, pipeline_job=pipeline_job(**changes), pipeline_job_id="run")
     assert fields(caught.value) == [field], caught.value
+    assert cloud_of_module.pipelines.started == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        # The second document of a compiled file, and what only Kubernetes has.
+        ({"platforms": {"kubernetes": {"deploymentSpec": {}}}}, "a document for Kubernetes"),
+        (command("ls", "{{$.workspace_path}}"), "a workspace"),
+        (command("sh", "-c", "python3 -m pip install 'no-such-package==1' && true"), "no-such-package==1"),
+        (command(image="oci://registry/image"), "image oci://registry/image"),
+        (command(), f"the own command of image {IMAGE}"),
+    ],
+)
+def test_pipeline_jobs_that_are_not_played(cloud_of_module: Cloud, changes: dict[str, Any], named: str) -> None:
+    client = rest(cloud_of_module, gapic.PipelineServiceClient)
+    with pytest.raises(exceptions.MethodNotImplemented, match=re.escape(named)):
+        client.create_pipeline_job(parent=PARENT, pipeline_job=pipeline_job(pipeline_spec=spec(**changes)))
     assert cloud_of_module.pipelines.started == []
 
 
