@@ -22,7 +22,7 @@ from contracts import PACKAGES, storage
 from contracts.config import RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ConfigError, ShardlineError, TryAgain
 from pipelines.diagnosis import Said, diagnose
-from pipelines.images import ROLES, ImageRecord, hash_requirements, is_pinned, requirements_of
+from pipelines.images import ROLES, ImageRecord, hash_requirements, is_pinned, record_path, requirements_of
 
 REPOSITORY = re.compile(r"[a-z0-9.-]+\.[a-z]+(?::\d+)?(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)+")
 # No build or push is meant to take longer; cloudbuild.yaml bounds the one in the cloud by itself.
@@ -74,7 +74,7 @@ def build_images(config: RunConfig, *, tool: str | None, tensorrt: str, say: Say
         commit=commit,
         requirements_sha256=hash_requirements(requirements),
     )
-    storage.replace(storage.normalise(config.vertex.images.file), (record.model_dump_json(indent=1) + "\n").encode())
+    storage.replace(storage.normalise(record_path(config)), (record.model_dump_json(indent=1) + "\n").encode())
     return record
 
 

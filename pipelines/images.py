@@ -22,6 +22,9 @@ ROLES = ("pipeline", "trainer", "export")
 OWN_CODE_ROLES = ("trainer", "export")
 """Those in which own code is imported, and in which code.requirements are installed."""
 
+FORMER_NAME = "images.json"
+"""The record of release 0.1.0, which all projects of a folder shared."""
+
 STAGE_ROLES = {"shard": "pipeline", "profile": "trainer", "train": "trainer", "export": "export"}
 """The image that each stage runs in."""
 
@@ -32,7 +35,7 @@ PINNED = re.compile(
 
 
 class ImageRecord(BaseModel):
-    """What a build left: images.json."""
+    """What a build left: images-PROJECT.json."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -70,6 +73,26 @@ def read_record(path: Path) -> ImageRecord | None:
         raise _damaged(path, str(error.errors(include_url=False)[0]["msg"])) from None
 
 
+def record_path(config: RunConfig) -> Path:
+    """Return where the record of a configuration's images is: each project of a folder has one of its own."""
+    if config.vertex.images.file:
+        return Path(config.vertex.images.file)
+    return Path(f"images-{config.vertex.project}.json" if config.vertex.project else FORMER_NAME)
+
+
+def uses_former_record(config: RunConfig) -> bool:
+    """Whether images.json stands for the record, as in release 0.1.0: of images in this project, and no other is there.
+
+    Raises:
+        ConfigError: It is damaged.
+    """
+    if config.vertex.images.file or record_path(config).exists():
+        return False
+    former = read_record(Path(FORMER_NAME))
+    # HOST/PROJECT/REPOSITORY/...
+    return former is not None and former.pipeline.split("/")[1:2] == [config.vertex.project]
+
+
 def find_image(config: RunConfig, role: str) -> str:
     """Return the pinned reference of a role's image: the configuration's, else the record's.
 
@@ -81,16 +104,17 @@ def find_image(config: RunConfig, role: str) -> str:
     if given := getattr(section, role):
         reference, where = given, f"vertex.images.{role}"
     else:
-        record = read_record(Path(section.file))
+        path = Path(FORMER_NAME) if uses_former_record(config) else record_path(config)
+        record = read_record(path)
         if record is None:
             raise ConfigError(
-                f"vertex.images.{role} is not set, and there is no {section.file}",
+                f"vertex.images.{role} is not set, and there is no {path}",
                 allowed="HOST/PATH@sha256:HEX, or the record of `shardline images build`",
                 todo="run `shardline images build CONFIG`, or set vertex.images",
             )
-        reference, where = getattr(record, role), f"{section.file}: {role}"
+        reference, where = getattr(record, role), f"{path}: {role}"
         if role in OWN_CODE_ROLES:
-            _require_requirements(config, record)
+            _require_requirements(config, record, path)
     if not is_pinned(reference):
         raise ConfigError(
             f"{where} = {reference} is not pinned by its digest",
@@ -116,7 +140,7 @@ def hash_requirements(content: bytes | None) -> str:
     return "" if content is None else hashlib.sha256(content).hexdigest()
 
 
-def _require_requirements(config: RunConfig, record: ImageRecord) -> None:
+def _require_requirements(config: RunConfig, record: ImageRecord, path: Path) -> None:
     if not config.code.requirements:
         return
     wanted = hash_requirements(requirements_of(config))
@@ -124,7 +148,7 @@ def _require_requirements(config: RunConfig, record: ImageRecord) -> None:
         built = f"of sha256 {record.requirements_sha256}" if record.requirements_sha256 else "without any"
         raise ConfigError(
             f"code.requirements {config.code.requirements} has sha256 {wanted}, and the images in "
-            f"{config.vertex.images.file} were built {built}",
+            f"{path} were built {built}",
             allowed="images that were built with the requirements of the configuration",
             todo="run `shardline images build CONFIG` again",
         )

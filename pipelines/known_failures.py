@@ -95,7 +95,7 @@ PLACES: tuple[Known, ...] = (
         "concurrent builds",
         r"cloudbuild\.googleapis\.com/concurrent|concurrent builds? (?:quota|limit)",
         "Cloud Build runs as many builds as the project may have at once",
-        "wait until other builds end, or build with `shardline images build --tool docker`",
+        "wait until other builds end, or build with `shardline images build --with docker`",
         EXIT_TRY_AGAIN,
     ),
     _known(
@@ -103,7 +103,7 @@ PLACES: tuple[Known, ...] = (
         r"due to quota restrictions, cannot run builds in this region",
         "Cloud Build runs no builds of this project in this region",
         "build in a region without that restriction (https://docs.cloud.google.com/build/docs/locations), or with "
-        "`shardline images build --tool docker`",
+        "`shardline images build --with docker`",
         EXIT_USER_ERROR,
     ),
     _known(

@@ -14,18 +14,18 @@ from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
 
 
 def make_absolute(config: RunConfig) -> RunConfig:
-    """Return the configuration with the paths of source, root, cache, weights and own code absolute.
+    """Return the configuration with the paths of source, root, weights and own code absolute.
 
-    All are relative to the current folder, and a stage may run in another one.
+    All are relative to the current folder, and a stage may run in another one. `data.cache_dir` is a folder of the
+    machine that trains: it stays as it is.
     """
-    source, root, cache_dir = config.sharding.source, config.run.root, config.data.cache_dir
+    source, root = config.sharding.source, config.run.root
     weights = _find_weights(config.model.weights)
     code = {name: _absolute(value) for name in ("path", "requirements") if (value := getattr(config.code, name))}
     return config.model_copy(
         update={
             "sharding": config.sharding.model_copy(update={"source": _absolute(source) if source else ""}),
             "model": config.model.model_copy(update={"weights": weights}),
-            "data": config.data.model_copy(update={"cache_dir": _absolute(cache_dir) if cache_dir else ""}),
             "code": config.code.model_copy(update=code),
             "run": config.run.model_copy(update={"root": _absolute(root)}),
         }

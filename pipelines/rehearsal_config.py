@@ -16,6 +16,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import find_machine
 from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
+from pipelines.images import record_path, uses_former_record
 from pipelines.preflight import MANIFEST_SUFFIXES
 
 PROJECT, REGION = "rehearsal-project", "us-central1"
@@ -145,8 +146,11 @@ def prepare(config: RunConfig, source: Path | None, weights: Path | None = None)
 def _images(config: RunConfig, stand_ins: list[str]) -> Any:
     images = config.vertex.images
     missing = [role for role in ("pipeline", "trainer", "export") if not getattr(images, role)]
-    if Path(images.file).exists():
+    if record_path(config).exists() or uses_former_record(config):
         missing = []
+        if not config.vertex.project:
+            # The record's name goes by the project, which is filled in.
+            images = images.model_copy(update={"file": str(record_path(config))})
     if config.vertex.model.upload and not images.serving:
         missing.append("serving")
     if not missing:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from contracts.config import ResourcesSection, RunConfig
+from contracts.errors import ConfigError
 from contracts.machines import Machine
+from pipelines.images import FORMER_NAME, record_path, uses_former_record
 from pipelines.preflight import find_rungs
 
 OFFLINE = "whether the bucket is in vertex.region, and what quotas there are, is unknown offline: `plan --online` asks"
@@ -43,6 +46,10 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
             f"resources.max_hours = {resources.max_hours:g} is beyond resources.timeout_hours = "
             f"{resources.timeout_hours:g}: the job is ended before training ends itself"
         )
+    with contextlib.suppress(ConfigError):
+        # A damaged record is a problem that a rule finds.
+        if uses_former_record(config):
+            yield f"images are those of {FORMER_NAME}, the name of release 0.1.0: rename it to {record_path(config)}"
     if vertex.failure_policy == "fast":
         yield (
             "vertex.failure_policy=fast: when a task fails, the run's record (run.json, report.md) is not written, "

@@ -72,7 +72,8 @@ class DataSection(Section):
     """Slots that each loader process prepares ahead; `auto` takes the profile's choice, 4 without one."""
     cache_dir: str = ""
     """Folder on a disk of this machine that keeps what was read from a bucket, from epoch to epoch and run to run; all
-    processes of the machine may share it. Needs cache_bytes. Unset: what is read lies in memory."""
+    processes of the machine may share it. Relative to where the stage runs. Needs cache_bytes. Unset: what is read lies
+    in memory."""
     cache_bytes: Annotated[int, Field(strict=True, ge=0)] = 0
     """Most bytes of shards in `cache_dir` (the index is not counted); 0: no cache on disk."""
     memory_bytes: Annotated[int, Field(strict=True, ge=1024)] = 4 << 30

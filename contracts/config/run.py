@@ -49,8 +49,9 @@ class DataflowSection(Section):
 class ImagesSection(Section):
     """Container images, each pinned by its digest: HOST/PATH@sha256:HEX."""
 
-    file: str = "images.json"
-    """Record that `shardline images build` writes; what is not set here is read from it."""
+    file: str = ""
+    """Record that `shardline images build` writes; what is not set here is read from it. Unset: images-PROJECT.json in
+    the current folder, by `vertex.project`."""
     repository: str = ""
     """Where built images are pushed: REGION-docker.pkg.dev/PROJECT/REPOSITORY."""
     pipeline: str = ""

@@ -14,6 +14,7 @@ from contracts.errors import ConfigError, ShardlineError, TryAgain
 from pipelines import build
 from pipelines.build import find_checkout, find_commit, parse_build
 from pipelines.images import ROLES, find_image, is_pinned, read_record
+from pipelines.plan import outline
 from tests.pipelines.test_plan import DIGEST, VALID, config
 
 REPOSITORY = "us-docker.pkg.dev/my-project/images"
@@ -38,6 +39,23 @@ def test_without_images_there_is_advice(tmp_path: Path) -> None:
         find_image(config(f"vertex.images={{file: '{tmp_path / 'absent.json'}'}}"), "pipeline")
     assert "shardline images build" in caught.value.todo
     assert "set vertex.images" in caught.value.todo
+
+
+def test_each_project_of_a_folder_has_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    unset = "vertex.images={pipeline: ''}"
+    other = ("vertex.project=other-project", unset)
+    record(tmp_path)
+    # That of release 0.1.0, where it is of this project.
+    assert find_image(config(unset), "pipeline") == f"{REPOSITORY}/pipeline{DIGEST}"
+    assert any("rename it to images-my-project.json" in text for text in outline(config(unset)).warnings)
+    with pytest.raises(ConfigError, match=r"there is no images-other-project\.json"):
+        find_image(config(*other), "pipeline")
+    mine, theirs = f"us-docker.pkg.dev/a/b/pipeline{DIGEST}", f"us-docker.pkg.dev/c/d/pipeline{DIGEST}"
+    record(tmp_path, pipeline=mine).rename(tmp_path / "images-my-project.json")
+    record(tmp_path, pipeline=theirs).rename(tmp_path / "images-other-project.json")
+    assert (find_image(config(unset), "pipeline"), find_image(config(*other), "pipeline")) == (mine, theirs)
+    assert not any("rename it" in text for text in outline(config(unset)).warnings)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +160,7 @@ def test_docker_builds_pushes_and_records(images: Images, tmp_path: Path) -> Non
     tools = write_tool(tmp_path / "tools", "docker", DOCKER)
     answer = images("build", "--with", "docker", "--tensorrt", "11.3.0", tools=tools)
     assert answer.returncode == 0, answer.stderr
-    made = read_record(tmp_path / "images.json")
+    made = read_record(tmp_path / "images-my-project.json")
     assert made is not None
     assert made.trainer == f"{REPOSITORY}/trainer@sha256:{'b' * 64}"
     assert json.loads(answer.stdout) == made.model_dump()
@@ -165,7 +183,7 @@ def test_requirements_of_own_code_are_installed_and_recorded(images: Images, tmp
     answer = images("build", needs, "--with", "docker", tools=tools)
     assert answer.returncode == 0, answer.stderr
     assert (tmp_path / "got.txt").read_text() == "timm==1.0.20\n"
-    made = read_record(tmp_path / "images.json")
+    made = read_record(tmp_path / "images-my-project.json")
     assert made is not None
     assert made.requirements_sha256 == hashlib.sha256(b"timm==1.0.20\n").hexdigest()
     assert images("show", needs).returncode == 0
@@ -173,7 +191,7 @@ def test_requirements_of_own_code_are_installed_and_recorded(images: Images, tmp
     (tmp_path / "needs.txt").write_text("timm==1.0.21\n")
     answer = images("show", needs)
     assert answer.returncode == 2 and "run `shardline images build CONFIG` again" in answer.stderr
-    record(tmp_path)
+    record(tmp_path).rename(tmp_path / "images-my-project.json")
     assert "were built without any" in images("show", needs).stderr
     for role in ("trainer", "export"):
         text = (find_checkout() / "docker" / f"{role}.Dockerfile").read_text()
@@ -181,13 +199,13 @@ def test_requirements_of_own_code_are_installed_and_recorded(images: Images, tmp
 
 
 def test_a_build_that_fails_leaves_the_old_record(images: Images, tmp_path: Path) -> None:
-    before = record(tmp_path).read_text()
+    before = record(tmp_path).rename(tmp_path / "images-my-project.json").read_text()
     tools = write_tool(tmp_path / "tools", "docker", "print('no space left', file=sys.stderr)\nsys.exit(1)\n")
     answer = images("build", "--with", "docker", tools=tools)
     assert answer.returncode == 2
     assert "no space left" in answer.stderr
     assert "`docker build --file` ended with exit code 1" in answer.stderr
-    assert (tmp_path / "images.json").read_text() == before
+    assert (tmp_path / "images-my-project.json").read_text() == before
 
 
 def test_without_a_tool_there_is_advice(images: Images) -> None:
@@ -221,7 +239,7 @@ def test_the_real_gcloud_takes_the_command_and_asks_for_an_account(images: Image
     assert answer.returncode == 2
     assert "account" in answer.stderr
     assert "unrecognized arguments" not in answer.stderr
-    assert not (tmp_path / "images.json").exists()
+    assert not (tmp_path / "images-my-project.json").exists()
 
 
 def test_a_tool_that_does_not_end_is_try_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,17 @@ def test_paths_are_relative_to_the_current_folder(tmp_path: Path, monkeypatch: p
     assert stage_root(config, "shard") == (tmp_path / "runs" / "digits" / "shard").as_uri()
 
 
+def test_a_cache_is_of_the_machine_that_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"data": {"cache_dir": "cache", "cache_bytes": 1}, "run": {"root": "gs://b/r"}}
+    made = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        made.append(make_absolute(RunConfig.model_validate(values)))
+    assert made[0] == made[1], "two submitters, one configuration"
+    assert made[0].data.cache_dir == "cache"
+
+
 def test_uris_and_a_source_that_is_not_set_stay() -> None:
     config = make_absolute(make_config("", "gs://bucket/runs"))
     assert (config.sharding.source, config.run.root) == ("", "gs://bucket/runs")
