@@ -59,7 +59,7 @@ def rows(found: Rehearsed) -> Iterator[tuple[str, str]]:
         yield "result", f"{same} parameters as undisturbed: sha256 {found.parameters}"
         if compared.shards is not None:
             yield "result", f"{'the same' if compared.shards else 'NOT the same'} shards as without faults"
-    yield "not proven", "permissions, quotas, images, networks and machines of the real project (docs/vertex.md)"
+    yield "not proven", "permissions, quotas, images, networks and machines of the real project (docs/rehearsal.md)"
 
 
 def to_json(found: Rehearsed) -> str:

@@ -79,10 +79,10 @@ def rehearse(
 
     prepared = prepare(config, source, weights)
     make_plan(prepared.config).require()
-    path, samples = _open_folder(folder, prepared, wanted.samples)
-    cloud = _make_cloud(folder, prepared, wanted)
+    path, samples = open_folder(folder, prepared, wanted.samples)
+    cloud = make_cloud(folder, prepared, wanted)
     began = time.monotonic()
-    with _signals_end(), cloud, _led_to(_environment(cloud, folder)):
+    with signals_end(), cloud, _led_to(_environment(cloud, folder)):
         if wanted.schedule_days:
             found = _rehearse_schedule(cloud, prepared, path, wanted)
         else:
@@ -103,7 +103,7 @@ def check(found: Rehearsed) -> None:
         raise CheckFailed("\n  ".join(["the rehearsal found:", *found.complaints]))
 
 
-def _open_folder(folder: Path, prepared: Prepared, most: int | None) -> tuple[Path, dict[str, str]]:
+def open_folder(folder: Path, prepared: Prepared, most: int | None) -> tuple[Path, dict[str, str]]:
     """Write the configuration and the source; return the configuration's path, and how the source was scaled."""
     from rehearsal.cloud import BUCKETS_FOLDER
 
@@ -121,7 +121,8 @@ def _open_folder(folder: Path, prepared: Prepared, most: int | None) -> tuple[Pa
     return path, {} if copied == there else {"samples": f"{copied} of {there} files"}
 
 
-def _make_cloud(folder: Path, prepared: Prepared, wanted: Wanted) -> LocalCloud:
+def make_cloud(folder: Path, prepared: Prepared, wanted: Wanted) -> LocalCloud:
+    """Return the cloud of a rehearsal, which is not started yet."""
     from pipelines.workers import num_nodes
     from rehearsal.cloud import LocalCloud
     from rehearsal.jobs.market import Market, spread
@@ -181,7 +182,7 @@ def _led_to(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _signals_end() -> Iterator[None]:
+def signals_end() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end this process as Ctrl-C does: everything below it ends, and its folder is removed."""
 
     def end(number: int, _frame: object) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides
+from pipelines.commands.options import Debug, Overrides
 from pipelines.reported import load, reported
 
 
@@ -18,7 +18,9 @@ def register(app: typer.Typer) -> None:
 
 
 def rehearse_config(
-    config: ConfigPath,
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="YAML file; --serve does without.", show_default=False)
+    ] = None,
     overrides: Overrides = None,
     source: Annotated[
         Path | None,
@@ -42,7 +44,7 @@ def rehearse_config(
     ] = None,
     restarts: Annotated[
         str,
-        typer.Option("--restarts", metavar="strict|lenient", help="Reading of Vertex AI's rules (docs/vertex.md)."),
+        typer.Option("--restarts", metavar="strict|lenient", help="Reading of Vertex AI's rules (docs/rehearsal.md)."),
     ] = "strict",
     schedule_days: Annotated[
         float, typer.Option("--schedule-days", metavar="N", help="Create the schedule, and let so many days pass.")
@@ -57,6 +59,12 @@ def rehearse_config(
     samples: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Files of the source to copy at most [default: all].")
     ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Only start the cloud, print the variables that lead programs to it, serve.")
+    ] = False,
+    clock_rate: Annotated[
+        float, typer.Option("--clock-rate", metavar="X", help="With --serve: seconds of the cloud's clock in one here.")
+    ] = 1.0,
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="FOLDER", help="Leave buckets, machines and logs there.")
     ] = None,
@@ -69,6 +77,7 @@ def rehearse_config(
 
         from pipelines.rehearsal_options import parse_preempt, parse_reading, read_rules
         from pipelines.rehearsal_report import print_rehearsal, to_json
+        from pipelines.rehearsal_serve import Server, check_options, run_server
         from pipelines.rehearse import Wanted, check, rehearse
 
         count, rate = parse_preempt(preempt)
@@ -83,9 +92,15 @@ def rehearse_config(
             samples=samples,
             restarts=parse_reading(restarts),
         )
-        given = load(config, overrides)
+        check_options(serve=serve, config=config, clock_rate=clock_rate)
+        given = None if config is None else load(config, overrides)
         with tempfile.TemporaryDirectory(prefix="shardline-rehearsal-", ignore_cleanup_errors=True) as temporary:
-            found = rehearse(given, source=source, weights=weights, folder=keep or Path(temporary), wanted=wanted)
+            folder = keep or Path(temporary)
+            if given is None or serve:
+                server = Server(given, source, weights, folder, wanted, clock_rate)
+                run_server(server, sys.stdout, sys.stderr, as_json=as_json)
+                return
+            found = rehearse(given, source=source, weights=weights, folder=folder, wanted=wanted)
         if as_json:
             print(to_json(found))
         else:

@@ -10,7 +10,7 @@ Google's pages can be read in two ways, and a line should survive both:
 By both, a lost machine restarts its worker up to five times, then the job up to three times. Scheduling.disable_retries
 allows none of all this.
 https://docs.cloud.google.com/vertex-ai/docs/training/understanding-training-service,
-https://docs.cloud.google.com/vertex-ai/docs/training/use-spot-vms; what no page says is in docs/vertex.md, section 7.
+https://docs.cloud.google.com/vertex-ai/docs/training/use-spot-vms; what no page says is in docs/rehearsal.md.
 """
 
 from __future__ import annotations

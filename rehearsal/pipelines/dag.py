@@ -1,8 +1,8 @@
 """The walk over a pipeline's compiled specification: which task runs when, side by side where nothing orders them.
 
 Each task of a DAG is a coroutine that waits for the tasks before it; a container runs in a thread. What decides is in
-pipeline_spec.proto (kubeflow/pipelines, api/v2alpha1) and in Vertex AI's pages on pipelines; the table of what neither
-says is in the package's docstring.
+pipeline_spec.proto (kubeflow/pipelines, api/v2alpha1) and in Vertex AI's pages on pipelines; docs/rehearsal.md
+has what is played where neither says.
 """
 
 from __future__ import annotations

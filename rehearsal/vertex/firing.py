@@ -3,8 +3,7 @@
 A run that is due while `max_concurrent_active_run_count` runs of its schedule are active (0: no limit) is skipped, or
 with `allow_queueing` waits for a place; so do the runs that `catch_up` makes up for. The schedule is COMPLETED once it
 has started `max_run_count` runs, whatever still waits. Times that passed all at once (the clock was moved) are gone
-through in order. Not known of the real service, so ours: that caught-up runs wait for a place, and that a queue ends
-with a pause or a deletion.
+through in order. What no page says of queues is in docs/rehearsal.md.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.schedules
 """

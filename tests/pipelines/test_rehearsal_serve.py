@@ -1,0 +1,93 @@
+"""`shardline rehearse --serve`: what it prints, whom it serves, how it ends, and what does not go together."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.conftest import Shardline
+
+REPOSITORY = Path(__file__).parents[2]
+# A program of its own that uses Google's client as it is.
+PROGRAM = """
+from google.cloud import storage
+bucket = storage.Client().bucket("rehearsal-line")
+bucket.blob("a").upload_from_string("kept")
+print(bucket.blob("a").download_as_text())
+"""
+
+
+def serve(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start the command in a group of its own, with `folder` for its temporary files."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipelines.cli", "rehearse", "--serve", *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+
+
+def call(variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], **variables}
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_program_uses_it_until_ctrl_c_and_nothing_is_left(tmp_path: Path) -> None:
+    server = serve(tmp_path)
+    assert server.stdout is not None and server.stderr is not None
+    try:
+        assert server.stderr.readline() == (
+            "serving project rehearsal-project, us-central1, gs://rehearsal-line; Ctrl-C ends it\n"
+        )
+        os.set_blocking(server.stdout.fileno(), False)
+        lines = server.stdout.read().splitlines()
+        variables = dict(shlex.split(line.removeprefix("export "))[0].split("=", 1) for line in lines)
+        assert all(line.startswith("export ") for line in lines)
+        done = call(variables)
+        assert (done.stdout, done.returncode) == ("kept\n", 0), done.stderr
+    finally:
+        # As a terminal does it: to the whole group.
+        os.killpg(server.pid, signal.SIGINT)
+        _, errors = server.communicate(timeout=60)
+    assert server.returncode == 0 and "served " in errors and "Traceback" not in errors
+    with pytest.raises(ProcessLookupError):
+        os.killpg(server.pid, 0)
+    assert list(tmp_path.iterdir()) == []
+    assert call(variables).returncode != 0
+
+
+def test_json_names_the_places_and_sigterm_ends_it_too(tmp_path: Path) -> None:
+    server = serve(tmp_path, "--json", f"--keep={tmp_path / 'kept'}")
+    assert server.stdout is not None
+    found = json.loads(server.stdout.readline())
+    server.terminate()
+    server.communicate(timeout=60)
+    assert server.returncode == 128 + signal.SIGTERM
+    assert found["environment"]["GOOGLE_CLOUD_PROJECT"] == found["project"] == "rehearsal-project"
+    assert (found["region"], found["buckets"]) == ("us-central1", ["rehearsal-line"])
+    assert found["folder"] == str(tmp_path / "kept") and (tmp_path / "kept" / "buckets").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "rehearse without CONFIG"),
+        (("--serve", "--clock-rate", "0"), "--clock-rate 0\n"),
+        (("--serve", "--preempt", "2"), "--preempt 2 with --serve and no CONFIG"),
+        (("--serve", "--schedule-days", "2"), "--schedule-days with --serve"),
+        (("config.yaml", "--clock-rate", "2"), "--clock-rate 2 without --serve"),
+    ],
+)
+def test_what_does_not_go_together(shardline: Shardline, arguments: tuple[str, ...], said: str) -> None:
+    done = shardline("rehearse", *arguments)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
