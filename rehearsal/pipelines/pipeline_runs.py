@@ -25,7 +25,7 @@ from rehearsal.pipelines.job import Job
 from rehearsal.pipelines.pipeline import MISSING_IMAGES_VARIABLE
 from rehearsal.pipelines.reports import CANCELLED, INVALID_ARGUMENT, UNIMPLEMENTED, error_of, task_id
 from rehearsal.pipelines.spec import find_refusals, normalise
-from rehearsal.pipelines.task_details import job_of, moment, note_task
+from rehearsal.pipelines.task_details import job_of, moment, note_tasks
 from rehearsal.resources.store import Store
 
 # proto-plus declares an enum's members as numbers.
@@ -36,6 +36,8 @@ CANCEL_GRACE_S = 10.0
 # Until a job that was cancelled with the run has ended.
 _JOB_END_S = 60.0
 _INTERNAL = 13
+# A pipe holds as much.
+_PIECE_BYTES = 1 << 16
 
 
 class PipelineRuns:
@@ -158,14 +160,15 @@ class PipelineRuns:
             self._finish(name, "CANCELLED", error_of(CANCELLED, "the run was cancelled before it began"))
             return
         last: dict[str, Any] | None = None
-        with os.fdopen(reader, "rb") as stream:
+        with os.fdopen(reader, "rb", buffering=0) as stream:
             self._store.update(name, self._begin)
-            for line in stream:
-                report = json.loads(line)
-                if report["report"] == "end":
-                    last = report
-                else:
-                    self._note(name, report)
+            rest = b""
+            # All that has come is one change of the job, which is copied each time. A line that a kill cut is none.
+            while piece := stream.read(_PIECE_BYTES):
+                *lines, rest = (rest + piece).split(b"\n")
+                reports = [json.loads(line) for line in lines]
+                self._note(name, reports)
+                last = next((report for report in reports if report["report"] == "end"), last)
         code = tree.wait()
         with self._lock:
             del self._trees[name]
@@ -197,22 +200,22 @@ class PipelineRuns:
             job.state = State.PIPELINE_STATE_RUNNING
         job.start_time = job.update_time = moment(self._clock.now())
 
-    def _note(self, name: str, report: dict[str, Any]) -> None:
+    def _note(self, name: str, reports: list[dict[str, Any]]) -> None:
         now = self._clock.now()
-        if report["report"] == "task":
-            self._store.update(name, lambda job: note_task(job, report, now))
-        elif report["report"] == "log":
-            path, text = report["path"], report["text"]
-            container = job_of(name, report["id"], 1).rpartition("/")[2]
-            labels = {
-                "job_id": container,
-                "task_name": "workerpool0-0",
-                "pipeline_job_id": name.rpartition("/")[2],
-                "pipeline_task_name": ".".join(path),
-            }
-            self._logs.write(JOB_RESOURCE, labels, text, severity_of(text), now)
-        elif report["report"] == "mail":
-            self.mails.append({**report, "time": now})
+        tasks = [report for report in reports if report["report"] == "task"]
+        if tasks:
+            self._store.update(name, lambda job: note_tasks(job, tasks, now))
+        for report in reports:
+            if report["report"] == "log":
+                labels = {
+                    "job_id": job_of(name, report["id"], 1).rpartition("/")[2],
+                    "task_name": "workerpool0-0",
+                    "pipeline_job_id": name.rpartition("/")[2],
+                    "pipeline_task_name": ".".join(report["path"]),
+                }
+                self._logs.write(JOB_RESOURCE, labels, report["text"], severity_of(report["text"]), now)
+            elif report["report"] == "mail":
+                self.mails.append({**report, "time": now})
 
     def _finish(self, name: str, state: str, error: Mapping[str, Any] | None) -> None:
         now = moment(self._clock.now())

@@ -7,7 +7,7 @@ import pytest
 from google.api_core.exceptions import BadRequest, Conflict, NotFound
 from google.cloud import aiplatform_v1
 
-from rehearsal.pipelines.task_details import note_task
+from rehearsal.pipelines.task_details import note_tasks
 
 from .conftest import NUMBER, Cloud, pipeline_job, rest
 
@@ -43,7 +43,7 @@ def client(cloud: Cloud) -> Any:
             },
             "in": {"model": [artifact(number, "model", "system.HTML", stage="train")]},
         }
-        cloud.store.update(name, lambda job, told=report: note_task(job, told, cloud.clock.now()))
+        cloud.store.update(name, lambda job, told=report: note_tasks(job, [told], cloud.clock.now()))
     return rest(cloud, aiplatform_v1.MetadataServiceClient)
 
 
