@@ -12,6 +12,8 @@ from pipelines.rehearsed import Rehearsed
 from pipelines.undisturbed import UNDISTURBED
 from rehearsal.cloud import BUCKETS_FOLDER
 
+_KINDS = ("sigterm", "sigkill")
+
 
 def print_rehearsal(found: Rehearsed, stream: TextIO, *, kept: Path | None = None) -> None:
     """Print what happened, what it would have cost, and whether the result is that of an undisturbed training.
@@ -59,6 +61,25 @@ def rows(found: Rehearsed) -> Iterator[tuple[str, str]]:
         yield "result", f"{same} parameters as undisturbed: sha256 {found.parameters}"
         if compared.shards is not None:
             yield "result", f"{'the same' if compared.shards else 'NOT the same'} shards as without faults"
+    yield from _outcome(found)
+
+
+def _outcome(found: Rehearsed) -> Iterator[tuple[str, str]]:
+    """Yield what was survived, what ended the run, and what this rehearsal does not prove."""
+    happened = list(found.struck)
+    if found.preempted:
+        kinds = ", ".join(f"{sum(gone.kind == kind for gone in found.preempted)} by {kind}" for kind in _KINDS)
+        happened.insert(0, f"{len(found.preempted)} machines taken away ({kinds})")
+    if found.faults and not any("answered with 503" in text for text in found.struck):
+        happened.append(f"{found.faults} requests to buckets struck by a rule")
+    for text in happened or ["nothing: nothing disturbed the run"]:
+        yield "happened" if found.exit_code else "survived", text
+    if found.exit_code:
+        yield "ended by", f"{found.ended_by or 'see above'} (exit code {found.exit_code})"
+    for option in found.idle:
+        yield "not proven", f"{option} struck nothing"
+    if found.comparison is None or found.comparison.reason:
+        yield "not proven", "whether the parameters are those of an undisturbed training: nothing was compared"
     yield "not proven", "permissions, quotas, images, networks and machines of the real project (docs/rehearsal.md)"
 
 

@@ -8,21 +8,23 @@ as many preemptions, nobody called but the local cloud, and the same result as u
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from contracts.config import RunConfig
 from contracts.errors import CheckFailed, ConfigError
 from contracts.stage import new_attempt_id
+from pipelines.disturbances import Disturbances
 from pipelines.rehearsal_config import Prepared, prepare
 from pipelines.rehearsed import Rehearsed, leave_evidence, look
 from pipelines.undisturbed import compare
@@ -58,6 +60,7 @@ class Wanted:
     """Files of the source at most; None: all."""
     restarts: Reading = "strict"
     """Of the rules by which custom jobs are restarted."""
+    disturbances: Disturbances = field(default_factory=Disturbances)
 
 
 def rehearse(
@@ -79,6 +82,8 @@ def rehearse(
 
     prepared = prepare(config, source, weights)
     make_plan(prepared.config).require()
+    # For its errors, before anything is written.
+    cloud_options(prepared.config, wanted)
     path, samples = open_folder(folder, prepared, wanted.samples)
     cloud = make_cloud(folder, prepared, wanted)
     began = time.monotonic()
@@ -87,10 +92,17 @@ def rehearse(
             found = _rehearse_schedule(cloud, prepared, path, wanted)
         else:
             run_id = f"rehearsal-{new_attempt_id()}"
-            found = look(cloud, prepared, run_id, _command("submit", path, f"--run-id={run_id}", "--wait"))
+            code = _command("submit", path, f"--run-id={run_id}", "--wait")
+            found = look(cloud, prepared, run_id, code, num_rules=len(wanted.rules))
             found.idle_rate = wanted.rate_per_h > 0 and not found.preempted
-            if found.exit_code == 0 and (wanted.preemptions or wanted.rate_per_h or wanted.rules):
-                found.comparison = compare(cloud, found)
+            found.struck = wanted.disturbances.find_struck(cloud)
+            found.idle = wanted.disturbances.find_idle(cloud)
+            if found.exit_code:
+                found.ended_by = _ask_why(path, found.run_id)
+            elif wanted.preemptions or wanted.rate_per_h or cloud.buckets.faults.rules:
+                has_rules = bool(cloud.buckets.faults.rules)
+                cloud.calm()
+                found.comparison = compare(cloud, found, has_rules=has_rules)
         found.variables |= samples
         found.wall_s = time.monotonic() - began
         leave_evidence(cloud)
@@ -121,28 +133,42 @@ def open_folder(folder: Path, prepared: Prepared, most: int | None) -> tuple[Pat
     return path, {} if copied == there else {"samples": f"{copied} of {there} files"}
 
 
-def make_cloud(folder: Path, prepared: Prepared, wanted: Wanted) -> LocalCloud:
-    """Return the cloud of a rehearsal, which is not started yet."""
+def cloud_options(config: RunConfig, wanted: Wanted) -> dict[str, Any]:
+    """Return how the local cloud is to behave, as its options.
+
+    Raises:
+        ConfigError: Something is asked for that cannot happen.
+    """
     from pipelines.workers import num_nodes
-    from rehearsal.cloud import LocalCloud
     from rehearsal.jobs.market import Market, spread
     from rehearsal.machines.machine import Scale
 
-    config = prepared.config
-    nodes = num_nodes(config)
-    return LocalCloud(
-        folder,
-        projects={config.vertex.project: PROJECT_NUMBER},
-        buckets=sorted(prepared.buckets),
-        market=Market(
+    nodes, disturbances = num_nodes(config), wanted.disturbances
+    return {
+        "market": Market(
             seed=wanted.seed,
             preemptions=spread(wanted.preemptions, seed=wanted.seed, nodes=nodes, job=f"{config.run.name}-train"),
             rate=wanted.rate_per_h,
+            stockouts=disturbances.places(config),
+            # As it comes after the service's own attempts; how long those take is not known.
+            stockout="fail",
+            slow_start_s=disturbances.slow_start_s,
         ),
-        scale=Scale(processes_per_node=_processes(config, wanted, nodes), time_scale=wanted.time_scale),
-        rules=wanted.rules,
-        restarts=wanted.restarts,
-    )
+        "scale": Scale(processes_per_node=_processes(config, wanted, nodes), time_scale=wanted.time_scale),
+        "rules": (*wanted.rules, *disturbances.rules(wanted.seed)),
+        "restarts": wanted.restarts,
+        "quotas": disturbances.limits(config),
+        "missing_images": disturbances.images(config),
+    }
+
+
+def make_cloud(folder: Path, prepared: Prepared, wanted: Wanted) -> LocalCloud:
+    """Return the cloud of a rehearsal, which is not started yet."""
+    from rehearsal.cloud import LocalCloud
+
+    options = cloud_options(prepared.config, wanted)
+    projects = {prepared.config.vertex.project: PROJECT_NUMBER}
+    return LocalCloud(folder, projects=projects, buckets=sorted(prepared.buckets), **options)
 
 
 def _processes(config: RunConfig, wanted: Wanted, nodes: int) -> int | None:
@@ -204,6 +230,18 @@ def _command(*words: str | Path) -> int:
     finally:
         process.kill()
         process.wait()
+
+
+def _ask_why(path: Path, run_id: str) -> str:
+    """Return why a run ended, as `shardline status` tells its user."""
+    command = [sys.executable, "-c", _COMMAND, "status", run_id, "--config", str(path), "--json"]
+    answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    try:
+        status = json.loads(answer.stdout)
+    except ValueError:
+        return "the submission was refused"
+    found = status["diagnosis"]
+    return f"{found['kind']}: {found['cause']}" if found else str(status["state"]).lower()
 
 
 def _rehearse_schedule(cloud: LocalCloud, prepared: Prepared, path: Path, wanted: Wanted) -> Rehearsed:

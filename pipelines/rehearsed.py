@@ -71,6 +71,12 @@ class Rehearsed:
     """Times at which the schedule was to fire."""
     fired: list[tuple[str, str]] = field(default_factory=list)
     """Runs of the schedule: when each was created, and its state."""
+    struck: list[str] = field(default_factory=list)
+    """What disturbed the run beside preemptions and rules, in words."""
+    idle: list[str] = field(default_factory=list)
+    """Options of disturbances that struck nothing."""
+    ended_by: str = ""
+    """Likely cause of the run's failure; empty: it succeeded."""
     idle_rate: bool = False
     """A rate of preemptions was asked for, and none happened."""
 
@@ -81,13 +87,15 @@ class Rehearsed:
 
     def _complaints(self) -> Iterator[str]:
         if self.exit_code:
-            yield f"the run failed (exit code {self.exit_code})"
+            yield f"the run failed (exit code {self.exit_code})" + (f", {self.ended_by}" if self.ended_by else "")
         if self.missing_preemptions:
             yield f"{self.missing_preemptions} of the preemptions asked for did not happen"
         if self.idle_rate:
             yield "no machine was taken away at that rate: give a higher one, or a number"
         for number in self.unused_rules:
             yield f"rule {number} of --faults struck nothing"
+        for option in self.idle:
+            yield f"{option} struck nothing"
         if self.refused_hosts:
             yield f"hosts outside were called: {', '.join(self.refused_hosts)}"
         if self.due != len(self.fired):
@@ -107,15 +115,25 @@ class Rehearsed:
             yield "sharding under faults made other shards than without"
 
 
-def look(cloud: LocalCloud, prepared: Prepared, run_id: str, exit_code: int) -> Rehearsed:
-    """Take down what a run has left in the local cloud."""
+def look(cloud: LocalCloud, prepared: Prepared, run_id: str, exit_code: int, *, num_rules: int = 0) -> Rehearsed:
+    """Take down what a run has left in the local cloud.
+
+    Args:
+        cloud: The local cloud.
+        prepared: What was submitted.
+        run_id: Of the run, or of the first rung of a ladder; empty: there are those of a schedule.
+        exit_code: Of the command that submitted.
+        num_rules: Rules of --faults.
+    """
     from contracts.canonical import canonical_hash
 
     line = storage.join(prepared.config.run.root, prepared.config.run.name)
     found = Rehearsed(run_id, line, exit_code, prepared.config, prepared.stand_ins, dict(cloud.scale.variables))
     for job in cloud.store.list("projects/"):
         kind = type(job).__name__
-        if kind == "PipelineJob" and job.name.endswith(f"/{run_id}"):
+        # The newest first: of a ladder the last rung that was tried.
+        if kind == "PipelineJob" and not found.hash and run_id and _is_rung(job.name.rpartition("/")[2], run_id):
+            found.run_id = job.name.rpartition("/")[2]
             found.hash = canonical_hash(to_dict(job)["pipelineSpec"])
             found.tasks = [
                 (task.task_name, task.state.name, _seconds(task.start_time, task.end_time))
@@ -130,12 +148,16 @@ def look(cloud: LocalCloud, prepared: Prepared, run_id: str, exit_code: int) -> 
     found.refused_hosts = sorted(set(cloud.vertex.refused) - _ASKED_FOR)
     hits = cloud.buckets.faults.hits()
     found.faults = sum(hits)
-    found.unused_rules = [number for number, count in enumerate(hits, start=1) if not count]
-    trained = find_result(line, run_id, "train") if run_id else None
+    found.unused_rules = [number for number, count in enumerate(hits[:num_rules], start=1) if not count]
+    trained = find_result(line, found.run_id, "train") if run_id else None
     if trained is not None:
         found.parameters = CheckpointManifest.load(trained.uri).parameters_sha256
-        found.goodput = read_goodput(line, run_id)
+        found.goodput = read_goodput(line, found.run_id)
     return found
+
+
+def _is_rung(job_id: str, run_id: str) -> bool:
+    return job_id == run_id or job_id.startswith(f"{run_id}-r")
 
 
 def leave_evidence(cloud: LocalCloud) -> None:

@@ -21,14 +21,17 @@ UNDISTURBED = "undisturbed"
 _LIMIT_S = 3600.0
 
 
-def compare(cloud: LocalCloud, found: Rehearsed) -> Comparison:
+def compare(cloud: LocalCloud, found: Rehearsed, *, has_rules: bool) -> Comparison:
     """Shard and train again without faults, on machines that stay, and say what came of it.
 
     Training starts from the shards and the profile of the disturbed run: the profile is a measurement, and another cut
-    of the batch would end in other last bits. Shards are made again where rules of the buckets could have touched them.
+    of the batch would end in other last bits.
+
+    Args:
+        cloud: In which nothing goes wrong any more (LocalCloud.calm).
+        found: The disturbed run.
+        has_rules: Whether rules of the buckets could have touched the shards: they are made again then.
     """
-    has_rules = bool(cloud.buckets.faults.rules)
-    cloud.buckets.faults.set()
     line = f"{found.line}-{UNDISTURBED}"
     shards = _same_shards(found, line) if has_rules else None
     reason = _train(cloud, found, line)

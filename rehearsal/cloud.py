@@ -68,7 +68,7 @@ class LocalCloud:
         self.store = Store()
         self.logs = LogBook()
         folder.mkdir(parents=True, exist_ok=True)
-        missing, limits = frozenset(missing_images), Quotas(quotas)
+        missing, self.quotas = frozenset(missing_images), Quotas(quotas)
         access = Access(folder / "vertex", project=next(iter(projects)))
         self.buckets = BucketServer(
             folder / BUCKETS_FOLDER,
@@ -86,7 +86,7 @@ class LocalCloud:
             scale=self.scale,
             missing_images=missing,
             restarts=restarts,
-            quotas=limits,
+            quotas=self.quotas,
         )
         self.dataflow = DataflowJobs(self.store, folder=folder / "dataflow", logs=self.logs, clock=self.clock)
         self.pipelines = PipelineRuns(
@@ -109,7 +109,7 @@ class LocalCloud:
             bucket_endpoint=self.buckets.endpoint,
             dataflow=self.dataflow,
             logs=self.logs,
-            quotas=limits,
+            quotas=self.quotas,
         )
         self._stack = contextlib.ExitStack()
 
@@ -117,6 +117,12 @@ class LocalCloud:
     def environment(self) -> dict[str, str]:
         """Variables that lead unmodified clients in child processes here, and nowhere else."""
         return self.vertex.environment
+
+    def calm(self) -> None:
+        """Let nothing go wrong any more: no stockouts, quotas or faults of buckets; machines come at once."""
+        self.market.calm()
+        self.quotas.limits.clear()
+        self.buckets.faults.set()
 
     def cancel_resource(self, name: str) -> None:
         """End a custom job or a Dataflow job by its name."""

@@ -46,11 +46,32 @@ def rehearse_config(
         str,
         typer.Option("--restarts", metavar="strict|lenient", help="Reading of Vertex AI's rules (docs/rehearsal.md)."),
     ] = "strict",
+    stockout: Annotated[
+        list[str] | None,
+        typer.Option("--stockout", metavar="REGION|ZONE[@RUNG]", help="No machines there, for one rung or for all."),
+    ] = None,
+    quota: Annotated[
+        list[str] | None,
+        typer.Option("--quota", metavar="METRIC=N", help="Limit of a quota that `shardline plan` lists."),
+    ] = None,
+    missing_image: Annotated[
+        bool, typer.Option("--missing-image", help="The trainer's image cannot be pulled.")
+    ] = False,
+    slow_start: Annotated[
+        float, typer.Option("--slow-start", metavar="S", help="Seconds for which each job waits for machines.")
+    ] = 0.0,
+    storage_faults: Annotated[
+        float, typer.Option("--storage-faults", metavar="RATE", help="Share of requests to buckets that fail (503).")
+    ] = 0.0,
     schedule_days: Annotated[
-        float, typer.Option("--schedule-days", metavar="N", help="Create the schedule, and let so many days pass.")
+        float,
+        typer.Option("--schedule-days", min=0, metavar="N", help="Create the schedule, and let so many days pass."),
     ] = 0.0,
     time_scale: Annotated[
-        float, typer.Option("--time-scale", metavar="X", help="Seconds here for one of the platform's waiting.")
+        float,
+        typer.Option(
+            "--time-scale", min=0.001, max=100, metavar="X", help="Seconds here for one of the platform's waiting."
+        ),
     ] = 0.1,
     seed: Annotated[int, typer.Option(help="Decides machines and moments.")] = 0,
     processes: Annotated[
@@ -75,6 +96,7 @@ def rehearse_config(
     with reported(debug):
         import tempfile
 
+        from pipelines.disturbances import Disturbances
         from pipelines.rehearsal_options import parse_preempt, parse_reading, read_rules
         from pipelines.rehearsal_report import print_rehearsal, to_json
         from pipelines.rehearsal_serve import Server, check_options, run_server
@@ -91,6 +113,13 @@ def rehearse_config(
             processes_per_node=processes,
             samples=samples,
             restarts=parse_reading(restarts),
+            disturbances=Disturbances(
+                stockouts=tuple(stockout or ()),
+                quotas=tuple(quota or ()),
+                missing_image=missing_image,
+                slow_start_s=slow_start,
+                storage_fault_rate=storage_faults,
+            ),
         )
         check_options(serve=serve, config=config, clock_rate=clock_rate)
         given = None if config is None else load(config, overrides)

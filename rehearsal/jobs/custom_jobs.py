@@ -165,7 +165,11 @@ class CustomJobRuns:
         scheduling = job.job_spec.scheduling
         strategy = scheduling.strategy.name.replace("STRATEGY_UNSPECIFIED", "STANDARD")
         types = {pool.machine_spec.machine_type for pool in job.job_spec.worker_pool_specs if pool.replica_count}
-        if not any(self.market.take_stockout(region, machine, strategy) for machine in sorted(types)):
+        if self.market.slow_start_s and cancelled.wait(self.market.slow_start_s * self.scale.time_scale):
+            return Ended("CANCELLED", CANCELLED, "the job was cancelled while it waited for machines")
+        stockout = self.market.take_stockout(region, types, strategy, job.display_name)
+        # A job is of a region: without machines in one zone it has those of another.
+        if stockout is None or stockout.is_zone:
             return None
         wanted = ", ".join(sorted(types))
         if self.market.stockout == "fail":

@@ -6,6 +6,7 @@ are those of https://cloud.google.com/logging/docs/api/v2/resource-list (ml_job,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -28,9 +29,13 @@ class Clock(Protocol):
         """Seconds since the epoch."""
 
 
+# The last line of a traceback, of an exception that has no Error in its name: google.api_core.exceptions.NotFound: 404
+_EXCEPTION = re.compile(r"(\w+\.)+[A-Z]\w*: ")
+
+
 def severity_of(text: str) -> str:
     """Return the severity of a line, from a level that it names; what was printed is INFO."""
     head = text[:160]
-    if any(word in head for word in ("CRITICAL", "ERROR", "Error:", "Traceback", "error:")):
+    if any(word in head for word in ("CRITICAL", "ERROR", "Error:", "Traceback", "error:")) or _EXCEPTION.match(head):
         return "ERROR"
     return "WARNING" if any(word in head for word in ("WARNING", "Warning", "warning:")) else "INFO"

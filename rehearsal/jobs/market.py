@@ -6,15 +6,14 @@ so that a slow machine loses the same step as a fast one. What is counted is wha
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["sigterm", "sigkill"]
-Place = tuple[str, str, str]
-"""Region, machine type and strategy."""
 # Of a training's steps: a preemption before the first or after the last one would prove nothing.
 _EARLIEST, _LATEST = 0.2, 0.8
 
@@ -66,6 +65,30 @@ class Preempted:
     """It was given notice, had not ended when its time was over, and was killed."""
 
 
+@dataclass(frozen=True)
+class Stockout:
+    """A place without machines."""
+
+    place: str
+    """A region; or a zone, beside which the region's others have machines."""
+    strategy: str = ""
+    """STANDARD, SPOT or FLEX_START; empty: whatever jobs ask by."""
+    machine: str = ""
+    """Machine type; empty: all."""
+    jobs: int | None = None
+    """How many jobs find none; None: all."""
+
+    @property
+    def is_zone(self) -> bool:
+        """Whether the place is a zone."""
+        return self.place.count("-") == 2
+
+    def strikes(self, region: str, machines: Iterable[str], strategy: str) -> bool:
+        """Whether it is where a job of these machine types looks for them."""
+        place = self.place.rpartition("-")[0] if self.is_zone else self.place
+        return place == region and self.strategy in ("", strategy) and (not self.machine or self.machine in machines)
+
+
 class Market:
     """What becomes of the custom jobs of a rehearsal.
 
@@ -73,8 +96,9 @@ class Market:
         seed: Of everything that is drawn.
         preemptions: Machines to take away, in this order; only of jobs with strategy SPOT.
         rate: Preemptions for each machine and hour (of the platform's) of running, beside those; drawn at each start.
-        stockouts: How many jobs find no machines, by place.
+        stockouts: Places without machines.
         stockout: Whether such a job stays pending, or fails as Vertex says it may.
+        slow_start_s: Seconds, of the platform's, for which each job waits for its machines.
     """
 
     def __init__(
@@ -83,17 +107,20 @@ class Market:
         seed: int = 0,
         preemptions: Iterable[Preemption] = (),
         rate: float = 0.0,
-        stockouts: Mapping[Place, int] | None = None,
+        stockouts: Iterable[Stockout] = (),
         stockout: Literal["pending", "fail"] = "pending",
+        slow_start_s: float = 0.0,
     ) -> None:
         self._random = random.Random(seed)
         self._wanted = list(preemptions)
         self._rate = rate
-        self._stockouts = dict(stockouts or {})
-        self.stockout = stockout
+        self._stockouts = [(one, itertools.count(1)) for one in stockouts]
+        self.stockout, self.slow_start_s = stockout, slow_start_s
         self._lock = threading.Lock()
         self.preempted: list[Preempted] = []
         """Those that happened."""
+        self.struck: list[tuple[Stockout, str]] = []
+        """Stockouts that a job met, with its display name."""
 
     @property
     def missing(self) -> int:
@@ -101,13 +128,21 @@ class Market:
         with self._lock:
             return len(self._wanted)
 
-    def take_stockout(self, region: str, machine: str, strategy: str) -> bool:
-        """Whether a new job finds no machines; a count ends by it."""
+    def take_stockout(self, region: str, machines: Iterable[str], strategy: str, job: str = "") -> Stockout | None:
+        """Return what keeps a new job from machines, a region before a zone, if anything does; a count ends by it."""
+        machines = tuple(machines)
         with self._lock:
-            left = self._stockouts.get((region, machine, strategy), 0)
-            if left > 0:
-                self._stockouts[region, machine, strategy] = left - 1
-            return left > 0
+            for one, count in sorted(self._stockouts, key=lambda pair: pair[0].is_zone):
+                if one.strikes(region, machines, strategy) and (one.jobs is None or next(count) <= one.jobs):
+                    self.struck.append((one, job))
+                    return one
+        return None
+
+    def calm(self) -> None:
+        """Let every job find machines at once, from now on."""
+        with self._lock:
+            self._stockouts.clear()
+            self.slow_start_s = 0.0
 
     def draw(self, nodes: int, display_name: str) -> list[Preemption]:
         """Return preemptions that the rate brings a job, by time."""

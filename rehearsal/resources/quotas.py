@@ -54,6 +54,8 @@ class Quotas:
             for metric, regions in (limits or {}).items()
         }
         self._held: dict[str, tuple[str, dict[str, int]]] = {}
+        self.struck: dict[str, str] = {}
+        """By job, or its display name where it was refused: what it met, in words."""
         self._lock = threading.Lock()
 
     def check(self, job: Any, region: str) -> None:
@@ -64,6 +66,7 @@ class Quotas:
         """
         if exceeded := self._find_exceeded(needs(job), region, {}):
             limit = self.limits[exceeded[0]][region]
+            self.struck[job.display_name] = f"{exceeded[0]} in {region}: {job.display_name} was refused"
             raise ServiceError(
                 "RESOURCE_EXHAUSTED",
                 f"The following quota metrics exceed quota limits: {', '.join(exceeded)}",
@@ -78,7 +81,8 @@ class Quotas:
             for place, amounts in self._held.values():
                 for metric, amount in amounts.items() if place == region else ():
                     held[metric] = held.get(metric, 0) + amount
-            if self._find_exceeded(wanted, region, held):
+            if exceeded := self._find_exceeded(wanted, region, held):
+                self.struck[name] = f"{exceeded[0]} in {region}: {job.display_name} was queued"
                 return False
             self._held[name] = (region, wanted)
             return True

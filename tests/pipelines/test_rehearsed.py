@@ -27,6 +27,8 @@ def test_what_went_as_it_should_is_no_complaint() -> None:
         ({"exit_code": 75}, "exit code 75"),
         ({"missing_preemptions": 1}, "1 of the preemptions asked for"),
         ({"idle_rate": True}, "no machine was taken away"),
+        ({"idle": ["--slow-start 5"]}, "--slow-start 5 struck nothing"),
+        ({"exit_code": 75, "ended_by": "stockout"}, "exit code 75), stockout"),
         ({"unused_rules": [2]}, "rule 2 of --faults struck nothing"),
         ({"refused_hosts": ["a.example"]}, "hosts outside were called: a.example"),
         ({"due": 2, "fired": [("2026-10-19", "PIPELINE_STATE_SUCCEEDED")]}, "due 2 times and started 1 runs"),

@@ -181,3 +181,41 @@ def test_a_weekly_schedule_shards_only_what_is_new(tmp_path: Path, pictures: Pat
     jobs = [job["displayName"] for job in json.loads((kept / "CustomJob.json").read_text())]
     # The second run finds shards and profile, and starts training and export, which find theirs.
     assert jobs == ["small-profile", "small-train", "small-export", "small-train", "small-export"]
+
+
+@pytest.mark.slow
+def test_a_run_survives_a_stockout_a_quota_slow_machines_and_faults_of_buckets(tmp_path: Path, pictures: Path) -> None:
+    config = write_small(
+        tmp_path,
+        sharding={"source": str(pictures)},
+        resources={"ladder": [{"strategy": "SPOT"}, {"strategy": "STANDARD", "region": "us-east4"}]},
+    )
+    given = ("--stockout", "us-central1@1", "--stockout", "us-east4-b", "--slow-start", 5, "--storage-faults", 0.01)
+    found, _ = rehearse(tmp_path, config, *given, "--quota", "custom_model_training_cpus=4")
+    assert found["run_id"].endswith("-r2")
+    text = "\n".join(found["struck"])
+    assert "no machines in us-central1 on rung 1: small-profile" in text
+    assert "no machines in us-east4-b: small-profile, small-train, small-export" in text
+    assert "5 s of the platform late" in text and "answered with 503" in text
+    assert found["comparison"] == {"shards": True, "parameters": found["parameters"], "reason": ""}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        (("--missing-image",), "image not found"),
+        (("--stockout", "us-central1"), "stockout"),
+        (("--quota", "custom_model_training_preemptible_cpus=1"), "quota"),
+    ],
+)
+def test_the_summary_says_what_ended_a_run(
+    tmp_path: Path, pictures: Path, options: tuple[str, ...], cause: str
+) -> None:
+    config = write_small(tmp_path, sharding={"source": str(pictures)})
+    done = shardline(tmp_path, "rehearse", config, *options)
+    assert done.returncode == 1
+    assert "error: the rehearsal found:" in done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert any(line.startswith("happened") for line in lines)
+    assert any(line.startswith(f"ended by {cause}: ") for line in lines), done.stdout

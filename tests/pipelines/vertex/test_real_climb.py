@@ -12,8 +12,7 @@ import yaml
 
 from contracts.canonical import canonical
 from rehearsal.cloud import LocalCloud
-from rehearsal.jobs.market import Market
-from rehearsal.resources.quotas import Quotas
+from rehearsal.jobs.market import Market, Stockout
 
 pytestmark = pytest.mark.slow
 PROJECT, REGION, MACHINE = "shardline-test", "us-central1", "g2-standard-12"
@@ -53,7 +52,7 @@ def climb(
     stockout: Literal["pending", "fail"] = "pending",
     without: tuple[str, ...] = (),
     missing_images: tuple[str, ...] = (),
-    quotas: Quotas | None = None,
+    quotas: dict[str, dict[str, int]] | None = None,
 ) -> tuple[dict[str, Any], LocalCloud]:
     """Climb SPOT, STANDARD where some strategies find no machines; return what the command came to."""
     config = {
@@ -62,15 +61,16 @@ def climb(
     }
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(config))
-    market = Market(stockouts={(REGION, MACHINE, strategy): 1 for strategy in without}, stockout=stockout)
+    stockouts = [Stockout(REGION, strategy, MACHINE) for strategy in without]
+    market = Market(stockouts=stockouts, stockout=stockout)
     cloud = LocalCloud(
         folder / "cloud",
         projects={PROJECT: "123456789012"},
         buckets=["acme-line"],
         market=market,
         missing_images=missing_images,
+        quotas=quotas,
     )
-    cloud.vertex.world.quotas = quotas
     with cloud:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-m", "tests.pipelines.vertex.climb_child", spec, str(path), "run-1"],
@@ -107,7 +107,7 @@ def test_a_stockout_everywhere_is_try_again(tmp_path: Path, spec: str) -> None:
 
 
 def test_a_quota_that_only_the_launchers_log_tells_of_climbs(tmp_path: Path, spec: str) -> None:
-    quotas = Quotas({"custom_model_training_preemptible_nvidia_l4_gpus": {REGION: 0}})
+    quotas = {"custom_model_training_preemptible_nvidia_l4_gpus": {REGION: 0}}
     found, cloud = climb(tmp_path, spec, quotas=quotas)
     assert found == {"exit_code": 0, "runs": ["run-1", "run-1-r2"], "cause": ""}
     assert states(cloud, "customJobs") == ["JOB_STATE_SUCCEEDED"]
@@ -115,4 +115,4 @@ def test_a_quota_that_only_the_launchers_log_tells_of_climbs(tmp_path: Path, spe
 
 def test_an_image_that_is_not_there_stops(tmp_path: Path, spec: str) -> None:
     found, _ = climb(tmp_path, spec, missing_images=(IMAGE,))
-    assert found == {"exit_code": 2, "runs": ["run-1"], "cause": "image"}
+    assert found == {"exit_code": 2, "runs": ["run-1"], "cause": "image not found"}

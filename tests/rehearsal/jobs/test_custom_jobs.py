@@ -15,7 +15,7 @@ import pytest
 from google.cloud import aiplatform_v1
 
 from rehearsal.jobs import custom_jobs
-from rehearsal.jobs.market import Market
+from rehearsal.jobs.market import Market, Stockout
 from rehearsal.machines.machine import Scale
 from rehearsal.machines.processes import MARK_VARIABLE
 from rehearsal.resources.quotas import Quotas
@@ -61,8 +61,8 @@ def test_cancel_and_close_end_all(jobs: Jobs, tmp_path: Path) -> None:
 
 
 def test_stockouts(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
-    place = ("europe-west4", "g2-standard-12", "SPOT")
-    jobs = make_jobs(market=Market(stockouts={place: 1}, stockout="fail"))
+    market = Market(stockouts=[Stockout("europe-west4", "SPOT", "g2-standard-12", jobs=1)], stockout="fail")
+    jobs = make_jobs(market=market)
     job = jobs.run(COUNT, str(tmp_path / "starts"), "0", strategy="SPOT")
     assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
     assert job.error.code == 8
@@ -75,13 +75,13 @@ def test_a_job_that_waits_for_machines_never_runs(make_jobs: Callable[..., Jobs]
     asked = threading.Event()
 
     class Told(Market):
-        def take_stockout(self, region: str, machine: str, strategy: str) -> bool:
+        def take_stockout(self, *given: Any) -> Stockout | None:
             try:
-                return super().take_stockout(region, machine, strategy)
+                return super().take_stockout(*given)
             finally:
                 asked.set()
 
-    jobs = make_jobs(market=Told(stockouts={("europe-west4", "g2-standard-12", "SPOT"): 1}))
+    jobs = make_jobs(market=Told(stockouts=[Stockout("europe-west4", "SPOT")]))
     name = jobs.submit(COUNT, str(tmp_path / "starts"), "0", strategy="SPOT")
     assert asked.wait(LIMIT_S)
     jobs.runs.cancel(name)
@@ -115,8 +115,8 @@ def test_an_image_that_is_not_there_and_a_command_that_is_not(make_jobs: Callabl
 
 
 def test_a_job_has_a_timeout_and_flex_start_a_limit(make_jobs: Callable[..., Jobs]) -> None:
-    place = ("europe-west4", "g2-standard-12", "FLEX_START")
-    jobs = make_jobs(market=Market(stockouts={place: 1}), scale=Scale(time_scale=0.1))
+    market = Market(stockouts=[Stockout("europe-west4", "FLEX_START")])
+    jobs = make_jobs(market=market, scale=Scale(time_scale=0.1))
     job = jobs.run("import time; time.sleep(600)", timeout={"seconds": 1})
     assert job.error.code == 4
     assert "timeout of 1 s" in job.error.message
@@ -170,3 +170,18 @@ def test_jobs_that_come_together_hold_no_more_than_the_quota() -> None:
     assert sum(taken) == 3
     quotas.give_back(str(taken.index(True)))
     assert quotas.take("another", job, "us-central1")
+
+
+def test_a_zone_without_machines_is_no_stockout_of_its_region(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
+    market = Market(stockouts=[Stockout("europe-west4-a"), Stockout("us-east4")], stockout="fail", slow_start_s=1)
+    jobs = make_jobs(market=market)
+    assert jobs.run(COUNT, str(tmp_path / "starts"), "0").state.name == "JOB_STATE_SUCCEEDED"
+    assert market.struck == [(Stockout("europe-west4-a"), "train-digits")]
+
+
+def test_machines_that_come_slowly_leave_a_job_pending(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
+    jobs = make_jobs(market=Market(slow_start_s=1e6))
+    name = jobs.submit(COUNT, str(tmp_path / "starts"), "0")
+    jobs.runs.cancel(name)
+    assert jobs.runs.wait(name, LIMIT_S).state == aiplatform_v1.JobState.JOB_STATE_CANCELLED
+    assert not (tmp_path / "starts").exists()

@@ -1,0 +1,102 @@
+"""Options of disturbances: what they become, and what is refused through the command before anything starts."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from contracts.config import RunConfig
+from contracts.errors import ConfigError
+from contracts.resolve import load_config
+from pipelines.cli import app
+from pipelines.disturbances import Disturbances
+from pipelines.rehearsal_report import print_rehearsal
+from pipelines.rehearsed import Rehearsed
+from rehearsal.jobs.market import Preempted, Stockout
+
+DIGITS = Path(__file__).parents[2] / "configs" / "digits-vertex.yaml"
+LADDER = "resources.ladder=[{strategy: SPOT}, {strategy: STANDARD, region: us-east4}, {strategy: FLEX_START}]"
+
+
+@pytest.fixture(scope="module")
+def config() -> RunConfig:
+    return load_config(DIGITS, (LADDER,))
+
+
+@pytest.mark.parametrize(
+    ("text", "stockout"),
+    [
+        ("us-central1", Stockout("us-central1")),
+        ("us-central1@3", Stockout("us-central1", "FLEX_START")),
+        ("us-east4-b", Stockout("us-east4-b")),
+        ("us-east4-b@2", Stockout("us-east4-b", "STANDARD")),
+    ],
+)
+def test_a_stockout_is_of_a_region_or_a_zone_and_of_a_rung(config: RunConfig, text: str, stockout: Stockout) -> None:
+    assert Disturbances(stockouts=(text,)).places(config) == (stockout,)
+
+
+def test_a_quota_holds_in_every_region_of_the_ladder(config: RunConfig) -> None:
+    given = Disturbances(quotas=("aiplatform.googleapis.com/custom_model_training_cpus=8",))
+    assert given.limits(config) == {"custom_model_training_cpus": {"us-central1": 8, "us-east4": 8}}
+
+
+@pytest.mark.parametrize(
+    "text", ["us-central1@2", "us-central1@0", "us-east4@9", "us-east4-b@1", "mars", "us-west1", ""]
+)
+def test_a_place_that_is_none_of_the_ladders_is_refused(config: RunConfig, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Disturbances(stockouts=(text,)).places(config)
+    assert "us-central1@1 (SPOT), us-east4@2 (STANDARD), us-central1@3 (FLEX_START)" in caught.value.allowed
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--stockout", "us-west1"), "us-central1@1 (SPOT)"),
+        (("--quota", "gpus=1"), "custom_model_training_preemptible_cpus"),
+        (("--quota", "custom_model_training_preemptible_cpus=many"), "METRIC=N with N 0 or more"),
+        (("--slow-start", "-1"), "seconds, from 0 to 86400"),
+        (("--slow-start", "nan"), "seconds, from 0 to 86400"),
+        (("--storage-faults", "0.9"), "from 0 to 0.5"),
+        (("--restarts", "sometimes"), "strict or lenient"),
+        (("--time-scale", "0"), "--time-scale"),
+        (("--schedule-days", "-1"), "--schedule-days"),
+        (("--preempt", "x"), "a whole number from 0 to 100"),
+    ],
+)
+def test_bad_values_end_with_2_before_anything_starts(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    kept, source = tmp_path / "kept", tmp_path / "source"
+    source.mkdir()
+    given = ["rehearse", str(DIGITS), "--source", str(source), "--keep", str(kept), *options]
+    answer = CliRunner().invoke(app, given)
+    assert answer.exit_code == 2, answer.output
+    assert said in answer.output
+    assert not kept.exists()
+
+
+def summary(**changes: Any) -> list[str]:
+    """The lines of the report on what was survived, what ended the run, and what is not proven."""
+    stream = io.StringIO()
+    found = Rehearsed("run-1", "gs://b/line", changes.pop("exit_code", 0), load_config(DIGITS), [], {}, **changes)
+    print_rehearsal(found, stream)
+    words = ("survived", "happened", "ended by", "not proven")
+    return [" ".join(line.split()) for line in stream.getvalue().splitlines() if line.strip().startswith(words)]
+
+
+def test_the_summary_says_what_was_survived_what_ended_the_run_and_what_is_not_proven() -> None:
+    gone = Preempted("job", "digits-train", 0, "sigkill", 7, 1, 0.0)
+    lines = summary(preempted=[gone], struck=["no machines in us-central1: digits-profile"], idle=["--slow-start 5"])
+    assert lines[0] == "survived 1 machines taken away (0 by sigterm, 1 by sigkill)"
+    assert lines[1] == "survived no machines in us-central1: digits-profile"
+    assert "not proven --slow-start 5 struck nothing" in lines
+    lines = summary(exit_code=75, struck=["an image that cannot be pulled: digits-train"], ended_by="image not found")
+    assert lines[:2] == [
+        "happened an image that cannot be pulled: digits-train",
+        "ended by image not found (exit code 75)",
+    ]
+    assert summary()[0] == "survived nothing: nothing disturbed the run"
