@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rehearsal.doors.errors import invalid
 from rehearsal.resources.filters import ORDER, Test, parse_filter
+
+if TYPE_CHECKING:
+    from rehearsal.resources.world import World
 
 _DEFAULT_PAGE, _MAX_PAGE = 100, 1000
 # How a filter names the kind of a value in a Struct (metadata.f.number_value).
@@ -66,6 +69,29 @@ def select(
         field = _find(kind, term[0], computed or {}, "order_by")
         found.sort(key=partial(_sort_key, field), reverse=term[-1].lower() == "desc")
     return found
+
+
+def list_page(
+    world: World, request: Any, kind: Any, collection: str, *, computed: Computed | None = None
+) -> tuple[list[Any], str]:
+    """Return one page of the messages of a collection of the request's parent, and the token of the next.
+
+    Args:
+        world: Where they are kept.
+        request: A list request of the client library.
+        kind: The proto-plus type of the messages.
+        collection: As in their names: schedules, customJobs, ...
+        computed: Fields of the list beside the message's own.
+    """
+    parent = world.canonical(request.parent, f"aiplatform.{collection}.list")
+    found = select(
+        world.store.list(f"{parent}/{collection}/", kind),
+        kind,
+        filter=request.filter,
+        order_by=getattr(request, "order_by", ""),
+        computed=computed,
+    )
+    return page(found, request.page_size, request.page_token)
 
 
 def page(items: list[Any], page_size: int, page_token: str) -> tuple[list[Any], str]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.cloud.aiplatform_v1.types import DeleteOperationMetadata
 from google.longrunning import operations_pb2
 from google.protobuf.empty_pb2 import Empty
 
-from rehearsal.doors.errors import not_found
+from rehearsal.doors.errors import ServiceError
 from rehearsal.doors.messages import plain
+from rehearsal.resources.states import has_ended
 from rehearsal.resources.world import Caller, World
 
 
@@ -28,12 +30,17 @@ def finished(world: World, resource: str, response: Any, metadata: Any) -> opera
     return operation
 
 
+def delete_ended(world: World, job: Any) -> operations_pb2.Operation:
+    """Delete a job, which has ended; FAILED_PRECONDITION where it has not."""
+    if not has_ended(job):
+        raise ServiceError("FAILED_PRECONDITION", f"{job.name} is {job.state.name}: cancel it before it is deleted")
+    world.store.remove(job.name)
+    return finished(world, job.name, Empty(), DeleteOperationMetadata())
+
+
 def get(world: World, request: operations_pb2.GetOperationRequest, caller: Caller) -> operations_pb2.Operation:
     """Return an operation."""
-    name = world.canonical(request.name, "aiplatform.operations.get")
-    found: operations_pb2.Operation | None = world.store.find(name)
-    if found is None:
-        raise not_found(name)
+    found: operations_pb2.Operation = world.find(request.name, "aiplatform.operations.get")
     return found
 
 

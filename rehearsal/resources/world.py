@@ -9,7 +9,7 @@ from typing import Any
 
 from rehearsal.clock import Clock
 from rehearsal.doors.caller import Caller
-from rehearsal.doors.errors import ServiceError, invalid
+from rehearsal.doors.errors import ServiceError, invalid, not_found
 from rehearsal.resources.buckets import Buckets
 from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.store import Jobs, Runs, Store
@@ -67,6 +67,21 @@ class World:
                 "(or it may not exist).",
             )
         return "/".join([parts[0], number, *parts[2:]])
+
+    def find(self, name: str, permission: str) -> Any:
+        """Return a copy of a resource; NOT_FOUND where there is none of this name (see `canonical`)."""
+        name = self.canonical(name, permission)
+        found = self.store.find(name)
+        if found is None:
+            raise not_found(name)
+        return found
+
+    def add(self, message: Any) -> None:
+        """Store a resource under its own name; ALREADY_EXISTS where there is one."""
+        try:
+            self.store.add(message.name, message)
+        except KeyError:
+            raise ServiceError("ALREADY_EXISTS", f"There is {message.name} already") from None
 
     def project_id(self, number: str) -> str:
         """Return the id of the project with this number."""

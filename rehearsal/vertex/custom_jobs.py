@@ -14,9 +14,9 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf.empty_pb2 import Empty
 
-from rehearsal.doors.errors import ServiceError, not_found
-from rehearsal.resources.listing import page, select
-from rehearsal.resources.operations import finished
+from rehearsal.doors.errors import not_found
+from rehearsal.resources.listing import list_page
+from rehearsal.resources.operations import delete_ended
 from rehearsal.resources.states import has_ended
 from rehearsal.resources.world import Caller, World
 from rehearsal.vertex.rules import check_custom_job
@@ -59,33 +59,21 @@ def get(world: World, request: types.GetCustomJobRequest, caller: Caller) -> typ
 
 def list_(world: World, request: types.ListCustomJobsRequest, caller: Caller) -> types.ListCustomJobsResponse:
     """List custom jobs, the newest first."""
-    parent = world.canonical(request.parent, "aiplatform.customJobs.list")
-    found = select(world.store.list(f"{parent}/customJobs/"), types.CustomJob, filter=request.filter)
-    chosen, token = page(found, request.page_size, request.page_token)
+    chosen, token = list_page(world, request, types.CustomJob, "customJobs")
     return types.ListCustomJobsResponse(custom_jobs=chosen, next_page_token=token)
 
 
 def cancel(world: World, request: types.CancelCustomJobRequest, caller: Caller) -> Empty:
     """Ask that a custom job end; one that has ended is left alone."""
-    name = world.canonical(request.name, "aiplatform.customJobs.cancel")
-    job = world.store.find(name)
-    if job is None:
-        raise not_found(name)
+    job = world.find(request.name, "aiplatform.customJobs.cancel")
     if not has_ended(job):
-        world.custom_jobs.cancel(name)
+        world.custom_jobs.cancel(job.name)
     return Empty()
 
 
 def delete(world: World, request: types.DeleteCustomJobRequest, caller: Caller) -> Any:
     """Delete a custom job that has ended."""
-    name = world.canonical(request.name, "aiplatform.customJobs.delete")
-    job = world.store.find(name)
-    if job is None:
-        raise not_found(name)
-    if not has_ended(job):
-        raise ServiceError("FAILED_PRECONDITION", f"{name} is {job.state.name}: cancel it before it is deleted")
-    world.store.remove(name)
-    return finished(world, name, Empty(), types.DeleteOperationMetadata())
+    return delete_ended(world, world.find(request.name, "aiplatform.customJobs.delete"))
 
 
 def cancel_those_of(world: World, parent: str, label: str, value: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf import json_format
 
-from rehearsal.doors.errors import ServiceError, invalid, not_found
+from rehearsal.doors.errors import invalid, not_found
 from rehearsal.doors.messages import plain
 from rehearsal.pipelines.artifact_metadata import find_excess
 from rehearsal.resources.listing import page, select
@@ -44,16 +44,13 @@ class _Graph:
 
 def create_artifact(world: World, request: types.CreateArtifactRequest, caller: Caller) -> types.Artifact:
     """Create an artifact in a store that is there."""
-    parent = _store(world, request.parent, "aiplatform.artifacts.create")
+    parent = world.find(request.parent, "aiplatform.artifacts.create").name
     artifact = types.Artifact(request.artifact)
     artifact.name = f"{parent}/artifacts/{request.artifact_id or world.store.new_id()}"
     artifact.create_time = artifact.update_time = world.now()
     if said := find_excess(plain(artifact).metadata):
         raise invalid("artifact.metadata", said)
-    try:
-        world.store.add(artifact.name, artifact)
-    except KeyError:
-        raise ServiceError("ALREADY_EXISTS", f"There is {artifact.name} already") from None
+    world.add(artifact)
     return artifact
 
 
@@ -77,7 +74,7 @@ def get_execution(world: World, request: types.GetExecutionRequest, caller: Call
 
 def list_artifacts(world: World, request: types.ListArtifactsRequest, caller: Caller) -> types.ListArtifactsResponse:
     """List artifacts."""
-    graph = _read(world, _store(world, request.parent, "aiplatform.artifacts.list"))
+    graph = _read(world, world.find(request.parent, "aiplatform.artifacts.list").name)
     found = _select(graph, graph.artifacts, types.Artifact, request)
     chosen, token = page(found, request.page_size, request.page_token)
     return types.ListArtifactsResponse(artifacts=chosen, next_page_token=token)
@@ -85,7 +82,7 @@ def list_artifacts(world: World, request: types.ListArtifactsRequest, caller: Ca
 
 def list_executions(world: World, request: types.ListExecutionsRequest, caller: Caller) -> types.ListExecutionsResponse:
     """List executions."""
-    graph = _read(world, _store(world, request.parent, "aiplatform.executions.list"))
+    graph = _read(world, world.find(request.parent, "aiplatform.executions.list").name)
     found = _select(graph, graph.executions, types.Execution, request)
     chosen, token = page(found, request.page_size, request.page_token)
     return types.ListExecutionsResponse(executions=chosen, next_page_token=token)
@@ -95,10 +92,8 @@ def add_to_context(
     world: World, request: types.AddContextArtifactsAndExecutionsRequest, caller: Caller
 ) -> types.AddContextArtifactsAndExecutionsResponse:
     """Put artifacts and executions into a context."""
-    context = world.canonical(request.context, "aiplatform.contexts.addContextArtifactsAndExecutions")
+    context = world.find(request.context, "aiplatform.contexts.addContextArtifactsAndExecutions").name
     place, _, name = context.partition("/contexts/")
-    if world.store.find(context) is None:
-        raise not_found(context)
     graph = _read(world, place)
     asked = types.AddContextArtifactsAndExecutionsRequest(request)
     for given, there in ((asked.artifacts, graph.artifacts), (asked.executions, graph.executions)):
@@ -115,9 +110,7 @@ def query_lineage(
     world: World, request: types.QueryContextLineageSubgraphRequest, caller: Caller
 ) -> types.LineageSubgraph:
     """Return the artifacts and executions of a context, and which of them made or used which."""
-    context = world.canonical(request.context, "aiplatform.contexts.queryContextLineageSubgraph")
-    if world.store.find(context) is None:
-        raise not_found(context)
+    context = world.find(request.context, "aiplatform.contexts.queryContextLineageSubgraph").name
     graph = _read(world, context.partition("/contexts/")[0])
     inside = {name for name, contexts in graph.contexts.items() if context in contexts}
     return types.LineageSubgraph(
@@ -125,13 +118,6 @@ def query_lineage(
         executions=[execution for name, execution in graph.executions.items() if name in inside],
         events=[event for event in graph.events if {event.artifact, event.execution} <= inside],
     )
-
-
-def _store(world: World, name: str, permission: str) -> str:
-    name = world.canonical(name, permission)
-    if world.store.find(name) is None:
-        raise not_found(name)
-    return name
 
 
 def _select(graph: _Graph, items: dict[str, Any], kind: Any, request: Any) -> list[Any]:

@@ -12,9 +12,8 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from rehearsal.doors.errors import ServiceError, not_found
 from rehearsal.doors.messages import plain
-from rehearsal.resources.listing import page, select
+from rehearsal.resources.listing import list_page
 from rehearsal.resources.operations import finished
 from rehearsal.resources.world import Caller, World
 from rehearsal.vertex import lineage
@@ -28,44 +27,40 @@ def create_store(world: World, request: types.CreateMetadataStoreRequest, caller
     store = types.MetadataStore(request.metadata_store)
     store.name = f"{parent}/metadataStores/{request.metadata_store_id or world.store.new_id()}"
     store.create_time = store.update_time = world.now()
-    _add(world, store)
+    world.add(store)
     return finished(world, store.name, store, types.CreateMetadataStoreOperationMetadata())
 
 
 def get_store(world: World, request: types.GetMetadataStoreRequest, caller: Caller) -> types.MetadataStore:
     """Return a store."""
-    return types.MetadataStore(_find(world, request.name, "metadataStores"))
+    return types.MetadataStore(world.find(request.name, "aiplatform.metadataStores.get"))
 
 
 def create_context(world: World, request: types.CreateContextRequest, caller: Caller) -> types.Context:
     """Create a context in a store that is there."""
     parent = world.canonical(request.parent, "aiplatform.contexts.create")
-    _find(world, parent, "metadataStores")
+    world.find(parent, "aiplatform.metadataStores.get")
     context = types.Context(request.context)
     context.name = f"{parent}/contexts/{request.context_id or world.store.new_id()}"
     context.create_time = context.update_time = world.now()
-    _add(world, context)
+    world.add(context)
     return context
 
 
 def get_context(world: World, request: types.GetContextRequest, caller: Caller) -> types.Context:
     """Return a context."""
-    return types.Context(_find(world, request.name, "contexts"))
+    return types.Context(world.find(request.name, "aiplatform.contexts.get"))
 
 
 def list_contexts(world: World, request: types.ListContextsRequest, caller: Caller) -> types.ListContextsResponse:
     """List contexts, the newest first."""
-    parent = world.canonical(request.parent, "aiplatform.contexts.list")
-    found = select(
-        world.store.list(f"{parent}/contexts/"), types.Context, filter=request.filter, order_by=request.order_by
-    )
-    chosen, token = page(found, request.page_size, request.page_token)
+    chosen, token = list_page(world, request, types.Context, "contexts")
     return types.ListContextsResponse(contexts=chosen, next_page_token=token)
 
 
 def update_context(world: World, request: types.UpdateContextRequest, caller: Caller) -> types.Context:
     """Change a context's description, labels or metadata."""
-    name = _find(world, request.context.name, "contexts").name
+    name = world.find(request.context.name, "aiplatform.contexts.get").name
     paths = list(request.update_mask.paths) or ["description", "labels", "metadata", "display_name"]
 
     def change(context: Any) -> None:
@@ -79,9 +74,9 @@ def add_children(
     world: World, request: types.AddContextChildrenRequest, caller: Caller
 ) -> types.AddContextChildrenResponse:
     """Make contexts children of another: an experiment's runs are its children."""
-    name = _find(world, request.context, "contexts").name
+    name = world.find(request.context, "aiplatform.contexts.get").name
     for child in request.child_contexts:
-        child_name = _find(world, child, "contexts").name
+        child_name = world.find(child, "aiplatform.contexts.get").name
 
         def change(context: Any) -> None:
             if name not in context.parent_contexts:
@@ -112,21 +107,6 @@ def add_run(world: World, parent: str, job_id: str, pipeline: str) -> tuple[type
             world.store.add(context.name, context)
         made.append(context)
     return made[0], made[1]
-
-
-def _add(world: World, message: Any) -> None:
-    try:
-        world.store.add(message.name, message)
-    except KeyError:
-        raise ServiceError("ALREADY_EXISTS", f"There is {message.name} already") from None
-
-
-def _find(world: World, name: str, kind: str) -> Any:
-    name = world.canonical(name, f"aiplatform.{kind}.get")
-    found = world.store.find(name)
-    if found is None:
-        raise not_found(name)
-    return found
 
 
 METHODS = {

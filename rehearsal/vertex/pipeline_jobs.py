@@ -14,10 +14,10 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc.status_pb2 import Status
 
-from rehearsal.doors.errors import CODES, ServiceError, invalid, not_found
+from rehearsal.doors.errors import CODES, invalid
 from rehearsal.doors.messages import plain
-from rehearsal.resources.listing import page, select
-from rehearsal.resources.operations import finished
+from rehearsal.resources.listing import list_page
+from rehearsal.resources.operations import delete_ended
 from rehearsal.resources.states import has_ended
 from rehearsal.resources.world import Caller, World
 from rehearsal.vertex import custom_jobs, metadata
@@ -49,10 +49,7 @@ def add(world: World, name: str, job: types.PipelineJob) -> types.PipelineJob:
     job.labels.setdefault(RUN_LABEL, world.store.new_id())
     parent, job_id = name.split("/pipelineJobs/")
     pipeline = str(to_values(plain(job).pipeline_spec)["pipelineInfo"]["name"])
-    try:
-        world.store.add(name, job)
-    except KeyError:
-        raise ServiceError("ALREADY_EXISTS", f"There is a pipeline job {name} already") from None
+    world.add(job)
     contexts = metadata.add_run(world, parent, job_id, pipeline)
 
     def attach(job: types.PipelineJob) -> None:
@@ -77,11 +74,7 @@ def _fail(world: World, root: str, job: types.PipelineJob) -> None:
 
 def get(world: World, request: types.GetPipelineJobRequest, caller: Caller) -> types.PipelineJob:
     """Return a pipeline job."""
-    name = world.canonical(request.name, "aiplatform.pipelineJobs.get")
-    found = world.store.find(name)
-    if found is None:
-        raise not_found(name)
-    job = types.PipelineJob(found)
+    job = types.PipelineJob(world.find(request.name, "aiplatform.pipelineJobs.get"))
     # An experiment that took the run in since is among its context's parents.
     context = world.store.find(job.job_detail.pipeline_run_context.name)
     if context is not None:
@@ -91,15 +84,8 @@ def get(world: World, request: types.GetPipelineJobRequest, caller: Caller) -> t
 
 def list_(world: World, request: types.ListPipelineJobsRequest, caller: Caller) -> types.ListPipelineJobsResponse:
     """List pipeline jobs, the newest first."""
-    parent = world.canonical(request.parent, "aiplatform.pipelineJobs.list")
-    jobs = select(
-        world.store.list(f"{parent}/pipelineJobs/"),
-        types.PipelineJob,
-        filter=request.filter,
-        order_by=request.order_by,
-        computed={"pipeline_name": lambda job: to_values(plain(job).pipeline_spec)["pipelineInfo"]["name"]},
-    )
-    chosen, token = page(jobs, request.page_size, request.page_token)
+    computed = {"pipeline_name": lambda job: to_values(plain(job).pipeline_spec)["pipelineInfo"]["name"]}
+    chosen, token = list_page(world, request, types.PipelineJob, "pipelineJobs", computed=computed)
     if paths := list(request.read_mask.paths):
         chosen = [_masked(job, paths) for job in chosen]
     return types.ListPipelineJobsResponse(pipeline_jobs=chosen, next_page_token=token)
@@ -122,10 +108,7 @@ def _masked(job: types.PipelineJob, paths: list[str]) -> types.PipelineJob:
 
 def cancel(world: World, request: types.CancelPipelineJobRequest, caller: Caller) -> Empty:
     """Ask that a pipeline job end, with the custom jobs that it started; what has ended is left alone."""
-    name = world.canonical(request.name, "aiplatform.pipelineJobs.cancel")
-    job = world.store.find(name)
-    if job is None:
-        raise not_found(name)
+    job = world.find(request.name, "aiplatform.pipelineJobs.cancel")
     if has_ended(job):
         return Empty()
 
@@ -133,22 +116,15 @@ def cancel(world: World, request: types.CancelPipelineJobRequest, caller: Caller
         if not has_ended(job):
             job.state, job.update_time = _STATE.PIPELINE_STATE_CANCELLING, world.now()
 
-    world.store.update(name, mark)
-    world.pipelines.cancel(name)
-    custom_jobs.cancel_those_of(world, name.rsplit("/pipelineJobs/", 1)[0], RUN_LABEL, job.labels[RUN_LABEL])
+    world.store.update(job.name, mark)
+    world.pipelines.cancel(job.name)
+    custom_jobs.cancel_those_of(world, job.name.rsplit("/pipelineJobs/", 1)[0], RUN_LABEL, job.labels[RUN_LABEL])
     return Empty()
 
 
 def delete(world: World, request: types.DeletePipelineJobRequest, caller: Caller) -> Any:
     """Delete a pipeline job that has ended."""
-    name = world.canonical(request.name, "aiplatform.pipelineJobs.delete")
-    job = world.store.find(name)
-    if job is None:
-        raise not_found(name)
-    if not has_ended(job):
-        raise ServiceError("FAILED_PRECONDITION", f"{name} is {job.state.name}: cancel it before it is deleted")
-    world.store.remove(name)
-    return finished(world, name, Empty(), types.DeleteOperationMetadata())
+    return delete_ended(world, world.find(request.name, "aiplatform.pipelineJobs.delete"))
 
 
 METHODS = {

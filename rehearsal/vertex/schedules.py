@@ -11,9 +11,9 @@ from google.cloud.aiplatform_v1 import types
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from rehearsal.doors.errors import ServiceError, Violation, not_found, refuse
+from rehearsal.doors.errors import ServiceError, Violation, refuse
 from rehearsal.doors.messages import plain
-from rehearsal.resources.listing import page, select
+from rehearsal.resources.listing import list_page
 from rehearsal.resources.operations import finished
 from rehearsal.resources.world import Caller, World
 from rehearsal.vertex.cron import fire_times
@@ -53,22 +53,18 @@ def create(world: World, request: types.CreateScheduleRequest, caller: Caller) -
 
 def get(world: World, request: types.GetScheduleRequest, caller: Caller) -> types.Schedule:
     """Return a schedule."""
-    return types.Schedule(_find(world, request.name, "get"))
+    return types.Schedule(world.find(request.name, "aiplatform.schedules.get"))
 
 
 def list_(world: World, request: types.ListSchedulesRequest, caller: Caller) -> types.ListSchedulesResponse:
     """List schedules, the newest first."""
-    parent = world.canonical(request.parent, "aiplatform.schedules.list")
-    found = select(
-        world.store.list(f"{parent}/schedules/"), types.Schedule, filter=request.filter, order_by=request.order_by
-    )
-    chosen, token = page(found, request.page_size, request.page_token)
+    chosen, token = list_page(world, request, types.Schedule, "schedules")
     return types.ListSchedulesResponse(schedules=chosen, next_page_token=token)
 
 
 def pause(world: World, request: types.PauseScheduleRequest, caller: Caller) -> Empty:
     """Start no new runs until it is resumed; those that run go on."""
-    schedule = _find(world, request.name, "pause")
+    schedule = world.find(request.name, "aiplatform.schedules.pause")
     if schedule.state != STATE.ACTIVE:
         raise ServiceError("FAILED_PRECONDITION", f"{schedule.name} is {schedule.state.name}: only ACTIVE is paused")
 
@@ -83,7 +79,7 @@ def pause(world: World, request: types.PauseScheduleRequest, caller: Caller) -> 
 
 def resume(world: World, request: types.ResumeScheduleRequest, caller: Caller) -> Empty:
     """Go on: from the next time, or (`catch_up`) from the first that was missed."""
-    schedule = _find(world, request.name, "resume")
+    schedule = world.find(request.name, "aiplatform.schedules.resume")
     if schedule.state != STATE.PAUSED:
         raise ServiceError("FAILED_PRECONDITION", f"{schedule.name} is {schedule.state.name}: only PAUSED is resumed")
 
@@ -100,7 +96,7 @@ def resume(world: World, request: types.ResumeScheduleRequest, caller: Caller) -
 
 def update(world: World, request: types.UpdateScheduleRequest, caller: Caller) -> types.Schedule:
     """Change what the mask names; the next run is the first that the changed schedule has after now."""
-    schedule = _find(world, request.schedule.name, "update")
+    schedule = world.find(request.schedule.name, "aiplatform.schedules.update")
     if schedule.state == STATE.COMPLETED:
         raise ServiceError("FAILED_PRECONDITION", f"{schedule.name} is COMPLETED: it cannot be updated any more")
     paths = list(request.update_mask.paths)
@@ -124,7 +120,7 @@ def update(world: World, request: types.UpdateScheduleRequest, caller: Caller) -
 
 def delete(world: World, request: types.DeleteScheduleRequest, caller: Caller) -> Any:
     """Delete a schedule; the runs that it started stay."""
-    schedule = _find(world, request.name, "delete")
+    schedule = world.find(request.name, "aiplatform.schedules.delete")
     world.store.remove(schedule.name)
     world.schedules_changed.set()
     return finished(world, schedule.name, Empty(), types.DeleteOperationMetadata())
@@ -177,14 +173,6 @@ def _check(world: World, schedule: types.Schedule, parent: str) -> None:
         raise refuse(violations)
     next(fire_times(schedule.cron, world.clock.now()))
     check_pipeline_job(world, request.pipeline_job, parent, "schedule.create_pipeline_job_request.pipeline_job")
-
-
-def _find(world: World, name: str, verb: str) -> Any:
-    name = world.canonical(name, f"aiplatform.schedules.{verb}")
-    found = world.store.find(name)
-    if found is None:
-        raise not_found(name)
-    return found
 
 
 METHODS = {
