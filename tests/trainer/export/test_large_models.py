@@ -21,7 +21,7 @@ from trainer.tasks.images.network import build_network
 REPOSITORY = Path(__file__).parents[3]
 IMAGE_SIZE = 224
 # The steps that make what ships, without the gates.
-MAKING = {"fp16": ("trace", "join", "fp16", "engine sm89"), "int8": ("trace", "join", "int8", "fp16")}
+MAKING = {"fp16": ("trace", "fp16", "engine sm89"), "int8": ("trace", "int8", "fp16")}
 
 
 def export_random(folder: Path, architecture: str, precision: str) -> ExportManifest:
