@@ -26,8 +26,8 @@ Runner = Callable[[Mapping[str, npt.NDArray[Any]]], Arrays]
 # Seconds that a server may take for a batch.
 _SERVER_LIMIT_S = 300.0
 # Types of numpy as the protocol of servers (KServe v2) calls them, and others than these as ONNX Runtime does.
-_DATATYPES = {"float32": "FP32", "float16": "FP16", "int64": "INT64", "int32": "INT32", "uint8": "UINT8"}
-_DATATYPES |= {"bool": "BOOL"}
+DATATYPES = {"float32": "FP32", "float16": "FP16", "int64": "INT64", "int32": "INT32", "uint8": "UINT8"}
+DATATYPES |= {"bool": "BOOL"}
 _ONNX_TYPES = {"tensor(float)": "float32"}
 # Optimisation of ONNX Runtime by the level in config.pbtxt, as Triton's backend reads it (its source of 2026-06).
 _LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
@@ -123,7 +123,7 @@ def open_server(url: str, graph: Graph) -> Runner:
             )
         base += f"/v2/models/{parts[-3]}"
     said = json.loads(_ask_server(urllib.request.Request(base))[0])
-    kinds = {datatype: name for name, datatype in _DATATYPES.items()}
+    kinds = {datatype: name for name, datatype in DATATYPES.items()}
     taken = {one["name"]: (kinds.get(one["datatype"], ""), one["shape"]) for one in said["inputs"]}
     _compare(base, taken, [one["name"] for one in said["outputs"]], graph)
 
@@ -134,7 +134,7 @@ def open_server(url: str, graph: Graph) -> Runner:
                 {
                     "name": name,
                     "shape": list(array.shape),
-                    "datatype": _DATATYPES[str(array.dtype)],
+                    "datatype": DATATYPES[str(array.dtype)],
                     "parameters": {"binary_data_size": len(part)},
                 }
                 for (name, array), part in zip(inputs.items(), content, strict=True)
@@ -155,7 +155,7 @@ def open_server(url: str, graph: Graph) -> Runner:
 def _read_tensors(content: bytes, header_bytes: int | None) -> Arrays:
     """Return the outputs of an answer; behind its JSON lie those that are binary."""
     said, place, found = json.loads(content[:header_bytes]), header_bytes or 0, {}
-    kinds = {datatype: name for name, datatype in _DATATYPES.items()}
+    kinds = {datatype: name for name, datatype in DATATYPES.items()}
     for one in said["outputs"]:
         num_bytes = one.get("parameters", {}).get("binary_data_size")
         if num_bytes is None:

@@ -128,7 +128,13 @@ class ShippedProgram:
     def __enter__(self) -> ShippedProgram:
         self._said = self._stack.enter_context(tempfile.TemporaryFile())
         self._process = subprocess.Popen(
-            self._command, cwd=self._work, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said
+            self._command,
+            cwd=self._work,
+            # Of a server on this machine no proxy is asked.
+            env={**os.environ, "no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
         )
         self._stack.callback(self._kill)
         return self

@@ -19,7 +19,8 @@ from tests.trainer.export import colours
 from tests.trainer.export.colours import GRAPH_NAME
 from tests.trainer.export.graphs import image_signature, run_onnx
 from trainer.data.reader import ShardReader
-from trainer.export import shipped
+from trainer.export import known_server, shipped
+from trainer.export.arrays import StoredArrays, store_arrays
 from trainer.export.runtimes import softmax
 from trainer.tasks.classes.shipped_answers import Expected
 from trainer.tasks.image_classification import bundle
@@ -36,8 +37,10 @@ class Export:
     shards: ShardManifest
     right: int
     score: float
+    known: tuple[StoredArrays, StoredArrays]
+    """The trainer's own inputs, and what the graph gives for them."""
 
-    def check(self, folder: Path | None = None, **changes: Any) -> Gate:
+    def check(self, folder: Path | None = None, *, knows: bool = False, **changes: Any) -> Gate:
         places = changes.pop("places", None)
         return bundle.try_program(
             folder or self.folder,
@@ -48,6 +51,7 @@ class Export:
             data=DataSection(),
             threads=1,
             places=places,
+            known=self.known if knows else None,
         )
 
 
@@ -62,7 +66,8 @@ def make_export(place: Path, **options: Any) -> Export:
     images = transform.normalise(np.stack([transform.decode(sample["image"]) for sample in samples])).numpy()
     logits = run_onnx(place / "export" / GRAPH_NAME, images)
     right = int((logits.argmax(axis=1) == [sample["label"] for sample in samples]).sum())
-    return Export(place / "export", uri, shards, right, float(softmax(logits).max(axis=1).mean()))
+    known = store_arrays(place / "inputs", [{"images": images}]), store_arrays(place / "outputs", [{"logits": logits}])
+    return Export(place / "export", uri, shards, right, float(softmax(logits).max(axis=1).mean()), known)
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +96,35 @@ def test_a_sound_bundle_passes(export: Export, monkeypatch: pytest.MonkeyPatch) 
     assert (gate.figures["source_paths"], gate.figures["source_paths_with_class"]) == (24, 24)
     assert gate.limits == {"right_difference": 0, "score_difference": gate_module.MAX_SCORE_DIFFERENCE}
     assert 0 <= float(gate.figures["score_difference"] or 0) < 1e-6
+
+
+def test_a_graph_that_has_run_on_the_same_inputs_runs_on_few_again(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A proxy is nobody to ask about this machine.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setattr(known_server.parity, "open_graph", None)
+    gate = export.check(score=export.score, knows=True)
+    assert (gate.status, gate.reason) == ("passed", "")
+    found = {name: gate.figures[name] for name in ("images", "right", "own_runtime", "other_inputs", "unanswered")}
+    assert found == {"images": 72, "right": export.right, "own_runtime": 32, "other_inputs": 0, "unanswered": 0}
+    assert export.check(knows=True, places=range(50)).figures.get("own_runtime") is None, "few run as they are"
+
+
+def test_other_inputs_run_through_the_graph_again(export: Export, copy: Path) -> None:
+    set_value("mean", [0.75, 0.5, 0.4])(copy)
+    known, alone = (export.check(copy, knows=knows).figures for knows in (True, False))
+    assert known["other_inputs"] == 72
+    assert known["right"] == alone["right"] != export.right
+    assert known["mean_score"] == pytest.approx(alone["mean_score"], abs=1e-6)
+
+
+def test_what_its_own_runtime_does_wrong_is_seen_on_few(export: Export, copy: Path) -> None:
+    run = "session.run(names, dict(inputs))"
+    edit_program(copy, run, f"[2 * array for array in {run}]", name="runtimes.py")
+    gate = export.check(copy, knows=True)
+    assert gate.status == "failed"
+    assert "its own ONNX Runtime answers 32 of 32 images otherwise than the graph did" in gate.reason
 
 
 def set_value(name: str, value: Any) -> Callable[[Path], None]:
@@ -130,9 +164,10 @@ def edit_program(folder: Path, old: str, new: str, *, name: str = "predict.py") 
         pytest.param(lambda folder: edit_program(folder, "_RULES, [", "None, ["), id="broken program"),
     ],
 )
-def test_every_mutation_is_seen(export: Export, copy: Path, mutate: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("knows", [False, True])
+def test_every_mutation_is_seen(export: Export, copy: Path, mutate: Callable[[Path], None], knows: bool) -> None:
     mutate(copy)
-    gate = export.check(copy)
+    gate = export.check(copy, knows=knows)
     assert gate.status == "failed", gate
     assert gate.reason
     gate.model_dump_json()

@@ -36,7 +36,7 @@ def test_fp16_is_told_from_fp32(exported: Any) -> None:
 
 
 def test_the_proof_says_what_it_does_not_prove() -> None:
-    assert "ORT_ENABLE_EXTENDED" in name_of_onnx("fp32")
+    assert "ORT_ENABLE_ALL" in name_of_onnx("fp32")
     assert "ORT_DISABLE_ALL" in name_of_onnx("int8")
     assert "weights' rounding only" in name_of_onnx("fp16")
 
@@ -51,7 +51,7 @@ def test_graphs_run_at_the_level_that_triton_is_told(exported: Any, monkeypatch:
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", watch)
     levels = onnxruntime.GraphOptimizationLevel
-    for precision, level in (("fp32", levels.ORT_ENABLE_EXTENDED), ("int8", levels.ORT_DISABLE_ALL)):
+    for precision, level in (("fp32", levels.ORT_ENABLE_ALL), ("int8", levels.ORT_DISABLE_ALL)):
         open_graph(exported.fp32, threads=1, precision=precision)
         assert seen.pop() == (level, 1, ["CPUExecutionProvider"])
 

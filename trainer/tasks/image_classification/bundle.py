@@ -16,6 +16,7 @@ from trainer.tasks.classes.accuracy import judge_accuracy
 from trainer.tasks.classes.shipped_answers import Expected, add_reason, compare_answers
 from trainer.tasks.images import bundle as images
 from trainer.tasks.images.gate import (
+    Known,
     Predictions,
     ask_about_split,
     conclude,
@@ -82,6 +83,7 @@ def check_bundle(
         data=inputs.config.data,
         threads=threads,
         places=split.places,
+        known=(split.inputs, outputs),
     )
     return add_reason(gate, missing)
 
@@ -135,6 +137,7 @@ def try_program(
     data: DataSection,
     threads: int,
     places: Places = None,
+    known: Known | None = None,
     precision: str = "fp32",
 ) -> Gate:
     """Run the shipped predict.py on the files of the test split, and count its right answers.
@@ -151,6 +154,7 @@ def try_program(
         data: How shards in a bucket are read.
         threads: Intra-op threads of ONNX Runtime.
         places: Which samples of the test split; None: all.
+        known: What the graph gave for the trainer's own inputs; None: it runs again for all.
         precision: Of the graph.
 
     Returns:
@@ -170,7 +174,16 @@ def try_program(
             right += predictions[0][0] == shards.classes[label]
 
     found = ask_about_split(
-        folder, shards_uri, shards, data, model_name=model_name, threads=threads, top=1, judge=judge, places=places
+        folder,
+        shards_uri,
+        shards,
+        data,
+        model_name=model_name,
+        threads=threads,
+        top=1,
+        judge=judge,
+        places=places,
+        known=known,
     )
     compared = compare_answers(
         expected, right=right, samples=found.images, mean_score=found.mean_score, failed=bool(found.failure)

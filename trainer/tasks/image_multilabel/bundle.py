@@ -24,6 +24,7 @@ from trainer.tasks.images.gate import (
     CHUNK_IMAGES,
     MAX_SCORE_DIFFERENCE,
     Findings,
+    Known,
     Predictions,
     ask_about_split,
     conclude,
@@ -99,6 +100,7 @@ def check_bundle(
         data=inputs.config.data,
         threads=threads,
         places=split.places,
+        known=(split.inputs, outputs),
     )
     if not missing:
         return gate
@@ -242,6 +244,7 @@ def try_program(
     expected: MultilabelDetails | None = None,
     recorded: Mapping[str, Figure] | None = None,
     places: Places = None,
+    known: Known | None = None,
 ) -> Gate:
     """Run the shipped predict.py on the files of the test split, and compare the labels that it says of each.
 
@@ -256,6 +259,7 @@ def try_program(
         expected: What evaluation.json says; None: there is none, or what computed it is no fp32.
         recorded: Figures of the gate when the export was made.
         places: Which samples of the test split; None: all.
+        known: What the graph gave for the trainer's own inputs; None: it runs again for all.
 
     Returns:
         The gate. Figures: images, coloured_images, classes_predicted, unanswered, mean_score (of the labels said),
@@ -277,7 +281,16 @@ def try_program(
             own.compare(predictions)
 
     found = ask_about_split(
-        folder, shards_uri, shards, data, model_name=model_name, threads=threads, top=None, judge=judge, places=places
+        folder,
+        shards_uri,
+        shards,
+        data,
+        model_name=model_name,
+        threads=threads,
+        top=None,
+        judge=judge,
+        places=places,
+        known=known,
     )
     figures, limits, reasons = counts.figures(), dict[str, float](), list[str]()
     near = float(recorded.get("near_threshold") or 0) if recorded is not None else 0.0

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from contracts.artifacts import ShardManifest
 from contracts.artifacts.export import Figure, Gate
@@ -23,6 +23,9 @@ from trainer.export.bundles import GATE_NAME, PREDICT_NAME
 from trainer.export.samples import SPLIT, Places, each_sample
 from trainer.export.shipped import ShippedFailed, ShippedProgram, name_versions
 
+if TYPE_CHECKING:
+    from trainer.export.arrays import StoredArrays
+
 # Images of which files lie on the disk at a time, and their bytes; twice as many, since the next are written meanwhile.
 CHUNK_IMAGES = 256
 _CHUNK_BYTES = 1 << 26
@@ -30,11 +33,16 @@ _CHUNK_BYTES = 1 << 26
 # 0.05 of the range moves the average probability by more than a thousandth.
 MAX_SCORE_DIFFERENCE = 1e-4
 
+# Images that the program runs by its own ONNX Runtime where others are answered with what the graph gave before.
+OWN_IMAGES = 32
+
 # That the program needs.
 _PACKAGES = ("onnxruntime", "numpy", "Pillow")
 
 Predictions = list[tuple[str, float]]
 """Labels with their scores, the highest first."""
+Known = tuple["StoredArrays", "StoredArrays"]
+"""What the fp32 graph was given, the trainer's own inputs, and what it gave."""
 Judge = Callable[[Any, Predictions | None], None]
 """Takes the label of an image, as the field has it, and what the program said of it; None: nothing."""
 
@@ -60,21 +68,32 @@ class Findings:
     predicted: set[str] = field(default_factory=set)
     predictions: int = 0
     scores: float = 0.0
+    own: int | None = None
+    """Images that the program ran by its own ONNX Runtime; None: all."""
+    otherwise: int = 0
+    """Of these, such that the graph answers otherwise."""
+    others: int = 0
+    """Images of which the program makes other inputs than the trainer, to the bit."""
 
     @property
     def mean_score(self) -> float | None:
         """Average score of all predictions; None: there was none."""
         return self.scores / self.predictions if self.predictions else None
 
+    @staticmethod
+    def read(answer: Mapping[str, Any]) -> Predictions | None:
+        """Return the predictions of an answer; None: it is an error."""
+        return None if "error" in answer else [(one["label"], one["score"]) for one in answer["predictions"]]
+
     def add(self, asked: _Asked, answer: Mapping[str, Any]) -> Predictions | None:
         """Count the answer to one image, and return its predictions; None: it is an error."""
         self.images += 1
         self.coloured += asked.coloured
-        if "error" in answer:
+        found = self.read(answer)
+        if found is None:
             self.unanswered += 1
             self.first_error = self.first_error or str(answer["error"])
             return None
-        found = [(one["label"], one["score"]) for one in answer["predictions"]]
         self.predicted.update(label for label, _ in found)
         self.predictions += len(found)
         self.scores += sum(score for _, score in found)
@@ -86,6 +105,8 @@ class Findings:
             yield self.failure
         if self.unanswered:
             yield f"{self.unanswered} images got no answer, the first: {self.first_error}"
+        if self.otherwise:
+            yield f"its own ONNX Runtime answers {self.otherwise} of {self.own} images otherwise than the graph did"
 
     def figures(self) -> dict[str, Figure]:
         """Return what was counted."""
@@ -95,6 +116,7 @@ class Findings:
             "classes_predicted": len(self.predicted),
             "unanswered": self.unanswered,
             "mean_score": self.mean_score,
+            **({} if self.own is None else {"own_runtime": self.own, "other_inputs": self.others}),
         }
 
 
@@ -109,10 +131,13 @@ def ask_about_split(
     top: int | None,
     judge: Judge,
     places: Places = None,
+    known: Known | None = None,
 ) -> Findings:
     """Ask the shipped program about files of the test split.
 
-    One process answers for all images; files of a few hundred are on the disk at a time.
+    One process answers for all images; files of a few hundred are on the disk at a time. Where the graph has run on the
+    trainer's own inputs already, the program runs `OWN_IMAGES` by its own ONNX Runtime, and of all images its inputs
+    are held against the trainer's: equal ones are answered with what the graph gave, others by the graph.
 
     Args:
         folder: The export's folder on this machine.
@@ -124,24 +149,53 @@ def ask_about_split(
         top: Most labels of an image; None: what the program says by itself.
         judge: Takes each image with its answer, in the order of the split.
         places: Which samples of the split; None: all.
+        known: What the graph gave before.
 
     Raises:
         DataError: A shard is damaged.
     """
-    found, asked = Findings(), deque[_Asked]()
-    options = ["--json-lines=-", "--format=json", *([f"--top={top}"] if top else [])]
-    with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
-        work = Path(name)
-        chunks = _write_images(work, shards_uri, shards, data, asked, places)
-        program = ShippedProgram(folder, options, work=work, model_name=model_name, threads=threads)
-        try:
+    found, options = Findings(), ["--json-lines=-", "--format=json", *([f"--top={top}"] if top else [])]
+    chosen: Sequence[int] = range(shards.splits[SPLIT].samples) if places is None else places
+
+    def answers(places: Places, *more: str) -> Iterator[tuple[_Asked, dict[str, Any]]]:
+        asked = deque[_Asked]()
+        with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
+            chunks = _write_images(Path(name), shards_uri, shards, data, asked, places)
+            program = ShippedProgram(folder, [*options, *more], work=Path(name), model_name=model_name, threads=threads)
             with contextlib.closing(chunks), program:
-                for answer in _ask(program, chunks, work):
-                    image = asked.popleft()
-                    judge(image.label, found.add(image, answer))
-        except ShippedFailed as failure:
-            found.failure = str(failure)
+                for answer in _ask(program, chunks, Path(name)):
+                    yield asked.popleft(), answer
+
+    def count(answered: Iterator[tuple[_Asked, dict[str, Any]]]) -> Iterator[Predictions | None]:
+        for image, answer in answered:
+            predictions = found.add(image, answer)
+            judge(image.label, predictions)
+            yield predictions
+
+    try:
+        if known is None or len(chosen) <= 2 * OWN_IMAGES:
+            deque(count(answers(places)), maxlen=0)
+            return found
+        few = {place * len(chosen) // OWN_IMAGES for place in range(OWN_IMAGES)}
+        own = [found.read(answer) for _, answer in answers([chosen[place] for place in sorted(few)])]
+        # Here: it imports numpy.
+        from trainer.export.known_server import KnownServer
+
+        with KnownServer(folder / model_name, *known, threads=threads) as server:
+            said = list(count(answers(places, f"--url={server.url}")))
+        found.own, found.others = len(own), server.others
+        found.otherwise = sum(map(_differ, own, (said[place] for place in sorted(few))))
+    except ShippedFailed as failure:
+        found.failure = str(failure)
     return found
+
+
+def _differ(one: Predictions | None, other: Predictions | None) -> bool:
+    """Whether two answers to an image have other scores than rounding gives."""
+    if one is None or other is None:
+        return one is not other
+    # Which labels are said is judged of all images; one whose score is near a threshold may be said by one alone.
+    return any(not abs(a[1] - b[1]) <= MAX_SCORE_DIFFERENCE for a, b in zip(one, other, strict=False))
 
 
 def _ask(program: ShippedProgram, chunks: Iterable[Sequence[str]], work: Path) -> Iterator[dict[str, Any]]:
