@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook
 from rehearsal.jobs.market import Market
 from rehearsal.jobs.restarts import Reading
 from rehearsal.machines.machine import Machine, Scale, UnknownCommand, find_machines
+from rehearsal.machines.network import Network
 from rehearsal.pipelines.task_details import moment
 from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.states import has_ended
@@ -43,6 +44,8 @@ class CustomJobRuns:
         market: Decides about machines.
         scale: How they are played.
         environment: Of every container; may be set later, before the first job.
+        network: That machines are on; may be set later; None: the loopback.
+        token: Returns a token for machines' clients.
         missing_images: Images that cannot be pulled.
         restarts: Reading of the rules for restarts.
         quotas: What jobs may hold at a time; one that finds too little left stays QUEUED.
@@ -58,6 +61,8 @@ class CustomJobRuns:
         market: Market | None = None,
         scale: Scale | None = None,
         environment: Mapping[str, str] | None = None,
+        network: Network | None = None,
+        token: Callable[[], str] = lambda: "rehearsal",
         missing_images: frozenset[str] = frozenset(),
         restarts: Reading = "strict",
         quotas: Quotas | None = None,
@@ -65,10 +70,13 @@ class CustomJobRuns:
         self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
         self.market, self.scale = market or Market(), scale or Scale()
         self.environment: Mapping[str, str] = environment or {}
-        self._missing, self._reading = missing_images, restarts
+        self._missing, self._reading, self._token = missing_images, restarts, token
         self._quotas = quotas or Quotas()
+        self._loopback: Network | None = None
+        self.network = network
+        self._lock = threading.Lock()
         self._threads = JobThreads("job", self._execute, self._fail)
-        self.start, self.close, self.failures = self._threads.start, self._threads.close, self._threads.failures
+        self.start, self.failures = self._threads.start, self._threads.failures
 
     def cancel(self, name: str) -> None:
         """End it; its state becomes cancelled once nothing of it runs any more."""
@@ -83,6 +91,19 @@ class CustomJobRuns:
     def wait(self, name: str, timeout_s: float) -> Any:
         """Wait for the end of a job, and return it as it is then."""
         return self._store.wait(name, has_ended, timeout_s)
+
+    def close(self) -> None:
+        """End all jobs, and wait until nothing of them runs."""
+        self._threads.close()
+        if self._loopback is not None:
+            self._loopback.close()
+
+    def _find_network(self) -> Network:
+        with self._lock:
+            if self.network is None:
+                folder = self._folder / "network"
+                self.network = self._loopback = Network(folder, refuse=lambda name: None, mode="loopback")
+            return self.network
 
     def _execute(self, name: str, cancelled: threading.Event) -> None:
         job = self._store.get(name)
@@ -127,6 +148,8 @@ class CustomJobRuns:
             job,
             machines,
             folder=self._folder / job.name.rpartition("/")[2],
+            network=self._find_network(),
+            token=self._token,
             environment=self.environment,
             say=lambda machine, text, severity: self._log(job, machine, text, severity),
             market=self.market,

@@ -36,9 +36,19 @@ from rehearsal.jobs.restarts import (
     Scope,
 )
 from rehearsal.jobs.steps import StepWatch
-from rehearsal.machines.machine import Machine, Scale, cores_of, environment_of, free_ports
+from rehearsal.machines.machine import (
+    Machine,
+    Scale,
+    cluster,
+    cores_of,
+    environment_of,
+    free_ports,
+    host_name,
+    identity_of,
+)
 from rehearsal.machines.mount import with_python, write_python
-from rehearsal.machines.processes import MEMORY_VARIABLE, Tree, clean_environment
+from rehearsal.machines.network import Host, Network
+from rehearsal.machines.processes import Tree, clean_environment
 
 # Between a notice and the end of a spot machine: https://docs.cloud.google.com/compute/docs/instances/spot#preemption
 NOTICE_S = 30.0
@@ -65,6 +75,7 @@ class Ended:
 @dataclass
 class _Node:
     machine: Machine
+    host: Host
     tree: Tree
     disk: Path
     watch: StepWatch
@@ -94,6 +105,8 @@ class Gang:
         job: The CustomJob.
         machines: Its machines.
         folder: For their disks.
+        network: That they are on.
+        token: Returns a token for their clients.
         environment: Of all containers.
         say: Takes the log.
         market: Takes machines away.
@@ -109,6 +122,8 @@ class Gang:
         machines: Sequence[Machine],
         *,
         folder: Path,
+        network: Network,
+        token: Callable[[], str],
         environment: Mapping[str, str],
         say: Say,
         market: Market,
@@ -118,6 +133,7 @@ class Gang:
         on_running: Callable[[], None] = lambda: None,
     ) -> None:
         self._job, self._machines, self._folder = job, machines, folder
+        self._network, self._token = network, token
         self._environment = with_python(clean_environment(environment), write_python(folder / "bin"))
         self._say, self._market, self._scale, self._now = say, market, scale, now
         scheduling = job.job_spec.scheduling
@@ -132,7 +148,7 @@ class Gang:
         self._drawn: list[Preemption] = []
         self._notice: _Notice | None = None
         self._began_at = self._started_at = 0.0
-        self._port = 0
+        self._pools: dict[str, list[str]] = {}
         # A socket's path has 107 characters at most, and loaders of a training make theirs below TMPDIR: it is a short
         # link to the machine's disk, however deep that lies.
         self._links = Path(tempfile.mkdtemp(prefix="shl-"))
@@ -151,7 +167,7 @@ class Gang:
         finally:
             self._stop_all()
             for node in self._nodes:
-                shutil.rmtree(node.disk, ignore_errors=True)
+                self._remove(node)
             shutil.rmtree(self._links, ignore_errors=True)
 
     def _step(self) -> Ended | None:
@@ -193,6 +209,7 @@ class Gang:
         notice = _Notice(preemption, step, time.monotonic() + grace_s)
         if not told:
             return self._take_away(notice)
+        node.host.give_notice()
         node.tree.send(signal.SIGTERM)
         self._notice = notice
         return None
@@ -264,20 +281,21 @@ class Gang:
         node = self._nodes[number]
         node.tree.kill()
         if new_disk:
-            shutil.rmtree(node.disk, ignore_errors=True)
-        disk = self._new_disk(node.machine) if new_disk else node.disk
+            self._remove(node)
         self._starts += 1
-        self._nodes[number] = self._start(node.machine, disk)
+        self._nodes[number] = self._start(node.machine, None if new_disk else node)
         self._begin_to_count()
 
     # --- starts and ends ----------------------------------------------------------------------------------------------
 
     def _start_all(self, *, new_disks: bool) -> None:
-        self._port = free_ports()
+        port = None if self._network.has_namespaces else free_ports(len(self._machines))
+        self._pools = cluster(self._machines, self._job, loopback_port=port)
         before = self._nodes
         if new_disks:
             for node in before:
-                shutil.rmtree(node.disk, ignore_errors=True)
+                self._remove(node)
+            self._nodes = []
         self._notice = None
         self._starts += 1
         order = list(range(len(self._machines)))
@@ -288,8 +306,7 @@ class Gang:
             if nodes and self.cancelled.wait(STAGGER_S * self._scale.time_scale):
                 break
             machine = self._machines[number]
-            disk = before[number].disk if before and not new_disks else self._new_disk(machine)
-            nodes[number] = self._start(machine, disk)
+            nodes[number] = self._start(machine, before[number] if before and not new_disks else None)
             self._nodes = [nodes[one] for one in sorted(nodes)]
         self._begin_to_count()
 
@@ -298,12 +315,19 @@ class Gang:
         # A rate has no memory: whoever was spared so far is drawn for again.
         self._drawn = self._market.draw(len(self._machines), self._job.display_name) if self._is_spot else []
 
-    def _new_disk(self, machine: Machine) -> Path:
-        self._disks += 1
-        return self._folder / f"disk-{self._disks}-{machine.name}"
+    def _remove(self, node: _Node) -> None:
+        node.host.close()
+        shutil.rmtree(node.disk, ignore_errors=True)
 
-    def _start(self, machine: Machine, disk: Path) -> _Node:
-        folders = {name: disk / name for name in ("home", "tmp", "work", "memory")}
+    def _start(self, machine: Machine, before: _Node | None) -> _Node:
+        """Start a machine's container: on the machine that it was on, or on a new one with an empty disk."""
+        if before is None:
+            self._disks += 1
+            disk = self._folder / f"disk-{self._disks}-{machine.name}"
+            host = self._network.add(host_name(machine, self._job), identity_of(machine, self._job, self._token))
+        else:
+            host, disk = before.host, before.disk
+        folders = {name: disk / name for name in ("home", "tmp", "work")}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
         link = self._links / f"{machine.node}"
@@ -313,17 +337,16 @@ class Gang:
             **self._environment,
             "HOME": str(folders["home"]),
             "TMPDIR": str(link),
-            MEMORY_VARIABLE: str(folders["memory"]),
-            **environment_of(machine, self._machines, self._job, self._scale, self._port),
+            **environment_of(machine, self._machines, self._job, self._scale, self._pools),
         }
-        tree = Tree(
+        tree = host.start(
             machine.words,
             environment=environment,
             folder=folders["work"],
             on_line=lambda line: self._say(machine, line, severity_of(line)),
             cores=cores_of(machine, len(self._machines)),
         )
-        return _Node(machine, tree, disk, StepWatch(folders["tmp"]))
+        return _Node(machine, host, tree, disk, StepWatch(folders["tmp"]))
 
     def _stop_all(self) -> None:
         """End all: each is told to stop at the same time, and killed when its time is over."""

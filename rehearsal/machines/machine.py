@@ -11,21 +11,22 @@ import json
 import os
 import random
 import socket
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from contracts.process import available_cores, thread_environment
-from rehearsal.machines.processes import MEMORY_VARIABLE
+from rehearsal.machines.metadata import Identity
+from rehearsal.machines.network import LOOPBACK
 
-HOST = "127.0.0.1"
-_FIRST_PORT = 2222
-# What the launchers of a training on this machine need: one to meet, the others for the stores of their ranks. Below
+# Vertex's, at which machines meet.
+PORT = 2222
+# On the loopback, what the launchers of a training need: one to meet, the others for the stores of their ranks. Below
 # those that the system gives to clients.
-PORTS = 17
+_PORTS = 17
 _PORTS_FROM, _PORTS_TO = 20000, 32000
 RANKS_VARIABLE = "SHARDLINE_REHEARSAL_RANKS"
-PORT_VARIABLE = "SHARDLINE_REHEARSAL_PORT"
 
 
 class UnknownCommand(ValueError):
@@ -52,8 +53,7 @@ class Scale:
     @property
     def variables(self) -> dict[str, str]:
         """All runner variables, for a report: what containers have here and not on Vertex, and act upon."""
-        varying = {PORT_VARIABLE: "a free port, another at each start", MEMORY_VARIABLE: "a folder of each machine"}
-        return {**varying, **self.environment}
+        return self.environment
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class Machine:
     words: tuple[str, ...]
     env: Mapping[str, str]
     image: str
+    type: str = ""
+    """Machine type."""
 
     @property
     def name(self) -> str:
@@ -88,10 +90,11 @@ def find_machines(job: Any) -> tuple[Machine, ...]:
 
 
 def _machine(node: int, number: int, index: int, pool: Any) -> Machine:
+    kind = pool.machine_spec.machine_type
     if pool.python_package_spec.python_module:
         package = pool.python_package_spec
         words = ("python", "-m", package.python_module, *package.args)
-        return Machine(node, number, index, words, _variables(package.env), package.executor_image_uri)
+        return Machine(node, number, index, words, _variables(package.env), package.executor_image_uri, kind)
     container = pool.container_spec
     if not container.command:
         raise UnknownCommand(
@@ -99,22 +102,64 @@ def _machine(node: int, number: int, index: int, pool: Any) -> Machine:
             f"{container.image_uri} to find its entry point"
         )
     words = (*container.command, *container.args)
-    return Machine(node, number, index, words, _variables(container.env), container.image_uri)
+    return Machine(node, number, index, words, _variables(container.env), container.image_uri, kind)
 
 
 def _variables(env: Sequence[Any]) -> dict[str, str]:
     return {variable.name: variable.value for variable in env}
 
 
-def cluster(machines: Sequence[Machine]) -> dict[str, list[str]]:
-    """Return the addresses of all machines by pool. They are one machine here: ports tell them apart."""
+def host_name(machine: Machine, job: Any) -> str:
+    """Return a machine's name on the network, as Vertex's are; the same when it is started again."""
+    return f"cmle-training-workerpool{machine.pool}-{job.name.rpartition('/')[2]}-{machine.index}"
+
+
+def identity_of(machine: Machine, job: Any, token: Callable[[], str]) -> Identity:
+    """Return what a machine's metadata server says: the job's service account, and a project that is not the user's.
+
+    A custom job runs in a tenant project of Google's, and its clients find that one as their default:
+    https://docs.cloud.google.com/vertex-ai/docs/training/code-requirements#projects
+
+    Args:
+        machine: The machine.
+        job: The CustomJob.
+        token: Returns a token of the service account.
+    """
+    number, region = job.name.split("/")[1], job.name.split("/")[3]
+    agent = f"service-{number}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
+    tenant = zlib.crc32(number.encode())
+    return Identity(
+        project=f"v{tenant:08x}-tp",
+        project_number=str(100_000_000_000 + tenant),
+        zone=f"{region}-a",
+        machine_type=machine.type,
+        email=job.job_spec.service_account or agent,
+        token=token,
+    )
+
+
+def cluster(machines: Sequence[Machine], job: Any, *, loopback_port: int | None = None) -> dict[str, list[str]]:
+    """Return the addresses of all machines by pool.
+
+    Args:
+        machines: All of the job.
+        job: The CustomJob.
+        loopback_port: Where machines share the loopback: the first of so many that are free (`free_ports`).
+    """
     pools: dict[str, list[str]] = {}
     for machine in machines:
-        pools.setdefault(f"workerpool{machine.pool}", []).append(f"{HOST}:{_FIRST_PORT + machine.node}")
+        if loopback_port is None:
+            address = f"{host_name(machine, job)}:{PORT}"
+        else:
+            # Nobody meets at another machine than the first: ports only tell them apart.
+            address = f"{LOOPBACK}:{loopback_port + (_PORTS + machine.node if machine.node else 0)}"
+        pools.setdefault(f"workerpool{machine.pool}", []).append(address)
     return pools
 
 
-def environment_of(machine: Machine, machines: Sequence[Machine], job: Any, scale: Scale, port: int) -> dict[str, str]:
+def environment_of(
+    machine: Machine, machines: Sequence[Machine], job: Any, scale: Scale, pools: Mapping[str, list[str]]
+) -> dict[str, str]:
     """Return what a machine's container finds in its environment beside what all containers have.
 
     Args:
@@ -122,9 +167,8 @@ def environment_of(machine: Machine, machines: Sequence[Machine], job: Any, scal
         machines: All of the job.
         job: The CustomJob.
         scale: Of the rehearsal.
-        port: The first of the job's own.
+        pools: Addresses of all machines (`cluster`).
     """
-    pools = cluster(machines)
     task = {"type": f"workerpool{machine.pool}", "index": machine.index}
     spec = {"cluster": pools, "environment": "cloud", "task": task, "job": "{}"}
     first, _, first_port = pools["workerpool0"][0].partition(":")
@@ -141,7 +185,6 @@ def environment_of(machine: Machine, machines: Sequence[Machine], job: Any, scal
         "WORLD_SIZE": str(len(machines)),
         "MASTER_ADDR": first,
         "MASTER_PORT": first_port,
-        PORT_VARIABLE: str(port),
         **scale.environment,
     }
     if base := job.job_spec.base_output_directory.output_uri_prefix.rstrip("/"):
@@ -159,9 +202,9 @@ def cores_of(machine: Machine, machines: int) -> list[int]:
     return cores[machine.node :: machines] or [cores[machine.node % len(cores)]]
 
 
-def free_ports(count: int = PORTS) -> int:
-    """Return the first of so many ports in a row that nobody has now."""
-    draw = random.SystemRandom()
+def free_ports(machines: int) -> int:
+    """Return the first of the ports in a row that a job of so many machines needs, which nobody has now."""
+    draw, count = random.SystemRandom(), _PORTS + machines
     while True:
         first = draw.randrange(_PORTS_FROM, _PORTS_TO - count)
         if all(_is_free(port) for port in range(first, first + count)):

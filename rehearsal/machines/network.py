@@ -115,6 +115,8 @@ class Network:
 
     def close(self) -> None:
         """End all machines and their servers; namespaces are gone with them."""
+        if self._loop.is_closed():
+            return
         for host in list(self._hosts.values()):
             host.close()
         self.run(self._stop())

@@ -23,8 +23,6 @@ from contracts.process import THREAD_VARIABLES, available_cores
 from rehearsal.machines.namespaces import Inside
 
 MARK_VARIABLE = "SHARDLINE_REHEARSAL_TREE"
-# A folder in place of /dev/shm, which all machines of a rehearsal would share and leave something in.
-MEMORY_VARIABLE = "SHARDLINE_REHEARSAL_MEMORY"
 # Of this process's environment, what a container of the same system would have too: where programs and the GPU are.
 _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
 # Asks the kernel to end the process with whoever started it, and keeps to its cores, before it becomes the command.
@@ -109,7 +107,7 @@ class Tree:
         # Of the first process, where that is not the one that is started here.
         self._first: int | None = None
         self._started, self._heard, self._ended = threading.Event(), threading.Event(), threading.Event()
-        self._killing = threading.Lock()
+        self._killing, self._sending = threading.Lock(), threading.Lock()
         self.returncode: int | None = None
         """Exit code of the first process, negative for a signal; None while it runs."""
         # The kernel ends the process with the thread that started it: so that thread waits for it too.
@@ -127,7 +125,8 @@ class Tree:
         That is process 1 of a container, to which the kernel passes only signals that it handles, and SIGKILL
         (https://man7.org/linux/man-pages/man7/pid_namespaces.7.html); without a namespace it is made so here.
         """
-        with contextlib.suppress(ProcessLookupError):
+        # Not while the descriptor is closed.
+        with contextlib.suppress(ProcessLookupError), self._sending:
             if self._first is not None:
                 signal.pidfd_send_signal(self._first, number)
             elif self._process is not None and self._process.poll() is None and _accepts(self._process.pid, number):
@@ -168,9 +167,10 @@ class Tree:
             self._kill_marked()
         # All that could hold the other end are gone.
         self._heard.wait(_OUTPUT_S)
-        if self._first is not None:
-            os.close(self._first)
-            self._first = None
+        with self._sending:
+            if self._first is not None:
+                os.close(self._first)
+                self._first = None
         self.returncode = code
         self._ended.set()
 

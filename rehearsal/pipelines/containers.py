@@ -15,7 +15,7 @@ from typing import Any
 
 from contracts.errors import ShardlineError
 from rehearsal.machines.mount import MOUNT_VARIABLE, Mount, with_python, write_python
-from rehearsal.machines.processes import MEMORY_VARIABLE, Tree, clean_environment
+from rehearsal.machines.processes import Tree, clean_environment
 from rehearsal.pipelines.job import Job
 from rehearsal.pipelines.packages import skip_installs
 from rehearsal.pipelines.placeholders import Values, expand_words, substitute
@@ -184,7 +184,6 @@ class Containers:
             **self._environment,
             "HOME": str(folders["home"]),
             "TMPDIR": str(folders["tmp"]),
-            MEMORY_VARIABLE: str(folders["tmp"]),
             "CLOUD_ML_PROJECT_ID": self.job.project_number,
             **env,
         }

@@ -25,8 +25,6 @@ from contracts.config.resources import ResourcesSection
 from contracts.endings import JOB_ID_VARIABLE
 from contracts.errors import ConfigError
 
-# Set by a rehearsal, whose machines are one: a free port for each job, where resources.port would be everybody's.
-PORT_VARIABLE = "SHARDLINE_REHEARSAL_PORT"
 Platform = Literal["vertex", "torchrun", "indexed job", "local"]
 
 # What torchrun or a platform sets for ranks, and torchrun's own flags by environment (PET_*): none of it may reach the
@@ -143,11 +141,9 @@ def _from_cluster_spec(environment: Mapping[str, str], resources: ResourcesSecti
     return Nodes(
         node_rank=0 if spec.task.type == "workerpool0" else spec.task.index + 1,
         nodes=1 + len(pools["workerpool1"]),
-        # Its port is Vertex AI's own.
         host=_host(first[0]),
-        port=_number(PORT_VARIABLE, environment[PORT_VARIABLE], at_least=1024)
-        if environment.get(PORT_VARIABLE)
-        else resources.port,
+        # As Google's own launchers do. The ports above it are nobody's.
+        port=_port(first[0], resources.port),
         platform="vertex",
         job_id=_job_id(environment, resources),
     )
@@ -241,6 +237,12 @@ def _host(endpoint: str) -> str:
     if endpoint.startswith("["):
         return endpoint[1:].partition("]")[0]
     return endpoint.rpartition(":")[0] if endpoint.count(":") == 1 else endpoint
+
+
+def _port(endpoint: str, default: int) -> int:
+    """Return PORT of what `_host` takes; the default where it has none."""
+    text = endpoint.removesuffix(_host(endpoint)) and endpoint.rpartition(":")[2].rpartition("]")[2]
+    return _number("the port in CLUSTER_SPEC", text, at_least=1) if text else default
 
 
 def _number(name: str, text: str, *, at_least: int) -> int:

@@ -9,17 +9,30 @@ from typing import Any
 import pytest
 
 from rehearsal.machines.machine import Scale
+from rehearsal.machines.namespaces import NamespacesRefused
+from rehearsal.machines.network import Network
 from tests.rehearsal.jobs.jobs import Jobs
 
 
+@pytest.fixture(scope="module", params=["loopback", "namespaces"])
+def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    """The network of the machines; the same happens on both."""
+    try:
+        found = Network(tmp_path_factory.mktemp("network"), refuse=print, mode=request.param)
+    except NamespacesRefused as error:
+        pytest.skip(f"no namespaces here: {error}")
+    with found:
+        yield found
+
+
 @pytest.fixture
-def make_jobs(tmp_path: Path) -> Iterator[Callable[..., Jobs]]:
+def make_jobs(tmp_path: Path, network: Network) -> Iterator[Callable[..., Jobs]]:
     """Make executors of custom jobs; they end with the test."""
     made: list[Jobs] = []
 
     def make(folder: str = "jobs", **options: Any) -> Jobs:
         options.setdefault("scale", Scale(time_scale=0.02))
-        made.append(Jobs(tmp_path / folder, **options))
+        made.append(Jobs(tmp_path / folder, network=network, **options))
         return made[-1]
 
     yield make

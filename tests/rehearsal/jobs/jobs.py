@@ -46,7 +46,7 @@ sys.exit(int(codes[min(os.path.getsize(beside), len(codes)) - 1]))
 # to be killed ("wait"), goes on ("deaf"), or goes on and ends when it is told again ("twice"). It begins when all
 # machines have, and waits where it is told to until the test has made a file.
 TRAIN = """
-import json, os, signal, sys, time
+import json, os, signal, socket, sys, time
 goal, beside, waits, then = int(sys.argv[1]), sys.argv[2], sys.argv[3].split(","), sys.argv[4]
 folder = os.path.join(os.environ["TMPDIR"], "shardline-x")
 os.makedirs(folder, exist_ok=True)
@@ -64,13 +64,18 @@ def wait_for(path):
     while not os.path.exists(path):
         time.sleep(0.01)
 spec = json.loads(os.environ["CLUSTER_SPEC"])
-# Another at each start of all machines.
-up = beside + ".up-" + os.environ["SHARDLINE_REHEARSAL_PORT"]
+host, _, port = spec["cluster"]["workerpool0"][0].rpartition(":")
 if spec["task"]["type"] != "workerpool0":
-    open(up, "w").close()
-    time.sleep(600)
+    while True:
+        try:
+            connection = socket.create_connection((host, int(port)))
+            time.sleep(600)
+        except OSError:
+            # The first machine comes later.
+            time.sleep(0.05)
 if "workerpool1" in spec["cluster"]:
-    wait_for(up)
+    server = socket.create_server(("", int(port)))
+    connection = server.accept()
 while step < goal:
     step += 1
     with open(beside, "a") as stream:

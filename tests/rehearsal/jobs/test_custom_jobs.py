@@ -34,7 +34,7 @@ def test_what_machines_are_told(jobs: Jobs, tmp_path: Path) -> None:
     assert [len(cluster[name]) for name in ("workerpool0", "workerpool1")] == [1, 1]
     assert cluster == json.loads(second["CLUSTER_SPEC"])["cluster"]
     assert first["CLOUD_ML_JOB_ID"] == second["CLOUD_ML_JOB_ID"] == job.name.rpartition("/")[2]
-    for name in ("HOME", "TMPDIR", "SHARDLINE_REHEARSAL_MEMORY", "cwd"):
+    for name in ("HOME", "TMPDIR", "cwd"):
         assert first[name] != second[name]
         assert first[name].startswith(str(tmp_path / "jobs"))
     assert len(first["socket"]) < 100

@@ -7,7 +7,7 @@ import pytest
 
 from contracts.config.resources import ResourcesSection
 from contracts.errors import ConfigError
-from trainer.launch.nodes import PORT_VARIABLE, Nodes, find_nodes, without_ranks
+from trainer.launch.nodes import Nodes, find_nodes, without_ranks
 
 # As Vertex AI sets them: per machine, and of no use to ranks.
 LEAK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "cmle-training-workerpool0-0", "MASTER_PORT": "2222"}
@@ -25,7 +25,7 @@ def cluster_spec(workers: int, pool: str, index: int, **more: Any) -> dict[str, 
 
 
 def vertex(node_rank: int, nodes: int) -> Nodes:
-    return Nodes(node_rank, nodes, "cmle-training-workerpool0-ab12-0", 29500, "vertex", "6712093442")
+    return Nodes(node_rank, nodes, "cmle-training-workerpool0-ab12-0", 2222, "vertex", "6712093442")
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,19 @@ def test_cluster_spec(environment: dict[str, str], expected: Nodes) -> None:
     assert find_nodes(environment, ResourcesSection()) == expected
 
 
-def test_machines_of_a_rehearsal_have_a_port_of_their_own() -> None:
-    environment = {**cluster_spec(1, "workerpool1", 0), PORT_VARIABLE: "23456"}
-    assert find_nodes(environment, ResourcesSection()).port == 23456
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        ("127.0.0.1:23456", ("127.0.0.1", 23456)),
+        ("worker-0", ("worker-0", 29500)),
+        ("[fd00::1]:2223", ("fd00::1", 2223)),
+        ("[fd00::1]", ("fd00::1", 29500)),
+        ("fd00::1", ("fd00::1", 29500)),
+    ],
+)
+def test_machines_meet_at_the_port_of_the_cluster_spec(endpoint: str, expected: tuple[str, int]) -> None:
+    found = find_nodes(cluster_spec(0, "workerpool0", 0, pools={"workerpool0": [endpoint]}), ResourcesSection())
+    assert (found.host, found.port) == expected
 
 
 KUBEFLOW = {

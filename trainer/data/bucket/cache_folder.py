@@ -28,8 +28,6 @@ from trainer.data.bucket.plan import cache_limit
 from trainer.data.bucket.rows import FetchedRows
 
 SHARED_MEMORY = Path("/dev/shm")
-# Set by a rehearsal, whose machines share this one's memory: a folder of each, which goes with it.
-MEMORY_VARIABLE = "SHARDLINE_REHEARSAL_MEMORY"
 _PREFIX = f"shardline-{os.getuid()}-"
 _ALIVE = "alive"
 # Of a folder that is being deleted.
@@ -67,7 +65,7 @@ class CacheFolder:
         kept = {place: _keep(place / name) for place in dict.fromkeys(places)}
         self.ranges = RangeCache(places[0] / name, data.memory_bytes)
         self.ranges.open()
-        self._in_shared_memory = places[0] == _shared_memory()
+        self._in_shared_memory = places[0] == SHARED_MEMORY
         self._kept = RangeCache(places[1] / name, 0)
         owned = [(place / name, descriptor) for place, descriptor in kept.items()]
         # Also at the end of the process, whatever ends it in order; not in a forked child.
@@ -122,13 +120,9 @@ class CacheFolder:
         return FetchedRows(shards_uri, manifest, self._kept, self.ranges.limit_bytes)
 
 
-def _shared_memory() -> Path:
-    return Path(os.environ.get(MEMORY_VARIABLE) or SHARED_MEMORY)
-
-
 def _place_in_memory(size: int) -> Path:
     """Return where files stay in memory, if there may be room for `size` bytes, else the temporary folder."""
-    place = _shared_memory()
+    place = SHARED_MEMORY
     with contextlib.suppress(OSError):
         status = os.statvfs(place)
         # Of the whole, not of what is free: all ranks must find the same place.

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.config import DataSection
 from trainer.data.bucket import cache_folder
 from trainer.data.bucket.plan import ahead_bytes, evaluation_bytes
 
@@ -55,16 +54,6 @@ def test_what_was_being_deleted_when_its_process_was_killed_is_deleted_by_the_ne
     (tmp_path / "of another").mkdir()
     cache_folder._delete_abandoned(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["of another"]
-
-
-def test_a_rehearsed_machine_has_a_memory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(cache_folder.MEMORY_VARIABLE, raising=False)
-    assert cache_folder._shared_memory() == Path("/dev/shm")
-    monkeypatch.setenv(cache_folder.MEMORY_VARIABLE, str(tmp_path))
-    folder = cache_folder.CacheFolder(DataSection())
-    assert folder.ranges.folder.parent == tmp_path
-    folder.close()
-    assert list(tmp_path.iterdir()) == []
 
 
 @given(st.integers(1, 1 << 50), st.integers(1, 1 << 32), st.integers(1, 64))
