@@ -23,6 +23,7 @@ from rehearsal.jobs.dataflow import DataflowJobs
 from rehearsal.jobs.market import Market
 from rehearsal.jobs.restarts import Reading
 from rehearsal.machines.machine import Scale
+from rehearsal.machines.network import Mode, Network
 from rehearsal.pipelines.pipeline_runs import PipelineRuns
 from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.store import Store
@@ -45,6 +46,8 @@ class LocalCloud:
         missing_images: Images that cannot be pulled.
         restarts: Reading of the rules by which custom jobs are restarted (rehearsal/jobs/restarts.py).
         quotas: Metric -> region -> limit; what is not named has none.
+        network: "namespaces": each machine has a network of its own, and clients need no variables to find this cloud;
+            "loopback": they share this machine's; "auto": the first where this user may.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class LocalCloud:
         missing_images: Iterable[str] = (),
         restarts: Reading = "strict",
         quotas: Mapping[str, Mapping[str, int]] | None = None,
+        network: Mode = "auto",
     ) -> None:
         self.folder = folder
         self.clock = clock or Clock()
@@ -111,6 +115,7 @@ class LocalCloud:
             logs=self.logs,
             quotas=self.quotas,
         )
+        self._mode: Mode = network
         self._stack = contextlib.ExitStack()
 
     @property
@@ -124,6 +129,11 @@ class LocalCloud:
         self.quotas.limits.clear()
         self.buckets.faults.set()
 
+    @property
+    def machine_environment(self) -> dict[str, str]:
+        """Variables of machines' containers: in a network of their own only what lets them trust its certificate."""
+        return self.vertex.trust if self.network.has_namespaces else self.environment
+
     def cancel_resource(self, name: str) -> None:
         """End a custom job or a Dataflow job by its name."""
         if "/customJobs/" in name:
@@ -135,8 +145,14 @@ class LocalCloud:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.buckets)
             stack.enter_context(self.vertex)
+            self.network = stack.enter_context(
+                Network(self.folder / "network", refuse=self.vertex.note_refused, mode=self._mode)
+            )
+            if self.network.front is not None:
+                self.vertex.listen(self.network.front)
+            self.custom_jobs.network = self.network
             for part in (self.custom_jobs, self.dataflow, self.pipelines):
-                part.environment = self.environment
+                part.environment = self.machine_environment if part is self.custom_jobs else self.environment
                 stack.callback(part.close)
             # Called first: nothing fires while what would execute it ends.
             stack.callback(self.vertex.stop_schedules)

@@ -75,7 +75,8 @@ class ResourcesSection(Section):
     nodes: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
     """Machines that train together; `auto`: what the environment says (docs/launch.md), else one."""
     port: Annotated[int, Field(strict=True, ge=1024, le=65000)] = 29500
-    """Port of the first machine on which launchers meet; the 16 ports above it are for the ranks' stores."""
+    """Port of the first machine on which launchers meet, where the environment names none (CLUSTER_SPEC has one); the
+    16 ports above it are for the ranks' stores."""
     job_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,128}$")] = ""
     """Id under which attempts are counted and a user error is kept; unset: the platform's (CLOUD_ML_JOB_ID,
     SHARDLINE_JOB_ID), else none: then attempts of one command are counted only."""

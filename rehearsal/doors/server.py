@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,14 @@ from rehearsal.vertex.logs import LogBook
 from rehearsal.vertex.registry import Registry
 
 _HOST = "127.0.0.1"
+# Read by gRPC, requests, curl, Python's ssl and httplib2.
+_TRUST_VARIABLES = (
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "SSL_CERT_FILE",
+    "HTTPLIB2_CA_CERTS",
+)
 
 
 class VertexServer:
@@ -83,9 +92,23 @@ class VertexServer:
         self._grpc = GrpcDoor(self._desk)
         self._certificate = write_certificate(folder)
         self._refused = folder / "refused-hosts.txt"
+        self._asked_for: list[str] = []
         self._guard = Guard(
             self._certificate, grpc_port=self._grpc.port, http_port=self._http.port, on_passage=self._log_passage
         )
+
+    def listen(self, front: socket.socket) -> None:
+        """Be Google's hosts on a further socket, which listens already: at port 443 of a network of machines."""
+        self._guard.listen(front.dup())
+
+    def note_refused(self, host: str) -> None:
+        """Take down that somebody wanted a host outside."""
+        self._asked_for.append(host)
+
+    @property
+    def trust(self) -> dict[str, str]:
+        """Variables by which clients trust this server's certificate, and no other."""
+        return dict.fromkeys(_TRUST_VARIABLES, str(self._certificate.authority.absolute()))
 
     @property
     def endpoint(self) -> str:
@@ -132,6 +155,7 @@ class VertexServer:
         hosts = [parts.hostname or parts.netloc for parts in asked]
         if self._refused.exists():
             hosts += self._refused.read_text().splitlines()
+        hosts += self._asked_for
         return list(dict.fromkeys(hosts))
 
     def _log_passage(self, passage: Passage) -> None:
@@ -146,11 +170,7 @@ class VertexServer:
         found = {
             "GOOGLE_APPLICATION_CREDENTIALS": str(self.access.key_file.absolute()),
             "GOOGLE_CLOUD_PROJECT": project,
-            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": authority,
-            "REQUESTS_CA_BUNDLE": authority,
-            "CURL_CA_BUNDLE": authority,
-            "SSL_CERT_FILE": authority,
-            "HTTPLIB2_CA_CERTS": authority,
+            **self.trust,
             # Else gcsfs asks a gRPC service for the kind of every bucket, for minutes where there is none.
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
             # gcsfs ignores the proxy variables otherwise.

@@ -82,7 +82,9 @@ class Connection(BaseHTTPRequestHandler):
                 self.close_connection = True
                 raise ApiError(400, f"Invalid Content-Length: {length!r}")
             path, query = parse_target(self.path)
-            endpoint = f"http://{headers.get('host') or '127.0.0.1'}"
+            host = headers.get("host") or "127.0.0.1"
+            # Who came by Google's name came by TLS, which ends before this server.
+            endpoint = f"{'https' if host.endswith('googleapis.com') else 'http'}://{host}"
             request = Request(self.command, path, query, headers, body, endpoint)
             is_token_request = (self.command, path) == ("POST", "/token")
             self._check_access(headers, needs_token=not is_token_request)

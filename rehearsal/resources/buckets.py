@@ -16,7 +16,7 @@ from rehearsal.doors.errors import CODES, ServiceError
 _HOST = re.compile(r"storage\.googleapis\.com(?::443)?")
 _TIMEOUT_S = 60.0
 # Of the connection, not of the message; and the answer's length, which the door sets.
-_DROPPED = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "te", "upgrade"}
+_DROPPED = {"connection", "keep-alive", "transfer-encoding", "content-length", "te", "upgrade"}
 
 
 class Buckets:

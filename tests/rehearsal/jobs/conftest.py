@@ -14,9 +14,16 @@ from rehearsal.machines.network import Network
 from tests.rehearsal.jobs.jobs import Jobs
 
 
-@pytest.fixture(scope="module", params=["loopback", "namespaces"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module's NETWORKS are the kinds of network on which its tests run; the same happens on all."""
+    if "network" in metafunc.fixturenames:
+        kinds = getattr(metafunc.module, "NETWORKS", ("auto",))
+        metafunc.parametrize("network", kinds, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    """The network of the machines; the same happens on both."""
+    """The network of the machines."""
     try:
         found = Network(tmp_path_factory.mktemp("network"), refuse=print, mode=request.param)
     except NamespacesRefused as error:

@@ -22,6 +22,8 @@ from rehearsal.resources.quotas import Quotas
 from tests.rehearsal.execution.world import LIMIT_S
 from tests.rehearsal.jobs.jobs import COUNT, IMAGE, PARENT, TELL, Jobs
 
+NETWORKS = ("loopback", "namespaces")
+
 
 def test_what_machines_are_told(jobs: Jobs, tmp_path: Path) -> None:
     said = tmp_path / "said"
