@@ -88,6 +88,7 @@ class LocalCloud:
             clock=self.clock,
             market=self.market,
             scale=self.scale,
+            token=lambda: access.token,
             missing_images=missing,
             restarts=restarts,
             quotas=self.quotas,

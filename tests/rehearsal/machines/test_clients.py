@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,12 +51,14 @@ print(json.dumps(found))
 def test_all_of_googles_clients_are_led_by_names(tmp_path: Path) -> None:
     lines: list[str] = []
     with contextlib.ExitStack() as stack:
-        cloud = LocalCloud(tmp_path, projects={"acme": "123456789012"}, buckets=["line"], network="namespaces")
+        cloud = LocalCloud(
+            tmp_path / "cloud", projects={"acme": "123456789012"}, buckets=["line"], network="namespaces"
+        )
         try:
             stack.enter_context(cloud)
         except NamespacesRefused as error:
             pytest.skip(f"no namespaces here: {error}")
-        tree = cloud.network.add("worker-0", IDENTITY).start(
+        tree = cloud.network.add("worker-0", replace(IDENTITY, token=lambda: cloud.vertex.access.token)).start(
             [sys.executable, "-c", PROGRAM, PARENT],
             environment=clean_environment(cloud.machine_environment),
             folder=tmp_path,
