@@ -25,7 +25,7 @@ from contracts.user_cache import user_cache
 _MAX_KEPT = 200
 # Files up to this size are compared by content, larger ones (weights) by size and time of change.
 _HASHED_BYTES = 1 << 20
-_VARIABLES = ("PYTHONPATH", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "SHARDLINE_REHEARSAL_RANKS")
+_VARIABLES = ("PYTHONPATH", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "PET_NPROC_PER_NODE")
 # Packages of this project that checks are made of.
 _CODE = ("contracts", "records", "sharding", "trainer")
 

@@ -172,16 +172,29 @@ def make_cloud(folder: Path, prepared: Prepared, wanted: Wanted) -> LocalCloud:
 
 
 def _processes(config: RunConfig, wanted: Wanted, nodes: int) -> int | None:
-    """Return how many training processes play each machine: as configured where this one can hold them."""
+    """Return how many training processes play each machine: one per GPU that it would have, if this one can hold them.
+
+    What the configuration says is said to all: so many are played.
+
+    Raises:
+        ConfigError: Another number is wanted than the configuration says.
+    """
     from contracts.machines import find_machine
     from contracts.process import available_cores
 
+    ranks = config.resources.ranks
+    if ranks != "auto":
+        if wanted.processes_per_node not in (None, ranks):
+            raise ConfigError(
+                f"--processes {wanted.processes_per_node}, and resources.ranks = {ranks}",
+                allowed="--processes where resources.ranks is auto: what is rehearsed is what is submitted",
+                todo="leave --processes out, or resources.ranks",
+            )
+        return None
     if wanted.processes_per_node is not None:
         return wanted.processes_per_node
     gpus = find_machine(config.resources.machine).accelerator_count
-    asked = config.resources.ranks if config.resources.ranks != "auto" else (gpus or 2)
-    most = max(1, 2 * available_cores() // nodes)
-    return None if asked <= most and not gpus else min(asked, most)
+    return min(gpus, max(1, 2 * available_cores() // nodes)) if gpus else None
 
 
 def _environment(cloud: LocalCloud, folder: Path) -> dict[str, str]:

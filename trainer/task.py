@@ -16,7 +16,7 @@ from contracts.process import imports_done, run_process
 from contracts.stage import Stage, run_stage
 from trainer.checkpoint import has_checkpoint
 from trainer.data.shards import check_index, check_room, load_shards
-from trainer.launch import RANKS_VARIABLE, Assignment, hardware, num_ranks
+from trainer.launch import Assignment, hardware, num_ranks
 from trainer.launch.attempts import JobRecord
 from trainer.launch.auto import (
     check_flags,
@@ -53,8 +53,6 @@ def execute(stage: Stage) -> str:
 def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     shards_uri = stage.require("shards")
     ranks = num_ranks(stage.config)
-    if RANKS_VARIABLE in os.environ:
-        stage.log(f"{ranks} ranks on this machine: {RANKS_VARIABLE}, a rehearsal's, wins over resources.ranks")
     world_size = ranks * nodes.nodes
     shards = load_shards(shards_uri, stage.config, ranks=world_size)
     profile = ProfileReport.load(stage.profile) if stage.profile else None

@@ -7,10 +7,12 @@ MASTER_ADDR and MASTER_PORT are those of machines, as some have seen them set th
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
 import socket
+import subprocess
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +28,9 @@ PORT = 2222
 # those that the system gives to clients.
 _PORTS = 17
 _PORTS_FROM, _PORTS_TO = 20000, 32000
-RANKS_VARIABLE = "SHARDLINE_REHEARSAL_RANKS"
+# torchrun's own: processes of a machine, where resources.ranks is auto.
+RANKS_VARIABLE = "PET_NPROC_PER_NODE"
+_GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 class UnknownCommand(ValueError):
@@ -38,7 +42,7 @@ class Scale:
     """How machines that this one cannot hold are played."""
 
     processes_per_node: int | None = None
-    """Training processes of each machine; None: what the training decides."""
+    """Training processes of each machine where the configuration leaves them open; None: what the training decides."""
     time_scale: float = 1.0
     """Seconds here for one of the platform's: of the time between a notice and the end, say."""
     extra: Mapping[str, str] = field(default_factory=dict)
@@ -185,6 +189,7 @@ def environment_of(
         "WORLD_SIZE": str(len(machines)),
         "MASTER_ADDR": first,
         "MASTER_PORT": first_port,
+        **gpus_of(machine, len(machines), scale),
         **scale.environment,
     }
     if base := job.job_spec.base_output_directory.output_uri_prefix.rstrip("/"):
@@ -200,6 +205,31 @@ def cores_of(machine: Machine, machines: int) -> list[int]:
     """Return the cores that a machine may use: its part of this one's, at least one."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(available_cores()))
     return cores[machine.node :: machines] or [cores[machine.node % len(cores)]]
+
+
+def gpus_of(machine: Machine, machines: int, scale: Scale) -> dict[str, str]:
+    """Return the variable by which a machine sees its part of this one's GPUs, as a container runtime would give it.
+
+    NCCL takes one rank per GPU: where there are fewer GPUs than ranks, all machines compute on the CPU.
+    """
+    found = _visible_gpus()
+    share = scale.processes_per_node or len(found) // machines
+    own = found[machine.node * share : (machine.node + 1) * share] if share * machines <= len(found) else []
+    return {_GPUS_VARIABLE: ",".join(own)} if found else {}
+
+
+@functools.cache
+def _visible_gpus() -> list[str]:
+    """Return the GPUs that this process may use, by what CUDA_VISIBLE_DEVICES calls them."""
+    if (given := os.environ.get(_GPUS_VARIABLE)) is not None:
+        return [name for name in given.split(",") if name]
+    command = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        # No driver, no GPUs.
+        return []
+    return listed.split()
 
 
 def free_ports(machines: int) -> int:

@@ -164,7 +164,7 @@ def test_a_configuration_for_gpus_goes_through_the_launcher(tmp_path: Path, pict
     (pool,) = jobs["small-train"]["jobSpec"]["workerPoolSpecs"]
     assert {"name": "GREETING", "value": text} in pool["containerSpec"]["env"]
     # One GPU is one process; without the GPU here that takes a variable of the runner, not another specification.
-    assert found["variables"]["SHARDLINE_REHEARSAL_RANKS"] == "1"
+    assert found["variables"]["PET_NPROC_PER_NODE"] == "1"
     # Not proven on a GPU: the gate lets nothing through, and the run is none the worse.
     assert not [row for row in requests_of(kept) if row["method"].endswith("UploadModel")]
 

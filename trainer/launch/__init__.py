@@ -13,6 +13,6 @@ Nothing here imports torch: a launcher starts at once, and waits in little memor
 """
 
 from trainer.launch.assignment import Assignment
-from trainer.launch.machine import RANKS_VARIABLE, hardware, num_gpus, num_ranks
+from trainer.launch.machine import hardware, num_gpus, num_ranks
 
-__all__ = ["RANKS_VARIABLE", "Assignment", "hardware", "num_gpus", "num_ranks"]
+__all__ = ["Assignment", "hardware", "num_gpus", "num_ranks"]

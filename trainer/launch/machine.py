@@ -18,8 +18,9 @@ from contracts.process import available_cores
 # Ranks without a GPU: two, so that the distributed path is the one that runs everywhere.
 CPU_RANKS = 2
 GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
-# Set by a rehearsal, which plays machines that this one could not hold: their ranks, whatever the configuration says.
-RANKS_VARIABLE = "SHARDLINE_REHEARSAL_RANKS"
+# torchrun's own, set by Kubeflow and whoever knows how many ranks a machine holds:
+# https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+RANKS_VARIABLE = "PET_NPROC_PER_NODE"
 
 
 @dataclass(frozen=True)
@@ -137,27 +138,27 @@ def num_gpus(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def num_ranks(config: RunConfig, environment: Mapping[str, str] = os.environ) -> int:
-    """Return the number of training processes of a machine: the configuration's, else one per GPU, else two.
+    """Return the number of training processes of a machine.
 
-    A rehearsal's number wins over all of them, GPUs or not.
+    The configuration's, else the environment's (PET_NPROC_PER_NODE, where it is a number), else one per GPU, else two.
 
     Raises:
-        ConfigError: More ranks than GPUs, on a machine with GPUs; a rehearsal's number that is none.
+        ConfigError: More ranks than GPUs, on a machine with GPUs; a number of the environment that is none.
     """
-    if rehearsed := environment.get(RANKS_VARIABLE):
-        if not rehearsed.isdecimal() or int(rehearsed) == 0:
-            raise ConfigError(
-                f"{RANKS_VARIABLE}={rehearsed}", allowed="a whole number, 1 or more", todo=f"unset {RANKS_VARIABLE}"
-            )
-        return int(rehearsed)
-    gpus = num_gpus()
-    ranks = config.resources.ranks
-    if ranks == "auto":
-        return gpus or CPU_RANKS
-    if gpus and ranks > gpus:
+    gpus = num_gpus(environment)
+    given, name = config.resources.ranks, "resources.ranks"
+    if given == "auto":
+        # torchrun also takes auto, gpu, cpu: what is counted here.
+        text, name = environment.get(RANKS_VARIABLE, ""), RANKS_VARIABLE
+        if text in ("", "auto", "gpu", "cpu"):
+            return gpus or CPU_RANKS
+        if not text.isdecimal() or int(text) == 0:
+            raise ConfigError(f"{name}={text}", allowed="a whole number, 1 or more", todo=f"unset {name}")
+        given = int(text)
+    if gpus and given > gpus:
         raise ConfigError(
-            f"resources.ranks = {ranks} on a machine with {gpus} GPU{'s' if gpus > 1 else ''}",
+            f"{name} = {given} on a machine with {gpus} GPU{'s' if gpus > 1 else ''}",
             allowed=f"up to {gpus}: one rank per GPU",
-            todo="lower resources.ranks, leave it at auto, or take a machine with more GPUs",
+            todo=f"lower {name}, leave it out, or take a machine with more GPUs",
         )
-    return ranks
+    return given

@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from contracts.errors import ConfigError
-from trainer.launch.machine import RANKS_VARIABLE
 
 Result = TypeVar("Result")
 
@@ -62,7 +61,7 @@ def process_group(generation: int, *, setup_timeout_s: float) -> Iterator[Rank]:
     rank, local_rank, ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     timeout = timedelta(seconds=setup_timeout_s)
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    device = choose_device(rank, local_rank, ranks, gpus=gpus, rehearsed=RANKS_VARIABLE in os.environ)
+    device = choose_device(local_rank, gpus=gpus)
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
@@ -82,26 +81,18 @@ def process_group(generation: int, *, setup_timeout_s: float) -> Iterator[Rank]:
     dist.destroy_process_group()
 
 
-def choose_device(rank: int, local_rank: int, ranks: int, *, gpus: int, rehearsed: bool) -> torch.device:
+def choose_device(local_rank: int, *, gpus: int) -> torch.device:
     """Return the device of a rank: the GPU of its number on this machine, without GPUs the CPU.
 
-    The machines of a rehearsal are this one, and NCCL takes one rank per GPU: each rank of the job takes the GPU of its
-    number in the job, and where there are fewer GPUs than ranks all compute on the CPU.
-
     Args:
-        rank: Among all ranks of the job.
         local_rank: Among those of its machine.
-        ranks: Of the job.
         gpus: That this process sees.
-        rehearsed: Whether this is a rehearsal.
 
     Raises:
         ConfigError: The machine has GPUs, and none for this rank.
     """
-    if gpus == 0 or (rehearsed and ranks > gpus):
+    if gpus == 0:
         return torch.device("cpu")
-    if rehearsed:
-        return torch.device("cuda", rank)
     if local_rank >= gpus:
         raise ConfigError(
             f"rank {local_rank} of this machine, which has {gpus} GPUs",

@@ -16,7 +16,6 @@ It never changes train.global_batch_size. docs/profiling.md tells how.
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
 import signal
 import threading
@@ -35,7 +34,7 @@ from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
 from trainer.data.shards import check_index, check_room, load_shards
-from trainer.launch import RANKS_VARIABLE, hardware, num_gpus, num_ranks
+from trainer.launch import hardware, num_gpus, num_ranks
 from trainer.launch.machine import CPU_RANKS
 from trainer.profiling.diagnosis import Diagnosis, diagnose_choice
 from trainer.profiling.followed import Followed, find_followed
@@ -54,8 +53,6 @@ def execute(stage: Stage) -> str:
     """Measure, choose, say why, and commit the report."""
     shards_uri = stage.require("shards")
     ranks = 1 if stage.where else num_ranks(stage.config)
-    if not stage.where and RANKS_VARIABLE in os.environ:
-        stage.log(f"{ranks} ranks on this machine: {RANKS_VARIABLE}, a rehearsal's, wins over resources.ranks")
     nodes = 1 if stage.config.resources.nodes == "auto" else stage.config.resources.nodes
     # Who only looks is on another machine, whose ranks say nothing.
     shards = load_shards(shards_uri, stage.config, ranks=1 if stage.where else ranks * nodes)

@@ -90,5 +90,4 @@ def test_preempted_twice_it_ends_the_same(
     expected, found = CheckpointManifest.load(whole), CheckpointManifest.load(cut)
     assert 0 < first.step < second.step < found.step
     assert found.parameters_sha256 == expected.parameters_sha256
-    assert any("SHARDLINE_REHEARSAL_RANKS" in line for line in logs.texts())
     assert storage.exists(storage.join(cut, "manifest.json"))

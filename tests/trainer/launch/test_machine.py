@@ -123,8 +123,13 @@ def test_without_gpus_any_number_of_ranks(tmp_path: Path, monkeypatch: pytest.Mo
     assert machine.num_ranks(config(ranks=7)) == 7
 
 
-def test_a_rehearsals_ranks_win(two_gpus: None) -> None:
-    assert machine.num_ranks(config(ranks=1), {machine.RANKS_VARIABLE: "5"}) == 5
-    for wrong in ("0", "two", "-1"):
-        with pytest.raises(ConfigError, match=machine.RANKS_VARIABLE):
-            machine.num_ranks(config(), {machine.RANKS_VARIABLE: wrong})
+def test_the_environments_ranks_count_where_the_configuration_leaves_them_open(two_gpus: None) -> None:
+    name = "PET_NPROC_PER_NODE"
+    assert machine.num_ranks(config(), {name: "1"}) == 1
+    assert machine.num_ranks(config(ranks=2), {name: "1"}) == 2
+    assert [machine.num_ranks(config(), {name: text}) for text in ("", "auto", "gpu", "cpu")] == [2] * 4
+    # Without visible GPUs any number.
+    assert machine.num_ranks(config(), {name: "5", "CUDA_VISIBLE_DEVICES": ""}) == 5
+    for wrong in ("0", "two", "-1", "3"):
+        with pytest.raises(ConfigError, match=name):
+            machine.num_ranks(config(), {name: wrong})

@@ -122,24 +122,14 @@ def test_ranks_wait_for_the_first_and_agree_on_checkpoints(tmp_path: Path) -> No
     assert first["limits"] == second["limits"] == [55, 55, 77]
 
 
-@pytest.mark.parametrize(
-    ("rank", "local_rank", "ranks", "gpus", "rehearsed", "device"),
-    [
-        (0, 0, 2, 0, False, "cpu"),
-        (3, 1, 4, 2, False, "cuda:1"),
-        # Machines of a rehearsal share the GPUs of this one, which NCCL does not share out.
-        (3, 1, 4, 4, True, "cuda:3"),
-        (2, 0, 4, 2, True, "cpu"),
-        (0, 0, 2, 1, True, "cpu"),
-    ],
-)
-def test_the_device_of_a_rank(rank: int, local_rank: int, ranks: int, gpus: int, rehearsed: bool, device: str) -> None:
-    assert choose_device(rank, local_rank, ranks, gpus=gpus, rehearsed=rehearsed) == torch.device(device)
+@pytest.mark.parametrize(("local_rank", "gpus", "device"), [(0, 0, "cpu"), (1, 2, "cuda:1")])
+def test_the_device_of_a_rank(local_rank: int, gpus: int, device: str) -> None:
+    assert choose_device(local_rank, gpus=gpus) == torch.device(device)
 
 
 def test_more_ranks_than_gpus_are_refused() -> None:
     with pytest.raises(ConfigError, match="rank 2 of this machine, which has 2 GPUs"):
-        choose_device(2, 2, 3, gpus=2, rehearsed=False)
+        choose_device(2, gpus=2)
 
 
 def test_a_group_is_aborted_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
