@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 from contracts.events import EVENTS_NAME, EventReader
 
 _HEARTBEATS = "heartbeat-*.json"
+# All of a machine's disk is walked, and a job may have many.
+_WALK_S = 1.0
 
 
 class StepWatch:
@@ -21,7 +24,9 @@ class StepWatch:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._old = {path for path, _ in _find_events(folder)}
+        self._found = list(_find_events(folder))
+        self._old = {path for path, _ in self._found}
+        self._looked_at = -_WALK_S
         self._readers: dict[Path, EventReader] = {}
         self.step = 0
         """The last that was reported; 0: none."""
@@ -29,8 +34,11 @@ class StepWatch:
         """Steps of the training; 0: not known yet."""
 
     def look(self) -> None:
-        """Read what is new."""
-        for path, beats in _find_events(self._folder):
+        """Read what is new; folders that are new are looked for once a second."""
+        if time.monotonic() - self._looked_at >= _WALK_S:
+            self._looked_at = time.monotonic()
+            self._found = list(_find_events(self._folder))
+        for path, beats in self._found:
             if path in self._old:
                 continue
             reader = self._readers.setdefault(path, EventReader(path))

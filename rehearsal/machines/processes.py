@@ -20,19 +20,21 @@ from pathlib import Path
 
 import rehearsal
 from contracts.process import THREAD_VARIABLES, available_cores
+from rehearsal.guard import PYTHON_GUARD
 from rehearsal.machines.namespaces import Inside
 
 MARK_VARIABLE = "SHARDLINE_REHEARSAL_TREE"
 # Of this process's environment, what a container of the same system would have too: where programs and the GPU are.
 _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
-# Asks the kernel to end the process with whoever started it, and keeps to its cores, before it becomes the command.
+# Asks Linux to end the process with whoever started it, and keeps to its cores, before it becomes the command.
 _RUN = """
 import ctypes, os, sys
 parent, cores, *command = sys.argv[1:]
-ctypes.CDLL(None).prctl(1, 9)
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)
 if os.getppid() != int(parent):
     os._exit(75)
-if cores:
+if cores and hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
 try:
     os.execvp(command[0], command)
@@ -41,6 +43,7 @@ except OSError as error:
     os._exit(127)
 """
 _POLL_S = 0.02
+_PROC = Path("/proc")
 # As a shell's: found, and not executable.
 _CANNOT_BE_STARTED = 126
 _OUTPUT_S = 10.0
@@ -53,7 +56,9 @@ def clean_environment(*layers: Mapping[str, str]) -> dict[str, str]:
     back what it prints.
     """
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    folders = [str(Path(rehearsal.__file__).parents[1]), *_folders(environment)]
+    # This process may be under the guard itself; a container is where a layer says so.
+    own = [folder for folder in _folders(environment) if folder != str(PYTHON_GUARD)]
+    folders = [str(Path(rehearsal.__file__).parents[1]), *own]
     environment["PYTHONUNBUFFERED"] = "1"
     # As the images have it: the working folder is no place of modules.
     environment["PYTHONSAFEPATH"] = "1"
@@ -211,6 +216,12 @@ class Tree:
             self._heard.set()
 
     def _kill_marked(self) -> None:
+        if not _PROC.exists():
+            # Outside Linux: who made a session of its own is not found.
+            if self._process is not None:
+                with contextlib.suppress(OSError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+            return
         with self._killing:
             while pids := find_marked(self._id):
                 for pid in pids:
@@ -224,7 +235,7 @@ def _accepts(pid: int, number: int) -> bool:
     if number in (signal.SIGKILL, signal.SIGSTOP):
         return True
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        for line in Path(_PROC, str(pid), "status").read_text().splitlines():
             if line.startswith("SigCgt:"):
                 return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return True
@@ -234,7 +245,7 @@ def find_marked(mark: str) -> list[int]:
     """Return the living processes of this user whose environment has a mark."""
     wanted = mark.encode()
     found = []
-    for entry in os.scandir("/proc"):
+    for entry in os.scandir(_PROC):
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):
                 content = Path(entry.path, "environ").read_bytes()

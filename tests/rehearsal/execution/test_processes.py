@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import rehearsal
+from rehearsal.guard import PYTHON_GUARD
+from rehearsal.machines import processes
 from rehearsal.machines.processes import MARK_VARIABLE, Tree, clean_environment, find_marked
 
 PROJECT = str(Path(rehearsal.__file__).parents[1])
@@ -71,7 +73,8 @@ def test_a_process_with_a_handler_hears_sigterm(tmp_path: Path) -> None:
 
 def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTER_SPEC", "of somebody else")
-    monkeypatch.setenv("PYTHONPATH", "relative")
+    # A rehearsal leads its own process through the guard too.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PYTHON_GUARD), "relative"]))
     given = clean_environment({"A": "1", "PYTHONPATH": "/guard"}, {"A": "2"})
     assert "CLUSTER_SPEC" not in given
     assert given["A"] == "2"
@@ -102,3 +105,20 @@ def test_its_cores(tmp_path: Path) -> None:
     tree = Tree(command, environment=clean_environment(), folder=tmp_path, on_line=lines.append, cores=[core])
     assert tree.wait(LIMIT_S) == 0
     assert lines == [f"[{core}]"]
+
+
+def test_where_no_proc_says_who_lives_all_of_its_session_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_PROC", tmp_path / "none")
+    tree, _ = run(tmp_path, "raise SystemExit(5)")
+    assert tree.wait(LIMIT_S) == 5
+    code = "import os, subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); os.wait()"
+    tree, lines = run(tmp_path, code)
+    deadline = time.monotonic() + LIMIT_S
+    while not lines:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    tree.kill()
+    assert tree.returncode == -signal.SIGKILL
+    while Path("/proc", lines[0], "cmdline").exists() and Path("/proc", lines[0], "cmdline").read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

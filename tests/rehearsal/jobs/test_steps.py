@@ -9,7 +9,10 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from contracts.events import EVENTS_NAME
+from rehearsal.jobs import steps
 from rehearsal.jobs.steps import StepWatch
 
 
@@ -19,7 +22,8 @@ def leave(folder: Path, step: int) -> None:
     (folder / EVENTS_NAME).write_text(json.dumps(event) + "\n")
 
 
-def test_the_newest_step_counts_of_what_is_new(tmp_path: Path) -> None:
+def test_the_newest_step_counts_of_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "_WALK_S", 0.0)
     leave(tmp_path / "before", 70)
     watch = StepWatch(tmp_path)
     watch.look()
@@ -58,3 +62,24 @@ def test_a_folder_may_vanish_while_it_is_looked_for(tmp_path: Path) -> None:
     watch.look()
     helper.join()
     assert watch.step == 8
+
+
+def test_a_disk_is_walked_once_a_second_and_its_events_are_read_at_each_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[str] = []
+    now = [100.0]
+    walk = os.walk
+    monkeypatch.setattr(os, "walk", lambda folder: walked.append(str(folder)) or walk(folder))
+    monkeypatch.setattr(steps.time, "monotonic", lambda: now[0])
+    watch = StepWatch(tmp_path)
+    leave(tmp_path / "a", 3)
+    for tenth in range(20):
+        now[0] = 100.0 + tenth / 10
+        watch.look()
+        with (tmp_path / "a" / EVENTS_NAME).open("a") as stream:
+            event = {"event": "progress", "unit": "steps", "done": 10 + tenth, "total": 90}
+            stream.write(json.dumps(event) + "\n")
+    watch.look()
+    assert watch.step == 29
+    assert len(walked) == 3
