@@ -63,7 +63,7 @@ class LocalCloud:
         missing_images: Iterable[str] = (),
         restarts: Reading = "strict",
         quotas: Mapping[str, Mapping[str, int]] | None = None,
-        network: Mode = "auto",
+        network: Mode = "loopback",
     ) -> None:
         self.folder = folder
         self.clock = clock or Clock()
