@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from google.protobuf import json_format
 from google.rpc import status_pb2
 
 from contracts.canonical import canonical
+from rehearsal.jobs.lifecycle import JobThreads
 from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook, severity_of
 from rehearsal.machines.mount import GCS_PREFIX
 from rehearsal.machines.processes import Tree, clean_environment
@@ -26,15 +26,17 @@ from rehearsal.pipelines.pipeline import MISSING_IMAGES_VARIABLE
 from rehearsal.pipelines.reports import CANCELLED, INVALID_ARGUMENT, UNIMPLEMENTED, error_of, task_id
 from rehearsal.pipelines.spec import find_refusals, normalise
 from rehearsal.pipelines.task_details import job_of, moment, note_tasks
+from rehearsal.resources.states import has_ended
 from rehearsal.resources.store import Store
 
 # proto-plus declares an enum's members as numbers.
 State: Any = aiplatform_v1.PipelineState
-FINAL = frozenset({State.PIPELINE_STATE_SUCCEEDED, State.PIPELINE_STATE_FAILED, State.PIPELINE_STATE_CANCELLED})
 # A launcher that is told to stop cancels what it has started, by a request; then it is killed.
 CANCEL_GRACE_S = 10.0
 # Until a job that was cancelled with the run has ended.
 _JOB_END_S = 60.0
+# How often a run's process is looked at for a cancellation.
+_LOOK_S = 0.2
 _INTERNAL = 13
 # A pipe holds as much.
 _PIECE_BYTES = 1 << 16
@@ -71,70 +73,35 @@ class PipelineRuns:
         self._missing = {MISSING_IMAGES_VARIABLE: ",".join(sorted(missing_images))}
         self._numbers = dict(project_numbers or {})
         self._cancel_resource = cancel_resource
-        self._trees: dict[str, Tree] = {}
-        self._threads: dict[str, threading.Thread] = {}
-        self._cancelled: set[str] = set()
-        self._closed = False
-        self._lock = threading.Lock()
         self.mails: list[dict[str, Any]] = []
         """Mails that Vertex would have sent."""
-        self.failures: list[str] = []
-        """Faults of the rehearsal itself, as tracebacks."""
-
-    def start(self, name: str) -> None:
-        """Begin to execute the pipeline job of this name."""
-        thread = threading.Thread(target=self._run, args=(name,), name=f"pipeline {name}", daemon=True)
-        with self._lock:
-            self._threads[name] = thread
-            # Before anybody can join it.
-            thread.start()
+        self._closing = False
+        self._threads = JobThreads("pipeline", self._execute, self._fail)
+        self.start, self.failures = self._threads.start, self._threads.failures
 
     def cancel(self, name: str) -> None:
         """End it; its state becomes cancelled once nothing of it runs any more."""
 
         def change(job: Any) -> None:
-            if job.state not in FINAL:
+            if not has_ended(job):
                 job.state = State.PIPELINE_STATE_CANCELLING
 
-        if self._store.update(name, change).state == State.PIPELINE_STATE_CANCELLING:
-            with self._lock:
-                self._cancelled.add(name)
-            threading.Thread(target=self._stop, args=(name,), name=f"cancel {name}", daemon=True).start()
+        self._store.update(name, change)
+        self._threads.cancel(name)
 
     def wait(self, name: str, timeout_s: float) -> Any:
         """Wait for the end of a run, and return its job as it is then."""
-        return self._store.wait(name, lambda job: job.state in FINAL, timeout_s)
+        return self._store.wait(name, has_ended, timeout_s)
 
     def close(self) -> None:
         """Kill everything that still runs."""
-        with self._lock:
-            self._closed = True
-            trees, threads = list(self._trees.values()), list(self._threads.values())
-        for tree in trees:
-            tree.kill()
-        for thread in threads:
-            thread.join()
+        self._closing = True
+        self._threads.close()
 
-    def _stop(self, name: str) -> None:
-        with self._lock:
-            tree = self._trees.get(name)
-        if tree is not None:
-            tree.stop(CANCEL_GRACE_S)
+    def _fail(self, name: str, fault: str) -> None:
+        self._finish(name, "FAILED", error_of(_INTERNAL, f"the rehearsal's own fault: {fault}"))
 
-    def _run(self, name: str) -> None:
-        try:
-            self._execute(name)
-        except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours fails the run, and is told
-            fault = traceback.format_exc()
-            self.failures.append(fault)
-            with self._lock:
-                tree = self._trees.pop(name, None)
-            if tree is not None:
-                tree.kill()
-            with contextlib.suppress(KeyError):
-                self._finish(name, "FAILED", error_of(_INTERNAL, f"the rehearsal's own fault: {fault}"))
-
-    def _execute(self, name: str) -> None:
+    def _execute(self, name: str, cancelled: threading.Event) -> None:
         job = self._make_job(name)
         if not job.pipeline_root.startswith(GCS_PREFIX):
             given = f"runtime_config.gcs_output_directory is {job.pipeline_root!r}: a folder gs://BUCKET/... is needed"
@@ -145,44 +112,47 @@ class PipelineRuns:
             return
         folder = self._folder / job.id
         replace(job, spec=normalise(job.spec)).write(folder)
-        with self._lock:
-            begins = name not in self._cancelled and not self._closed
-            if begins:
-                reader, writer = os.pipe()
-                try:
-                    tree = self._trees[name] = self._start_child(folder, writer)
-                except BaseException:
-                    os.close(reader)
-                    raise
-                finally:
-                    os.close(writer)
-        if not begins:
+        if cancelled.is_set():
             self._finish(name, "CANCELLED", error_of(CANCELLED, "the run was cancelled before it began"))
             return
-        last: dict[str, Any] | None = None
+        reader, writer = os.pipe()
         with os.fdopen(reader, "rb", buffering=0) as stream:
-            self._store.update(name, self._begin)
-            rest = b""
-            # All that has come is one change of the job, which is copied each time. A line that a kill cut is none.
-            while piece := stream.read(_PIECE_BYTES):
-                *lines, rest = (rest + piece).split(b"\n")
-                reports = [json.loads(line) for line in lines]
-                self._note(name, reports)
-                last = next((report for report in reports if report["report"] == "end"), last)
-        code = tree.wait()
-        with self._lock:
-            del self._trees[name]
-            cancelled = name in self._cancelled
-        if cancelled:
+            try:
+                tree = self._start_child(folder, writer)
+            finally:
+                os.close(writer)
+            threading.Thread(target=self._watch, args=(tree, cancelled), name=f"cancel {name}", daemon=True).start()
+            try:
+                last = self._read(name, stream)
+                code = tree.wait()
+            finally:
+                tree.kill()
+        if cancelled.is_set():
             self._end_resources(folder)
             self._finish(name, "CANCELLED", error_of(CANCELLED, "the run was cancelled"))
         elif last is None:
-            where = folder / "orchestrator.log"
-            self._finish(
-                name, "FAILED", error_of(_INTERNAL, f"the orchestrator ended with exit code {code}: see {where}")
-            )
+            said = f"the orchestrator ended with exit code {code}: see {folder / 'orchestrator.log'}"
+            self._finish(name, "FAILED", error_of(_INTERNAL, said))
         else:
             self._finish(name, last["state"], last["error"])
+
+    def _watch(self, tree: Tree, cancelled: threading.Event) -> None:
+        """End a run's process when the run is cancelled."""
+        while tree.wait(_LOOK_S) is None:
+            if cancelled.is_set():
+                tree.stop(0 if self._closing else CANCEL_GRACE_S)
+
+    def _read(self, name: str, stream: FileIO) -> dict[str, Any] | None:
+        """Note what a run's process reports until it has ended; return its last report, None where there is none."""
+        self._store.update(name, self._begin)
+        last, rest = None, b""
+        # All that has come is one change of the job, which is copied each time. A line that a kill cut is none.
+        while piece := stream.read(_PIECE_BYTES):
+            *lines, rest = (rest + piece).split(b"\n")
+            reports = [json.loads(line) for line in lines]
+            self._note(name, reports)
+            last = next((report for report in reports if report["report"] == "end"), last)
+        return last
 
     def _start_child(self, folder: Path, writer: int) -> Tree:
         log = folder / "orchestrator.log"
@@ -196,7 +166,7 @@ class PipelineRuns:
         return Tree(command, environment=environment, folder=folder, on_line=hear, pass_fds=[writer])
 
     def _begin(self, job: Any) -> None:
-        if job.state not in FINAL and job.state != State.PIPELINE_STATE_CANCELLING:
+        if not has_ended(job) and job.state != State.PIPELINE_STATE_CANCELLING:
             job.state = State.PIPELINE_STATE_RUNNING
         job.start_time = job.update_time = moment(self._clock.now())
 
@@ -252,7 +222,7 @@ class PipelineRuns:
                 name = f"projects/{self._numbers.get(project, project)}/{place}"
                 if found and self._store.find(name) is not None:
                     self._cancel_resource(name)
-                    self._store.wait(name, _has_ended, _JOB_END_S)
+                    self._store.wait(name, has_ended, _JOB_END_S)
 
     def _make_job(self, name: str) -> Job:
         message = self._store.get(name)
@@ -293,11 +263,6 @@ class PipelineRuns:
             "type": {"schemaTitle": artifact.schema_title, "schemaVersion": artifact.schema_version},
             "metadata": canonical(json_format.MessageToDict(type(artifact).pb(artifact).metadata)),
         }
-
-
-def _has_ended(message: Any) -> bool:
-    state = getattr(message, "state", None) or getattr(message, "current_state", None)
-    return state is not None and state.name.endswith(("STATE_SUCCEEDED", "_FAILED", "_CANCELLED", "_DONE"))
 
 
 def _rfc3339(seconds: float) -> str:
