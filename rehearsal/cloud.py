@@ -15,9 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from rehearsal.clock import Clock
-from rehearsal.doors.access import Access
 from rehearsal.doors.server import VertexServer
-from rehearsal.gcs import BucketServer, Rule
+from rehearsal.gcs import BucketService, Rule
 from rehearsal.jobs.custom_jobs import CustomJobRuns
 from rehearsal.jobs.dataflow import DataflowJobs
 from rehearsal.jobs.market import Market
@@ -73,13 +72,8 @@ class LocalCloud:
         self.logs = LogBook()
         folder.mkdir(parents=True, exist_ok=True)
         missing, self.quotas = frozenset(missing_images), Quotas(quotas)
-        access = Access(folder / "vertex", project=next(iter(projects)))
-        self.buckets = BucketServer(
-            folder / BUCKETS_FOLDER,
-            buckets=buckets,
-            access=access,
-            access_log=folder / "bucket-requests.jsonl",
-            rules=rules,
+        self.buckets = BucketService(
+            folder / BUCKETS_FOLDER, buckets=buckets, access_log=folder / "bucket-requests.jsonl", rules=rules
         )
         self.custom_jobs = CustomJobRuns(
             self.store,
@@ -110,8 +104,7 @@ class LocalCloud:
             clock=self.clock,
             projects=projects,
             folder=folder / "vertex",
-            access=access,
-            bucket_endpoint=self.buckets.endpoint,
+            buckets=self.buckets,
             dataflow=self.dataflow,
             logs=self.logs,
             quotas=self.quotas,
@@ -144,7 +137,7 @@ class LocalCloud:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self.buckets)
+            stack.callback(self.buckets.close)
             stack.enter_context(self.vertex)
             self.network = stack.enter_context(
                 Network(self.folder / "network", refuse=self.vertex.note_refused, mode=self._mode)

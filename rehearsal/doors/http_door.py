@@ -1,28 +1,23 @@
-"""The HTTP door: REST of all services, and the few endpoints that are no gRPC service (token, regions, registry).
+"""The HTTP door: REST of all services, Cloud Storage, and the endpoints that are no gRPC service (regions, registry).
 
-http.server's threads, one a connection, kept alive. Reached directly (api_endpoint=http://127.0.0.1:PORT) and, through
-the guard's TLS port, as any of Google's hosts.
+Reached directly (api_endpoint=http://127.0.0.1:PORT) and, through the guard's TLS port, as any of Google's hosts.
 """
 
 from __future__ import annotations
 
-import select
-import socket
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, cast
-from urllib.parse import parse_qs, urlsplit
+from collections.abc import Callable
 
-from rehearsal.doors.access import TOKEN_URI, check_origin
 from rehearsal.doors.calls import Desk
-from rehearsal.doors.endpoints import Answer, Asked, Endpoint
 from rehearsal.doors.errors import ServiceError
+from rehearsal.doors.http_messages import Request, Response, Send, Site, json_response, refusal
+from rehearsal.doors.http_server import HttpServer
+from rehearsal.doors.locked import Locked
 from rehearsal.doors.messages import to_dict
 from rehearsal.doors.routes import Routes, make_request
 from rehearsal.doors.services import methods
-from rehearsal.resources.world import Caller
 
-_HOST = "127.0.0.1"
+STORAGE_HOST = "storage.googleapis.com"
+Endpoint = Callable[[Request], Response | None]
 
 
 class HttpDoor:
@@ -30,138 +25,62 @@ class HttpDoor:
 
     Args:
         desk: Where calls go.
-        endpoints: What is asked before the services' routes: (asked) -> an answer, or None for "not mine".
+        endpoints: What is asked before the services' routes: (request) -> a response, or None for "not mine".
+        storage: What answers as storage.googleapis.com; None: nobody.
     """
 
-    def __init__(self, desk: Desk, endpoints: tuple[Endpoint, ...]) -> None:
-        self.desk, self.endpoints = desk, endpoints
-        self.routes = Routes(methods())
-        self._server = _Server(self)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="http-door", daemon=True)
-
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return int(self._server.server_address[1])
+    def __init__(self, desk: Desk, endpoints: tuple[Endpoint, ...], storage: Site | None = None) -> None:
+        self._desk, self._endpoints, self._storage = desk, endpoints, storage
+        self._routes = Routes(methods())
+        self._server = HttpServer(Locked(self, desk.access, self._log), desk.failures)
+        self.port, self.endpoint = self._server.port, self._server.endpoint
 
     def start(self) -> None:
         """Begin to serve."""
-        self._thread.start()
+        self._server.start()
 
     def stop(self) -> None:
         """Stop serving and end all connections."""
-        self._server.shutdown()
         self._server.hang_up()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()
 
-    def answer(self, asked: Asked) -> Answer:
-        """Answer one request."""
-        access = self.desk.access
+    def serve(self, request: Request, send: Send) -> None:
+        """Answer one request, of somebody who may ask."""
+        if self._storage is not None and request.host == STORAGE_HOST:
+            self._storage.serve(request, send)
+        else:
+            send(self._answer(request))
+
+    def _answer(self, request: Request) -> Response:
         try:
-            if (asked.verb, f"https://{asked.host.removesuffix(':443')}{asked.path}") == ("POST", TOKEN_URI):
-                check_origin(asked.headers)
-                status, value = access.exchange(asked.body)
-                self._log(asked, str(status))
-                return Answer.of_json(value, status)
-            access.check(asked.headers)
+            for endpoint in self._endpoints:
+                if (response := endpoint(request)) is not None:
+                    self._log(request, str(response.status))
+                    return response
         except ServiceError as error:
-            self._log(asked, error.code)
-            return Answer.of_json(error.to_json(), error.http_status)
-        for endpoint in self.endpoints:
-            if (answer := endpoint(asked)) is not None:
-                self._log(asked, str(answer.status))
-                return answer
+            self._log(request, error.code)
+            return refusal(error)
         try:
-            found = self.routes.find(asked.verb, asked.path)
+            found = self._routes.find(request.method, request.path)
             if found is None:
-                self._log(asked, "404")
-                raise ServiceError("NOT_FOUND", f"the rehearsal's cloud has no {asked.verb} {asked.host}{asked.path}")
+                self._log(request, "404")
+                raise ServiceError(
+                    "NOT_FOUND",
+                    f"the rehearsal's cloud has no {request.method} {request.headers.get('host')}{request.path}",
+                )
             route, fields = found
-            request = make_request(route, fields, asked.query, asked.json())
-            return Answer.of_json(to_dict(self.desk.call(route.method, request, asked.caller)))
+            message = make_request(route, fields, request.values, request.value())
+            return json_response(to_dict(self._desk.call(route.method, message, request.caller)))
         except ServiceError as error:
-            return Answer.of_json(error.to_json(), error.http_status)
+            return refusal(error)
 
-    def _log(self, asked: Asked, status: str) -> None:
-        self.desk.log.add("rest", asked.verb, asked.host + asked.path, status, asked.caller.user_agent)
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, door: HttpDoor) -> None:
-        self.door = door
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
-        super().__init__((_HOST, 0), _Connection)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            self._open.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._open.discard(request)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that left is no fault; what the desk does wrong it keeps itself."""
-
-    def hang_up(self) -> None:
-        with self._lock:
-            for connection in self._open:
-                try:
-                    connection.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    continue
+    def _log(self, request: Request, status: str) -> None:
+        caller = request.caller
+        self._desk.log.add("rest", request.method, caller.host + request.path, status, caller.user_agent)
 
 
-class _Connection(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    timeout = 600
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the access log has it."""
-
-    def _serve(self) -> None:
-        door = cast("_Server", self.server).door
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        body = self._body(headers)
-        parts = urlsplit(self.path)
-        agent = " ".join(headers[key] for key in ("user-agent", "x-goog-api-client") if key in headers)
-        host = headers.get("host", "")
-        caller = Caller("rest", agent, host, self._is_there)
-        query = parse_qs(parts.query, keep_blank_values=True)
-        answer = door.answer(Asked(self.command, host, parts.path, query, headers, body, caller))
-        self.send_response(answer.status)
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
-
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _serve
-
-    def _body(self, headers: dict[str, str]) -> bytes:
-        if "chunked" not in headers.get("transfer-encoding", "").lower():
-            return self.rfile.read(int(headers.get("content-length", "0")))
-        chunks = []
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            chunks.append(self.rfile.read(size))
-            self.rfile.readline()
-        while self.rfile.readline().strip():
-            continue
-        return b"".join(chunks)
-
-    def _is_there(self) -> bool:
-        # The socket has a timeout, with which recv waits even when it is asked not to.
-        try:
-            readable = select.select([self.connection], [], [], 0)[0]
-            return not readable or bool(self.connection.recv(1, socket.MSG_PEEK))
-        except (OSError, ValueError):
-            return False
+def answer_allowed_locations(request: Request) -> Response | None:
+    """Say that a service account may be used from everywhere; google-auth asks iamcredentials for it."""
+    if not request.path.endswith("/allowedLocations") or request.host not in ("", "iamcredentials.googleapis.com"):
+        return None
+    return json_response({"locations": [], "encodedLocations": "0x0"})

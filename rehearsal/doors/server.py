@@ -14,9 +14,9 @@ from rehearsal.clock import Clock
 from rehearsal.doors.access import Access
 from rehearsal.doors.access_log import AccessLog
 from rehearsal.doors.calls import Desk
-from rehearsal.doors.endpoints import answer_allowed_locations
 from rehearsal.doors.grpc_door import GrpcDoor
-from rehearsal.doors.http_door import HttpDoor
+from rehearsal.doors.http_door import HttpDoor, answer_allowed_locations
+from rehearsal.gcs.service import BucketService
 from rehearsal.guard import PYTHON_GUARD, Guard, Passage, write_certificate
 from rehearsal.resources.buckets import Buckets
 from rehearsal.resources.quotas import Quotas
@@ -50,7 +50,7 @@ class VertexServer:
         access: Who may call; new credentials in the folder where none are given.
         quotas: Limits, and what jobs hold of them; None: there are no limits.
         logs: What Cloud Logging shows; a new, empty book where none is given.
-        bucket_endpoint: Address of the bucket server; "" where there is none.
+        buckets: Cloud Storage; None: there is none.
         dataflow: What executes Dataflow jobs; None: there are none.
         hold_s: How long Get of a custom job is held for a launcher's poll.
     """
@@ -67,7 +67,7 @@ class VertexServer:
         access: Access | None = None,
         quotas: Quotas | None = None,
         logs: LogBook | None = None,
-        bucket_endpoint: str = "",
+        buckets: BucketService | None = None,
         dataflow: Jobs | None = None,
         hold_s: float = 600.0,
     ) -> None:
@@ -79,7 +79,7 @@ class VertexServer:
             clock=clock,
             projects=dict(projects),
             quotas=quotas or Quotas(),
-            buckets=Buckets(bucket_endpoint, self.access.token),
+            buckets=Buckets(buckets),
             logs=logs or LogBook(),
             hold_s=hold_s,
             dataflow=dataflow,
@@ -87,8 +87,7 @@ class VertexServer:
         self._desk = Desk(self.world, self.access)
         self._firing = Firing(self.world, self._desk.failures)
         self._folder = folder
-        endpoints = (answer_allowed_locations, Registry(self.world), self.world.buckets)
-        self._http = HttpDoor(self._desk, endpoints)
+        self._http = HttpDoor(self._desk, (answer_allowed_locations, Registry(self.world)), buckets)
         self._grpc = GrpcDoor(self._desk)
         self._certificate = write_certificate(folder)
         self._refused = folder / "refused-hosts.txt"
@@ -113,7 +112,7 @@ class VertexServer:
     @property
     def endpoint(self) -> str:
         """The HTTP door's address, for api_endpoint with api_transport="rest"."""
-        return f"http://{_HOST}:{self._http.port}"
+        return self._http.endpoint
 
     @property
     def proxy(self) -> str:

@@ -6,8 +6,9 @@
 In a rehearsal clients reach it unmodified as storage.googleapis.com (rehearsal.guard). In tests an open server is
 reached with `STORAGE_EMULATOR_HOST` (`BucketServer.environment` has what child processes need). One concept a file:
 
-    server         sockets, one request from first byte to last, the control endpoint
-    messages       what a request and a response are
+    service        one request from the operation to its entry in the access log, the control endpoint
+    server         the service behind a port of its own (rehearsal.doors.http_server has the sockets)
+    messages       errors and bodies in both dialects
     api, xml_api   which operation a URL names, in the JSON and in the XML dialect
     uploads        simple, multipart and resumable uploads; xml_uploads has the XML dialect's own
     batch          many small requests in one
@@ -30,5 +31,6 @@ decompressive transcoding, gRPC. What it does not know is refused with 501, neve
 
 from rehearsal.gcs.faults import Rule
 from rehearsal.gcs.server import BucketServer
+from rehearsal.gcs.service import BucketService
 
-__all__ = ["BucketServer", "Rule"]
+__all__ = ["BucketServer", "BucketService", "Rule"]

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import unquote
 
+from rehearsal.doors.http_messages import Request, Response, json_response
 from rehearsal.gcs import media
 from rehearsal.gcs.index import Record
 from rehearsal.gcs.listing import list_page
-from rehearsal.gcs.messages import ApiError, Request, Response, json_response
+from rehearsal.gcs.messages import ApiError, json_object, number_in
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import Preconditions
 from rehearsal.gcs.resources import bucket_resource, object_resource, select_fields, settable
@@ -107,7 +108,7 @@ class JsonApi:
         return json_response({"kind": "storage#buckets", "items": items})
 
     def _insert_bucket(self, request: Request) -> Response:
-        fields = request.json()
+        fields = json_object(request)
         name = fields.pop("name", "")
         check_bucket_name(name)
         return json_response(bucket_resource(self._objects.create_bucket(name, fields), request.endpoint))
@@ -116,7 +117,7 @@ class JsonApi:
         return _selected(bucket_resource(self._objects.bucket(bucket), request.endpoint), request)
 
     def _patch_bucket(self, request: Request, bucket: str) -> Response:
-        changes = {key: value for key, value in request.json().items() if key != "name"}
+        changes = {key: value for key, value in json_object(request).items() if key != "name"}
         return json_response(bucket_resource(self._objects.update_bucket(bucket, changes), request.endpoint))
 
     def _delete_bucket(self, request: Request, bucket: str) -> Response:
@@ -137,7 +138,7 @@ class JsonApi:
         return _selected(value, request)
 
     def _get(self, request: Request, bucket: str, name: str) -> Response:
-        generation = request.integer("generation")
+        generation = number_in(request.query, "generation")
         check = Preconditions.from_query(request.query)
         if request.query.get("alt") == "media":
             return media.download(self._objects, bucket, name, generation, check, request.headers)
@@ -146,23 +147,25 @@ class JsonApi:
 
     def _patch(self, request: Request, bucket: str, name: str) -> Response:
         check = Preconditions.from_query(request.query)
-        changes = settable(request.json())
-        record = self._objects.patch(bucket, name, request.integer("generation"), changes, check)
+        changes = settable(json_object(request))
+        record = self._objects.patch(bucket, name, number_in(request.query, "generation"), changes, check)
         return _selected(object_resource(record, request.endpoint), request)
 
     def _update(self, request: Request, bucket: str, name: str) -> Response:
         check = Preconditions.from_query(request.query)
-        wanted = settable(request.json())
-        generation = request.integer("generation")
+        wanted = settable(json_object(request))
+        generation = number_in(request.query, "generation")
         record = self._objects.patch(bucket, name, generation, wanted, check, keep=False)
         return _selected(object_resource(record, request.endpoint), request)
 
     def _delete(self, request: Request, bucket: str, name: str) -> Response:
-        self._objects.delete(bucket, name, request.integer("generation"), Preconditions.from_query(request.query))
+        self._objects.delete(
+            bucket, name, number_in(request.query, "generation"), Preconditions.from_query(request.query)
+        )
         return Response(204)
 
     def _compose(self, request: Request, bucket: str, name: str) -> Response:
-        body = request.json()
+        body = json_object(request)
         entries = body.get("sourceObjects")
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise ApiError(400, "Invalid value for sourceObjects", reason="required")
@@ -185,13 +188,13 @@ class JsonApi:
         )
 
     def _found_source(self, request: Request, bucket: str, name: str) -> Record:
-        generation = request.integer("sourceGeneration")
+        generation = number_in(request.query, "sourceGeneration")
         check = Preconditions.from_query(request.query, of_source=True)
         return self._objects.get(bucket, name, generation, check, reading=False)
 
     def _copy(self, request: Request, bucket: str, name: str, to_bucket: str, to_name: str) -> Response:
         source = self._found_source(request, bucket, name)
-        fields = settable(request.json()) or None
+        fields = settable(json_object(request)) or None
         check = Preconditions.from_query(request.query)
         record = self._objects.copy(source, to_bucket, to_name, fields, check)
         return json_response(object_resource(record, request.endpoint))
@@ -202,7 +205,7 @@ class JsonApi:
         token = request.query.get("rewriteToken")
         if token is not None and token not in self._rewrites:
             raise ApiError(400, "Invalid rewrite token")
-        step = request.integer("maxBytesRewrittenPerCall")
+        step = number_in(request.query, "maxBytesRewrittenPerCall")
         if step is not None and (step <= 0 or step % (1 << 20)):
             raise ApiError(400, "maxBytesRewrittenPerCall must be a multiple of 1 MiB")
         done = source.size if step is None else self._rewrites.get(token or "", 0) + step
@@ -213,7 +216,7 @@ class JsonApi:
             more = {"totalBytesRewritten": str(done), "done": False, "rewriteToken": token}
             return json_response(progress | more)
         self._rewrites.pop(token or "", None)
-        fields = settable(request.json()) or None
+        fields = settable(json_object(request)) or None
         record = self._objects.copy(source, to_bucket, to_name, fields, Preconditions.from_query(request.query))
         resource = object_resource(record, request.endpoint)
         return json_response(progress | {"totalBytesRewritten": str(source.size), "done": True, "resource": resource})
@@ -221,7 +224,7 @@ class JsonApi:
     def _move(self, request: Request, bucket: str, name: str, to_name: str) -> Response:
         of_source = Preconditions.from_query(request.query, of_source=True)
         check = Preconditions.from_query(request.query)
-        generation = request.integer("sourceGeneration")
+        generation = number_in(request.query, "sourceGeneration")
         record = self._objects.move(bucket, name, to_name, generation, of_source, check)
         return json_response(object_resource(record, request.endpoint))
 

@@ -11,7 +11,8 @@ import uuid
 from collections.abc import Callable
 from http import HTTPStatus
 
-from rehearsal.gcs.messages import ApiError, Request, Response, parse_target
+from rehearsal.doors.http_messages import Request, Response, parse_target
+from rehearsal.gcs.messages import ApiError
 
 # The documentation says 100; google-cloud-storage sends up to 1,000 and Cloud Storage is known to take them.
 MAX_PARTS = 1000
@@ -40,7 +41,7 @@ def _parse_part(text: str, endpoint: str) -> tuple[str, Request]:
     words = line.split()
     if len(words) < 2:
         raise ApiError(400, "Failed to parse batch request")
-    path, query = parse_target(words[1])
+    path, query, _ = parse_target(words[1])
     headers = _headers(header_text)
     length = headers.get("content-length")
     content = body.encode()[: int(length)] if length and length.isdigit() else body.encode()

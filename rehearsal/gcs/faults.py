@@ -13,6 +13,8 @@ from fnmatch import fnmatchcase
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rehearsal.doors.http_messages import Wire
+
 
 class Rule(BaseModel):
     """Which requests, and what happens to them. Several rules may match: costs add up, the first fault wins."""
@@ -65,6 +67,11 @@ class Effect:
     latency_s: float = 0.0
     bytes_per_s: float | None = None
     fault: Rule | None = None
+
+    def wire(self) -> Wire:
+        """Return how the answer is sent."""
+        fault = self.fault or Rule()
+        return Wire(self.bytes_per_s, fault.truncate_at, fault.quietly, fault.reset_at, fault.corrupt_at)
 
 
 @dataclass

@@ -10,8 +10,9 @@ import base64
 import binascii
 from dataclasses import dataclass, field
 
+from rehearsal.doors.http_messages import Request
 from rehearsal.gcs.index import Record
-from rehearsal.gcs.messages import ApiError, Request
+from rehearsal.gcs.messages import ApiError, number_in
 from rehearsal.gcs.objects import Objects
 
 MAX_RESULTS = 1000
@@ -36,7 +37,7 @@ def list_page(objects: Objects, bucket: str, request: Request) -> Page:
     if _is_true(query, "versions"):
         raise ApiError(501, "objects.list with versions is not implemented here: only live generations exist")
     objects.bucket(bucket)
-    limit = request.integer("maxResults")
+    limit = number_in(request.query, "maxResults")
     if limit is not None and limit < 0:
         raise ApiError(400, f"Invalid value for maxResults: {limit}")
     limit = min(limit or MAX_RESULTS, MAX_RESULTS)

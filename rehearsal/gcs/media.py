@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping
 from email.utils import formatdate
 
+from rehearsal.doors.http_messages import FileBody, Response
 from rehearsal.gcs.index import Record
-from rehearsal.gcs.messages import ApiError, FileBody, Response
+from rehearsal.gcs.messages import ApiError
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import Preconditions
 from rehearsal.gcs.resources import etag

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rehearsal.gcs.messages import ApiError
+from rehearsal.gcs.messages import ApiError, number_in
 
 
 @dataclass(frozen=True)
@@ -26,19 +26,19 @@ class Preconditions:
         """Read the JSON API's query parameters; `of_source` those about the source of a copy."""
         prefix = "ifSource" if of_source else "if"
         return cls(
-            _number(query, prefix + "GenerationMatch"),
-            _number(query, prefix + "GenerationNotMatch"),
-            _number(query, prefix + "MetagenerationMatch"),
-            _number(query, prefix + "MetagenerationNotMatch"),
+            number_in(query, prefix + "GenerationMatch"),
+            number_in(query, prefix + "GenerationNotMatch"),
+            number_in(query, prefix + "MetagenerationMatch"),
+            number_in(query, prefix + "MetagenerationNotMatch"),
         )
 
     @classmethod
     def from_headers(cls, headers: Mapping[str, str]) -> Preconditions:
         """Read the XML API's headers, which know no "not"."""
         return cls(
-            _number(headers, "x-goog-if-generation-match"),
+            number_in(headers, "x-goog-if-generation-match"),
             None,
-            _number(headers, "x-goog-if-metageneration-match"),
+            number_in(headers, "x-goog-if-metageneration-match"),
             None,
         )
 
@@ -57,13 +57,3 @@ class Preconditions:
 
 
 NOTHING = Preconditions()
-
-
-def _number(values: Mapping[str, str], name: str) -> int | None:
-    text = values.get(name)
-    if text is None:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise ApiError(400, f"Invalid value for {name}: {text!r}") from None

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
+from rehearsal.doors.http_messages import Request, Response, blocks, json_response
 from rehearsal.gcs.content import Content, ContentWriter
 from rehearsal.gcs.index import Record
-from rehearsal.gcs.messages import ApiError, Request, Response, blocks, json_response, parse_object
+from rehearsal.gcs.messages import ApiError, json_object, parse_object
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import Preconditions
 from rehearsal.gcs.resources import object_resource, settable
@@ -115,7 +116,7 @@ class Uploads:
     # --- resumable ---
 
     def _start(self, bucket: str, request: Request) -> Response:
-        resource = request.json()
+        resource = json_object(request)
         if content_type := request.headers.get("x-upload-content-type"):
             resource.setdefault("contentType", content_type)
         name, check = _name_of(request, resource), Preconditions.from_query(request.query)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 
+from rehearsal.doors.http_messages import Request, Response, blocks
 from rehearsal.gcs import media
 from rehearsal.gcs.api import Call, decode
-from rehearsal.gcs.messages import ApiError, Request, Response, blocks
+from rehearsal.gcs.messages import ApiError, number_in
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import Preconditions
 from rehearsal.gcs.uploads import Uploads
@@ -42,7 +43,7 @@ class XmlApi:
         return Call(f"xml.{request.method.lower()}", bucket, name, lambda: run(request, bucket, name))
 
     def _get(self, request: Request, bucket: str, name: str) -> Response:
-        generation = request.integer("generation")
+        generation = number_in(request.query, "generation")
         check = Preconditions.from_headers(request.headers)
         return media.download(self._objects, bucket, name, generation, check, request.headers)
 
@@ -56,5 +57,5 @@ class XmlApi:
 
     def _delete(self, request: Request, bucket: str, name: str) -> Response:
         check = Preconditions.from_headers(request.headers)
-        self._objects.delete(bucket, name, request.integer("generation"), check)
+        self._objects.delete(bucket, name, number_in(request.query, "generation"), check)
         return Response(204)

@@ -16,8 +16,9 @@ from typing import Any
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from rehearsal.doors.http_messages import Request, Response, blocks
 from rehearsal.gcs.content import Content
-from rehearsal.gcs.messages import ApiError, Request, Response, blocks, xml_response
+from rehearsal.gcs.messages import ApiError, number_in, xml_response
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.uploads import check_hashes
 
@@ -88,7 +89,7 @@ class XmlUploads:
         )
 
     def _take_part(self, upload: PartedUpload, request: Request) -> Response:
-        number = request.integer("partNumber")
+        number = number_in(request.query, "partNumber")
         if number is None or not 1 <= number <= MAX_PARTS:
             raise ApiError(400, f"Part number must be an integer between 1 and {MAX_PARTS}.")
         content = self._objects.contents.write(blocks(request.body))

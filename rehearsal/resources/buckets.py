@@ -1,72 +1,32 @@
-"""The bucket server as the rest of the local cloud sees it: whether a bucket is there, and storage.googleapis.com.
-
-Clients reach the bucket server through the proxy, as storage.googleapis.com.
-"""
+"""Cloud Storage as Vertex AI sees it: whether a bucket is there, and whether a folder holds objects."""
 
 from __future__ import annotations
 
-import json
-import re
-from http.client import HTTPConnection
-from urllib.parse import quote, urlencode, urlsplit
-
-from rehearsal.doors.endpoints import Answer, Asked
-from rehearsal.doors.errors import CODES, ServiceError
-
-_HOST = re.compile(r"storage\.googleapis\.com(?::443)?")
-_TIMEOUT_S = 60.0
-# Of the connection, not of the message; and the answer's length, which the door sets.
-_DROPPED = {"connection", "keep-alive", "transfer-encoding", "content-length", "te", "upgrade"}
+from rehearsal.gcs.messages import ApiError
+from rehearsal.gcs.service import BucketService
 
 
 class Buckets:
-    """The bucket server at an address; "" where there is none. An Endpoint of the HTTP door."""
+    """The buckets of a rehearsal; None: nobody says which there are."""
 
-    def __init__(self, endpoint: str, token: str = "") -> None:
-        self._address = urlsplit(endpoint).netloc
-        self._headers = {"authorization": f"Bearer {token}"}
+    def __init__(self, service: BucketService | None = None) -> None:
+        self._service = service
 
     def has(self, uri: str) -> bool:
         """Whether the bucket of a gs:// URI is there; True where nobody says that it is not."""
-        if not self._address:
+        if self._service is None:
             return True
-        bucket = uri.removeprefix("gs://").split("/")[0]
         try:
-            return self._send("GET", f"/storage/v1/b/{quote(bucket)}", self._headers, b"").status != 404
-        except OSError:
-            return True
+            self._service.objects.bucket(uri.removeprefix("gs://").split("/")[0])
+        except ApiError:
+            return False
+        return True
 
     def has_objects(self, uri: str) -> bool:
         """Whether a gs:// folder holds an object; True where nobody says that it does not."""
-        if not self._address:
+        if self._service is None:
             return True
         bucket, _, folder = uri.removeprefix("gs://").partition("/")
         prefix = f"{folder.rstrip('/')}/" if folder else ""
-        target = f"/storage/v1/b/{quote(bucket)}/o?{urlencode({'prefix': prefix, 'maxResults': 1})}"
-        try:
-            answer = self._send("GET", target, self._headers, b"")
-        except OSError:
-            return True
-        return answer.status == 200 and bool(json.loads(answer.body).get("items"))
-
-    def __call__(self, asked: Asked) -> Answer | None:
-        """Hand on what is meant for storage.googleapis.com."""
-        if _HOST.fullmatch(asked.host) is None:
-            return None
-        target = quote(asked.path, safe="/%") + (f"?{urlencode(asked.query, doseq=True)}" if asked.query else "")
-        try:
-            return self._send(asked.verb, target, asked.headers, asked.body)
-        except OSError as error:
-            gone = ServiceError("UNAVAILABLE", f"there is no bucket server: {error}")
-            return Answer.of_json(gone.to_json(), CODES["UNAVAILABLE"][1])
-
-    def _send(self, verb: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
-        connection = HTTPConnection(self._address or "127.0.0.1:9", timeout=_TIMEOUT_S)
-        try:
-            kept = {name: value for name, value in headers.items() if name not in _DROPPED}
-            connection.request(verb, target, body=body or None, headers=kept)
-            response = connection.getresponse()
-            answer = {name: value for name, value in response.getheaders() if name.lower() not in _DROPPED}
-            return Answer(response.status, response.read(), answer)
-        finally:
-            connection.close()
+        rows = self._service.objects.rows(bucket, prefix, "", 1)
+        return bool(rows) and rows[0].name.startswith(prefix)

@@ -29,7 +29,7 @@ class World:
     projects: Mapping[str, str]
     """Project id -> project number."""
     quotas: Quotas = field(default_factory=Quotas)
-    buckets: Buckets = field(default_factory=lambda: Buckets(""))
+    buckets: Buckets = field(default_factory=Buckets)
     logs: LogBook = field(default_factory=LogBook)
     hold_s: float = 600.0
     """How long Get of a custom job is held for a launcher's poll."""

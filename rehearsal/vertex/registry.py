@@ -20,12 +20,12 @@ from urllib.parse import unquote
 
 import yaml
 
-from rehearsal.doors.endpoints import Answer, Asked
 from rehearsal.doors.errors import ServiceError, not_found
+from rehearsal.doors.http_messages import Request, Response, json_response
 from rehearsal.resources.world import World
 
-_PACKAGE_HOST = re.compile(r"([a-z0-9-]+)-kfp\.pkg\.dev(?::443)?")
-_API_HOST = re.compile(r"artifactregistry\.googleapis\.com(?::443)?")
+_PACKAGE_HOST = re.compile(r"([a-z0-9-]+)-kfp\.pkg\.dev")
+_API_HOST = "artifactregistry.googleapis.com"
 _PLACE = re.compile(r"/v1/(projects/[^/]+/locations/[^/]+/repositories/[^/]+)/packages(?:/(.*))?")
 
 
@@ -45,37 +45,34 @@ class Registry:
         self._packages: dict[str, dict[str, _Package]] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, asked: Asked) -> Answer | None:
+    def __call__(self, request: Request) -> Response | None:
         """Answer what belongs to the two hosts."""
-        package_host = _PACKAGE_HOST.fullmatch(asked.host)
-        if package_host is None and _API_HOST.fullmatch(asked.host) is None:
+        package_host = _PACKAGE_HOST.fullmatch(request.host)
+        if package_host is None and request.host != _API_HOST:
             return None
-        try:
-            with self._lock:
-                if package_host is not None:
-                    return self._files(asked, package_host.group(1))
-                return Answer.of_json(self._api(asked))
-        except ServiceError as error:
-            return Answer.of_json(error.to_json(), error.http_status)
+        with self._lock:
+            if package_host is not None:
+                return self._files(request, package_host.group(1))
+            return json_response(self._api(request))
 
-    def _files(self, asked: Asked, location: str) -> Answer:
+    def _files(self, request: Request, location: str) -> Response:
         """POST /PROJECT/REPOSITORY, or GET /PROJECT/REPOSITORY/PACKAGE/VERSION-OR-TAG."""
-        parts = [unquote(part) for part in asked.path.strip("/").split("/")]
+        parts = [unquote(part) for part in request.path.strip("/").split("/")]
         if len(parts) < 2:
-            raise not_found(asked.path)
+            raise not_found(request.path)
         place = self._place(f"projects/{parts[0]}/locations/{location}/repositories/{parts[1]}")
-        if asked.verb == "POST" and len(parts) == 2:
-            return self._upload(asked, place)
-        if asked.verb == "GET" and len(parts) == 4:
+        if request.method == "POST" and len(parts) == 2:
+            return self._upload(request, place)
+        if request.method == "GET" and len(parts) == 4:
             package = self._package(place, parts[2])
             version = package.tags.get(parts[3], parts[3])
             if version not in package.versions:
-                raise not_found(asked.path)
-            return Answer(200, package.versions[version][0], {"Content-Type": "application/octet-stream"})
-        raise ServiceError("UNIMPLEMENTED", f"{asked.verb} {asked.path} is not known here")
+                raise not_found(request.path)
+            return Response(200, {"Content-Type": "application/octet-stream"}, package.versions[version][0])
+        raise ServiceError("UNIMPLEMENTED", f"{request.method} {request.path} is not known here")
 
-    def _upload(self, asked: Asked, place: str) -> Answer:
-        parts = _form(asked)
+    def _upload(self, request: Request, place: str) -> Response:
+        parts = _form(request)
         content = parts.get("content", b"")
         try:
             spec = next(iter(yaml.safe_load_all(content)), None)
@@ -90,12 +87,12 @@ class Registry:
         package.versions.setdefault(version, (content, now))
         for tag in filter(None, parts.get("tags", b"").decode().split(",")):
             package.tags[tag] = version
-        return Answer(200, f"{name}/{version}".encode(), {"Content-Type": "text/plain"})
+        return Response(200, {"Content-Type": "text/plain"}, f"{name}/{version}".encode())
 
-    def _api(self, asked: Asked) -> Any:
-        match = _PLACE.fullmatch(asked.path)
+    def _api(self, request: Request) -> Any:
+        match = _PLACE.fullmatch(request.path)
         if match is None:
-            raise not_found(asked.path)
+            raise not_found(request.path)
         place = self._place(match.group(1))
         rest = [unquote(part) for part in (match.group(2) or "").split("/") if part]
         if not rest:
@@ -103,14 +100,14 @@ class Registry:
         package = self._package(place, rest[0])
         base = f"{place}/packages/{rest[0]}"
         if len(rest) == 1:
-            return self._delete_package(place, rest[0]) if asked.verb == "DELETE" else {"name": base}
+            return self._delete_package(place, rest[0]) if request.method == "DELETE" else {"name": base}
         if rest[1] == "versions":
-            return self._versions(asked, package, base, rest[2:])
+            return self._versions(request, package, base, rest[2:])
         if rest[1] == "tags":
-            return self._tags(asked, package, base, rest[2:])
-        raise not_found(asked.path)
+            return self._tags(request, package, base, rest[2:])
+        raise not_found(request.path)
 
-    def _versions(self, asked: Asked, package: _Package, base: str, rest: list[str]) -> Any:
+    def _versions(self, request: Request, package: _Package, base: str, rest: list[str]) -> Any:
         def show(version: str) -> dict[str, Any]:
             tags = [
                 {"name": f"{base}/tags/{tag}", "version": f"{base}/versions/{version}"}
@@ -127,23 +124,23 @@ class Registry:
             return {"versions": [show(version) for version in package.versions]}
         if rest[0] not in package.versions:
             raise not_found(f"{base}/versions/{rest[0]}")
-        if asked.verb == "DELETE":
+        if request.method == "DELETE":
             if rest[0] in package.tags.values():
                 raise ServiceError("FAILED_PRECONDITION", f"{base}/versions/{rest[0]} has tags: delete them first")
             del package.versions[rest[0]]
             return {"done": True}
         return show(rest[0])
 
-    def _tags(self, asked: Asked, package: _Package, base: str, rest: list[str]) -> Any:
+    def _tags(self, request: Request, package: _Package, base: str, rest: list[str]) -> Any:
         def show(tag: str) -> dict[str, str]:
             return {"name": f"{base}/tags/{tag}", "version": f"{base}/versions/{package.tags[tag]}"}
 
-        if asked.verb == "POST" or (asked.verb == "PATCH" and rest):
-            tag = rest[0] if rest else asked.query["tagId"][0]
-            version = str((asked.json() or {}).get("version", "")).rpartition("/")[2]
+        if request.method == "POST" or (request.method == "PATCH" and rest):
+            tag = rest[0] if rest else request.query["tagId"]
+            version = str((request.value() or {}).get("version", "")).rpartition("/")[2]
             if version not in package.versions:
                 raise not_found(f"{base}/versions/{version}")
-            if asked.verb == "POST" and tag in package.tags:
+            if request.method == "POST" and tag in package.tags:
                 raise ServiceError("ALREADY_EXISTS", f"There is a tag {base}/tags/{tag} already")
             package.tags[tag] = version
             return show(tag)
@@ -151,7 +148,7 @@ class Registry:
             return {"tags": [show(tag) for tag in package.tags]}
         if rest[0] not in package.tags:
             raise not_found(f"{base}/tags/{rest[0]}")
-        if asked.verb == "DELETE":
+        if request.method == "DELETE":
             del package.tags[rest[0]]
             return {}
         return show(rest[0])
@@ -172,10 +169,10 @@ class Registry:
         return "/".join(["projects", self._world.project_id(parts[1]), *parts[2:]])
 
 
-def _form(asked: Asked) -> dict[str, bytes]:
+def _form(request: Request) -> dict[str, bytes]:
     """Return the parts of a multipart/form-data body by name."""
-    head = f"Content-Type: {asked.headers.get('content-type', '')}\r\n\r\n".encode()
-    message = email.message_from_bytes(head + asked.body)
+    head = f"Content-Type: {request.headers.get('content-type', '')}\r\n\r\n".encode()
+    message = email.message_from_bytes(head + request.body.read())
     if not message.is_multipart():
         raise ServiceError("INVALID_ARGUMENT", "an upload is multipart/form-data")
     found: dict[str, bytes] = {}

@@ -46,7 +46,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
             projects={PROJECT: "123456789012"},
             folder=folder,
             quotas=LIMITS,
-            bucket_endpoint=bucket.endpoint,
+            buckets=bucket,
         ) as vertex:
             yield vertex.environment
 

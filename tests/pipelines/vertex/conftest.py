@@ -192,7 +192,7 @@ def _end(job: Any, *, failed: bool) -> None:
 class Cloud:
     """The server, and what plays in it."""
 
-    def __init__(self, folder: Path, bucket_endpoint: str) -> None:
+    def __init__(self, folder: Path, buckets: BucketServer) -> None:
         self.store = Store()
         self.clock = Clock()
         self.pipelines = PlayedPipelines(self.store)
@@ -203,7 +203,7 @@ class Cloud:
             clock=self.clock,
             projects={PROJECT: NUMBER},
             folder=folder,
-            bucket_endpoint=bucket_endpoint,
+            buckets=buckets,
             dataflow=PlayedDataflow(self.store),
         )
 
@@ -217,8 +217,7 @@ class Cloud:
 @pytest.fixture(scope="session")
 def shared_cloud(tmp_path_factory: pytest.TempPathFactory, shared_bucket_server: BucketServer) -> Iterator[Cloud]:
     """One server a process: gRPC reads the certificates that it trusts once."""
-    endpoint = shared_bucket_server.environment["STORAGE_EMULATOR_HOST"]
-    cloud = Cloud(tmp_path_factory.mktemp("cloud"), endpoint)
+    cloud = Cloud(tmp_path_factory.mktemp("cloud"), shared_bucket_server)
     with cloud.server:
         yield cloud
 

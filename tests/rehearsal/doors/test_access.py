@@ -94,24 +94,35 @@ def test_rest_executes_nothing(cloud: LocalCloud, job: dict[str, Any], attack: s
     assert not Path(job["job_spec"]["worker_pool_specs"][0]["container_spec"]["command"][1]).exists()
 
 
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
+    """A bucket server by itself."""
+    with BucketServer(tmp_path_factory.mktemp("locked"), buckets=["line"]) as found:
+        yield found
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_bucket_shows_and_takes_nothing(cloud: LocalCloud, attack: str) -> None:
-    headers, status = ATTACKS[attack](cloud.vertex.access.token)
+def test_a_bucket_shows_and_takes_nothing(cloud: LocalCloud, locked: BucketServer, attack: str) -> None:
     upload = "/upload/storage/v1/b/line/o?uploadType=media&name=planted"
-    for port in {port_of(cloud.buckets.endpoint), port_of(cloud.vertex.endpoint)}:
-        if port == port_of(cloud.vertex.endpoint):
-            headers = {"Host": "storage.googleapis.com"} | headers
+    doors = [
+        (cloud.buckets, cloud.vertex.access, cloud.vertex.endpoint, {"Host": "storage.googleapis.com"}),
+        (locked, locked.access, locked.endpoint, {}),
+    ]
+    for buckets, access, endpoint, host in doors:
+        headers, status = ATTACKS[attack](access.token)
+        headers, port = host | headers, port_of(endpoint)
         assert ask(port, "POST", upload, headers, b"bytes") == status
         assert ask(port, "GET", "/storage/v1/b/line/o", headers) == status
         assert ask(port, "PUT", "/line/planted", headers, b"bytes") == status
-    assert ask(port_of(cloud.buckets.endpoint), "PUT", "/_gcs/rules", headers, b"[]") == status
-    assert cloud.buckets.objects.find("line", "planted") is None
-    assert {entry.status for entry in cloud.buckets.access_log.entries(method="PUT")} <= {401, 403}
+        assert ask(port, "PUT", "/_gcs/rules", headers, b"[]") == status
+        assert buckets.objects.find("line", "planted") is None
+        assert {entry.status for entry in buckets.access_log.entries()} <= {401, 403}
+    assert locked.access_log.entries(method="PUT")
 
 
 def test_a_page_asks_for_permission_in_vain(cloud: LocalCloud) -> None:
     headers = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
-    for endpoint in (cloud.vertex.endpoint, cloud.buckets.endpoint, cloud.vertex.proxy):
+    for endpoint in (cloud.vertex.endpoint, cloud.vertex.proxy):
         assert ask(port_of(endpoint), "OPTIONS", "/", headers) == 403
 
 
@@ -227,8 +238,8 @@ def test_keys_are_this_users_alone(cloud: LocalCloud) -> None:
     assert not [path for path in told if cloud.vertex.access.token.encode() in path.read_bytes()]
 
 
-def test_only_loopback_is_listened_on(cloud: LocalCloud) -> None:
-    endpoints = (cloud.vertex.endpoint, cloud.buckets.endpoint, cloud.vertex.proxy)
+def test_only_loopback_is_listened_on(cloud: LocalCloud, locked: BucketServer) -> None:
+    endpoints = (cloud.vertex.endpoint, locked.endpoint, cloud.vertex.proxy)
     for port in [cloud.vertex.grpc_port, cloud.vertex.tls_port, *map(port_of, endpoints)]:
         socket.create_connection(("127.0.0.1", port), timeout=30).close()
         # Whoever listens on all addresses listens on this one too.
@@ -258,16 +269,16 @@ print(json.dumps(found))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_another_user_is_refused(cloud: LocalCloud) -> None:
-    key, ports = cloud.vertex.access.key_file, map(port_of, (cloud.vertex.endpoint, cloud.buckets.endpoint))
+def test_another_user_is_refused(cloud: LocalCloud, locked: BucketServer) -> None:
+    key, ports = cloud.vertex.access.key_file, map(port_of, (cloud.vertex.endpoint, locked.endpoint))
     words = ["-I", "-c", _STRANGER, str(key), str(NOBODY), *map(str, ports)]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["denied", 401, 401]
 
 
-def test_a_bucket_server_is_locked_unless_it_is_asked_to_be_open(tmp_path: Path) -> None:
-    with BucketServer(tmp_path / "locked") as locked, BucketServer(tmp_path / "open", is_open=True) as is_open:
+def test_a_bucket_server_is_locked_unless_it_is_asked_to_be_open(locked: BucketServer, tmp_path: Path) -> None:
+    with BucketServer(tmp_path / "open", is_open=True) as is_open:
         assert ask(port_of(locked.endpoint), "GET", "/storage/v1/b", {}) == 401
         token = {"Authorization": f"Bearer {locked.access.token}"}
         assert ask(port_of(locked.endpoint), "GET", "/storage/v1/b", token) == 200

@@ -52,7 +52,7 @@ class Cloud:
             clock=clock,
             projects=NUMBERS,
             folder=folder / "server",
-            bucket_endpoint=bucket.endpoint,
+            buckets=bucket,
             dataflow=self.dataflow,
         )
 

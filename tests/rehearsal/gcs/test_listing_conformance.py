@@ -9,9 +9,9 @@ from google.cloud.storage import Bucket, Client
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from rehearsal.doors.http_messages import Request
 from rehearsal.gcs.index import Record
 from rehearsal.gcs.listing import list_page
-from rehearsal.gcs.messages import Request
 from rehearsal.gcs.objects import Objects
 
 

@@ -21,7 +21,7 @@ def models(tmp_path: Path, make_cloud: Callable[..., Cloud]) -> Iterator[gapic.M
     folder.mkdir(parents=True)
     (folder / "config.pbtxt").touch()
     with BucketServer(tmp_path / "buckets", buckets=["line-bucket"], is_open=True) as bucket:
-        yield rest(make_cloud(bucket_endpoint=bucket.endpoint), gapic.ModelServiceClient)
+        yield rest(make_cloud(buckets=bucket), gapic.ModelServiceClient)
 
 
 def model(image: str = IMAGE, uri: str = FOLDER) -> dict[str, Any]:

@@ -1,0 +1,230 @@
+"""Cloud Storage as a site of the HTTP server: which operation, what the rules do to it, its entry in the access log.
+
+Whoever serves it has checked who asks. The control endpoint, for clients in other processes (a test in this one uses
+`faults` and `access_log`):
+
+    GET | PUT | DELETE /_gcs/rules       the rules in force; replace them by a JSON list of Rule; none
+    GET | DELETE       /_gcs/requests    the access log as a JSON list; forget it
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rehearsal.doors.http_messages import Request, Response, Send, json_response
+from rehearsal.doors.request_body import RequestBody, Reset
+from rehearsal.gcs.access_log import Access, AccessLog
+from rehearsal.gcs.api import Call, JsonApi
+from rehearsal.gcs.batch import answer_batch
+from rehearsal.gcs.faults import Effect, Faults, Rule
+from rehearsal.gcs.messages import ApiError, error_response
+from rehearsal.gcs.objects import Objects
+from rehearsal.gcs.preconditions import NOTHING
+from rehearsal.gcs.uploads import Uploads
+from rehearsal.gcs.xml_api import XmlApi
+from rehearsal.gcs.xml_uploads import MIN_PART_BYTES, XmlUploads
+
+CONTROL_PREFIX = "/_gcs/"
+_BATCH_PATHS = ("/batch/storage/v1", "/batch")
+
+
+class BucketService:
+    """The buckets below a folder.
+
+    Args:
+        root: Folder of the buckets, made if it is not there. A folder of plain files in it becomes a bucket.
+        buckets: Buckets to make.
+        access_log: File of JSON lines to append to.
+        rules: Faults and costs from the start.
+        min_part_bytes: Smallest part of an XML multipart upload; tests may lower it.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        buckets: Iterable[str] = (),
+        access_log: str | Path | None = None,
+        rules: Iterable[Rule] = (),
+        min_part_bytes: int = MIN_PART_BYTES,
+    ) -> None:
+        self.root = Path(root)
+        self.objects = Objects(self.root)
+        self.faults = Faults()
+        self.faults.set(*rules)
+        self.access_log = AccessLog(None if access_log is None else Path(access_log))
+        self._uploads = Uploads(self.objects)
+        self._xml_uploads = XmlUploads(self.objects, min_part_bytes)
+        self.json_api = JsonApi(self.objects, self._uploads)
+        self.xml_api = XmlApi(self.objects, self._uploads, self._xml_uploads)
+        existing = {bucket.name for bucket in self.objects.buckets()}
+        for bucket in buckets:
+            if bucket not in existing:
+                self.objects.create_bucket(bucket, {})
+
+    def close(self) -> None:
+        """Drop uploads on their way and close the files, once no request is under way."""
+        self.access_log.wait()
+        self._uploads.close()
+        self._xml_uploads.close()
+        self.access_log.close()
+        self.objects.close()
+
+    def clear(self) -> None:
+        """Delete every bucket with what is in it."""
+        for bucket in self.objects.buckets():
+            while rows := self.objects.rows(bucket.name, "", "", 1000):
+                for record in rows:
+                    self.objects.delete(bucket.name, record.name, None, NOTHING)
+            self.objects.delete_bucket(bucket.name)
+
+    # --- the HTTP server's side ---
+
+    def serve(self, request: Request, send: Send) -> None:
+        """Answer one request."""
+        began_s, began, body = time.time(), time.monotonic(), request.body
+        entry: dict[str, Any] = {"operation": "unknown", "bucket": "", "object": "", "fault": False}
+        # Of a request that gets no answer.
+        answer = Response(0)
+
+        def answered(response: Response, effect: Effect | None = None) -> None:
+            nonlocal answer
+            answer = response
+            send(response, (effect or Effect()).wire())
+
+        self.access_log.begin()
+        try:
+            if request.path.startswith(CONTROL_PREFIX):
+                entry["operation"] = "control"
+                answered(_run(lambda: self._control(request), xml=False))
+            else:
+                self._serve_api(request, answered, entry)
+        finally:
+            if entry["operation"] != "control":
+                num_read = body.num_read if isinstance(body, RequestBody) else 0
+                self._log(request, began_s, began, entry, answer, num_read)
+            self.access_log.end()
+
+    def log_refused(self, request: Request, status: str) -> None:
+        """Write an entry about a request that was answered before it came here."""
+        status_code = {"OK": 200, "UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(status, 400)
+        entry = {"operation": "access", "bucket": "", "object": "", "fault": False}
+        self._log(request, time.time(), time.monotonic(), entry, Response(status_code), 0)
+
+    def _log(
+        self, request: Request, began_s: float, began: float, entry: dict[str, Any], answer: Response, num_read: int
+    ) -> None:
+        self.access_log.add(
+            Access(
+                began_s,
+                request.method,
+                status=answer.status,
+                bytes_in=num_read,
+                bytes_out=answer.num_sent,
+                duration_s=time.monotonic() - began,
+                **entry,
+            )
+        )
+
+    def _serve_api(self, request: Request, answered: Callable[..., None], entry: dict[str, Any]) -> None:
+        body = request.body
+        assert isinstance(body, RequestBody)
+        xml = not JsonApi.is_for(request.path) and request.path not in _BATCH_PATHS
+        try:
+            call = self._find(request)
+        except ApiError as error:
+            answered(error_response(error, xml=xml))
+            return
+        entry |= {"operation": call.operation, "bucket": call.bucket, "object": call.name}
+        effect = self.faults.decide(request.method, call.operation, call.bucket, call.name)
+        fault = effect.fault
+        entry["fault"] = fault is not None
+        body.bytes_per_s = effect.bytes_per_s
+        # An upload that names its object in its body has been read already.
+        body.keep_pace()
+        time.sleep(effect.latency_s)
+        if fault is not None and not fault.after:
+            if fault.reset:
+                raise Reset
+            if fault.status is not None:
+                answered(_refusal(fault, xml=xml), effect)
+                return
+        if fault is not None and fault.read_at_most is not None:
+            if body.num_read > fault.read_at_most:
+                raise Reset
+            body.reset_at = fault.read_at_most
+        response = _run(call.run, xml=xml)
+        if fault is not None and fault.after and (fault.reset or fault.status is not None):
+            response.close()
+            if fault.reset:
+                raise Reset
+            response = _refusal(fault, xml=xml)
+        answered(response, effect)
+
+    def _find(self, request: Request) -> Call:
+        if request.path in _BATCH_PATHS and request.method == "POST":
+            return Call("batch", "", "", lambda: answer_batch(request, self._run_part))
+        return (self.json_api if JsonApi.is_for(request.path) else self.xml_api).find(request)
+
+    def _run_part(self, request: Request) -> Response:
+        """Run one part of a batch: of the faults it knows latency and status."""
+        began_s, began = time.time(), time.monotonic()
+        try:
+            call = self.json_api.find(request)
+            if call.operation in ("objects.media", "uploads"):
+                raise ApiError(400, "Media is not supported in a batch")
+        except ApiError as error:
+            return error_response(error, xml=False)
+        effect = self.faults.decide(request.method, call.operation, call.bucket, call.name)
+        time.sleep(effect.latency_s)
+        fault = effect.fault
+        fails = fault is not None and fault.status is not None
+        response = _run(call.run, xml=False) if fault is None or not fails or fault.after else Response()
+        if fault is not None and fails:
+            response = _refusal(fault, xml=False)
+        response.num_sent = response.length
+        entry = {"operation": call.operation, "bucket": call.bucket, "object": call.name, "fault": fails}
+        self._log(request, began_s, began, entry, response, 0)
+        return response
+
+    def _control(self, request: Request) -> Response:
+        target = (request.method, request.path.removeprefix(CONTROL_PREFIX))
+        if target == ("GET", "rules"):
+            return json_response([rule.model_dump(mode="json") for rule in self.faults.rules])
+        if target == ("PUT", "rules"):
+            try:
+                self.faults.set(*TypeAdapter(list[Rule]).validate_json(request.body.read()))
+            except ValidationError as error:
+                raise ApiError(400, json.dumps(error.errors(include_url=False, include_context=False))) from None
+            return Response(204)
+        if target == ("DELETE", "rules"):
+            self.faults.set()
+            return Response(204)
+        if target == ("GET", "requests"):
+            return json_response([asdict(entry) for entry in self.access_log.snapshot()])
+        if target == ("DELETE", "requests"):
+            self.access_log.forget()
+            return Response(204)
+        raise ApiError(404, f"{request.method} {request.path} is no control request")
+
+
+def _run(run: Callable[[], Response], *, xml: bool) -> Response:
+    try:
+        return run()
+    except ApiError as error:
+        return error_response(error, xml=xml)
+
+
+def _refusal(rule: Rule, *, xml: bool) -> Response:
+    assert rule.status is not None
+    response = error_response(ApiError(rule.status, "A rule of this server asked for this error."), xml=xml)
+    if rule.retry_after_s is not None:
+        response.headers["Retry-After"] = str(rule.retry_after_s)
+    return response

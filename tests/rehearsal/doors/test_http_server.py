@@ -1,0 +1,71 @@
+"""The HTTP server: faults of a site are kept and told, bodies are streams, an end is an end."""
+
+import http.client
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from rehearsal.doors.http_messages import Request, Response, Send
+from rehearsal.doors.http_server import HttpServer
+from rehearsal.vertex.registry import Registry
+
+from ..vertex.conftest import Cloud
+
+
+class Site:
+    """Answers /well, breaks at /broken before an answer and at /late after it."""
+
+    def serve(self, request: Request, send: Send) -> None:
+        if request.path == "/broken":
+            raise KeyError("a fault of ours")
+        send(Response(200, {}, b"well"))
+        if request.path == "/late":
+            raise KeyError("a late fault of ours")
+
+
+@pytest.fixture
+def server() -> Iterator[HttpServer]:
+    found = HttpServer(Site(), [])
+    found.start()
+    yield found
+    found.hang_up()
+    found.close()
+
+
+def test_a_fault_is_told_as_internal_and_kept(server: HttpServer) -> None:
+    answer = requests.get(f"{server.endpoint}/broken", timeout=30)
+    assert (answer.status_code, answer.json()["error"]["status"]) == (500, "INTERNAL")
+    assert len(server.failures) == 1 and "a fault of ours" in server.failures[0]
+    assert requests.get(f"{server.endpoint}/late", timeout=30).text == "well"
+    assert requests.get(f"{server.endpoint}/well", timeout=30).text == "well"
+    deadline = time.monotonic() + 30
+    while len(server.failures) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(server.failures) == 2 and "a late fault of ours" in server.failures[1]
+
+
+def test_a_client_that_leaves_is_no_fault(server: HttpServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.putrequest("PUT", "/well")
+    connection.putheader("Content-Length", "1000")
+    connection.endheaders(b"some")
+    connection.close()
+    assert requests.get(f"{server.endpoint}/well", timeout=30).text == "well"
+    assert server.failures == []
+
+
+def test_the_rest_door_tells_its_own_faults_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(self: Registry, request: Request) -> Response:
+        raise ZeroDivisionError("of the registry")
+
+    monkeypatch.setattr(Registry, "__call__", break_down)
+    cloud = Cloud(tmp_path / "cloud")
+    cloud.server.start()
+    headers = {"Authorization": f"Bearer {cloud.server.access.token}", "Host": "us-kfp.pkg.dev"}
+    answer = requests.get(f"{cloud.server.endpoint}/p/r/x/y", headers=headers, timeout=30)
+    assert answer.status_code == 500
+    with pytest.raises(RuntimeError, match="ZeroDivisionError: of the registry"):
+        cloud.server.stop()
