@@ -14,6 +14,7 @@ import yaml
 from rehearsal.clock import Clock
 from rehearsal.doors.server import VertexServer
 from rehearsal.gcs import BucketServer
+from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.store import Store
 from tests.pipelines.test_plan import VALID
 
@@ -45,7 +46,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
             clock=Clock(),
             projects={PROJECT: "123456789012"},
             folder=folder,
-            quotas=LIMITS,
+            quotas=Quotas(LIMITS),
             buckets=bucket,
         ) as vertex:
             yield vertex.environment
