@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from rehearsal.clock import Clock
+from rehearsal.doors.access import Access
 from rehearsal.doors.server import VertexServer
 from rehearsal.gcs import BucketService, Rule
 from rehearsal.jobs.custom_jobs import CustomJobRuns
@@ -72,6 +73,7 @@ class LocalCloud:
         self.logs = LogBook()
         folder.mkdir(parents=True, exist_ok=True)
         missing, self.quotas = frozenset(missing_images), Quotas(quotas)
+        access = Access(folder / "vertex", project=next(iter(projects)))
         self.buckets = BucketService(
             folder / BUCKETS_FOLDER, buckets=buckets, access_log=folder / "bucket-requests.jsonl", rules=rules
         )
@@ -104,6 +106,7 @@ class LocalCloud:
             clock=self.clock,
             projects=projects,
             folder=folder / "vertex",
+            access=access,
             buckets=self.buckets,
             dataflow=self.dataflow,
             logs=self.logs,
