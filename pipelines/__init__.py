@@ -10,7 +10,7 @@ Every module, by what it is about:
     planning     plan, which plan, compile, submit, schedule and rehearse make; plan_inputs; its rules preflight,
                  name_rules, cloud_names, submission_rules, spend, warn, problem; checks asks the stages, and
                  check_cache keeps what they answer; estimate, measured, online; compare; plan_table, compare_table
-    submission   submit, request, template; follow and ladder wait for it; schedule and drift
+    submission   submit, request, template, same_work; follow and ladder wait for it; schedule and drift
     runs         status, logs, cancel; run_name, run_tasks, run_jobs find what belongs to one; evidence and diagnosis
                  say why one failed, by the table known_failures; google has the clients and the services' failures in
                  our terms

@@ -74,17 +74,29 @@ def register(app: typer.Typer) -> None:
                 printed = {**prepared.submission(prepared.run_id).to_json(), "estimate": cost_values(plan)}
                 print(json.dumps(printed, indent=1, sort_keys=True))
                 return
-            code = _submit(prepared, tags=tag or [], wait=wait, upload=bool(resolved.vertex.registry) and not template)
+            code = _submit(
+                prepared,
+                own_id=bool(run_id),
+                tags=tag or [],
+                wait=wait,
+                upload=bool(resolved.vertex.registry) and not template,
+            )
         raise typer.Exit(code)
 
 
-def _submit(prepared: Prepared, *, tags: list[str], wait: bool, upload: bool) -> int:
+def _submit(prepared: Prepared, *, own_id: bool, tags: list[str], wait: bool, upload: bool) -> int:
     from contracts.errors import TryAgain
     from pipelines.follow import make_view
     from pipelines.google import pipeline_client
     from pipelines.ladder import climb, make_rungs
+    from pipelines.same_work import adopt
     from pipelines.submit import submit, upload_spec
 
+    client = pipeline_client(prepared.config.vertex.region)
+    adopted = adopt(client, prepared, own_id=own_id)
+    prepared = adopted.prepared
+    if adopted.is_others:
+        _say(f"run {prepared.run_id} does this work already: it is taken for this submission")
     if upload:
         prepared = upload_spec(prepared, tags)
         _say(f"template {prepared.template}")
@@ -108,9 +120,7 @@ def _submit(prepared: Prepared, *, tags: list[str], wait: bool, upload: bool) ->
         _tell(made)
 
     try:
-        ending = climb(
-            pipeline_client(prepared.config.vertex.region), prepared, rungs, make_view, say=_say, submitted=submitted
-        )
+        ending = climb(client, prepared, rungs, make_view, say=_say, submitted=submitted)
     except KeyboardInterrupt:
         _say(
             f"interrupted; run {running} goes on: `shardline status {running} --config CONFIG` shows it, `shardline "

@@ -1,0 +1,82 @@
+"""The lease of a training folder, on a real bucket server."""
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from contracts import storage
+from contracts.errors import ConfigError
+from rehearsal.gcs import BucketServer
+from trainer.launch.lease import held
+
+FOLDER = "gs://bucket-1/line/train/leases/00"
+RENEW_S, SILENCE_S = 0.05, 1.5
+
+
+def hold(
+    run: str, said: list[str] | None = None, lost: Callable[[], None] = lambda: None, **changes: Any
+) -> AbstractContextManager[None]:
+    given = {"renew_s": RENEW_S, "silence_s": SILENCE_S, **changes}
+    return held(FOLDER, run, say=(said if said is not None else []).append, lost=lost, **given)
+
+
+@pytest.fixture(autouse=True)
+def _bucket(bucket_server: BucketServer) -> None:
+    for name in storage.list_names(FOLDER):
+        storage.delete(storage.join(FOLDER, name))
+
+
+def test_a_run_at_work_is_named_to_the_next() -> None:
+    said: list[str] = []
+    with hold("run-1"), pytest.raises(ConfigError, match="run run-1 trains the same"), hold("run-2", said):
+        raise AssertionError("two runs in one folder")
+    assert "run run-1 holds this training folder" in said[0]
+
+
+def test_what_has_ended_or_is_silent_makes_room() -> None:
+    with hold("run-1"):
+        pass
+    said: list[str] = []
+    with hold("run-2", said):
+        assert not said, "a holder that says that it has ended is not waited for"
+    # Killed: it renews nothing any more.
+    storage.replace(f"{FOLDER}/000002.alive", b"1.000")
+    with hold("run-3", said):
+        assert said
+    assert "000003.json" in storage.list_names(FOLDER)
+
+
+def test_the_same_run_goes_on_at_once() -> None:
+    said: list[str] = []
+    storage.publish(f"{FOLDER}/000001.json", b'{"run": "run-1"}')
+    storage.replace(f"{FOLDER}/000001.alive", b"1.000")
+    with hold("run-1", said):
+        assert not said
+    assert "000002.json" not in storage.list_names(FOLDER)
+
+
+def test_of_runs_at_one_moment_one_gets_it() -> None:
+    ready = threading.Barrier(4)
+
+    def one(number: int) -> bool:
+        ready.wait(60)
+        try:
+            with hold(f"run-{number}"):
+                threading.Event().wait(3 * SILENCE_S)
+        except ConfigError:
+            return False
+        return True
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(one, range(4))) == 1
+
+
+def test_who_was_silent_for_too_long_is_told() -> None:
+    lost = threading.Event()
+    with hold("run-1", lost=lost.set):
+        storage.publish(f"{FOLDER}/000002.json", b'{"run": "run-2"}')
+        assert lost.wait(60)
