@@ -14,5 +14,6 @@ Every module, by what it is about:
     runs         status, logs, cancel; run_name, run_tasks, run_jobs find what belongs to one; evidence and diagnosis
                  say why one failed, by the table known_failures; google has the clients and the services' failures in
                  our terms
-    rehearsal    rehearse, undisturbed, rehearsed; rehearsal_config, rehearsal_options, rehearsal_report
+    rehearsal    rehearse, undisturbed, rehearsed, disturbances; rehearsal_serve; rehearsal_config, rehearsal_options,
+                 rehearsal_report
 """

@@ -1,6 +1,7 @@
 """The lease of a training folder, on a real bucket server."""
 
 import concurrent.futures
+import json
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,7 +11,10 @@ import pytest
 
 from contracts import storage
 from contracts.errors import ConfigError
+from contracts.stage import run_stage
 from rehearsal.gcs import BucketServer
+from tests.conftest import small_config
+from trainer import task
 from trainer.launch.lease import held
 
 FOLDER = "gs://bucket-1/line/train/leases/00"
@@ -80,3 +84,25 @@ def test_who_was_silent_for_too_long_is_told() -> None:
     with hold("run-1", lost=lost.set):
         storage.publish(f"{FOLDER}/000002.json", b'{"run": "run-2"}')
         assert lost.wait(60)
+
+
+@pytest.mark.slow
+def test_a_run_of_a_line_holds_the_lease_of_what_it_trains(
+    small_shards: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = small_config(train={"epochs": 1})
+    text = json.dumps({section: value for section, value in config.items() if section != "sharding"})
+
+    def train(run: str) -> int:
+        given = ["--line", "gs://bucket-1/line", "--run", run, "--shards", small_shards, "--config-json", text]
+        return run_stage("train", task.execute, given, keep_attempt=True)
+
+    assert train("run-1") == 0
+    (name,) = storage.list_names("gs://bucket-1/line/train/leases")
+    folder = f"gs://bucket-1/line/train/leases/{name}"
+    assert json.loads(storage.read_bytes(f"{folder}/000001.json")) == {"run": "run-1"}
+    assert storage.read_bytes(f"{folder}/000001.alive") == b"ended"
+    storage.delete(f"gs://bucket-1/line/train/{name}/manifest.json")
+    with held(folder, "run-2", say=lambda text: None, lost=lambda: None, renew_s=0.5):
+        assert train("run-3") == 2
+    assert "run run-2 trains the same in this line, and is at work" in capfd.readouterr().err
