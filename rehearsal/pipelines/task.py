@@ -17,7 +17,7 @@ from rehearsal.pipelines.containers import Containers, ContainerTask
 from rehearsal.pipelines.placeholders import Values, has_placeholder, substitute_all
 from rehearsal.pipelines.reports import Path as TaskPath
 from rehearsal.pipelines.reports import task_id
-from rehearsal.pipelines.values import Data, TaskFailed, declared_inputs, fit, fit_output, read_parameter
+from rehearsal.pipelines.values import Data, TaskFailed, check_type, declared_inputs, fit, read_parameter
 
 _OUTPUT_NAME = "executor_output.json"
 _ARTIFACT_TYPE = {"schemaTitle": "system.Artifact", "schemaVersion": "0.0.1"}
@@ -137,7 +137,8 @@ class TaskRunner:
             kind = definition.get("parameterType", "")
             file = Path(mount.path_of(outputs["parameters"][name]["outputFile"]))
             if name in written.get("parameterValues", {}):
-                found.parameters[name] = fit_output(name, written["parameterValues"][name], kind)
+                value = written["parameterValues"][name]
+                found.parameters[name] = check_type(f"output {name}", value, kind)
             elif file.is_file():
                 found.parameters[name] = read_parameter(name, file.read_text(), kind)
         for name, definition in declared.get("artifacts", {}).items():

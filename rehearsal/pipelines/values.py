@@ -17,14 +17,15 @@ from contracts.canonical import canonical
 # kfp's compiler writes no other selector: the fields of a loop's items.
 SELECTOR = re.compile(r"""parseJson\(string_value\)((?:\["[^"\]]*"\]|\['[^'\]]*'\]|\[\d+\])+)""")
 _STEP = re.compile(r"""\["([^"]*)"\]|\['([^']*)'\]|\[(\d+)\]""")
-_TYPES: dict[str, tuple[type, ...]] = {
-    "STRING": (str,),
-    "NUMBER_INTEGER": (int,),
-    "NUMBER_DOUBLE": (int, float),
-    "BOOLEAN": (bool,),
-    "LIST": (list,),
-    "STRUCT": (dict,),
-    "TASK_FINAL_STATUS": (dict,),
+_NUMBER = (int, float)
+_TYPES: dict[str, Any] = {
+    "STRING": str,
+    "NUMBER_INTEGER": int,
+    "NUMBER_DOUBLE": _NUMBER,
+    "BOOLEAN": bool,
+    "LIST": list,
+    "STRUCT": dict,
+    "TASK_FINAL_STATUS": dict,
 }
 
 
@@ -40,10 +41,6 @@ class Data:
     """JSON values."""
     artifacts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """RuntimeArtifacts as JSON: name, uri, type, metadata; one, where the definition names no list."""
-
-
-class MissingOutput(TaskFailed):
-    """An input is the output of a task that has not written it."""
 
 
 def upstream_of(task: Mapping[str, Any]) -> set[str]:
@@ -82,8 +79,7 @@ def resolve_inputs(
         tolerant: It runs whatever became of the tasks before it: an output that is not there counts as not given.
 
     Raises:
-        MissingOutput: It needs an output that is not there.
-        TaskFailed: A value has not the field that the task selects.
+        TaskFailed: It needs an output that is not there, or a field that a value has not.
     """
     found, live = Data(), set()
     definitions = declared_inputs(component)
@@ -114,12 +110,9 @@ def _find_parameter(source: Mapping[str, Any], parent: Data, produced: Mapping[s
     if "componentInputParameter" in source:
         return parent.parameters.get(source["componentInputParameter"])
     if "taskOutputParameter" in source:
-        producer = source["taskOutputParameter"]["producerTask"]
-        output = source["taskOutputParameter"]["outputParameterKey"]
-        value = produced.get(producer, Data()).parameters.get(output)
-        if value is None and not tolerant:
-            raise MissingOutput(f"output {output} of task {producer} was not written")
-        return value
+        wanted = source["taskOutputParameter"]
+        producer, output = wanted["producerTask"], wanted["outputParameterKey"]
+        return _written(produced.get(producer, Data()).parameters, producer, output, tolerant=tolerant)
     # taskFinalStatus: the walk knows it.
     return None
 
@@ -129,12 +122,18 @@ def _find_artifacts(
 ) -> list[dict[str, Any]] | None:
     if "componentInputArtifact" in source:
         return parent.artifacts.get(source["componentInputArtifact"])
-    producer = source["taskOutputArtifact"]["producerTask"]
-    output = source["taskOutputArtifact"]["outputArtifactKey"]
-    artifacts = produced.get(producer, Data()).artifacts.get(output)
-    if artifacts is None and not tolerant:
-        raise MissingOutput(f"output {output} of task {producer} was not written")
-    return artifacts
+    wanted = source["taskOutputArtifact"]
+    producer, output = wanted["producerTask"], wanted["outputArtifactKey"]
+    found: list[dict[str, Any]] | None = _written(
+        produced.get(producer, Data()).artifacts, producer, output, tolerant=tolerant
+    )
+    return found
+
+
+def _written(outputs: Mapping[str, Any], producer: str, output: str, *, tolerant: bool) -> Any:
+    if outputs.get(output) is None and not tolerant:
+        raise TaskFailed(f"output {output} of task {producer} was not written")
+    return outputs.get(output)
 
 
 def _select(value: Any, selector: str) -> Any:
@@ -164,43 +163,39 @@ def fit(name: str, value: Any, definition: Mapping[str, Any]) -> Any:
     kind = definition.get("parameterType", "")
     if kind == "STRING" and not isinstance(value, str):
         value = json.dumps(canonical(value))
-    value = canonical(value)
-    wanted = _TYPES.get(kind)
-    if wanted is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
-        raise TaskFailed(f"input {name} is {value!r}, and its component takes {kind}")
+    value = check_type(f"input {name}", value, kind)
     literals = canonical(definition.get("literals", []))
     if literals and value not in literals:
         raise TaskFailed(f"input {name} is {value!r}, and its component takes one of {literals}")
     return value
 
 
-def read_parameter(name: str, text: str, kind: str) -> Any:
-    """Return an output parameter's value from the file that a container wrote.
+def check_type(what: str, value: Any, kind: str) -> Any:
+    """Return a parameter's value, whole numbers as integers.
 
     Args:
-        name: Of the output, for messages.
-        text: The file's content.
-        kind: Type that the component declares; a text is taken as it is, all else is JSON.
+        what: The parameter, for messages.
+        value: Its value.
+        kind: A parameterType; one that is not known allows everything.
 
     Raises:
-        TaskFailed: It is nothing of this kind.
+        TaskFailed: It is of another type.
     """
+    value, wanted = canonical(value), _TYPES.get(kind, object)
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted in (_TYPES["NUMBER_INTEGER"], _NUMBER)):
+        raise TaskFailed(f"{what} is {str(value)[:200]!r}, and its component declares {kind}")
+    return value
+
+
+def read_parameter(name: str, text: str, kind: str) -> Any:
+    """Return an output parameter's value from a container's file: a text as it is, all else is JSON; or TaskFailed."""
     if kind == "STRING":
         return text
     try:
-        value = canonical(json.loads(text.lower() if kind == "BOOLEAN" else text))
+        value = json.loads(text.lower() if kind == "BOOLEAN" else text)
     except ValueError:
         raise TaskFailed(f"output {name} is {text[:200]!r}, and its component declares {kind}") from None
-    return fit_output(name, value, kind)
-
-
-def fit_output(name: str, value: Any, kind: str) -> Any:
-    """Return an output parameter's value, a whole number as an integer; TaskFailed where it is of another type."""
-    value = canonical(value)
-    wanted = _TYPES.get(kind)
-    if wanted is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
-        raise TaskFailed(f"output {name} is {str(value)[:200]!r}, and its component declares {kind}")
-    return value
+    return check_type(f"output {name}", value, kind)
 
 
 def loop_items(task: Mapping[str, Any], inputs: Data) -> list[Data]:
@@ -250,26 +245,21 @@ def dag_outputs(outputs: Mapping[str, Any], produced: Mapping[str, Data]) -> Dat
     for name, selected in outputs.get("parameters", {}).items():
         single = selected.get("valueFromParameter")
         selectors = [single] if single else selected.get("valueFromOneof", {}).get("parameterSelectors", [])
-        values = [
-            data.parameters[one["outputParameterKey"]]
-            for one in selectors
-            if (data := produced.get(one["producerSubtask"])) and one["outputParameterKey"] in data.parameters
+        given = [
+            (produced.get(one["producerSubtask"], Data()).parameters, one["outputParameterKey"]) for one in selectors
         ]
-        _check_one(name, values)
-        if values:
-            found.parameters[name] = values[0]
+        found.parameters |= _one_of(name, given)
     for name, selected in outputs.get("artifacts", {}).items():
-        lists = [
-            data.artifacts[one["outputArtifactKey"]]
-            for one in selected.get("artifactSelectors", [])
-            if (data := produced.get(one["producerSubtask"])) and one["outputArtifactKey"] in data.artifacts
+        selectors = selected.get("artifactSelectors", [])
+        given = [
+            (produced.get(one["producerSubtask"], Data()).artifacts, one["outputArtifactKey"]) for one in selectors
         ]
-        _check_one(name, lists)
-        if lists:
-            found.artifacts[name] = lists[0]
+        found.artifacts |= _one_of(name, given)
     return found
 
 
-def _check_one(name: str, values: list[Any]) -> None:
-    if len(values) > 1:
-        raise TaskFailed(f"output {name} is that of one branch, and {len(values)} of them have written it")
+def _one_of(name: str, given: Iterable[tuple[dict[str, Any], str]]) -> dict[str, Any]:
+    written = [outputs[key] for outputs, key in given if key in outputs]
+    if len(written) > 1:
+        raise TaskFailed(f"output {name} is that of one branch, and {len(written)} of them have written it")
+    return {name: written[0]} if written else {}
