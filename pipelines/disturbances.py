@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
@@ -35,6 +35,8 @@ class Disturbances:
     """METRIC=N, in every region of the ladder."""
     missing_image: bool = False
     """Whether the trainer's image cannot be pulled."""
+    kill_tasks: tuple[str, ...] = ()
+    """Names of tasks that lose their machine once."""
     slow_start_s: float = 0.0
     """Seconds of the platform for which each job waits for its machines."""
     storage_fault_rate: float = 0.0
@@ -91,6 +93,25 @@ class Disturbances:
 
         return (find_image(config, "trainer"),) if self.missing_image else ()
 
+    def tasks(self, config: RunConfig) -> tuple[str, ...]:
+        """Return the tasks that lose their machine.
+
+        Raises:
+            ConfigError: The pipeline has no such task.
+        """
+        if not self.kill_tasks:
+            return ()
+        from pipelines.compile import compile_line
+        from pipelines.plan import make_plan
+        from rehearsal.pipelines.containers import is_named
+
+        paths = list(_task_paths(compile_line(config, make_plan(config)).spec))
+        for name in self.kill_tasks:
+            if not any(is_named(path, name) for path in paths):
+                names = ", ".join(".".join(path) for path in paths)
+                raise ConfigError(f"--kill-task {name}", allowed=names, todo="name one of them, or the end of one")
+        return self.kill_tasks
+
     def find_struck(self, cloud: LocalCloud) -> list[str]:
         """Return what happened, in words."""
         return [words for words, _ in self._happened(cloud) if words]
@@ -103,6 +124,8 @@ class Disturbances:
 
     def _happened(self, cloud: LocalCloud) -> Iterator[tuple[str, str]]:
         """Yield what each option has struck, with the option; the empty text where it struck nothing."""
+        from rehearsal.pipelines.containers import is_named
+
         for text in self.stockouts:
             place, _, rung = text.partition("@")
             jobs = [job for stockout, job in cloud.market.struck if stockout.place == place]
@@ -116,6 +139,11 @@ class Disturbances:
         if self.missing_image:
             jobs = [job.display_name for job in _jobs(cloud) if "could not be started: image" in job.error.message]
             yield f"an image that cannot be pulled: {', '.join(jobs)}" if jobs else "", "--missing-image"
+        lost = list(_lost_tasks(cloud)) if self.kill_tasks else []
+        for name in self.kill_tasks:
+            task = next((task for task in lost if is_named(tuple(task.split(".")), name)), "")
+            words = f"the machine of task {task} was lost, and its container started again"
+            yield words if task else "", f"--kill-task {name}"
         if self.slow_start_s:
             started = [job for job in _jobs(cloud) if job.start_time]
             words = f"machines came {self.slow_start_s:g} s of the platform late, for {len(started)} jobs"
@@ -131,6 +159,23 @@ def _jobs(cloud: LocalCloud) -> list[CustomJob]:
     from google.cloud.aiplatform_v1 import types
 
     return list(cloud.store.list("projects/", types.CustomJob))
+
+
+def _lost_tasks(cloud: LocalCloud) -> Iterator[str]:
+    """Yield the dotted paths of tasks whose machine was lost."""
+    from rehearsal.pipelines.containers import LOST_WORDS
+
+    for entry in cloud.logs.entries():
+        if entry["jsonPayload"]["message"].startswith(LOST_WORDS):
+            yield entry["resource"]["labels"]["pipeline_task_name"]
+
+
+def _task_paths(spec: Mapping[str, Any], component: str = "", above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of all tasks of a compiled pipeline."""
+    dag = (spec["components"][component] if component else spec["root"]).get("dag", {})
+    for name, task in dag.get("tasks", {}).items():
+        yield (*above, name)
+        yield from _task_paths(spec, task["componentRef"]["name"], (*above, name))
 
 
 def _read_stockout(text: str, config: RunConfig) -> Stockout:

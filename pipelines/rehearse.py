@@ -159,6 +159,7 @@ def cloud_options(config: RunConfig, wanted: Wanted) -> dict[str, Any]:
         "restarts": wanted.restarts,
         "quotas": disturbances.limits(config),
         "missing_images": disturbances.images(config),
+        "lost_tasks": disturbances.tasks(config),
     }
 
 

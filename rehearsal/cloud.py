@@ -48,6 +48,7 @@ class LocalCloud:
         quotas: Metric -> region -> limit; what is not named has none.
         network: "namespaces": each machine has a network of its own, and clients need no variables to find this cloud;
             "loopback": they share this machine's; "auto": the first where this user may.
+        lost_tasks: Names of tasks that lose their machine once, in each run.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class LocalCloud:
         restarts: Reading = "strict",
         quotas: Mapping[str, Mapping[str, int]] | None = None,
         network: Mode = "loopback",
+        lost_tasks: Iterable[str] = (),
     ) -> None:
         self.folder = folder
         self.clock = clock or Clock()
@@ -98,6 +100,7 @@ class LocalCloud:
             project_numbers=projects,
             cancel_resource=self.cancel_resource,
             missing_images=missing,
+            lost_tasks=lost_tasks,
         )
         self.vertex = VertexServer(
             self.store,

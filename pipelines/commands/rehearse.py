@@ -57,6 +57,9 @@ def rehearse_config(
     missing_image: Annotated[
         bool, typer.Option("--missing-image", help="The trainer's image cannot be pulled.")
     ] = False,
+    kill_task: Annotated[
+        list[str] | None, typer.Option("--kill-task", metavar="NAME", help="A task that loses its machine once.")
+    ] = None,
     slow_start: Annotated[
         float, typer.Option("--slow-start", metavar="S", help="Seconds for which each job waits for machines.")
     ] = 0.0,
@@ -117,6 +120,7 @@ def rehearse_config(
                 stockouts=tuple(stockout or ()),
                 quotas=tuple(quota or ()),
                 missing_image=missing_image,
+                kill_tasks=tuple(kill_task or ()),
                 slow_start_s=slow_start,
                 storage_fault_rate=storage_faults,
             ),

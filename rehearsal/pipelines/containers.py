@@ -7,8 +7,9 @@ import json
 import shutil
 import signal
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,11 @@ _MAIL_MODULE = "google_cloud_pipeline_components.container.v1.vertex_notificatio
 # Python components see their inputs as files, whether or not their command names a path.
 _SEES_INPUTS = ("kfp.dsl.executor_main",)
 _TAIL_LINES = 8
+# In the log of a task whose machine was lost.
+LOST_WORDS = "the machine was lost of task"
+# After a launcher has told of its job: it polls then.
+_LOST_AFTER_S = 2.0
+_LOOK_S = 0.1
 # Vertex sets it for GCPC's launchers, which put these labels on what they start.
 _LABELS_VARIABLE = "VERTEX_AI_PIPELINES_RUN_LABELS"
 
@@ -56,6 +62,7 @@ class Containers:
         environment: What each container gets beside its own variables.
         reporter: Told what they print.
         missing_images: Images that cannot be pulled.
+        lost: Names of tasks, each of which loses its machine once.
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class Containers:
         environment: Mapping[str, str],
         reporter: Reporter,
         missing_images: frozenset[str] = frozenset(),
+        lost: Iterable[str] = (),
     ) -> None:
         self.job, self.mount = job, Mount(folder / "gcs")
         self._folder, self._reporter, self._missing = folder, reporter, missing_images
@@ -72,6 +80,7 @@ class Containers:
         self._environment[MOUNT_VARIABLE] = str(self.mount.folder)
         self._environment[_LABELS_VARIABLE] = json.dumps(job.labels)
         self._trees: set[Tree] = set()
+        self._lost = list(lost)
         self._lock = threading.Lock()
         self.cancelled = threading.Event()
 
@@ -116,7 +125,12 @@ class Containers:
             self._fetch_inputs(task, executor_input)
             # The mount makes folders of whatever is written below them.
             Path(self.mount.path_of(root)).mkdir(parents=True, exist_ok=True)
-            code, tail = self._execute(task.path, attempt, words, env)
+            resources = executor_input["outputs"].get("parameters", {}).get("gcp_resources", {}).get("outputFile")
+            code, tail = self._execute(task.path, f"{attempt}", words, env, self._when_lost(task.path, resources))
+            if code is None:
+                # On another machine, with what it had written to the mount: a launcher finds the job that it started.
+                self._reporter.log(task.path, f"{LOST_WORDS} {'.'.join(task.path)}: its container starts again")
+                code, tail = self._execute(task.path, f"{attempt}-again", words, env)
             self._send_outputs(root, executor_input)
         except ShardlineError as error:
             raise TaskFailed(f"the bucket of the task's files does not answer as it should: {error}") from None
@@ -167,10 +181,38 @@ class Containers:
                 self.mount.send(uri)
         self.mount.send(root)
 
+    def _when_lost(self, path: TaskPath, resources: str | None) -> Callable[[], bool] | None:
+        """Return whether the machine of a task is lost now, asked for again and again; None: it is not lost.
+
+        Args:
+            path: Of the task.
+            resources: File in which it says what it has started; None: it starts nothing.
+        """
+        with self._lock:
+            name = next((name for name in self._lost if is_named(path, name)), None)
+            if name is None:
+                return None
+            self._lost.remove(name)
+        began = time.monotonic()
+
+        def is_lost() -> bool:
+            nonlocal began
+            if resources is not None and not (Path(resources).is_file() and Path(resources).stat().st_size):
+                began = time.monotonic()
+            return time.monotonic() - began > (_LOST_AFTER_S if resources else 0.0)
+
+        return is_lost
+
     def _execute(
-        self, path: TaskPath, attempt: int, command: list[str], env: Mapping[str, str]
-    ) -> tuple[int, list[str]]:
-        place = self._folder / "tasks" / "/".join((*path, str(attempt)))
+        self,
+        path: TaskPath,
+        attempt: str,
+        command: list[str],
+        env: Mapping[str, str],
+        is_lost: Callable[[], bool] | None = None,
+    ) -> tuple[int | None, list[str]]:
+        """Run a container; return its exit code and its last lines; no code where its machine was lost before."""
+        place = self._folder / "tasks" / "/".join((*path, attempt))
         folders = {name: place / name for name in ("home", "tmp", "work")}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
@@ -193,13 +235,20 @@ class Containers:
             tree = start(command, environment, folders["work"], hear)
             self._trees.add(tree)
         try:
-            code = tree.wait()
+            while (code := tree.wait(_LOOK_S if is_lost else None)) is None:
+                if is_lost is not None and is_lost():
+                    return None, list(tail)
         finally:
             tree.kill()
             with self._lock:
                 self._trees.discard(tree)
-        assert code is not None
         return (128 - code if code < 0 else code), list(tail)
+
+
+def is_named(path: TaskPath, name: str) -> bool:
+    """Return whether a task is meant by a name: its own, that of one around it, or the end of its dotted path."""
+    whole = ".".join(path)
+    return whole == name or whole.startswith(f"{name}.") or whole.endswith(f".{name}")
 
 
 def start(command: list[str], environment: Mapping[str, str], folder: Path, on_line: Callable[[str], None]) -> Tree:

@@ -21,6 +21,8 @@ from rehearsal.pipelines.reports import Reporter
 
 # Comma-separated images that cannot be pulled.
 MISSING_IMAGES_VARIABLE = "SHARDLINE_REHEARSAL_MISSING_IMAGES"
+# Comma-separated names of tasks that lose their machine.
+LOST_TASKS_VARIABLE = "SHARDLINE_REHEARSAL_LOST_TASKS"
 
 
 def main(folder: Path, descriptor: int) -> None:
@@ -28,13 +30,17 @@ def main(folder: Path, descriptor: int) -> None:
     end_with_parent()
     job = Job.read(folder)
     environment = dict(os.environ)
-    missing = environment.pop(MISSING_IMAGES_VARIABLE, "")
+    missing, lost = (_names(environment.pop(name, "")) for name in (MISSING_IMAGES_VARIABLE, LOST_TASKS_VARIABLE))
     assert MARK_VARIABLE in environment
     with os.fdopen(descriptor, "wb") as stream:
         reporter = Reporter(stream, job.uuid)
-        containers = Containers(job, folder, environment, reporter, frozenset(filter(None, missing.split(","))))
+        containers = Containers(job, folder, environment, reporter, frozenset(missing), lost)
         result = asyncio.run(_walk(containers, reporter))
         reporter.end(result.state, result.error or None)
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
 
 
 async def _walk(containers: Containers, reporter: Reporter) -> Result:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
@@ -22,7 +22,7 @@ from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook, severity_of
 from rehearsal.machines.mount import GCS_PREFIX
 from rehearsal.machines.processes import Tree, clean_environment
 from rehearsal.pipelines.job import Job
-from rehearsal.pipelines.pipeline import MISSING_IMAGES_VARIABLE
+from rehearsal.pipelines.pipeline import LOST_TASKS_VARIABLE, MISSING_IMAGES_VARIABLE
 from rehearsal.pipelines.reports import CANCELLED, INVALID_ARGUMENT, UNIMPLEMENTED, error_of, task_id
 from rehearsal.pipelines.spec import find_refusals, normalise
 from rehearsal.pipelines.task_details import job_of, moment, note_tasks
@@ -54,6 +54,7 @@ class PipelineRuns:
         environment: Of every process: what makes Google's clients come to the local servers; may be set later.
         cancel_resource: Ends what a cancelled run had started, by its name in the store: custom and Dataflow jobs.
         missing_images: Images that cannot be pulled.
+        lost_tasks: Names of tasks; of each run the first task that one means loses its machine once.
     """
 
     def __init__(
@@ -67,10 +68,14 @@ class PipelineRuns:
         environment: Mapping[str, str] | None = None,
         cancel_resource: Callable[[str], None] | None = None,
         missing_images: frozenset[str] = frozenset(),
+        lost_tasks: Iterable[str] = (),
     ) -> None:
         self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
         self.environment: Mapping[str, str] = environment or {}
-        self._missing = {MISSING_IMAGES_VARIABLE: ",".join(sorted(missing_images))}
+        self._played = {
+            MISSING_IMAGES_VARIABLE: ",".join(sorted(missing_images)),
+            LOST_TASKS_VARIABLE: ",".join(lost_tasks),
+        }
         self._numbers = dict(project_numbers or {})
         self._cancel_resource = cancel_resource
         self.mails: list[dict[str, Any]] = []
@@ -162,7 +167,7 @@ class PipelineRuns:
                 print(line, file=stream)
 
         command = [sys.executable, "-m", "rehearsal.pipelines.pipeline", str(folder.absolute()), str(writer)]
-        environment = clean_environment(self.environment, self._missing)
+        environment = clean_environment(self.environment, self._played)
         return Tree(command, environment=environment, folder=folder, on_line=hear, pass_fds=[writer])
 
     def _begin(self, job: Any) -> None:

@@ -1,7 +1,8 @@
 """JobService: custom jobs.
 
-Get of one that runs is held while a launcher of Google's components asks: its poll pauses 20 s between two answers, so
-the only way that it hears of the end at once is that the answer waits for the end. Others are answered at once.
+Get is held while a launcher of Google's components asks: its poll pauses 20 s between two answers, so the only way
+that it hears of the end at once is that the answer waits for the end. Once per job it hears that the job runs, after
+some time. Others are answered at once.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.customJobs
 """
@@ -42,16 +43,22 @@ def create(world: World, request: types.CreateCustomJobRequest, caller: Caller) 
 
 
 def get(world: World, request: types.GetCustomJobRequest, caller: Caller) -> types.CustomJob:
-    """Return a custom job; to a launcher once it has ended, or after `World.hold_s`."""
+    """Return a custom job; to a launcher once it has ended, or once it has run for `World.first_hold_s`."""
     name = world.canonical(request.name, "aiplatform.customJobs.get")
     try:
         job = world.store.get(name)
         if _LAUNCHER in caller.user_agent:
-            deadline = time.monotonic() + world.hold_s
-            while not has_ended(job) and time.monotonic() < deadline:
+            first_s = world.hold_s if name in world.told_running else world.first_hold_s
+            began = time.monotonic()
+            while not has_ended(job):
+                held_s, runs = time.monotonic() - began, job.state == _STATE.JOB_STATE_RUNNING
+                if held_s > world.hold_s or (runs and held_s > first_s):
+                    break
                 if world.stopping.is_set() or not caller.is_there():
                     break
                 job = world.store.wait(name, has_ended, _LOOK_S)
+            if job.state == _STATE.JOB_STATE_RUNNING:
+                world.told_running.add(name)
     except KeyError:
         raise not_found(name) from None
     return types.CustomJob(job)

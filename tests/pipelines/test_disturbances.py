@@ -60,6 +60,7 @@ def test_a_place_that_is_none_of_the_ladders_is_refused(config: RunConfig, text:
         (("--stockout", "us-west1"), "us-central1@1 (SPOT)"),
         (("--quota", "gpus=1"), "custom_model_training_preemptible_cpus"),
         (("--quota", "custom_model_training_preemptible_cpus=many"), "METRIC=N with N 0 or more"),
+        (("--kill-task", "nobody"), "train.custom-training-job"),
         (("--slow-start", "-1"), "seconds, from 0 to 86400"),
         (("--slow-start", "nan"), "seconds, from 0 to 86400"),
         (("--storage-faults", "0.9"), "from 0 to 0.5"),

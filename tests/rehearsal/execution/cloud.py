@@ -25,7 +25,14 @@ from tests.rehearsal.execution.world import LIMIT_S, NUMBERS, PARENT, Logs
 class Cloud:
     """A context manager around all of it."""
 
-    def __init__(self, folder: Path, bucket: BucketServer, *, market: Market | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bucket: BucketServer,
+        *,
+        market: Market | None = None,
+        lost_tasks: tuple[str, ...] = (),
+    ) -> None:
         self.folder, self.bucket, self.store, self.logs = folder, bucket, Store(), Logs()
         clock = Clock()
         self.custom_jobs = CustomJobRuns(
@@ -44,6 +51,7 @@ class Cloud:
             clock=clock,
             project_numbers=NUMBERS,
             cancel_resource=self.cancel_resource,
+            lost_tasks=lost_tasks,
         )
         self.server = VertexServer(
             self.store,
