@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TextIO
 
 from pipelines.rehearsed import Rehearsed
-from pipelines.undisturbed import UNDISTURBED
 from rehearsal.cloud import BUCKETS_FOLDER
 
 _KINDS = ("sigterm", "sigkill")
@@ -98,7 +97,7 @@ def _cost(found: Rehearsed) -> str:
     from pipelines.plan import outline
 
     price = outline(found.config).price_usd_per_h
-    seconds = sum(s for name, _, s, _ in found.jobs if name.endswith("-train") and name != UNDISTURBED)
+    seconds = sum(s for name, _, s, _ in found.jobs if name.endswith("-train"))
     if price is None:
         return "price of the machines unknown: `shardline plan --prices FILE`"
     return f"{seconds:.0f} s of training at {price:.2f} USD an hour: {seconds / 3600 * price:.4f} USD (estimate)"

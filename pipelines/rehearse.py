@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from contracts import storage
 from contracts.config import RunConfig
 from contracts.errors import CheckFailed, ConfigError
 from contracts.stage import new_attempt_id
 from pipelines.disturbances import Disturbances
 from pipelines.rehearsal_config import Prepared, prepare
 from pipelines.rehearsed import Rehearsed, leave_evidence, look
-from pipelines.undisturbed import compare
+from pipelines.undisturbed import begin_training, compare
 
 if TYPE_CHECKING:
     from rehearsal.cloud import LocalCloud
@@ -91,18 +93,7 @@ def rehearse(
         if wanted.schedule_days:
             found = _rehearse_schedule(cloud, prepared, path, wanted)
         else:
-            run_id = f"rehearsal-{new_attempt_id()}"
-            code = _command("submit", path, f"--run-id={run_id}", "--wait")
-            found = look(cloud, prepared, run_id, code, num_rules=len(wanted.rules))
-            found.idle_rate = wanted.rate_per_h > 0 and not found.preempted
-            found.struck = wanted.disturbances.find_struck(cloud)
-            found.idle = wanted.disturbances.find_idle(cloud)
-            if found.exit_code:
-                found.ended_by = _ask_why(path, found.run_id)
-            elif wanted.preemptions or wanted.rate_per_h or cloud.buckets.faults.rules:
-                has_rules = bool(cloud.buckets.faults.rules)
-                cloud.calm()
-                found.comparison = compare(cloud, found, has_rules=has_rules)
+            found = _rehearse_run(cloud, prepared, path, wanted)
         found.variables |= samples
         found.wall_s = time.monotonic() - began
         leave_evidence(cloud)
@@ -244,6 +235,30 @@ def _command(*words: str | Path) -> int:
     finally:
         process.kill()
         process.wait()
+
+
+def _rehearse_run(cloud: LocalCloud, prepared: Prepared, path: Path, wanted: Wanted) -> Rehearsed:
+    """Submit, and where something was to disturb the result, train again undisturbed and compare."""
+    run_id, over, training = f"rehearsal-{new_attempt_id()}", threading.Event(), None
+    has_rules, has_preemptions = bool(cloud.buckets.faults.rules), bool(wanted.preemptions or wanted.rate_per_h)
+    # What else disturbs the run would disturb the second training too, which waits for the end of the run then.
+    if has_preemptions and not has_rules and wanted.disturbances == Disturbances():
+        line = storage.join(prepared.config.run.root, prepared.config.run.name)
+        training = begin_training(cloud, prepared.config, line, over)
+    try:
+        code = _command("submit", path, f"--run-id={run_id}", "--wait")
+    finally:
+        over.set()
+    found = look(cloud, prepared, run_id, code, num_rules=len(wanted.rules))
+    found.idle_rate = wanted.rate_per_h > 0 and not found.preempted
+    found.struck = wanted.disturbances.find_struck(cloud)
+    found.idle = wanted.disturbances.find_idle(cloud)
+    if found.exit_code:
+        found.ended_by = _ask_why(path, found.run_id)
+    elif has_preemptions or has_rules:
+        cloud.calm()
+        found.comparison = compare(cloud, found, training, has_rules=has_rules)
+    return found
 
 
 def _ask_why(path: Path, run_id: str) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Google's libraries ask it whether they run on a machine of Google's; here there is none to answer.
 _ASKED_FOR = {"metadata.google.internal", "metadata.google.internal."}
+# Name of the second training's job and run; its line is beside the first, in the same bucket.
+UNDISTURBED = "undisturbed"
 
 
 @dataclass
@@ -139,7 +141,7 @@ def look(cloud: LocalCloud, prepared: Prepared, run_id: str, exit_code: int, *, 
                 (task.task_name, task.state.name, _seconds(task.start_time, task.end_time))
                 for task in job.job_detail.task_details
             ]
-        elif kind == "CustomJob":
+        elif kind == "CustomJob" and job.display_name != UNDISTURBED:
             machines = sum(pool.replica_count for pool in job.job_spec.worker_pool_specs)
             found.jobs.append((job.display_name, job.state.name, _seconds(job.start_time, job.end_time), machines))
     found.jobs.reverse()

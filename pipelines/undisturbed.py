@@ -5,23 +5,53 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import CheckpointManifest, ShardManifest
 from contracts.resolve import stage_config
 from contracts.result import find_result
-from pipelines.rehearsed import Comparison, Rehearsed
+from pipelines.rehearsed import UNDISTURBED, Comparison, Rehearsed
 
 if TYPE_CHECKING:
+    from contracts.config import RunConfig
     from rehearsal.cloud import LocalCloud
 
-# Name of the second training's job and run; its line is beside the first, in the same bucket.
-UNDISTURBED = "undisturbed"
 # More than any training that a rehearsal can play.
 _LIMIT_S = 3600.0
+_LOOK_S = 0.5
 
 
-def compare(cloud: LocalCloud, found: Rehearsed, *, has_rules: bool) -> Comparison:
+def begin_training(cloud: LocalCloud, config: RunConfig, line: str, over: threading.Event) -> Future[str]:
+    """Train again as soon as the disturbed training has ended, beside the stages that follow it in the line.
+
+    Args:
+        cloud: In which nothing but preemptions of spot machines goes wrong.
+        config: What was submitted.
+        line: The line that was submitted.
+        over: Set when the submission has ended.
+
+    Returns:
+        Why the training did not end well; empty: it did.
+    """
+    from rehearsal.resources.states import has_ended
+
+    future: Future[str] = Future()
+
+    def run() -> None:
+        try:
+            while not any(has_ended(job) for job in _trainings(cloud, config)) and not over.wait(_LOOK_S):
+                continue
+            future.set_result(_train(cloud, config, f"{line}-{UNDISTURBED}"))
+        except Exception as error:  # noqa: BLE001  # a thread's entry: whoever asks for the result gets it
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=UNDISTURBED, daemon=True).start()
+    return future
+
+
+def compare(cloud: LocalCloud, found: Rehearsed, training: Future[str] | None, *, has_rules: bool) -> Comparison:
     """Shard and train again without faults, on machines that stay, and say what came of it.
 
     Training starts from the shards and the profile of the disturbed run: the profile is a measurement, and another cut
@@ -30,11 +60,12 @@ def compare(cloud: LocalCloud, found: Rehearsed, *, has_rules: bool) -> Comparis
     Args:
         cloud: In which nothing goes wrong any more (LocalCloud.calm).
         found: The disturbed run.
+        training: The undisturbed training, where it has begun already (`begin_training`).
         has_rules: Whether rules of the buckets could have touched the shards: they are made again then.
     """
     line = f"{found.line}-{UNDISTURBED}"
     shards = _same_shards(found, line) if has_rules else None
-    reason = _train(cloud, found, line)
+    reason = _train(cloud, found.config, line) if training is None else training.result()
     trained = find_result(line, UNDISTURBED, "train")
     if reason or trained is None:
         return Comparison(shards, None, reason or "the undisturbed training has left no result")
@@ -54,14 +85,22 @@ def _same_shards(found: Rehearsed, line: str) -> bool:
     return (one.fingerprint, one.shards, one.index) == (other.fingerprint, other.shards, other.index)
 
 
-def _train(cloud: LocalCloud, found: Rehearsed, line: str) -> str:
+def _trainings(cloud: LocalCloud, config: RunConfig) -> list[Any]:
+    from google.cloud.aiplatform_v1 import types
+
+    name = f"{config.run.name}-train"
+    return [job for job in cloud.store.list("projects/", types.CustomJob) if job.display_name == name]
+
+
+def _train(cloud: LocalCloud, config: RunConfig, line: str) -> str:
     """Run the training job again for another line; return why it did not end well."""
     from google.cloud.aiplatform_v1 import types
 
     from rehearsal.resources.states import has_ended
 
-    name = f"{found.config.run.name}-train"
-    job = next(job for job in cloud.store.list("projects/", types.CustomJob) if job.display_name == name)
+    job = next(iter(_trainings(cloud, config)), None)
+    if job is None or job.state != types.JobState.JOB_STATE_SUCCEEDED:
+        return "the disturbed training did not succeed"
     parent = job.name.rpartition("/")[0]
     fresh = types.CustomJob(name=f"{parent}/{cloud.store.new_id()}", display_name=UNDISTURBED, job_spec=job.job_spec)
     for pool in fresh.job_spec.worker_pool_specs:
