@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from contracts.errors import ConfigError
+from pipelines.disturbances import Disturbances
 from pipelines.rehearsal_config import PROJECT, REGION, ROOT, prepare
 from pipelines.rehearse import PROJECT_NUMBER, Wanted, make_cloud, open_folder, signals_end
 
@@ -114,6 +115,12 @@ def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:
             f"--preempt {wanted.preemptions} with --serve and no CONFIG",
             allowed="a rate, as 30/h: there is no training whose steps could be counted",
             todo="give a rate or a configuration",
+        )
+    if server.source or server.weights or wanted.samples or wanted.disturbances != Disturbances():
+        raise ConfigError(
+            "--serve without CONFIG, with an option that speaks of one",
+            allowed="--preempt RATE/h, --faults, --restarts, --clock-rate, --time-scale, --seed, --processes, --keep",
+            todo="leave the other options out, or name the configuration whose cloud is to be served",
         )
     bucket = ROOT.removeprefix("gs://").partition("/")[0]
     cloud = LocalCloud(

@@ -85,6 +85,7 @@ def test_json_names_the_places_and_sigterm_ends_it_too(tmp_path: Path) -> None:
         (("--serve", "--clock-rate", "0"), "--clock-rate 0\n"),
         (("--serve", "--preempt", "2"), "--preempt 2 with --serve and no CONFIG"),
         (("--serve", "--schedule-days", "2"), "--schedule-days with --serve"),
+        (("--serve", "--missing-image"), "--serve without CONFIG, with an option that speaks of one"),
         (("config.yaml", "--clock-rate", "2"), "--clock-rate 2 without --serve"),
     ],
 )
