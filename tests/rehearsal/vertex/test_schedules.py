@@ -10,8 +10,6 @@ from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as gapic
 
 from rehearsal.clock import Clock
-from rehearsal.doors.errors import ServiceError
-from rehearsal.vertex.cron import fire_times
 from rehearsal.vertex.firing import Firing
 
 from .conftest import PARENT, Cloud, pipeline_job, rest
@@ -230,38 +228,6 @@ def test_an_update_changes_what_its_mask_names_and_nothing_else(line: Timeline) 
 def test_what_no_schedule_is(line: Timeline, changes: dict[str, Any], field: str) -> None:
     with pytest.raises(exceptions.BadRequest, match=field.replace(".", r"\.")):
         line.create(**changes)
-
-
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ("0 6 L * *", "'L'"),
-        ("0 6 LW * *", "'LW'"),
-        ("0 6 * * 5L", "'5L'"),
-        ("0 6 * * 5#2", "'5#2'"),
-        ("0 6 ? * 1", "'\\?'"),
-        ("0 6 1,L * *", "'1,L'"),
-    ],
-)
-def test_what_unix_cron_does_not_have_is_refused_by_name(fields: str, named: str) -> None:
-    with pytest.raises(ServiceError, match=f"{named} is not of unix-cron"):
-        fire_times(fields, 0)
-
-
-@pytest.mark.parametrize("fields", ["*/15 0-23/2 1,15 JAN-mar mon-FRI", "0,30 6 * * 7", "5/15 * * * *"])
-def test_what_unix_cron_has_is_taken(fields: str) -> None:
-    assert next(fire_times(fields, BEGIN)) > BEGIN
-
-
-def test_cron_around_the_hours_that_do_not_and_twice_exist() -> None:
-    daily = fire_times("CRON_TZ=Europe/Berlin 30 2 * * *", at(2027, 3, 27, 12))
-    # 02:30 does not exist on the 28th: it fires when the hour is over.
-    assert next(daily) == at(2027, 3, 28, 1)
-    assert next(daily) == at(2027, 3, 29, 0, 30)
-    daily = fire_times("TZ=Europe/Berlin 30 2 * * *", at(2026, 10, 24, 12))
-    assert [next(daily), next(daily)] == [at(2026, 10, 25, 0, 30), at(2026, 10, 26, 1, 30)]
-    with pytest.raises(ServiceError, match="cron"):
-        fire_times("@daily", 0)
 
 
 def test_who_stops_it_while_it_forgets_what_changed_does_not_wait(make_cloud: Callable[..., Cloud]) -> None:
