@@ -2,7 +2,7 @@
 
 Every module, by what it is about:
 
-    commands     cli, commands/ (a module a topic), reported, place
+    commands     cli, commands/ (a module a topic), reported, place; config_reference documents the configuration's keys
     graphs       training wires the stages; vertex_line and vertex_stages are its bodies on Vertex AI, with workers,
                  containers, images, build; compile makes the file
     this machine local, orchestrator, stages, watch, progress, profiled, drill, goodput, predict; shard_warnings;

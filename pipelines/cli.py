@@ -16,6 +16,7 @@ import typer
 
 from pipelines.commands import clean as clean_command
 from pipelines.commands import compile as compile_command
+from pipelines.commands import config as config_commands
 from pipelines.commands import data as data_commands
 from pipelines.commands import images as images_commands
 from pipelines.commands import inspection as inspection_commands
@@ -38,9 +39,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(config_app, name="config")
 
+config_commands.register(app)
 compile_command.register(app)
 plan_command.register(app)
 images_commands.register(app)
@@ -351,15 +351,6 @@ def serve(
 
         for line in describe_serving(model, dry_run=dry_run):
             print(line)
-
-
-@config_app.command()
-def show(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
-    """Print the configuration that a command would use."""
-    with reported(debug):
-        from contracts.resolve import load_config, to_yaml
-
-        print(to_yaml(load_config(config, overrides or [])), end="")
 
 
 def _run_alone(

@@ -8,6 +8,7 @@ their hash: nothing here writes them (pipelines/submit.py does).
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import tempfile
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
         "timeout": f"{plan.timeout_s}s",
         **rung_parameters(config, find_rungs(config)[0]),
         **pinned,
+        **headline_parameters(config),
     }
     return CompiledLine(
         spec=_compile(config, containers, parameters),
@@ -81,6 +83,17 @@ def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
         pipeline_root=storage.join(line, PIPELINE_FOLDER),
         labels=dict(config.vertex.labels),
     )
+
+
+def headline_parameters(config: RunConfig) -> dict[str, Any]:
+    """Return what a reader of the console wants to know of a run; nothing reads them but people."""
+    code = f"shardline {importlib.metadata.version('shardline')}"
+    return {
+        "learning_rate": config.train.learning_rate,
+        "global_batch_size": config.train.global_batch_size,
+        "data": config.sharding.source,
+        "code_version": code + (f", own code {config.code.sha256[:12]}" if config.code.sha256 else ""),
+    }
 
 
 def rung_parameters(config: RunConfig, rung: RungSection) -> dict[str, Any]:

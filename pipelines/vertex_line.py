@@ -55,6 +55,10 @@ def make_pipeline(config: RunConfig, containers: Containers) -> Callable[..., An
         train_config: str,
         export_config: str,
         run_config: str,
+        learning_rate: float,
+        global_batch_size: int,
+        data: str,
+        code_version: str,
     ) -> None:
         configs = {"shard": shard_config, "profile": profile_config, "train": train_config, "export": export_config}
         given = {

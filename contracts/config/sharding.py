@@ -17,8 +17,11 @@ class SplitFractions(Section):
     """Share of the samples in each split, decided by a hash of the sample's relative path."""
 
     train: Fraction = 0.8
+    """Share that is trained on."""
     validation: Fraction = 0.1
+    """Share that evaluations during training are of."""
     test: Fraction = 0.1
+    """Share that the finished model is evaluated on."""
 
     @model_validator(mode="after")
     def _sum_to_one(self) -> SplitFractions:
