@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,6 @@ class Containers:
         folder: For everything that is written on this machine.
         environment: What each container gets beside its own variables.
         reporter: Told what they print.
-        missing_images: Images that cannot be pulled.
-        lost: Names of tasks, each of which loses its machine once.
     """
 
     def __init__(
@@ -71,16 +69,14 @@ class Containers:
         folder: Path,
         environment: Mapping[str, str],
         reporter: Reporter,
-        missing_images: frozenset[str] = frozenset(),
-        lost: Iterable[str] = (),
     ) -> None:
         self.job, self.mount = job, Mount(folder / "gcs")
-        self._folder, self._reporter, self._missing = folder, reporter, missing_images
+        self._folder, self._reporter = folder, reporter
         self._environment = with_python(clean_environment(environment), write_python(folder / "bin"))
         self._environment[MOUNT_VARIABLE] = str(self.mount.folder)
         self._environment[_LABELS_VARIABLE] = json.dumps(job.labels)
         self._trees: set[Tree] = set()
-        self._lost = list(lost)
+        self._lost = list(job.lost_tasks)
         self._lock = threading.Lock()
         self.cancelled = threading.Event()
 
@@ -108,7 +104,7 @@ class Containers:
             TaskFailed: It ended with an error, or its image, its inputs or its placeholders are not there.
         """
         self.note_running(task.path, attempt)
-        if task.image in self._missing:
+        if task.image in self.job.missing_images:
             raise TaskFailed(f"image {task.image} was not found, or may not be pulled")
         executor_input = self.output_files(task.executor_input)
         if any(_MAIL_MODULE in word for word in task.words):
@@ -235,9 +231,12 @@ class Containers:
             tree = start(command, environment, folders["work"], hear)
             self._trees.add(tree)
         try:
-            while (code := tree.wait(_LOOK_S if is_lost else None)) is None:
+            code = None
+            while code is None:
+                # Before the first wait: what starts nothing else may end soon.
                 if is_lost is not None and is_lost():
                     return None, list(tail)
+                code = tree.wait(_LOOK_S if is_lost else None)
         finally:
             tree.kill()
             with self._lock:

@@ -36,6 +36,10 @@ class Job:
     encryption_key: str = ""
     persistent_resource_id: str = ""
     fails_fast: bool = False
+    missing_images: list[str] = field(default_factory=list)
+    """Images that cannot be pulled."""
+    lost_tasks: list[str] = field(default_factory=list)
+    """Names of tasks, each of which loses its machine once."""
     cache_folder: str = ""
     """Of the location's execution cache; empty: none."""
     artifacts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

@@ -19,28 +19,17 @@ from rehearsal.pipelines.dag import Result, Walk
 from rehearsal.pipelines.job import Job
 from rehearsal.pipelines.reports import Reporter
 
-# Comma-separated images that cannot be pulled.
-MISSING_IMAGES_VARIABLE = "SHARDLINE_REHEARSAL_MISSING_IMAGES"
-# Comma-separated names of tasks that lose their machine.
-LOST_TASKS_VARIABLE = "SHARDLINE_REHEARSAL_LOST_TASKS"
-
 
 def main(folder: Path, descriptor: int) -> None:
     """Execute the pipeline."""
     end_with_parent()
     job = Job.read(folder)
-    environment = dict(os.environ)
-    missing, lost = (_names(environment.pop(name, "")) for name in (MISSING_IMAGES_VARIABLE, LOST_TASKS_VARIABLE))
-    assert MARK_VARIABLE in environment
+    assert MARK_VARIABLE in os.environ
     with os.fdopen(descriptor, "wb") as stream:
         reporter = Reporter(stream, job.uuid)
-        containers = Containers(job, folder, environment, reporter, frozenset(missing), lost)
+        containers = Containers(job, folder, os.environ, reporter)
         result = asyncio.run(_walk(containers, reporter))
         reporter.end(result.state, result.error or None)
-
-
-def _names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
 
 
 async def _walk(containers: Containers, reporter: Reporter) -> Result:

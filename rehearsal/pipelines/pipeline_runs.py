@@ -22,7 +22,6 @@ from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook, severity_of
 from rehearsal.machines.mount import GCS_PREFIX
 from rehearsal.machines.processes import Tree, clean_environment
 from rehearsal.pipelines.job import Job
-from rehearsal.pipelines.pipeline import LOST_TASKS_VARIABLE, MISSING_IMAGES_VARIABLE
 from rehearsal.pipelines.reports import CANCELLED, INVALID_ARGUMENT, UNIMPLEMENTED, error_of, task_id
 from rehearsal.pipelines.spec import find_refusals, normalise
 from rehearsal.pipelines.task_details import job_of, moment, note_tasks
@@ -72,10 +71,7 @@ class PipelineRuns:
     ) -> None:
         self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
         self.environment: Mapping[str, str] = environment or {}
-        self._played = {
-            MISSING_IMAGES_VARIABLE: ",".join(sorted(missing_images)),
-            LOST_TASKS_VARIABLE: ",".join(lost_tasks),
-        }
+        self._missing_images, self._lost_tasks = sorted(missing_images), list(lost_tasks)
         self._numbers = dict(project_numbers or {})
         self._cancel_resource = cancel_resource
         self.mails: list[dict[str, Any]] = []
@@ -167,8 +163,9 @@ class PipelineRuns:
                 print(line, file=stream)
 
         command = [sys.executable, "-m", "rehearsal.pipelines.pipeline", str(folder.absolute()), str(writer)]
-        environment = clean_environment(self.environment, self._played)
-        return Tree(command, environment=environment, folder=folder, on_line=hear, pass_fds=[writer])
+        return Tree(
+            command, environment=clean_environment(self.environment), folder=folder, on_line=hear, pass_fds=[writer]
+        )
 
     def _begin(self, job: Any) -> None:
         if not has_ended(job) and job.state != State.PIPELINE_STATE_CANCELLING:
@@ -251,6 +248,8 @@ class PipelineRuns:
             schedule_time=_rfc3339(self._store.scheduled_s.get(name, created)),
             labels=dict(message.labels),
             cache_folder=str((self._folder / "cache").absolute()),
+            missing_images=self._missing_images,
+            lost_tasks=self._lost_tasks,
             artifacts={key: [self._input_artifact(name, given)] for key, given in config.input_artifacts.items()},
             service_account=message.service_account,
             network=message.network,
