@@ -1,4 +1,4 @@
-"""The time of the rehearsed world: it starts at the real one, can run faster, and can be moved on at once.
+"""The rehearsed time: it starts at the real one, can run faster, and can be moved on at once.
 
 Schedules fire by this clock, and every time that the local cloud writes into a resource is its. What runs underneath
 (processes, polls, deadlines) keeps the machine's.
@@ -15,7 +15,7 @@ class Clock:
 
     Args:
         start: Seconds since 1970 at which it begins; the machine's time where none is given.
-        rate: Seconds of the rehearsed world in one of the machine's. 0 stands still until `advance`.
+        rate: Seconds of the rehearsed time in one of the machine's. 0 stands still until `advance`.
     """
 
     def __init__(self, start: float | None = None, rate: float = 1.0) -> None:
@@ -26,7 +26,7 @@ class Clock:
 
     @property
     def rate(self) -> float:
-        """Seconds of the rehearsed world in one of the machine's."""
+        """Seconds of the rehearsed time in one of the machine's."""
         return self._rate
 
     @rate.setter

@@ -41,7 +41,7 @@ class LocalCloud:
         buckets: Buckets to make.
         market: Decides about machines.
         scale: How machines are played that this one cannot hold.
-        clock: Of the rehearsed world.
+        clock: Of the rehearsed cloud.
         rules: Faults and costs of the bucket server.
         missing_images: Images that cannot be pulled.
         restarts: Reading of the rules by which custom jobs are restarted (rehearsal/jobs/restarts.py).

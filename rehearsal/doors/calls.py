@@ -11,14 +11,14 @@ from rehearsal.doors.access_log import AccessLog
 from rehearsal.doors.errors import ServiceError
 from rehearsal.doors.hosts import check_host
 from rehearsal.doors.services import Method
-from rehearsal.resources.world import Caller, World
+from rehearsal.resources.cloud_state import Caller, CloudState
 
 
 @dataclass
-class Desk:
+class Dispatcher:
     """Where both doors bring what they are asked."""
 
-    world: World
+    state: CloudState
     access: Access
     log: AccessLog = field(default_factory=AccessLog)
     failures: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Desk:
         try:
             check_host(caller, method.service, _resource(request))
             with self.log.running(name):
-                return method.handler(self.world, request, caller)
+                return method.handler(self.state, request, caller)
         except ServiceError as error:
             status = error.code
             raise

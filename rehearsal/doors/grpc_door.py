@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 
 import grpc
 
-from rehearsal.doors.calls import Desk
+from rehearsal.doors.calls import Dispatcher
 from rehearsal.doors.errors import CODES, ServiceError
 from rehearsal.doors.messages import deserialize, serialize
 from rehearsal.doors.services import Method, methods
-from rehearsal.resources.world import Caller
+from rehearsal.resources.cloud_state import Caller
 
 # A held Get keeps its thread: more than a rehearsal has jobs under way.
 _THREADS = 64
@@ -23,8 +23,8 @@ _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 class GrpcDoor:
     """A gRPC server on a free port of 127.0.0.1."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
         options = [
             ("grpc.max_receive_message_length", -1),
             ("grpc.max_send_message_length", -1),
@@ -47,22 +47,22 @@ class GrpcDoor:
         """Answer one call."""
         self._admit(method.path, context)
         try:
-            return self._desk.call(method, request, _caller(context))
+            return self._dispatcher.call(method, request, _caller(context))
         except ServiceError as error:
             _abort(context, error)
 
     def refuse(self, path: str, request: bytes, context: grpc.ServicerContext) -> Any:
         """Say that the local cloud does not have a method."""
         self._admit(path, context)
-        self._desk.log.add("grpc", path, "", "UNIMPLEMENTED", _caller(context).user_agent)
+        self._dispatcher.log.add("grpc", path, "", "UNIMPLEMENTED", _caller(context).user_agent)
         _abort(context, ServiceError("UNIMPLEMENTED", f"the rehearsal's cloud has no {path}"))
 
     def _admit(self, path: str, context: grpc.ServicerContext) -> None:
         """End the call, and log it, unless its metadata has this rehearsal's token."""
         try:
-            self._desk.access.check(_headers(context))
+            self._dispatcher.access.check(_headers(context))
         except ServiceError as error:
-            self._desk.log.add("grpc", path, "", error.code, _caller(context).user_agent)
+            self._dispatcher.log.add("grpc", path, "", error.code, _caller(context).user_agent)
             _abort(context, error)
 
 

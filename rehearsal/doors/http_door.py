@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rehearsal.doors.calls import Desk
+from rehearsal.doors.calls import Dispatcher
 from rehearsal.doors.errors import ServiceError
 from rehearsal.doors.http_messages import Request, Response, Send, Site, json_response, refusal
 from rehearsal.doors.http_server import HttpServer
@@ -24,15 +24,15 @@ class HttpDoor:
     """An HTTP server on a free port of 127.0.0.1.
 
     Args:
-        desk: Where calls go.
+        dispatcher: Where calls go.
         endpoints: What is asked before the services' routes: (request) -> a response, or None for "not mine".
         storage: What answers as storage.googleapis.com; None: nobody.
     """
 
-    def __init__(self, desk: Desk, endpoints: tuple[Endpoint, ...], storage: Site | None = None) -> None:
-        self._desk, self._endpoints, self._storage = desk, endpoints, storage
+    def __init__(self, dispatcher: Dispatcher, endpoints: tuple[Endpoint, ...], storage: Site | None = None) -> None:
+        self._dispatcher, self._endpoints, self._storage = dispatcher, endpoints, storage
         self._routes = Routes(methods())
-        self._server = HttpServer(Locked(self, desk.access, self._log), desk.failures)
+        self._server = HttpServer(Locked(self, dispatcher.access, self._log), dispatcher.failures)
         self.port, self.endpoint = self._server.port, self._server.endpoint
 
     def start(self) -> None:
@@ -70,13 +70,13 @@ class HttpDoor:
                 )
             route, fields = found
             message = make_request(route, fields, request.values, request.value())
-            return json_response(to_dict(self._desk.call(route.method, message, request.caller)))
+            return json_response(to_dict(self._dispatcher.call(route.method, message, request.caller)))
         except ServiceError as error:
             return refusal(error)
 
     def _log(self, request: Request, status: str) -> None:
         caller = request.caller
-        self._desk.log.add("rest", request.method, caller.host + request.path, status, caller.user_agent)
+        self._dispatcher.log.add("rest", request.method, caller.host + request.path, status, caller.user_agent)
 
 
 def answer_allowed_locations(request: Request) -> Response | None:

@@ -13,18 +13,18 @@ from urllib.parse import urlsplit
 from rehearsal.clock import Clock
 from rehearsal.doors.access import Access
 from rehearsal.doors.access_log import AccessLog
-from rehearsal.doors.calls import Desk
+from rehearsal.doors.calls import Dispatcher
 from rehearsal.doors.grpc_door import GrpcDoor
 from rehearsal.doors.http_door import HttpDoor, answer_allowed_locations
 from rehearsal.gcs.service import BucketService
 from rehearsal.guard import PYTHON_GUARD, Guard, Passage, write_certificate
 from rehearsal.resources.buckets import Buckets
+from rehearsal.resources.cloud_state import CloudState
 from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.store import Jobs, Runs, Store
-from rehearsal.resources.world import World
-from rehearsal.vertex.firing import Firing
 from rehearsal.vertex.logs import LogBook
 from rehearsal.vertex.registry import Registry
+from rehearsal.vertex.schedule_runner import ScheduleRunner
 
 _HOST = "127.0.0.1"
 # Read by gRPC, requests, curl, Python's ssl and httplib2.
@@ -72,7 +72,7 @@ class VertexServer:
         hold_s: float = 600.0,
     ) -> None:
         self.access = access or Access(folder, project=next(iter(projects)))
-        self.world = World(
+        self.state = CloudState(
             store,
             pipelines=pipelines,
             custom_jobs=custom_jobs,
@@ -84,11 +84,11 @@ class VertexServer:
             hold_s=hold_s,
             dataflow=dataflow,
         )
-        self._desk = Desk(self.world, self.access)
-        self._firing = Firing(self.world, self._desk.failures)
+        self._dispatcher = Dispatcher(self.state, self.access)
+        self._schedule_runner = ScheduleRunner(self.state, self._dispatcher.failures)
         self._folder = folder
-        self._http = HttpDoor(self._desk, (answer_allowed_locations, Registry(self.world)), buckets)
-        self._grpc = GrpcDoor(self._desk)
+        self._http = HttpDoor(self._dispatcher, (answer_allowed_locations, Registry(self.state)), buckets)
+        self._grpc = GrpcDoor(self._dispatcher)
         self._certificate = write_certificate(folder)
         self._refused = folder / "refused-hosts.txt"
         self._asked_for: list[str] = []
@@ -132,12 +132,12 @@ class VertexServer:
     @property
     def logs(self) -> LogBook:
         """What containers print; whoever executes them writes it."""
-        return self.world.logs
+        return self.state.logs
 
     @property
     def access_log(self) -> AccessLog:
         """Who asked for what."""
-        return self._desk.log
+        return self._dispatcher.log
 
     @property
     def passages(self) -> list[Passage]:
@@ -165,7 +165,7 @@ class VertexServer:
     def environment(self) -> dict[str, str]:
         """Variables that lead unmodified clients in child processes here, and nowhere else."""
         authority, proxy_port = str(self._certificate.authority.absolute()), self.proxy.rsplit(":", 1)[1]
-        project = next(iter(self.world.projects))
+        project = next(iter(self.state.projects))
         found = {
             "GOOGLE_APPLICATION_CREDENTIALS": str(self.access.key_file.absolute()),
             "GOOGLE_CLOUD_PROJECT": project,
@@ -200,24 +200,22 @@ class VertexServer:
         self._http.start()
         self._grpc.start()
         self._guard.start()
-        self._firing.start()
+        self._schedule_runner.start()
         return self
 
     def stop_schedules(self) -> None:
         """Fire no schedule any more; everything else goes on."""
-        self._firing.stop()
+        self._schedule_runner.stop()
 
     def stop(self) -> None:
         """Stop serving and end all connections; RuntimeError when the local cloud itself had faults."""
-        self.world.stopping.set()
-        self._firing.stop()
+        self.state.stopping.set()
+        self._schedule_runner.stop()
         self._guard.stop()
         self._grpc.stop()
         self._http.stop()
-        if self._desk.failures:
-            raise RuntimeError(
-                f"the local cloud had {len(self._desk.failures)} faults, the first:\n{self._desk.failures[0]}"
-            )
+        if failures := self._dispatcher.failures:
+            raise RuntimeError(f"the local cloud had {len(failures)} faults, the first:\n{failures[0]}")
 
     def __enter__(self) -> Self:
         return self.start()

@@ -1,6 +1,6 @@
 """Which services there are: one table, read by both doors.
 
-A service is a table METHODS (name -> function of the world, the request and the caller). Its request types and its
+A service is a table METHODS (name -> function of the state, the request and the caller). Its request types and its
 REST routes are taken from the client library itself, so that neither can differ from what clients send.
 """
 
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rehearsal.resources import operations, projects, quotas
-from rehearsal.resources.world import Caller, World
+from rehearsal.resources.cloud_state import Caller, CloudState
 from rehearsal.vertex import custom_jobs, dataflow_jobs, logs, metadata, models, pipeline_jobs, schedules
 
-Handler = Callable[[World, Any, Caller], Any]
+Handler = Callable[[CloudState, Any, Caller], Any]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from rehearsal.doors.errors import invalid
 from rehearsal.resources.filters import ORDER, Test, parse_filter
 
 if TYPE_CHECKING:
-    from rehearsal.resources.world import World
+    from rehearsal.resources.cloud_state import CloudState
 
 _DEFAULT_PAGE, _MAX_PAGE = 100, 1000
 # How a filter names the kind of a value in a Struct (metadata.f.number_value).
@@ -72,20 +72,20 @@ def select(
 
 
 def list_page(
-    world: World, request: Any, kind: Any, collection: str, *, computed: Computed | None = None
+    cloud: CloudState, request: Any, kind: Any, collection: str, *, computed: Computed | None = None
 ) -> tuple[list[Any], str]:
     """Return one page of the messages of a collection of the request's parent, and the token of the next.
 
     Args:
-        world: Where they are kept.
+        cloud: Where they are kept.
         request: A list request of the client library.
         kind: The proto-plus type of the messages.
         collection: As in their names: schedules, customJobs, ...
         computed: Fields of the list beside the message's own.
     """
-    parent = world.canonical(request.parent, f"aiplatform.{collection}.list")
+    parent = cloud.resolve_name(request.parent, f"aiplatform.{collection}.list")
     found = select(
-        world.store.list(f"{parent}/{collection}/", kind),
+        cloud.store.list(f"{parent}/{collection}/", kind),
         kind,
         filter=request.filter,
         order_by=getattr(request, "order_by", ""),

@@ -10,13 +10,13 @@ from __future__ import annotations
 from google.cloud.resourcemanager_v3 import types
 
 from rehearsal.doors.errors import ServiceError
-from rehearsal.resources.world import Caller, World
+from rehearsal.resources.cloud_state import Caller, CloudState
 
 
-def get(world: World, request: types.GetProjectRequest, caller: Caller) -> types.Project:
+def get(cloud: CloudState, request: types.GetProjectRequest, caller: Caller) -> types.Project:
     """Return a project, asked for by its id or number."""
     wanted = request.name.removeprefix("projects/")
-    for project_id, number in world.projects.items():
+    for project_id, number in cloud.projects.items():
         if wanted in (project_id, number):
             return types.Project(
                 name=f"projects/{number}",

@@ -20,7 +20,7 @@ from rehearsal.resources.listing import page
 from rehearsal.vertex.machines import KINDS
 
 if TYPE_CHECKING:
-    from rehearsal.resources.world import Caller, World
+    from rehearsal.resources.cloud_state import Caller, CloudState
 
 SERVICE = "aiplatform.googleapis.com"
 _PREFIX = f"{SERVICE}/custom_model_training_"
@@ -119,29 +119,29 @@ def needs(job: Any) -> dict[str, int]:
     return found
 
 
-def get(world: World, request: quota_types.GetQuotaInfoRequest, caller: Caller) -> quota_types.QuotaInfo:
+def get(cloud: CloudState, request: quota_types.GetQuotaInfoRequest, caller: Caller) -> quota_types.QuotaInfo:
     """Return one quota."""
     place, quota_id = request.name.split("/quotaInfos/")
-    for info in _infos(world, place):
+    for info in _infos(cloud, place):
         if info.quota_id == quota_id:
             return info
     raise not_found(request.name)
 
 
 def list_(
-    world: World, request: quota_types.ListQuotaInfosRequest, caller: Caller
+    cloud: CloudState, request: quota_types.ListQuotaInfosRequest, caller: Caller
 ) -> quota_types.ListQuotaInfosResponse:
     """List all quotas of a service."""
-    chosen, token = page(_infos(world, request.parent), request.page_size, request.page_token)
+    chosen, token = page(_infos(cloud, request.parent), request.page_size, request.page_token)
     return quota_types.ListQuotaInfosResponse(quota_infos=chosen, next_page_token=token)
 
 
-def _infos(world: World, place: str) -> list[quota_types.QuotaInfo]:
-    parent = world.canonical(place, "cloudquotas.quotas.get")
+def _infos(cloud: CloudState, place: str) -> list[quota_types.QuotaInfo]:
+    parent = cloud.resolve_name(place, "cloudquotas.quotas.get")
     if not parent.endswith(f"/locations/global/services/{SERVICE}"):
         raise invalid("parent", f"{place!r}: only locations/global/services/{SERVICE} is here")
     found = []
-    for metric, regions in sorted(world.quotas.limits.items()):
+    for metric, regions in sorted(cloud.quotas.limits.items()):
         words = metric.removeprefix(f"{SERVICE}/").split("_")
         quota_id = "".join(word.capitalize() for word in words) + "PerProjectPerRegion"
         by_region = [

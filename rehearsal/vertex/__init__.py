@@ -9,7 +9,7 @@ rehearsal.doors, the resources in rehearsal.resources. A service each, with what
 
     pipeline_jobs, pipeline_rules     custom_jobs, rules, machines     dataflow_jobs     models
     metadata, lineage                 runs, experiments; artifacts and executions
-    schedules, firing, cron           what is scheduled; the thread that starts it; when a cron line fires
+    schedules, schedule_runner, cron  what is scheduled; the thread that starts it; the times of a cron line
     logs              what containers printed
     registry          a KFP repository of Artifact Registry
 

@@ -16,10 +16,10 @@ from google.cloud.aiplatform_v1 import types
 from google.protobuf.empty_pb2 import Empty
 
 from rehearsal.doors.errors import not_found
+from rehearsal.resources.cloud_state import Caller, CloudState
 from rehearsal.resources.listing import list_page
 from rehearsal.resources.operations import delete_ended
 from rehearsal.resources.states import has_ended
-from rehearsal.resources.world import Caller, World
 from rehearsal.vertex.rules import check_custom_job
 
 # proto-plus declares an enum's members as numbers.
@@ -29,65 +29,65 @@ _LAUNCHER = "google-cloud-pipeline-components"
 _LOOK_S = 0.5
 
 
-def create(world: World, request: types.CreateCustomJobRequest, caller: Caller) -> types.CustomJob:
+def create(cloud: CloudState, request: types.CreateCustomJobRequest, caller: Caller) -> types.CustomJob:
     """Check, store and start a custom job."""
-    parent = world.canonical(request.parent, "aiplatform.customJobs.create")
+    parent = cloud.resolve_name(request.parent, "aiplatform.customJobs.create")
     job = types.CustomJob(request.custom_job)
-    check_custom_job(world, job, parent)
-    name = f"{parent}/customJobs/{world.store.new_id()}"
+    check_custom_job(cloud, job, parent)
+    name = f"{parent}/customJobs/{cloud.store.new_id()}"
     job.name, job.state = name, _STATE.JOB_STATE_PENDING
-    job.create_time = job.update_time = world.now()
-    world.store.add(name, job)
-    world.custom_jobs.start(name)
-    return types.CustomJob(world.store.get(name))
+    job.create_time = job.update_time = cloud.now()
+    cloud.store.add(name, job)
+    cloud.custom_jobs.start(name)
+    return types.CustomJob(cloud.store.get(name))
 
 
-def get(world: World, request: types.GetCustomJobRequest, caller: Caller) -> types.CustomJob:
-    """Return a custom job; to a launcher once it has ended, or once it has run for `World.first_hold_s`."""
-    name = world.canonical(request.name, "aiplatform.customJobs.get")
+def get(cloud: CloudState, request: types.GetCustomJobRequest, caller: Caller) -> types.CustomJob:
+    """Return a custom job; to a launcher once it has ended, or once it has run for `CloudState.first_hold_s`."""
+    name = cloud.resolve_name(request.name, "aiplatform.customJobs.get")
     try:
-        job = world.store.get(name)
+        job = cloud.store.get(name)
         if _LAUNCHER in caller.user_agent:
-            first_s = world.hold_s if name in world.told_running else world.first_hold_s
+            first_s = cloud.hold_s if name in cloud.told_running else cloud.first_hold_s
             began = time.monotonic()
             while not has_ended(job):
                 held_s, runs = time.monotonic() - began, job.state == _STATE.JOB_STATE_RUNNING
-                if held_s > world.hold_s or (runs and held_s > first_s):
+                if held_s > cloud.hold_s or (runs and held_s > first_s):
                     break
-                if world.stopping.is_set() or not caller.is_there():
+                if cloud.stopping.is_set() or not caller.is_there():
                     break
-                job = world.store.wait(name, has_ended, _LOOK_S)
+                job = cloud.store.wait(name, has_ended, _LOOK_S)
             if job.state == _STATE.JOB_STATE_RUNNING:
-                world.told_running.add(name)
+                cloud.told_running.add(name)
     except KeyError:
         raise not_found(name) from None
     return types.CustomJob(job)
 
 
-def list_(world: World, request: types.ListCustomJobsRequest, caller: Caller) -> types.ListCustomJobsResponse:
+def list_(cloud: CloudState, request: types.ListCustomJobsRequest, caller: Caller) -> types.ListCustomJobsResponse:
     """List custom jobs, the newest first."""
-    chosen, token = list_page(world, request, types.CustomJob, "customJobs")
+    chosen, token = list_page(cloud, request, types.CustomJob, "customJobs")
     return types.ListCustomJobsResponse(custom_jobs=chosen, next_page_token=token)
 
 
-def cancel(world: World, request: types.CancelCustomJobRequest, caller: Caller) -> Empty:
+def cancel(cloud: CloudState, request: types.CancelCustomJobRequest, caller: Caller) -> Empty:
     """Ask that a custom job end; one that has ended is left alone."""
-    job = world.find(request.name, "aiplatform.customJobs.cancel")
+    job = cloud.find(request.name, "aiplatform.customJobs.cancel")
     if not has_ended(job):
-        world.custom_jobs.cancel(job.name)
+        cloud.custom_jobs.cancel(job.name)
     return Empty()
 
 
-def delete(world: World, request: types.DeleteCustomJobRequest, caller: Caller) -> Any:
+def delete(cloud: CloudState, request: types.DeleteCustomJobRequest, caller: Caller) -> Any:
     """Delete a custom job that has ended."""
-    return delete_ended(world, world.find(request.name, "aiplatform.customJobs.delete"))
+    return delete_ended(cloud, cloud.find(request.name, "aiplatform.customJobs.delete"))
 
 
-def cancel_those_of(world: World, parent: str, label: str, value: str) -> None:
+def cancel_those_of(cloud: CloudState, parent: str, label: str, value: str) -> None:
     """Cancel the custom jobs of a place that carry a label and have not ended."""
-    for job in world.store.list(f"{parent}/customJobs/"):
+    for job in cloud.store.list(f"{parent}/customJobs/"):
         if job.labels.get(label) == value and not has_ended(job):
-            world.custom_jobs.cancel(job.name)
+            cloud.custom_jobs.cancel(job.name)
 
 
 METHODS = {

@@ -15,8 +15,8 @@ from typing import Any
 from google.cloud.dataflow_v1beta3 import types
 
 from rehearsal.doors.errors import ServiceError, invalid, not_found
+from rehearsal.resources.cloud_state import Caller, CloudState
 from rehearsal.resources.states import has_ended
-from rehearsal.resources.world import Caller, World
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.JobState
@@ -25,60 +25,60 @@ _HOLD_S = 50.0
 _LOOK_S = 0.5
 
 
-def create(world: World, request: types.CreateJobRequest, caller: Caller) -> types.Job:
+def create(cloud: CloudState, request: types.CreateJobRequest, caller: Caller) -> types.Job:
     """Store and start a job; where one of its name is active, that one is the answer, as the service has it."""
-    if world.dataflow is None:
+    if cloud.dataflow is None:
         raise ServiceError("UNIMPLEMENTED", "nothing executes Dataflow jobs in this rehearsal")
-    parent = _parent(world, request, "dataflow.jobs.create")
+    parent = _parent(cloud, request, "dataflow.jobs.create")
     job = types.Job(request.job)
     if not job.name:
         raise invalid("job.name", "is required.")
-    for other in world.store.list(f"{parent}/jobs/"):
+    for other in cloud.store.list(f"{parent}/jobs/"):
         if other.name == job.name and not has_ended(other):
             return types.Job(other)
     # Its form: the time, and a number.
-    job.id = f"{time.strftime('%Y-%m-%d_%H_%M_%S', time.gmtime(world.clock.now()))}-{world.store.new_id()}"
+    job.id = f"{time.strftime('%Y-%m-%d_%H_%M_%S', time.gmtime(cloud.clock.now()))}-{cloud.store.new_id()}"
     job.project_id, job.location = request.project_id, request.location
     job.current_state = _STATE.JOB_STATE_PENDING
-    job.create_time = job.current_state_time = world.now()
+    job.create_time = job.current_state_time = cloud.now()
     name = f"{parent}/jobs/{job.id}"
-    world.store.add(name, job)
-    world.dataflow.start(name)
-    return types.Job(world.store.get(name))
+    cloud.store.add(name, job)
+    cloud.dataflow.start(name)
+    return types.Job(cloud.store.get(name))
 
 
-def get(world: World, request: types.GetJobRequest, caller: Caller) -> types.Job:
+def get(cloud: CloudState, request: types.GetJobRequest, caller: Caller) -> types.Job:
     """Return a job; over REST once it has ended, or after a while."""
-    name = _name(world, request, "dataflow.jobs.get")
+    name = _name(cloud, request, "dataflow.jobs.get")
     try:
-        job = world.store.get(name)
+        job = cloud.store.get(name)
         deadline = time.monotonic() + _HOLD_S
         while caller.door == "rest" and not has_ended(job) and time.monotonic() < deadline:
-            if world.stopping.is_set() or not caller.is_there():
+            if cloud.stopping.is_set() or not caller.is_there():
                 break
-            job = world.store.wait(name, has_ended, _LOOK_S)
+            job = cloud.store.wait(name, has_ended, _LOOK_S)
     except KeyError:
         raise not_found(name) from None
     return types.Job(job)
 
 
-def update(world: World, request: types.UpdateJobRequest, caller: Caller) -> types.Job:
+def update(cloud: CloudState, request: types.UpdateJobRequest, caller: Caller) -> types.Job:
     """End a job: the one change that is asked for here."""
-    name = _name(world, request, "dataflow.jobs.updateContents")
-    job = world.store.find(name)
-    if job is None or world.dataflow is None:
+    name = _name(cloud, request, "dataflow.jobs.updateContents")
+    job = cloud.store.find(name)
+    if job is None or cloud.dataflow is None:
         raise not_found(name)
     if request.job.requested_state != _STATE.JOB_STATE_CANCELLED:
         raise invalid("job.requested_state", "a rehearsal knows JOB_STATE_CANCELLED only")
     if not has_ended(job):
-        world.dataflow.cancel(name)
-    return types.Job(world.store.get(name))
+        cloud.dataflow.cancel(name)
+    return types.Job(cloud.store.get(name))
 
 
-def list_(world: World, request: types.ListJobsRequest, caller: Caller) -> types.ListJobsResponse:
+def list_(cloud: CloudState, request: types.ListJobsRequest, caller: Caller) -> types.ListJobsResponse:
     """List jobs, the newest first, all on one page."""
-    parent = _parent(world, request, "dataflow.jobs.list")
-    jobs = [types.Job(job) for job in world.store.list(f"{parent}/jobs/")]
+    parent = _parent(cloud, request, "dataflow.jobs.list")
+    jobs = [types.Job(job) for job in cloud.store.list(f"{parent}/jobs/")]
     kinds = types.ListJobsRequest.Filter
     if request.filter == kinds.ACTIVE:
         jobs = [job for job in jobs if not has_ended(job)]
@@ -87,32 +87,34 @@ def list_(world: World, request: types.ListJobsRequest, caller: Caller) -> types
     return types.ListJobsResponse(jobs=[job for job in jobs if request.name in ("", job.name)])
 
 
-def list_messages(world: World, request: types.ListJobMessagesRequest, caller: Caller) -> types.ListJobMessagesResponse:
+def list_messages(
+    cloud: CloudState, request: types.ListJobMessagesRequest, caller: Caller
+) -> types.ListJobMessagesResponse:
     """List what a job has said, all on one page."""
-    name = _name(world, request, "dataflow.messages.list")
-    if world.store.find(name) is None or world.dataflow is None:
+    name = _name(cloud, request, "dataflow.messages.list")
+    if cloud.store.find(name) is None or cloud.dataflow is None:
         raise not_found(name)
     since = request.start_time
-    found = [one for one in world.dataflow.messages(name) if not since or one.time >= since]
+    found = [one for one in cloud.dataflow.messages(name) if not since or one.time >= since]
     return types.ListJobMessagesResponse(
         job_messages=[one for one in found if one.message_importance >= request.minimum_importance]
     )
 
 
-def metrics(world: World, request: types.GetJobMetricsRequest, caller: Caller) -> types.JobMetrics:
+def metrics(cloud: CloudState, request: types.GetJobMetricsRequest, caller: Caller) -> types.JobMetrics:
     """Say that nothing was counted."""
-    name = _name(world, request, "dataflow.metrics.get")
-    if world.store.find(name) is None:
+    name = _name(cloud, request, "dataflow.metrics.get")
+    if cloud.store.find(name) is None:
         raise not_found(name)
-    return types.JobMetrics(metric_time=world.now())
+    return types.JobMetrics(metric_time=cloud.now())
 
 
-def _parent(world: World, request: Any, permission: str) -> str:
-    return world.canonical(f"projects/{request.project_id}/locations/{request.location}", permission)
+def _parent(cloud: CloudState, request: Any, permission: str) -> str:
+    return cloud.resolve_name(f"projects/{request.project_id}/locations/{request.location}", permission)
 
 
-def _name(world: World, request: Any, permission: str) -> str:
-    return f"{_parent(world, request, permission)}/jobs/{request.job_id}"
+def _name(cloud: CloudState, request: Any, permission: str) -> str:
+    return f"{_parent(cloud, request, permission)}/jobs/{request.job_id}"
 
 
 JOBS = {"CreateJob": create, "GetJob": get, "UpdateJob": update, "ListJobs": list_}

@@ -19,8 +19,8 @@ from google.protobuf import json_format
 from rehearsal.doors.errors import invalid, not_found
 from rehearsal.doors.messages import plain
 from rehearsal.pipelines.artifact_metadata import find_excess
+from rehearsal.resources.cloud_state import Caller, CloudState
 from rehearsal.resources.listing import page, select
-from rehearsal.resources.world import Caller, World
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.Execution.State
@@ -42,76 +42,80 @@ class _Graph:
     """Names of the contexts that an artifact or execution is in, by its name."""
 
 
-def create_artifact(world: World, request: types.CreateArtifactRequest, caller: Caller) -> types.Artifact:
+def create_artifact(cloud: CloudState, request: types.CreateArtifactRequest, caller: Caller) -> types.Artifact:
     """Create an artifact in a store that is there."""
-    parent = world.find(request.parent, "aiplatform.artifacts.create").name
+    parent = cloud.find(request.parent, "aiplatform.artifacts.create").name
     artifact = types.Artifact(request.artifact)
-    artifact.name = f"{parent}/artifacts/{request.artifact_id or world.store.new_id()}"
-    artifact.create_time = artifact.update_time = world.now()
+    artifact.name = f"{parent}/artifacts/{request.artifact_id or cloud.store.new_id()}"
+    artifact.create_time = artifact.update_time = cloud.now()
     if said := find_excess(plain(artifact).metadata):
         raise invalid("artifact.metadata", said)
-    world.add(artifact)
+    cloud.add(artifact)
     return artifact
 
 
-def get_artifact(world: World, request: types.GetArtifactRequest, caller: Caller) -> types.Artifact:
+def get_artifact(cloud: CloudState, request: types.GetArtifactRequest, caller: Caller) -> types.Artifact:
     """Return an artifact."""
-    name = world.canonical(request.name, "aiplatform.artifacts.get")
-    found = _read(world, name.rpartition("/artifacts/")[0]).artifacts.get(name)
+    name = cloud.resolve_name(request.name, "aiplatform.artifacts.get")
+    found = _read(cloud, name.rpartition("/artifacts/")[0]).artifacts.get(name)
     if found is None:
         raise not_found(name)
     return types.Artifact(found)
 
 
-def get_execution(world: World, request: types.GetExecutionRequest, caller: Caller) -> types.Execution:
+def get_execution(cloud: CloudState, request: types.GetExecutionRequest, caller: Caller) -> types.Execution:
     """Return an execution."""
-    name = world.canonical(request.name, "aiplatform.executions.get")
-    found = _read(world, name.rpartition("/executions/")[0]).executions.get(name)
+    name = cloud.resolve_name(request.name, "aiplatform.executions.get")
+    found = _read(cloud, name.rpartition("/executions/")[0]).executions.get(name)
     if found is None:
         raise not_found(name)
     return types.Execution(found)
 
 
-def list_artifacts(world: World, request: types.ListArtifactsRequest, caller: Caller) -> types.ListArtifactsResponse:
+def list_artifacts(
+    cloud: CloudState, request: types.ListArtifactsRequest, caller: Caller
+) -> types.ListArtifactsResponse:
     """List artifacts."""
-    graph = _read(world, world.find(request.parent, "aiplatform.artifacts.list").name)
+    graph = _read(cloud, cloud.find(request.parent, "aiplatform.artifacts.list").name)
     found = _select(graph, graph.artifacts, types.Artifact, request)
     chosen, token = page(found, request.page_size, request.page_token)
     return types.ListArtifactsResponse(artifacts=chosen, next_page_token=token)
 
 
-def list_executions(world: World, request: types.ListExecutionsRequest, caller: Caller) -> types.ListExecutionsResponse:
+def list_executions(
+    cloud: CloudState, request: types.ListExecutionsRequest, caller: Caller
+) -> types.ListExecutionsResponse:
     """List executions."""
-    graph = _read(world, world.find(request.parent, "aiplatform.executions.list").name)
+    graph = _read(cloud, cloud.find(request.parent, "aiplatform.executions.list").name)
     found = _select(graph, graph.executions, types.Execution, request)
     chosen, token = page(found, request.page_size, request.page_token)
     return types.ListExecutionsResponse(executions=chosen, next_page_token=token)
 
 
 def add_to_context(
-    world: World, request: types.AddContextArtifactsAndExecutionsRequest, caller: Caller
+    cloud: CloudState, request: types.AddContextArtifactsAndExecutionsRequest, caller: Caller
 ) -> types.AddContextArtifactsAndExecutionsResponse:
     """Put artifacts and executions into a context."""
-    context = world.find(request.context, "aiplatform.contexts.addContextArtifactsAndExecutions").name
+    context = cloud.find(request.context, "aiplatform.contexts.addContextArtifactsAndExecutions").name
     place, _, name = context.partition("/contexts/")
-    graph = _read(world, place)
+    graph = _read(cloud, place)
     asked = types.AddContextArtifactsAndExecutionsRequest(request)
     for given, there in ((asked.artifacts, graph.artifacts), (asked.executions, graph.executions)):
         for number, one in enumerate(given):
-            given[number] = world.canonical(one, "aiplatform.contexts.addContextArtifactsAndExecutions")
+            given[number] = cloud.resolve_name(one, "aiplatform.contexts.addContextArtifactsAndExecutions")
             if given[number] not in there:
                 raise not_found(given[number])
     asked.context = context
-    world.store.add(f"{place}/memberships/{name}/{world.store.new_id()}", asked)
+    cloud.store.add(f"{place}/memberships/{name}/{cloud.store.new_id()}", asked)
     return types.AddContextArtifactsAndExecutionsResponse()
 
 
 def query_lineage(
-    world: World, request: types.QueryContextLineageSubgraphRequest, caller: Caller
+    cloud: CloudState, request: types.QueryContextLineageSubgraphRequest, caller: Caller
 ) -> types.LineageSubgraph:
     """Return the artifacts and executions of a context, and which of them made or used which."""
-    context = world.find(request.context, "aiplatform.contexts.queryContextLineageSubgraph").name
-    graph = _read(world, context.partition("/contexts/")[0])
+    context = cloud.find(request.context, "aiplatform.contexts.queryContextLineageSubgraph").name
+    graph = _read(cloud, context.partition("/contexts/")[0])
     inside = {name for name, contexts in graph.contexts.items() if context in contexts}
     return types.LineageSubgraph(
         artifacts=[artifact for name, artifact in graph.artifacts.items() if name in inside],
@@ -130,15 +134,15 @@ def _select(graph: _Graph, items: dict[str, Any], kind: Any, request: Any) -> li
     )
 
 
-def _read(world: World, place: str) -> _Graph:
+def _read(cloud: CloudState, place: str) -> _Graph:
     """Return what a store holds, the newest first."""
     graph = _Graph()
     location = place.rpartition("/metadataStores/")[0]
-    for artifact in world.store.list(f"{place}/artifacts/", types.Artifact):
+    for artifact in cloud.store.list(f"{place}/artifacts/", types.Artifact):
         graph.artifacts[artifact.name] = artifact
-    for job in world.store.list(f"{location}/pipelineJobs/", types.PipelineJob):
+    for job in cloud.store.list(f"{location}/pipelineJobs/", types.PipelineJob):
         _add_job(graph, place, job)
-    for given in world.store.list(f"{place}/memberships/", types.AddContextArtifactsAndExecutionsRequest):
+    for given in cloud.store.list(f"{place}/memberships/", types.AddContextArtifactsAndExecutionsRequest):
         for name in (*given.artifacts, *given.executions):
             graph.contexts[name].add(given.context)
     return graph

@@ -24,7 +24,7 @@ from rehearsal.resources.listing import page
 from rehearsal.resources.log_filter import SEVERITIES, make_test
 
 if TYPE_CHECKING:
-    from rehearsal.resources.world import Caller, World
+    from rehearsal.resources.cloud_state import Caller, CloudState
 
 
 # The real service keeps 30 days; here the oldest entries go, so that a cloud that serves for days stays below 200 MB.
@@ -80,18 +80,18 @@ class LogBook:
             return list(self._entries)
 
 
-def list_(world: World, request: types.ListLogEntriesRequest, caller: Caller) -> types.ListLogEntriesResponse:
+def list_(cloud: CloudState, request: types.ListLogEntriesRequest, caller: Caller) -> types.ListLogEntriesResponse:
     """List the entries that a filter takes, by time."""
     projects: set[str] = set()
     for name in request.resource_names:
-        number = world.canonical(name, "logging.logEntries.list").split("/")[1]
-        projects |= {number, world.project_id(number)}
+        number = cloud.resolve_name(name, "logging.logEntries.list").split("/")[1]
+        projects |= {number, cloud.project_id(number)}
     if not projects:
         raise ServiceError("INVALID_ARGUMENT", "resource_names names a project at least")
     if request.order_by not in ("", "timestamp asc", "timestamp desc"):
         raise invalid("order_by", f"{request.order_by!r} is none of 'timestamp asc', 'timestamp desc'")
     test = make_test(request.filter)
-    found = [entry for entry in world.logs.entries() if test(entry) and _project(entry) in ("", *projects)]
+    found = [entry for entry in cloud.logs.entries() if test(entry) and _project(entry) in ("", *projects)]
     found.sort(key=lambda entry: str(entry["timestamp"]), reverse=request.order_by.endswith("desc"))
     chosen, token = page(found, request.page_size, request.page_token)
     name = f"projects/{min(projects, key=str.isdigit)}/logs/"

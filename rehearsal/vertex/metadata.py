@@ -13,84 +13,84 @@ from google.cloud.aiplatform_v1 import types
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from rehearsal.doors.messages import plain
+from rehearsal.resources.cloud_state import Caller, CloudState
 from rehearsal.resources.listing import list_page
 from rehearsal.resources.operations import finished
-from rehearsal.resources.world import Caller, World
 from rehearsal.vertex import lineage
 
 _VERSION = "0.0.1"
 
 
-def create_store(world: World, request: types.CreateMetadataStoreRequest, caller: Caller) -> Any:
+def create_store(cloud: CloudState, request: types.CreateMetadataStoreRequest, caller: Caller) -> Any:
     """Create a store; clients want the one named default."""
-    parent = world.canonical(request.parent, "aiplatform.metadataStores.create")
+    parent = cloud.resolve_name(request.parent, "aiplatform.metadataStores.create")
     store = types.MetadataStore(request.metadata_store)
-    store.name = f"{parent}/metadataStores/{request.metadata_store_id or world.store.new_id()}"
-    store.create_time = store.update_time = world.now()
-    world.add(store)
-    return finished(world, store.name, store, types.CreateMetadataStoreOperationMetadata())
+    store.name = f"{parent}/metadataStores/{request.metadata_store_id or cloud.store.new_id()}"
+    store.create_time = store.update_time = cloud.now()
+    cloud.add(store)
+    return finished(cloud, store.name, store, types.CreateMetadataStoreOperationMetadata())
 
 
-def get_store(world: World, request: types.GetMetadataStoreRequest, caller: Caller) -> types.MetadataStore:
+def get_store(cloud: CloudState, request: types.GetMetadataStoreRequest, caller: Caller) -> types.MetadataStore:
     """Return a store."""
-    return types.MetadataStore(world.find(request.name, "aiplatform.metadataStores.get"))
+    return types.MetadataStore(cloud.find(request.name, "aiplatform.metadataStores.get"))
 
 
-def create_context(world: World, request: types.CreateContextRequest, caller: Caller) -> types.Context:
+def create_context(cloud: CloudState, request: types.CreateContextRequest, caller: Caller) -> types.Context:
     """Create a context in a store that is there."""
-    parent = world.canonical(request.parent, "aiplatform.contexts.create")
-    world.find(parent, "aiplatform.metadataStores.get")
+    parent = cloud.resolve_name(request.parent, "aiplatform.contexts.create")
+    cloud.find(parent, "aiplatform.metadataStores.get")
     context = types.Context(request.context)
-    context.name = f"{parent}/contexts/{request.context_id or world.store.new_id()}"
-    context.create_time = context.update_time = world.now()
-    world.add(context)
+    context.name = f"{parent}/contexts/{request.context_id or cloud.store.new_id()}"
+    context.create_time = context.update_time = cloud.now()
+    cloud.add(context)
     return context
 
 
-def get_context(world: World, request: types.GetContextRequest, caller: Caller) -> types.Context:
+def get_context(cloud: CloudState, request: types.GetContextRequest, caller: Caller) -> types.Context:
     """Return a context."""
-    return types.Context(world.find(request.name, "aiplatform.contexts.get"))
+    return types.Context(cloud.find(request.name, "aiplatform.contexts.get"))
 
 
-def list_contexts(world: World, request: types.ListContextsRequest, caller: Caller) -> types.ListContextsResponse:
+def list_contexts(cloud: CloudState, request: types.ListContextsRequest, caller: Caller) -> types.ListContextsResponse:
     """List contexts, the newest first."""
-    chosen, token = list_page(world, request, types.Context, "contexts")
+    chosen, token = list_page(cloud, request, types.Context, "contexts")
     return types.ListContextsResponse(contexts=chosen, next_page_token=token)
 
 
-def update_context(world: World, request: types.UpdateContextRequest, caller: Caller) -> types.Context:
+def update_context(cloud: CloudState, request: types.UpdateContextRequest, caller: Caller) -> types.Context:
     """Change a context's description, labels or metadata."""
-    name = world.find(request.context.name, "aiplatform.contexts.get").name
+    name = cloud.find(request.context.name, "aiplatform.contexts.get").name
     paths = list(request.update_mask.paths) or ["description", "labels", "metadata", "display_name"]
 
     def change(context: Any) -> None:
         FieldMask(paths=paths).MergeMessage(plain(request.context), plain(context), True, True)
-        context.update_time = world.now()
+        context.update_time = cloud.now()
 
-    return types.Context(world.store.update(name, change))
+    return types.Context(cloud.store.update(name, change))
 
 
 def add_children(
-    world: World, request: types.AddContextChildrenRequest, caller: Caller
+    cloud: CloudState, request: types.AddContextChildrenRequest, caller: Caller
 ) -> types.AddContextChildrenResponse:
     """Make contexts children of another: an experiment's runs are its children."""
-    name = world.find(request.context, "aiplatform.contexts.get").name
+    name = cloud.find(request.context, "aiplatform.contexts.get").name
     for child in request.child_contexts:
-        child_name = world.find(child, "aiplatform.contexts.get").name
+        child_name = cloud.find(child, "aiplatform.contexts.get").name
 
         def change(context: Any) -> None:
             if name not in context.parent_contexts:
                 context.parent_contexts.append(name)
 
-        world.store.update(child_name, change)
+        cloud.store.update(child_name, change)
     return types.AddContextChildrenResponse()
 
 
-def add_run(world: World, parent: str, job_id: str, pipeline: str) -> tuple[types.Context, types.Context]:
+def add_run(cloud: CloudState, parent: str, job_id: str, pipeline: str) -> tuple[types.Context, types.Context]:
     """Make the contexts of a pipeline and of one of its runs; return (pipeline's, run's)."""
     place = f"{parent}/metadataStores/default"
-    if world.store.find(place) is None:
-        world.store.add(place, types.MetadataStore(name=place, create_time=world.now()))
+    if cloud.store.find(place) is None:
+        cloud.store.add(place, types.MetadataStore(name=place, create_time=cloud.now()))
     made: list[types.Context] = []
     for context_id, schema in ((pipeline, "system.Pipeline"), (job_id, "system.PipelineRun")):
         context = types.Context(
@@ -98,13 +98,13 @@ def add_run(world: World, parent: str, job_id: str, pipeline: str) -> tuple[type
             display_name=context_id,
             schema_title=schema,
             schema_version=_VERSION,
-            create_time=world.now(),
-            update_time=world.now(),
+            create_time=cloud.now(),
+            update_time=cloud.now(),
         )
         if schema == "system.PipelineRun" and context_id != pipeline:
             context.parent_contexts = [made[0].name]
-        if world.store.find(context.name) is None:
-            world.store.add(context.name, context)
+        if cloud.store.find(context.name) is None:
+            cloud.store.add(context.name, context)
         made.append(context)
     return made[0], made[1]
 

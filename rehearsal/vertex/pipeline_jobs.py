@@ -16,10 +16,10 @@ from google.rpc.status_pb2 import Status
 
 from rehearsal.doors.errors import CODES, invalid
 from rehearsal.doors.messages import plain
+from rehearsal.resources.cloud_state import Caller, CloudState
 from rehearsal.resources.listing import list_page
 from rehearsal.resources.operations import delete_ended
 from rehearsal.resources.states import has_ended
-from rehearsal.resources.world import Caller, World
 from rehearsal.vertex import custom_jobs, metadata
 from rehearsal.vertex.pipeline_rules import check_pipeline_job, to_values
 
@@ -31,61 +31,61 @@ _STATE: Any = types.PipelineState
 RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
 
 
-def create(world: World, request: types.CreatePipelineJobRequest, caller: Caller) -> types.PipelineJob:
+def create(cloud: CloudState, request: types.CreatePipelineJobRequest, caller: Caller) -> types.PipelineJob:
     """Check, store and start a pipeline job."""
-    parent = world.canonical(request.parent, "aiplatform.pipelineJobs.create")
+    parent = cloud.resolve_name(request.parent, "aiplatform.pipelineJobs.create")
     job = types.PipelineJob(request.pipeline_job)
-    job_id = request.pipeline_job_id or f"pipeline-{world.store.new_id()}"
+    job_id = request.pipeline_job_id or f"pipeline-{cloud.store.new_id()}"
     if _ID.fullmatch(job_id) is None:
         raise invalid("pipeline_job_id", f"{job_id!r} does not match [a-z][-a-z0-9]{{0,127}}")
-    check_pipeline_job(world, job, parent, named=True)
-    return add(world, f"{parent}/pipelineJobs/{job_id}", job)
+    check_pipeline_job(cloud, job, parent, named=True)
+    return add(cloud, f"{parent}/pipelineJobs/{job_id}", job)
 
 
-def add(world: World, name: str, job: types.PipelineJob) -> types.PipelineJob:
+def add(cloud: CloudState, name: str, job: types.PipelineJob) -> types.PipelineJob:
     """Store a pipeline job under its full name and start it: what creation and a schedule have in common."""
     job.name, job.state = name, _STATE.PIPELINE_STATE_PENDING
-    job.create_time = job.update_time = world.now()
-    job.labels.setdefault(RUN_LABEL, world.store.new_id())
+    job.create_time = job.update_time = cloud.now()
+    job.labels.setdefault(RUN_LABEL, cloud.store.new_id())
     parent, job_id = name.split("/pipelineJobs/")
     pipeline = str(to_values(plain(job).pipeline_spec)["pipelineInfo"]["name"])
-    world.add(job)
-    contexts = metadata.add_run(world, parent, job_id, pipeline)
+    cloud.add(job)
+    contexts = metadata.add_run(cloud, parent, job_id, pipeline)
 
     def attach(job: types.PipelineJob) -> None:
         job.job_detail.pipeline_context, job.job_detail.pipeline_run_context = contexts
 
-    world.store.update(name, attach)
+    cloud.store.update(name, attach)
     root = job.runtime_config.gcs_output_directory
-    if world.buckets.has(root):
-        world.pipelines.start(name)
+    if cloud.buckets.has(root):
+        cloud.pipelines.start(name)
     else:
-        world.store.update(name, partial(_fail, world, root))
-    return types.PipelineJob(world.store.get(name))
+        cloud.store.update(name, partial(_fail, cloud, root))
+    return types.PipelineJob(cloud.store.get(name))
 
 
-def _fail(world: World, root: str, job: types.PipelineJob) -> None:
+def _fail(cloud: CloudState, root: str, job: types.PipelineJob) -> None:
     """End a job whose root is in no bucket: it is created, as at the real service, and fails when it is begun."""
-    job.state, job.end_time = _STATE.PIPELINE_STATE_FAILED, world.now()
+    job.state, job.end_time = _STATE.PIPELINE_STATE_FAILED, cloud.now()
     account = job.service_account or "the default account"
     text = f"Failed to create pipeline job. Error: {account} cannot use {root}: the bucket is not there, or not its own"
     job.error = Status(code=CODES["FAILED_PRECONDITION"][0], message=text)
 
 
-def get(world: World, request: types.GetPipelineJobRequest, caller: Caller) -> types.PipelineJob:
+def get(cloud: CloudState, request: types.GetPipelineJobRequest, caller: Caller) -> types.PipelineJob:
     """Return a pipeline job."""
-    job = types.PipelineJob(world.find(request.name, "aiplatform.pipelineJobs.get"))
+    job = types.PipelineJob(cloud.find(request.name, "aiplatform.pipelineJobs.get"))
     # An experiment that took the run in since is among its context's parents.
-    context = world.store.find(job.job_detail.pipeline_run_context.name)
+    context = cloud.store.find(job.job_detail.pipeline_run_context.name)
     if context is not None:
         job.job_detail.pipeline_run_context = context
     return job
 
 
-def list_(world: World, request: types.ListPipelineJobsRequest, caller: Caller) -> types.ListPipelineJobsResponse:
+def list_(cloud: CloudState, request: types.ListPipelineJobsRequest, caller: Caller) -> types.ListPipelineJobsResponse:
     """List pipeline jobs, the newest first."""
     computed = {"pipeline_name": lambda job: to_values(plain(job).pipeline_spec)["pipelineInfo"]["name"]}
-    chosen, token = list_page(world, request, types.PipelineJob, "pipelineJobs", computed=computed)
+    chosen, token = list_page(cloud, request, types.PipelineJob, "pipelineJobs", computed=computed)
     if paths := list(request.read_mask.paths):
         chosen = [_masked(job, paths) for job in chosen]
     return types.ListPipelineJobsResponse(pipeline_jobs=chosen, next_page_token=token)
@@ -106,25 +106,25 @@ def _masked(job: types.PipelineJob, paths: list[str]) -> types.PipelineJob:
     return found
 
 
-def cancel(world: World, request: types.CancelPipelineJobRequest, caller: Caller) -> Empty:
+def cancel(cloud: CloudState, request: types.CancelPipelineJobRequest, caller: Caller) -> Empty:
     """Ask that a pipeline job end, with the custom jobs that it started; what has ended is left alone."""
-    job = world.find(request.name, "aiplatform.pipelineJobs.cancel")
+    job = cloud.find(request.name, "aiplatform.pipelineJobs.cancel")
     if has_ended(job):
         return Empty()
 
     def mark(job: types.PipelineJob) -> None:
         if not has_ended(job):
-            job.state, job.update_time = _STATE.PIPELINE_STATE_CANCELLING, world.now()
+            job.state, job.update_time = _STATE.PIPELINE_STATE_CANCELLING, cloud.now()
 
-    world.store.update(job.name, mark)
-    world.pipelines.cancel(job.name)
-    custom_jobs.cancel_those_of(world, job.name.rsplit("/pipelineJobs/", 1)[0], RUN_LABEL, job.labels[RUN_LABEL])
+    cloud.store.update(job.name, mark)
+    cloud.pipelines.cancel(job.name)
+    custom_jobs.cancel_those_of(cloud, job.name.rsplit("/pipelineJobs/", 1)[0], RUN_LABEL, job.labels[RUN_LABEL])
     return Empty()
 
 
-def delete(world: World, request: types.DeletePipelineJobRequest, caller: Caller) -> Any:
+def delete(cloud: CloudState, request: types.DeletePipelineJobRequest, caller: Caller) -> Any:
     """Delete a pipeline job that has ended."""
-    return delete_ended(world, world.find(request.name, "aiplatform.pipelineJobs.delete"))
+    return delete_ended(cloud, cloud.find(request.name, "aiplatform.pipelineJobs.delete"))
 
 
 METHODS = {

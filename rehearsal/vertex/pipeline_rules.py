@@ -18,19 +18,19 @@ from rehearsal.doors.errors import ServiceError, Violation, refuse
 from rehearsal.doors.messages import plain
 from rehearsal.pipelines.spec import PLATFORM_FIELDS, find_refusals
 from rehearsal.resources import resource_rules
-from rehearsal.resources.world import World
+from rehearsal.resources.cloud_state import CloudState
 
 _NOT_PLAYED = "the rehearsal does not play"
 _PIPELINE_NAME = re.compile(r"[a-z0-9][-a-z0-9]{0,127}")
 
 
 def check_pipeline_job(
-    world: World, job: types.PipelineJob, parent: str, field: str = "pipeline_job", *, named: bool = False
+    cloud: CloudState, job: types.PipelineJob, parent: str, field: str = "pipeline_job", *, named: bool = False
 ) -> None:
     """Check a pipeline job that is to be created below `parent`.
 
     Args:
-        world: The local cloud.
+        cloud: The local cloud.
         job: The job.
         parent: projects/NUMBER/locations/LOCATION.
         field: Where it stands in the request.

@@ -22,7 +22,7 @@ import yaml
 
 from rehearsal.doors.errors import ServiceError, not_found
 from rehearsal.doors.http_messages import Request, Response, json_response
-from rehearsal.resources.world import World
+from rehearsal.resources.cloud_state import CloudState
 
 _PACKAGE_HOST = re.compile(r"([a-z0-9-]+)-kfp\.pkg\.dev")
 _API_HOST = "artifactregistry.googleapis.com"
@@ -40,8 +40,8 @@ class _Package:
 class Registry:
     """All repositories; an Endpoint of the HTTP door."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, cloud: CloudState) -> None:
+        self._cloud = cloud
         self._packages: dict[str, dict[str, _Package]] = {}
         self._lock = threading.Lock()
 
@@ -83,7 +83,7 @@ class Registry:
             raise ServiceError("INVALID_ARGUMENT", "content is no compiled pipeline: pipelineInfo.name is missing")
         version = f"sha256:{hashlib.sha256(content).hexdigest()}"
         package = self._packages.setdefault(place, {}).setdefault(name, _Package())
-        now = datetime.fromtimestamp(self._world.clock.now(), UTC).isoformat().replace("+00:00", "Z")
+        now = datetime.fromtimestamp(self._cloud.clock.now(), UTC).isoformat().replace("+00:00", "Z")
         package.versions.setdefault(version, (content, now))
         for tag in filter(None, parts.get("tags", b"").decode().split(",")):
             package.tags[tag] = version
@@ -165,8 +165,8 @@ class Registry:
 
     def _place(self, name: str) -> str:
         """Return a repository's name with its project's id, which Artifact Registry shows."""
-        parts = self._world.canonical(name, "artifactregistry.repositories.get").split("/")
-        return "/".join(["projects", self._world.project_id(parts[1]), *parts[2:]])
+        parts = self._cloud.resolve_name(name, "artifactregistry.repositories.get").split("/")
+        return "/".join(["projects", self._cloud.project_id(parts[1]), *parts[2:]])
 
 
 def _form(request: Request) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from google.cloud.aiplatform_v1 import types
 
 from rehearsal.doors.errors import Violation, refuse
 from rehearsal.resources import resource_rules
-from rehearsal.resources.world import World
+from rehearsal.resources.cloud_state import CloudState
 from rehearsal.vertex.machines import KINDS, find_fault
 
 _MAX_POOLS = 4
@@ -24,7 +24,7 @@ _TENSORBOARD = re.compile(r"projects/[^/]+/locations/([^/]+)/tensorboards/\d+")
 _STRATEGY: Any = types.Scheduling.Strategy
 
 
-def check_custom_job(world: World, job: types.CustomJob, parent: str) -> None:
+def check_custom_job(cloud: CloudState, job: types.CustomJob, parent: str) -> None:
     """Check a custom job that is to be created below `parent`.
 
     Raises:
@@ -49,7 +49,7 @@ def check_custom_job(world: World, job: types.CustomJob, parent: str) -> None:
         found.append(Violation("job_spec.psc_interface_config", "excludes job_spec.network: one of the two is set."))
     if found:
         raise refuse(found)
-    world.quotas.check(job, location)
+    cloud.quotas.check(job, location)
 
 
 def _check_pools(spec: Any) -> list[Violation]:

@@ -1,4 +1,4 @@
-"""ScheduleService: what is scheduled, and its changes; `firing` starts the runs.
+"""ScheduleService: what is scheduled, and its changes; `schedule_runner` starts the runs.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.schedules
 """
@@ -13,9 +13,9 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from rehearsal.doors.errors import ServiceError, Violation, refuse
 from rehearsal.doors.messages import plain
+from rehearsal.resources.cloud_state import Caller, CloudState
 from rehearsal.resources.listing import list_page
 from rehearsal.resources.operations import finished
-from rehearsal.resources.world import Caller, World
 from rehearsal.vertex.cron import fire_times
 from rehearsal.vertex.pipeline_rules import check_pipeline_job
 
@@ -35,68 +35,68 @@ _CHANGEABLE = (
 )
 
 
-def create(world: World, request: types.CreateScheduleRequest, caller: Caller) -> types.Schedule:
+def create(cloud: CloudState, request: types.CreateScheduleRequest, caller: Caller) -> types.Schedule:
     """Check and store a schedule; it is active at once."""
-    parent = world.canonical(request.parent, "aiplatform.schedules.create")
+    parent = cloud.resolve_name(request.parent, "aiplatform.schedules.create")
     schedule = types.Schedule(request.schedule)
-    _check(world, schedule, parent)
-    schedule.name = f"{parent}/schedules/{world.store.new_id()}"
+    _check(cloud, schedule, parent)
+    schedule.name = f"{parent}/schedules/{cloud.store.new_id()}"
     schedule.state = STATE.ACTIVE
-    schedule.create_time = schedule.update_time = world.now()
+    schedule.create_time = schedule.update_time = cloud.now()
     if not schedule.start_time:
         schedule.start_time = schedule.create_time
-    set_next(world, schedule, world.clock.now())
-    world.store.add(schedule.name, schedule)
-    world.schedules_changed.set()
+    set_next(cloud, schedule, cloud.clock.now())
+    cloud.store.add(schedule.name, schedule)
+    cloud.schedules_changed.set()
     return schedule
 
 
-def get(world: World, request: types.GetScheduleRequest, caller: Caller) -> types.Schedule:
+def get(cloud: CloudState, request: types.GetScheduleRequest, caller: Caller) -> types.Schedule:
     """Return a schedule."""
-    return types.Schedule(world.find(request.name, "aiplatform.schedules.get"))
+    return types.Schedule(cloud.find(request.name, "aiplatform.schedules.get"))
 
 
-def list_(world: World, request: types.ListSchedulesRequest, caller: Caller) -> types.ListSchedulesResponse:
+def list_(cloud: CloudState, request: types.ListSchedulesRequest, caller: Caller) -> types.ListSchedulesResponse:
     """List schedules, the newest first."""
-    chosen, token = list_page(world, request, types.Schedule, "schedules")
+    chosen, token = list_page(cloud, request, types.Schedule, "schedules")
     return types.ListSchedulesResponse(schedules=chosen, next_page_token=token)
 
 
-def pause(world: World, request: types.PauseScheduleRequest, caller: Caller) -> Empty:
+def pause(cloud: CloudState, request: types.PauseScheduleRequest, caller: Caller) -> Empty:
     """Start no new runs until it is resumed; those that run go on."""
-    schedule = world.find(request.name, "aiplatform.schedules.pause")
+    schedule = cloud.find(request.name, "aiplatform.schedules.pause")
     if schedule.state != STATE.ACTIVE:
         raise ServiceError("FAILED_PRECONDITION", f"{schedule.name} is {schedule.state.name}: only ACTIVE is paused")
 
     def change(schedule: Any) -> None:
         schedule.state = STATE.PAUSED
-        schedule.last_pause_time = schedule.update_time = world.now()
+        schedule.last_pause_time = schedule.update_time = cloud.now()
 
-    world.store.update(schedule.name, change)
-    world.schedules_changed.set()
+    cloud.store.update(schedule.name, change)
+    cloud.schedules_changed.set()
     return Empty()
 
 
-def resume(world: World, request: types.ResumeScheduleRequest, caller: Caller) -> Empty:
+def resume(cloud: CloudState, request: types.ResumeScheduleRequest, caller: Caller) -> Empty:
     """Go on: from the next time, or (`catch_up`) from the first that was missed."""
-    schedule = world.find(request.name, "aiplatform.schedules.resume")
+    schedule = cloud.find(request.name, "aiplatform.schedules.resume")
     if schedule.state != STATE.PAUSED:
         raise ServiceError("FAILED_PRECONDITION", f"{schedule.name} is {schedule.state.name}: only PAUSED is resumed")
 
     def change(schedule: Any) -> None:
         schedule.state, schedule.catch_up = STATE.ACTIVE, request.catch_up
-        schedule.last_resume_time = schedule.update_time = world.now()
+        schedule.last_resume_time = schedule.update_time = cloud.now()
         if not request.catch_up:
-            set_next(world, schedule, world.clock.now())
+            set_next(cloud, schedule, cloud.clock.now())
 
-    world.store.update(schedule.name, change)
-    world.schedules_changed.set()
+    cloud.store.update(schedule.name, change)
+    cloud.schedules_changed.set()
     return Empty()
 
 
-def update(world: World, request: types.UpdateScheduleRequest, caller: Caller) -> types.Schedule:
+def update(cloud: CloudState, request: types.UpdateScheduleRequest, caller: Caller) -> types.Schedule:
     """Change what the mask names; the next run is the first that the changed schedule has after now."""
-    schedule = world.find(request.schedule.name, "aiplatform.schedules.update")
+    schedule = cloud.find(request.schedule.name, "aiplatform.schedules.update")
     if schedule.state == STATE.COMPLETED:
         raise ServiceError("FAILED_PRECONDITION", f"{schedule.name} is COMPLETED: it cannot be updated any more")
     paths = list(request.update_mask.paths)
@@ -106,27 +106,27 @@ def update(world: World, request: types.UpdateScheduleRequest, caller: Caller) -
         raise refuse([Violation("update_mask", f"{named}: it holds {', '.join(_CHANGEABLE)}, or fields below them")])
     changed = types.Schedule(schedule)
     FieldMask(paths=paths).MergeMessage(plain(request.schedule), plain(changed), True, True)
-    _check(world, changed, schedule.name.rsplit("/schedules/", 1)[0])
+    _check(cloud, changed, schedule.name.rsplit("/schedules/", 1)[0])
 
     def change(schedule: Any) -> None:
         FieldMask(paths=paths).MergeMessage(plain(request.schedule), plain(schedule), True, True)
-        schedule.update_time = world.now()
-        set_next(world, schedule, world.clock.now())
+        schedule.update_time = cloud.now()
+        set_next(cloud, schedule, cloud.clock.now())
 
-    updated = types.Schedule(world.store.update(schedule.name, change))
-    world.schedules_changed.set()
+    updated = types.Schedule(cloud.store.update(schedule.name, change))
+    cloud.schedules_changed.set()
     return updated
 
 
-def delete(world: World, request: types.DeleteScheduleRequest, caller: Caller) -> Any:
+def delete(cloud: CloudState, request: types.DeleteScheduleRequest, caller: Caller) -> Any:
     """Delete a schedule; the runs that it started stay."""
-    schedule = world.find(request.name, "aiplatform.schedules.delete")
-    world.store.remove(schedule.name)
-    world.schedules_changed.set()
-    return finished(world, schedule.name, Empty(), types.DeleteOperationMetadata())
+    schedule = cloud.find(request.name, "aiplatform.schedules.delete")
+    cloud.store.remove(schedule.name)
+    cloud.schedules_changed.set()
+    return finished(cloud, schedule.name, Empty(), types.DeleteOperationMetadata())
 
 
-def set_next(world: World, schedule: types.Schedule, after_s: float) -> None:
+def set_next(cloud: CloudState, schedule: types.Schedule, after_s: float) -> None:
     """Set the next run's time: the first after `after_s` within start and end; none left completes the schedule."""
     start_s = schedule.start_time.timestamp() if schedule.start_time else after_s
     # A run at the very start counts.
@@ -135,7 +135,7 @@ def set_next(world: World, schedule: types.Schedule, after_s: float) -> None:
     if over or has_all_runs(schedule):
         complete(schedule)
     else:
-        schedule.next_run_time = world.time(next_s)
+        schedule.next_run_time = cloud.time(next_s)
 
 
 def has_all_runs(schedule: types.Schedule) -> bool:
@@ -148,7 +148,7 @@ def complete(schedule: types.Schedule) -> None:
     schedule.state, schedule.next_run_time = STATE.COMPLETED, None
 
 
-def _check(world: World, schedule: types.Schedule, parent: str) -> None:
+def _check(cloud: CloudState, schedule: types.Schedule, parent: str) -> None:
     violations = []
     if not schedule.display_name or len(schedule.display_name) > 128:
         violations.append(Violation("schedule.display_name", "1 to 128 characters"))
@@ -163,7 +163,7 @@ def _check(world: World, schedule: types.Schedule, parent: str) -> None:
     request = schedule.create_pipeline_job_request
     if "create_pipeline_job_request" not in schedule:
         violations.append(Violation("schedule.create_pipeline_job_request", "is required"))
-    elif world.canonical(request.parent, "aiplatform.pipelineJobs.create") != parent:
+    elif cloud.resolve_name(request.parent, "aiplatform.pipelineJobs.create") != parent:
         field = "schedule.create_pipeline_job_request.parent"
         violations.append(Violation(field, f"{request.parent!r} is not the schedule's own place, {parent}"))
     if request.pipeline_job_id:
@@ -171,8 +171,8 @@ def _check(world: World, schedule: types.Schedule, parent: str) -> None:
         violations.append(Violation(field, "is not set: each run gets an id of its own"))
     if violations:
         raise refuse(violations)
-    next(fire_times(schedule.cron, world.clock.now()))
-    check_pipeline_job(world, request.pipeline_job, parent, "schedule.create_pipeline_job_request.pipeline_job")
+    next(fire_times(schedule.cron, cloud.clock.now()))
+    check_pipeline_job(cloud, request.pipeline_job, parent, "schedule.create_pipeline_job_request.pipeline_job")
 
 
 METHODS = {

@@ -50,7 +50,7 @@ def test_a_fault_of_a_thread_is_told_at_the_end_and_schedules_end_first(
     cloud = LocalCloud(tmp_path / "cloud", projects={PROJECT: NUMBER})
     fired: list[bool] = []
     for part in (cloud.custom_jobs, cloud.dataflow, cloud.pipelines):
-        monkeypatch.setattr(part, "close", lambda: fired.append(cloud.vertex._firing._thread.is_alive()))
+        monkeypatch.setattr(part, "close", lambda: fired.append(cloud.vertex._schedule_runner._thread.is_alive()))
     with pytest.raises(RuntimeError, match="a fault of ours"), cloud:
         cloud.dataflow.failures.append("a fault of ours")
     assert fired == [False] * 3

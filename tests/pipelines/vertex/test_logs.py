@@ -37,7 +37,7 @@ def start(cloud: Cloud, prepared: Prepared) -> tuple[Any, RunName, str]:
 
 def write(cloud: Cloud, job_id: str, text: str, *, replica: str = "workerpool0-0", severity: str = "INFO") -> None:
     labels = {"job_id": job_id, "task_name": replica, "project_id": PROJECT}
-    cloud.server.world.logs.write("ml_job", labels, text, severity, cloud.clock.now())
+    cloud.server.state.logs.write("ml_job", labels, text, severity, cloud.clock.now())
 
 
 def test_the_lines_of_the_runs_own_jobs_come_in_order(cloud: Cloud, prepared: Prepared) -> None:

@@ -74,7 +74,7 @@ def test_a_launcher_sees_its_job_run_and_is_killed_and_finds_the_same_job(tmp_pa
     code = "import sys, time\nwhile not __import__('os').path.exists(sys.argv[1] + '/go'): time.sleep(0.05)"
     with Cloud(tmp_path, bucket, lost_tasks=("custom-training-job",)) as cloud:
         # At once, where half a minute is usual.
-        cloud.server.world.first_hold_s = 0.0
+        cloud.server.state.first_hold_s = 0.0
         name = cloud.submit(graphs.trained, code=code, text="x", folder=str(tmp_path), strategy="SPOT")
         deadline = time.monotonic() + LIMIT_S
         # The first launcher's question is answered at once, and it pauses; that of the next is held.
@@ -83,7 +83,7 @@ def test_a_launcher_sees_its_job_run_and_is_killed_and_finds_the_same_job(tmp_pa
             time.sleep(0.05)
         (custom,) = _jobs(cloud)
         # Said to the launcher that was killed; the next one waits for the end.
-        assert cloud.server.world.told_running == {custom.name}
+        assert cloud.server.state.told_running == {custom.name}
         (tmp_path / "go").touch()
         job = cloud.wait(name)
     texts = cloud.logs.texts(pipeline_task_name="custom-training-job")

@@ -10,7 +10,7 @@ from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as gapic
 
 from rehearsal.clock import Clock
-from rehearsal.vertex.firing import Firing
+from rehearsal.vertex.schedule_runner import ScheduleRunner
 
 from .conftest import PARENT, Cloud, pipeline_job, rest
 
@@ -154,7 +154,7 @@ def test_the_queue_of_a_deleted_schedule_is_forgotten(line: Timeline) -> None:
     for week in (9, 16):
         line.advance_to(at(2026, 11, week, 6), other.name)
     # Else the thread looks at it ten times a second, for ever.
-    assert made.name not in line.cloud.server._firing._queues
+    assert made.name not in line.cloud.server._schedule_runner._queues
 
 
 def test_a_paused_schedule_misses_its_runs(line: Timeline) -> None:
@@ -237,15 +237,15 @@ def test_who_stops_it_while_it_forgets_what_changed_does_not_wait(make_cloud: Ca
         """An event at which somebody stops the firing just before it is cleared."""
 
         def clear(self) -> None:
-            firing._stopping.set()
+            runner._stopping.set()
             self.set()
             super().clear()
 
     # Twice is as good as once.
     cloud.server.stop_schedules()
     cloud.server.stop_schedules()
-    cloud.server.world.schedules_changed = Late()
-    firing = Firing(cloud.server.world, [])
-    firing.start()
-    firing._thread.join(60)
-    assert not firing._thread.is_alive()
+    cloud.server.state.schedules_changed = Late()
+    runner = ScheduleRunner(cloud.server.state, [])
+    runner.start()
+    runner._thread.join(60)
+    assert not runner._thread.is_alive()

@@ -22,19 +22,19 @@ from google.protobuf import json_format
 
 from rehearsal.doors.errors import ServiceError
 from rehearsal.doors.messages import plain
+from rehearsal.resources.cloud_state import CloudState
 from rehearsal.resources.states import has_ended
-from rehearsal.resources.world import World
 from rehearsal.vertex import pipeline_jobs, schedules
 
 # How often, by the machine's clock, a queue is looked at for a free place.
 _QUEUE_LOOK_S = 0.1
 
 
-class Firing:
-    """Fires a world's schedules until it is stopped."""
+class ScheduleRunner:
+    """Starts the runs of a cloud's schedules until it is stopped."""
 
-    def __init__(self, world: World, failures: list[str]) -> None:
-        self._world, self._failures = world, failures
+    def __init__(self, cloud: CloudState, failures: list[str]) -> None:
+        self._cloud, self._failures = cloud, failures
         self._queues: dict[str, deque[float]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="schedules", daemon=True)
@@ -46,11 +46,11 @@ class Firing:
     def stop(self) -> None:
         """End; a second time does nothing."""
         self._stopping.set()
-        self._world.schedules_changed.set()
+        self._cloud.schedules_changed.set()
         self._thread.join()
 
     def _run(self) -> None:
-        changed = self._world.schedules_changed
+        changed = self._cloud.schedules_changed
         while True:
             # In this order: what is set after it was cleared is seen below, or ends the wait.
             changed.clear()
@@ -66,25 +66,25 @@ class Firing:
             elif due is None:
                 changed.wait()
             else:
-                self._world.clock.sleep_until(due, changed)
+                self._cloud.clock.sleep_until(due, changed)
 
     def _fire(self) -> float | None:
         """Start what is due; return when the next is."""
         upcoming = []
-        found = list(self._world.store.list("projects/", types.Schedule))
+        found = list(self._cloud.store.list("projects/", types.Schedule))
         for gone in self._queues.keys() - {schedule.name for schedule in found}:
             del self._queues[gone]
         for schedule in found:
             name = schedule.name
             while schedule.state == schedules.STATE.ACTIVE and schedule.next_run_time:
                 due = schedule.next_run_time.timestamp()
-                if due > self._world.clock.now():
+                if due > self._cloud.clock.now():
                     upcoming.append(due)
                     break
                 missed = schedule.catch_up and bool(schedule.last_resume_time) and due <= _resumed(schedule)
                 self._run_or_wait(schedule, due, may_wait=schedule.allow_queueing or missed)
                 try:
-                    schedule = self._world.store.update(name, partial(self._pass, due))
+                    schedule = self._cloud.store.update(name, partial(self._pass, due))
                 except KeyError:
                     break
             self._serve_queue(name)
@@ -93,7 +93,7 @@ class Firing:
     def _pass(self, due: float, schedule: Any) -> None:
         """Go to the time after `due`, unless an update has done so."""
         if schedule.next_run_time and schedule.next_run_time.timestamp() == due:
-            schedules.set_next(self._world, schedule, due)
+            schedules.set_next(self._cloud, schedule, due)
 
     def _run_or_wait(self, schedule: Any, due: float, *, may_wait: bool) -> None:
         queue = self._queues.setdefault(schedule.name, deque())
@@ -108,7 +108,7 @@ class Firing:
     def _serve_queue(self, name: str) -> None:
         queue = self._queues.get(name)
         while queue:
-            schedule = self._world.store.find(name)
+            schedule = self._cloud.store.find(name)
             if schedule is None or schedule.state == schedules.STATE.PAUSED or schedules.has_all_runs(schedule):
                 queue.clear()
             elif self._has_place(schedule):
@@ -128,11 +128,11 @@ class Firing:
         job.display_name = job.display_name or title
         parent = schedule.name.rsplit("/schedules/", 1)[0]
         name = f"{parent}/pipelineJobs/{title}-{datetime.fromtimestamp(due, UTC):%Y%m%d%H%M%S}"
-        if self._world.store.find(name) is not None:
-            name += f"-{self._world.store.new_id()}"
-        self._world.store.scheduled_s[name] = due
+        if self._cloud.store.find(name) is not None:
+            name += f"-{self._cloud.store.new_id()}"
+        self._cloud.store.scheduled_s[name] = due
         try:
-            pipeline_jobs.add(self._world, name, job)
+            pipeline_jobs.add(self._cloud, name, job)
         except ServiceError as error:
             self._respond(schedule.name, due, f"{error.code}: {error.message}", started=False)
         else:
@@ -140,19 +140,19 @@ class Firing:
 
     def _respond(self, name: str, due: float, text: str, *, started: bool) -> None:
         def change(schedule: Any) -> None:
-            schedule.last_scheduled_run_response = {"scheduled_run_time": self._world.time(due), "run_response": text}
+            schedule.last_scheduled_run_response = {"scheduled_run_time": self._cloud.time(due), "run_response": text}
             schedule.started_run_count += started
             if schedules.has_all_runs(schedule):
                 schedules.complete(schedule)
 
         try:
-            self._world.store.update(name, change)
+            self._cloud.store.update(name, change)
         except KeyError:
             return
 
     def _active(self, schedule: Any) -> int:
         parent = schedule.name.rsplit("/schedules/", 1)[0]
-        jobs = self._world.store.list(f"{parent}/pipelineJobs/")
+        jobs = self._cloud.store.list(f"{parent}/pipelineJobs/")
         return sum(job.schedule_name == schedule.name and not has_ended(job) for job in jobs)
 
 

@@ -15,11 +15,11 @@ from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.store import Jobs, Runs, Store
 from rehearsal.vertex.logs import LogBook
 
-__all__ = ["Caller", "World"]
+__all__ = ["Caller", "CloudState"]
 
 
 @dataclass
-class World:
+class CloudState:
     """The local cloud, without its doors."""
 
     store: Store
@@ -53,7 +53,7 @@ class World:
         whole, fraction = divmod(seconds, 1)
         return Timestamp(seconds=int(whole), nanos=int(fraction * 1e6) * 1000)
 
-    def canonical(self, name: str, permission: str) -> str:
+    def resolve_name(self, name: str, permission: str) -> str:
         """Return a resource's name with its project's number, as Vertex shows it whatever was asked for.
 
         Raises:
@@ -73,8 +73,8 @@ class World:
         return "/".join([parts[0], number, *parts[2:]])
 
     def find(self, name: str, permission: str) -> Any:
-        """Return a copy of a resource; NOT_FOUND where there is none of this name (see `canonical`)."""
-        name = self.canonical(name, permission)
+        """Return a copy of a resource; NOT_FOUND where there is none of this name (see `resolve_name`)."""
+        name = self.resolve_name(name, permission)
         found = self.store.find(name)
         if found is None:
             raise not_found(name)
