@@ -97,6 +97,9 @@ def follow(
             jobs = finder.find(pipeline, tasks)
             state = state_of(pipeline)
             view.show(Snapshot(name, state, tuple(tasks), tuple(jobs)))
+            if state == "FAILED" and any(job.may_tell_more(time.time()) for job in jobs):
+                time.sleep(poll_s)
+                continue
             if state in ENDED:
                 return Ending(state, explain(name, pipeline, tasks, jobs) if state == "FAILED" else None)
             waiting = find_overdue(jobs, since, now=clock(), limit_s=pending_limit_s)

@@ -28,6 +28,11 @@ _WAITING = frozenset({"QUEUED", "PENDING"})
 _DATAFLOW_ENDED = frozenset({"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"})
 
 
+# Vertex AI sets the error of a job about a minute after its end:
+# https://docs.cloud.google.com/vertex-ai/docs/training/understanding-training-service
+ERROR_LIMIT_S = 90.0
+
+
 @dataclass(frozen=True)
 class Job:
     """A job that a run started."""
@@ -61,6 +66,16 @@ class Job:
         Vertex AI keeps the time at which a job was first RUNNING. Dataflow queues by itself, for hours where told to.
         """
         return self.kind == "CustomJob" and self.state in _WAITING and self.started_at is None
+
+    def may_tell_more(self, now: float) -> bool:
+        """Whether it is a CustomJob that has failed so lately that its error need not be there yet.
+
+        Args:
+            now: Seconds since the epoch.
+        """
+        if self.kind != "CustomJob" or self.state != "FAILED" or self.error or self.ended_at is None:
+            return False
+        return 0 <= now - self.ended_at.timestamp() < ERROR_LIMIT_S
 
     @property
     def console(self) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # More than any training that a rehearsal can play.
 _LIMIT_S = 3600.0
 _LOOK_S = 0.5
+# Until the local Vertex has set a job's error.
+_ERROR_LIMIT_S = 90.0
 
 
 def begin_training(cloud: LocalCloud, config: RunConfig, line: str, over: threading.Event) -> Future[str]:
@@ -116,4 +118,5 @@ def _train(cloud: LocalCloud, config: RunConfig, line: str) -> str:
     ended = cloud.store.wait(fresh.name, has_ended, _LIMIT_S)
     if ended.state == types.JobState.JOB_STATE_SUCCEEDED:
         return ""
-    return f"the undisturbed training ended as {ended.state.name}: {ended.error.message}"
+    told = cloud.store.wait(fresh.name, lambda message: message.error.code, _ERROR_LIMIT_S)
+    return f"the undisturbed training ended as {ended.state.name}: {told.error.message}"

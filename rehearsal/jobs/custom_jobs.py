@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ _STATE: Any = aiplatform_v1.JobState
 _WAITS = "FLEX_START"
 # How often a queued job looks whether there is enough for it.
 _LOOK_S = 0.2
+# "About one minute after a job ends, Vertex AI sets the error code on the training job object":
+# https://docs.cloud.google.com/vertex-ai/docs/training/understanding-training-service
+ERROR_DELAY_S = 60.0
 # google.rpc.Code
 _INTERNAL = 13
 
@@ -113,7 +117,12 @@ class CustomJobRuns:
             self._quotas.give_back(name)
         # One that was deleted meanwhile has no state.
         with contextlib.suppress(KeyError):
-            self._end(name, ended)
+            if ended.state != "FAILED":
+                self._end(name, ended)
+                return
+            self._end(name, replace(ended, message=""))
+            cancelled.wait(ERROR_DELAY_S * self.scale.time_scale)
+            self._store.update(name, lambda job: _tell_error(job, ended))
 
     def _fail(self, name: str, fault: str) -> None:
         self._end(name, Ended("FAILED", _INTERNAL, f"the rehearsal's own fault: {fault}"))
@@ -124,8 +133,7 @@ class CustomJobRuns:
         def change(job: Any) -> None:
             job.state = _STATE[f"JOB_STATE_{ended.state}"]
             job.end_time = job.update_time = now
-            if ended.message:
-                job.error = status_pb2.Status(code=ended.code, message=ended.message)
+            _tell_error(job, ended)
 
         self._store.update(name, change)
 
@@ -213,3 +221,8 @@ class CustomJobRuns:
     def _log(self, job: Any, machine: Machine, text: str, severity: str) -> None:
         labels = {"job_id": job.name.rpartition("/")[2], "task_name": machine.name}
         self._logs.write(JOB_RESOURCE, labels, text, severity, self._clock.now())
+
+
+def _tell_error(job: Any, ended: Ended) -> None:
+    if ended.message:
+        job.error = status_pb2.Status(code=ended.code, message=ended.message)

@@ -119,6 +119,26 @@ def test_a_job_that_waits_after_a_preemption_is_not_given_up(cloud: Cloud, prepa
     assert not any("cancelled first" in line for line in climbed.said)
 
 
+def test_an_error_that_comes_after_the_end_of_the_run_is_waited_for(cloud: Cloud, prepared: Prepared) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = "running"
+    submit(prepared, prepared.submission(prepared.run_id))
+    client, name = pipeline_client(REGION), name_of(prepared.run_id)
+    wait_for(lambda: any(job.state == "RUNNING" for job in read_status(client, name).jobs))
+    job_name = f"projects/{NUMBER}/locations/{REGION}/customJobs/{read_status(client, name).jobs[0].id}"
+    # Nothing but the job's own error says what it was.
+    cloud.pipelines.fail(f"projects/{NUMBER}/locations/{REGION}/pipelineJobs/{name.id}", job_name, "")
+
+    def end(job: Any) -> None:
+        job.end_time = datetime.now(UTC)
+
+    def tell(job: Any) -> None:
+        job.error = {"code": 8, "message": STOCKOUT}
+
+    cloud.store.update(job_name, end)
+    threading.Timer(1.0, cloud.store.update, (job_name, tell)).start()
+    assert Climb(prepared).run_ids == [prepared.run_id, f"{prepared.run_id}-r2"]
+
+
 def test_without_machines_anywhere_it_is_try_again(cloud: Cloud, prepared: Prepared) -> None:
     cloud.pipelines.script.outcomes |= {"us-central1": STOCKOUT, "us-east4": STOCKOUT}
     climbed = Climb(prepared)

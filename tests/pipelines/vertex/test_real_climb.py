@@ -13,6 +13,7 @@ import yaml
 from contracts.canonical import canonical
 from rehearsal.cloud import LocalCloud
 from rehearsal.jobs.market import Market, Stockout
+from rehearsal.machines.machine import Scale
 
 pytestmark = pytest.mark.slow
 PROJECT, REGION, MACHINE = "shardline-test", "us-central1", "g2-standard-12"
@@ -68,6 +69,7 @@ def climb(
         projects={PROJECT: "123456789012"},
         buckets=["acme-line"],
         market=market,
+        scale=Scale(time_scale=0.1),
         missing_images=missing_images,
         quotas=quotas,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rehearsal.jobs import custom_jobs
 from rehearsal.machines.machine import Scale
 from rehearsal.machines.namespaces import NamespacesRefused
 from rehearsal.machines.network import Network
@@ -30,6 +31,12 @@ def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         pytest.skip(f"no namespaces here: {error}")
     with found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def errors_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set a failed job's error as soon as it has failed, but where a test is about that."""
+    monkeypatch.setattr(custom_jobs, "ERROR_DELAY_S", 0.0)
 
 
 @pytest.fixture

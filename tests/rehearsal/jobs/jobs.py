@@ -124,7 +124,10 @@ class Jobs:
 
     def run(self, code: str, *args: str, **options: Any) -> Any:
         """Submit, wait for the end, and return the job."""
-        job = self.runs.wait(self.submit(code, *args, **options), LIMIT_S)
+        name = self.submit(code, *args, **options)
+        self.runs.wait(name, LIMIT_S)
+        failed = aiplatform_v1.JobState.JOB_STATE_FAILED
+        job = self.store.wait(name, lambda job: job.state != failed or job.error.code, LIMIT_S)
         assert job.end_time, self.logs.entries
         return job
 

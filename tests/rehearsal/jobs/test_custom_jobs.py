@@ -187,3 +187,16 @@ def test_machines_that_come_slowly_leave_a_job_pending(make_jobs: Callable[..., 
     jobs.runs.cancel(name)
     assert jobs.runs.wait(name, LIMIT_S).state == aiplatform_v1.JobState.JOB_STATE_CANCELLED
     assert not (tmp_path / "starts").exists()
+
+
+def test_the_error_of_a_failed_job_is_set_a_minute_after_its_end(
+    make_jobs: Callable[..., Jobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(custom_jobs, "ERROR_DELAY_S", 1e6)
+    jobs = make_jobs()
+    name = jobs.submit(COUNT, str(tmp_path / "starts"), "2")
+    job = jobs.runs.wait(name, LIMIT_S)
+    assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED and job.end_time
+    assert not job.error.code
+    jobs.runs.close()
+    assert jobs.store.get(name).error.code == 3
