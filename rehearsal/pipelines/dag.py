@@ -88,7 +88,7 @@ class Walk:
     async def run(self) -> Result:
         """Run the pipeline to its end and report it; return its state and error."""
         root, job = self._spec["root"], self._containers.job
-        self._reporter.task((), "RUNNING")
+        self._reporter.task((), "RUNNING", is_dag=True)
         sources = {name: {"runtimeValue": {"constant": value}} for name, value in job.parameters.items()}
         inputs, _ = resolve_inputs({"inputs": {"parameters": sources}}, root, Data(), {})
         inputs.artifacts = dict(job.artifacts)
@@ -140,9 +140,10 @@ class Walk:
             inputs.parameters |= self._final_status(scope, task)
             if (condition := policy.get("condition")) and not evaluate(condition, inputs.parameters):
                 return self._not_triggered(path)
-            self._reporter.task(path, "PENDING", inputs=inputs.parameters, artifacts_in=inputs.artifacts)
             call = Call(path, task, component, inputs, live)
-            if "parameterIterator" in task or "artifactIterator" in task:
+            is_loop = "parameterIterator" in task or "artifactIterator" in task
+            self._note_pending(call, is_dag=is_loop or "dag" in component)
+            if is_loop:
                 result = await self._run_loop(call, at_exit=at_exit)
             else:
                 result = await self._run_body(call, at_exit=at_exit)
@@ -172,9 +173,9 @@ class Walk:
             async with gate:
                 if self._is_stopped(at_exit=at_exit):
                     return self._not_triggered(path)
-                self._reporter.task(path, "PENDING", inputs=item.parameters, artifacts_in=item.artifacts)
+                one = Call(path, call.task, call.component, item, live)
+                self._note_pending(one, is_dag=is_dag)
                 try:
-                    one = Call(path, call.task, call.component, item, live)
                     result = await self._run_body(one, at_exit=at_exit)
                 except _TASK_ERRORS as error:
                     result = Result("FAILED", error=_error(error))
@@ -209,6 +210,12 @@ class Walk:
         # what happened before it is a new task too. An exit task is what runs in any case, with all that is in it.
         # "job will not trigger new tasks when job is in CANCELLING state" (TriggerStrategy): exit tasks neither.
         return self._cancelled.is_set() or (self._failed and self._containers.job.fails_fast and not at_exit)
+
+    def _note_pending(self, call: Call, *, is_dag: bool) -> None:
+        inputs = call.inputs
+        self._reporter.task(
+            call.path, "PENDING", is_dag=is_dag, inputs=inputs.parameters, artifacts_in=inputs.artifacts
+        )
 
     def _not_triggered(self, path: Path) -> Result:
         self._reporter.task(path, "NOT_TRIGGERED")

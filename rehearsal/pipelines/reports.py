@@ -1,6 +1,6 @@
 """What the process that executes a pipeline says while it works: JSON lines, one object each.
 
-    {"report": "task", "path": [...], "id": 1, "state": "RUNNING", "attempt": 1, "error": null,
+    {"report": "task", "path": [...], "id": 1, "state": "RUNNING", "attempt": 1, "dag": false, "error": null,
      "inputs": {...}, "outputs": {...}, "in": {...}, "out": {...}}
     {"report": "log", "path": [...], "id": 1, "text": "..."}
     {"report": "mail", "path": [...], "id": 1, "recipients": [...], "status": {...}}
@@ -56,6 +56,7 @@ class Reporter:
         *,
         error: Mapping[str, Any] | None = None,
         attempt: int = 0,
+        is_dag: bool = False,
         inputs: Mapping[str, Any] | None = None,
         outputs: Mapping[str, Any] | None = None,
         artifacts_in: Mapping[str, Any] | None = None,
@@ -70,6 +71,7 @@ class Reporter:
             state=state,
             error=error,
             attempt=attempt,
+            dag=is_dag,
             **{name: value for name, value in more.items() if value is not None},
         )
 

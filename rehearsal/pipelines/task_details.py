@@ -104,7 +104,7 @@ def _note_execution(job: Any, detail: Any, report: Mapping[str, Any], now: float
         detail.execution = aiplatform_v1.Execution(
             name=f"{_store_of(job)}/executions/{report['id']}",
             display_name=detail.task_name,
-            schema_title="system.ContainerExecution" if "attempt" in report else "system.DagExecution",
+            schema_title="system.DagExecution" if report.get("dag") else "system.ContainerExecution",
             schema_version="0.0.1",
             create_time=moment(now),
             metadata={"task_name": detail.task_name, "pipeline_job_resource_name": job.name},

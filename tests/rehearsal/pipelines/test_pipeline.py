@@ -46,6 +46,13 @@ def test_what_a_dag_is_given_is_resolved_where_it_was_written(pipelines: Pipelin
     outer, inside = detail(job, "inner"), detail(job, "inner.say")
     assert inside.parent_task_id == outer.task_id != 0
     assert outer.parent_task_id == detail(job, "").task_id
+    kinds = {name: detail(job, name).execution.schema_title for name in ("", "inner", "inner.say", "write")}
+    assert kinds == {
+        "": "system.DagExecution",
+        "inner": "system.DagExecution",
+        "inner.say": "system.ContainerExecution",
+        "write": "system.ContainerExecution",
+    }
 
 
 def test_placeholders_of_the_run(pipelines: Pipelines) -> None:
