@@ -27,11 +27,13 @@ from pipelines.commands import schedule as schedule_commands
 from pipelines.commands import submit as submit_command
 from pipelines.commands import tensorboard as tensorboard_command
 from pipelines.commands import ui as ui_command
-from pipelines.commands.options import ConfigPath, Debug, Overrides
+from pipelines.commands.groups import GroupedCommands
+from pipelines.commands.options import AsJson, ConfigPath, Debug, Format, Overrides, is_document, print_document
 from pipelines.reported import load, reported, show_error
 
 app = typer.Typer(
     name="shardline",
+    cls=GroupedCommands,
     help="Raw data to a TensorRT engine with a proof of parity, in one line of stages.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -253,7 +255,8 @@ def goodput(
             autocompletion=inspection_commands.complete_run,
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    form: Format = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Show where the time of a training went, over all its attempts."""
@@ -261,8 +264,8 @@ def goodput(
         from pipelines.goodput import find_goodput, print_goodput, to_json
 
         found = find_goodput(run)
-        if as_json:
-            print(to_json(found))
+        if is_document(form, as_json):
+            print_document(to_json(found), form)
         else:
             print_goodput(found, sys.stdout)
 

@@ -119,8 +119,8 @@ def find_image(config: RunConfig, role: str) -> str:
         raise ConfigError(
             f"{where} = {reference} is not pinned by its digest",
             allowed="HOST/PATH@sha256: and 64 hex digits",
-            todo="a tag may move under a running job: take the digest that `shardline images show`, or the registry, "
-            "prints",
+            todo="a tag may move under a running job: take the digest that `shardline images describe`, or the "
+            "registry, prints",
         )
     return reference
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from pipelines.submit import read_job
 
 _POLL_S = 5.0
 _PAGE = 1000
+_AGE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 # A traceback is an entry a line.
 _LAST_ERRORS = 200
 # Entries arrive in Cloud Logging some time after they were written, and not in order.
@@ -35,7 +38,36 @@ class Entry:
     text: str
 
 
-def read_logs(client: Any, name: RunName, *, task: str = "", follow: bool, poll_s: float = _POLL_S) -> Iterator[Entry]:
+def parse_since(text: str, now: datetime | None = None) -> datetime:
+    """Return the moment that a user means: an age (90s, 10m, 2h, 1d) or ISO 8601, UTC where it says no zone.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    now = now or datetime.now(UTC)
+    if (age := _AGE.fullmatch(text.strip())) is not None:
+        return now - timedelta(**{_UNITS[age["unit"]]: float(age["number"])})
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigError(
+            f"--since {text}",
+            allowed="an age: 90s, 10m, 2h, 1d; or a moment: 2026-12-01T06:00:00Z",
+            todo="write for example 10m",
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def read_logs(
+    client: Any,
+    name: RunName,
+    *,
+    task: str = "",
+    follow: bool,
+    tail: int | None = None,
+    since: datetime | None = None,
+    poll_s: float = _POLL_S,
+) -> Iterator[Entry]:
     """Yield what a run printed.
 
     Args:
@@ -43,6 +75,8 @@ def read_logs(client: Any, name: RunName, *, task: str = "", follow: bool, poll_
         name: The run.
         task: Only this task and those inside of it, e.g. train.
         follow: Whether to go on until the run has ended.
+        tail: Of what is there, only so many entries, the newest; None: all.
+        since: Only what was printed then or later; None: all.
         poll_s: Seconds between two looks.
 
     Raises:
@@ -52,20 +86,23 @@ def read_logs(client: Any, name: RunName, *, task: str = "", follow: bool, poll_
     finder = JobFinder(name.project, name.region, name.id)
     reader = logging_client()
     seen: set[str] = set()
-    since: datetime | None = None
     while True:
         pipeline = read_job(client, name)
         tasks = read_tasks(pipeline)
         ended = state_of(pipeline) in ENDED
         sources = find_sources(name, tasks, finder.find(pipeline, tasks), task)
-        since = since or pipeline.create_time
+        since = max(since, pipeline.create_time) if since else pipeline.create_time
         if sources:
             newest = since
-            for entry, insert_id in _read(reader, name, sources, since):
+            found = list(_read(reader, name, sources, since, newest=tail)) if tail is not None else None
+            for entry, insert_id in found if found is not None else _read(reader, name, sources, since):
                 newest = max(newest, entry.time)
                 if insert_id not in seen:
                     seen.add(insert_id)
                     yield entry
+            if tail is not None:
+                # What is older than the last lines stays unsaid; what comes is told.
+                since, tail = max(since, newest), None
             since = max(since, newest - timedelta(seconds=_LATE_S))
         if ended or not follow:
             return
@@ -134,18 +171,22 @@ def make_filter(sources: dict[tuple[str, str], str], since: datetime) -> str:
 
 
 def _read(
-    reader: Any, name: RunName, sources: dict[tuple[str, str], str], since: datetime
+    reader: Any, name: RunName, sources: dict[tuple[str, str], str], since: datetime, *, newest: int | None = None
 ) -> Iterator[tuple[Entry, str]]:
+    """Yield entries, the oldest first; of so many newest ones alone, where a number is given."""
     request = {
         "resource_names": [f"projects/{name.project}"],
         "filter": make_filter(sources, since),
-        "order_by": "timestamp asc",
-        "page_size": _PAGE,
+        "order_by": "timestamp asc" if newest is None else "timestamp desc",
+        "page_size": _PAGE if newest is None else min(max(newest, 1), _PAGE),
     }
     from google.logging.type.log_severity_pb2 import LogSeverity  # type: ignore[import-untyped]
 
     with explained("Cloud Logging", project=name.project):
-        for found in reader.list_log_entries(request=request, **read_options()):
+        entries = reader.list_log_entries(request=request, **read_options())
+        if newest is not None:
+            entries = reversed(list(itertools.islice(entries, newest)))
+        for found in entries:
             labels = dict(found.resource.labels)
             job_id = labels.get("job_id") or labels.get("pipeline_job_id", "")
             task = sources.get((found.resource.type, job_id), "")

@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 
 from contracts import storage
-from contracts.config import RunConfig, RunSection
+from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.previous import PREVIOUS
-from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
+from contracts.result import RUN_START_NAME, run_uri
+from inspection.run.find import find_place
 
 
 def make_absolute(config: RunConfig) -> RunConfig:
@@ -52,29 +53,17 @@ def find_run(run: str, *, stage: str) -> tuple[str, str | None]:
     """Return the URI of a run's line, and the run's id; None where the line itself was named.
 
     Args:
-        run: Folder of a line or of a run, as a path or URI, or the id of a run below ./runs.
+        run: As `inspection.run.find.find_place` takes it; a line's folder stands for all of its runs.
         stage: The line must have come to this stage, where it is named itself.
 
     Raises:
         ConfigError: There is no such run.
     """
     uri = storage.normalise(run)
-    if storage.exists(storage.join(uri, RUN_START_NAME)):
-        folder, _, run_id = uri.rpartition("/")
-        return folder.rpartition("/")[0], run_id
-    if storage.exists(storage.join(uri, stage)):
+    if not storage.exists(storage.join(uri, RUN_START_NAME)) and storage.exists(storage.join(uri, stage)):
         return uri, None
-    if "/" not in run:
-        root = storage.normalise(RunSection().root)
-        for name in storage.list_names(root):
-            line = storage.join(root, name)
-            if storage.exists(storage.join(line, RUNS_FOLDER, run, RUN_START_NAME)):
-                return line, run
-    raise ConfigError(
-        f"{run} is no run",
-        allowed="the folder of a line or of a run (path or URI), or the id of a run below ./runs",
-        todo="name a folder that `shardline run` or `shardline train` has printed",
-    )
+    place = find_place(run)
+    return place.line, place.run_id
 
 
 def _find_weights(text: str) -> str:

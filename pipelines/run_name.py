@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from contracts import storage
 from contracts.errors import ConfigError
-from contracts.result import RUN_START_NAME, RUNS_FOLDER
+from inspection.run.find import LATEST, find_place, read_start
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
@@ -50,7 +48,8 @@ def find_run_name(run: str, *, config: RunConfig | None = None, project: str = "
     """Return which job RUN is.
 
     Args:
-        run: The id of a run, its full resource name, its folder LINE/runs/ID, or LINE for its newest run.
+        run: Full resource name or id of a PipelineJob; its folder, or a line's, as `inspection.run.find.find_place`
+            takes them; NAME:latest, where the configuration says where lines are.
         config: Configuration that names project and region.
         project: Project that wins over all others.
         region: Region that wins over all others.
@@ -61,9 +60,11 @@ def find_run_name(run: str, *, config: RunConfig | None = None, project: str = "
     if (named := parse_resource(run)) is not None:
         return named
     run_id = run
-    if "/" in run:
-        run_id, start = _read_start(storage.normalise(run))
-        started = _vertex_of(start)
+    if "/" not in run and run.endswith(LATEST) and config is not None:
+        run = f"{config.run.root}/{run}"
+    if "/" in run or run.endswith(LATEST):
+        place = find_place(run)
+        run_id, started = place.run_id, _vertex_of(read_start(place))
         project, region = project or started[0], region or started[1]
     if config is not None:
         project, region = project or config.vertex.project, region or config.vertex.region
@@ -75,31 +76,6 @@ def find_run_name(run: str, *, config: RunConfig | None = None, project: str = "
             todo="add --config CONFIG, or --project and --region",
         )
     return RunName(project, region, run_id)
-
-
-def _read_start(uri: str) -> tuple[str, Mapping[str, Any]]:
-    """Return id and start document of a run's folder, or of the newest run of a line's."""
-    if storage.exists(storage.join(uri, RUN_START_NAME)):
-        return uri.rpartition("/")[2], _load(storage.join(uri, RUN_START_NAME))
-    runs = storage.join(uri, RUNS_FOLDER)
-    starts = {
-        name: _load(storage.join(runs, name, RUN_START_NAME))
-        for name in storage.list_names(runs)
-        if storage.exists(storage.join(runs, name, RUN_START_NAME))
-    }
-    if not starts:
-        raise ConfigError(
-            f"{uri} is no run",
-            allowed="the folder of a run (LINE/runs/ID) or of a line that has one",
-            todo="check the URI; a run has its folder as soon as its first task has run",
-        )
-    newest = max(starts, key=lambda name: (str(starts[name].get("started_at", "")), name))
-    return newest, starts[newest]
-
-
-def _load(uri: str) -> Mapping[str, Any]:
-    content = json.loads(storage.read_bytes(uri))
-    return content if isinstance(content, dict) else {}
 
 
 def _vertex_of(start: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Which run a user means by RUN, and which runs there are below a root.
+"""Which run a user means by RUN, in every command, and which runs there are below a root.
 
 A run is known by its first document, runs/ID/run-start.json below its line's folder. The line may have been moved, or
 copied out of a bucket: where it is now counts, not where its documents say they were written.
@@ -6,10 +6,12 @@ copied out of a bucket: where it is now counts, not where its documents say they
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from contracts import storage
 from contracts.config import RunSection
@@ -19,6 +21,8 @@ from inspection.run.door import Door
 
 # Requests under way at a time: a listing of a bucket takes some 30 ms, whatever it holds.
 _THREADS = 16
+LATEST = ":latest"
+"""Behind the name or folder of a line: its newest run."""
 _TIME = re.compile(r"\d{8}-\d{6}(?!.*\d{8}-\d{6})")
 
 
@@ -45,7 +49,8 @@ def find_place(run: str) -> RunPlace:
     """Return where a run is.
 
     Args:
-        run: Folder of a run, or of a line for its newest run (path or URI), or the id of a run below ./runs.
+        run: Folder of a run, or of a line for its newest run (path or URI); below ./runs: the id of a run, LINE/ID, or
+            LINE:latest. A folder may have `:latest` too.
 
     Raises:
         ConfigError: There is no such run.
@@ -66,9 +71,12 @@ def _find(run: str, uri: str) -> RunPlace:
     if storage.exists(storage.join(uri, RUN_START_NAME)):
         folder, _, run_id = uri.rpartition("/")
         return RunPlace(folder.rpartition("/")[0], _decoded(uri, run_id))
-    if places := runs_of_line(uri):
-        return places[-1]
     root = storage.normalise(RunSection().root)
+    if run.endswith(LATEST):
+        line = run.removesuffix(LATEST)
+        uri = storage.normalise(line) if "/" in line else storage.join(root, line)
+    if places := runs_of_line(uri):
+        return newest(places)
     name, _, run_id = run.rpartition("/")
     # As lists print it: LINE/ID.
     for line in [name] if name else storage.list_names(root):
@@ -77,10 +85,26 @@ def _find(run: str, uri: str) -> RunPlace:
             return place
     raise ConfigError(
         f"{run} is no run",
-        allowed="the folder of a run (LINE/runs/ID) or of a line that has one, as a path or gs://, or an id below "
-        f"./{RunSection().root}",
+        allowed="the folder of a run (LINE/runs/ID) or of a line that has one (path or gs://); an id or LINE:latest "
+        f"below ./{RunSection().root}",
         todo="see what there is: shardline runs [ROOT]",
     )
+
+
+def newest(places: Sequence[RunPlace]) -> RunPlace:
+    """Return the newest of a line's runs: by the time in their ids, where one has none by their start documents."""
+    if all(_time_in(place.run_id) for place in places):
+        return places[-1]
+    return max(places, key=lambda place: (str(read_start(place).get("started_at", "")), place.run_id))
+
+
+def read_start(place: RunPlace) -> Mapping[str, Any]:
+    """Return the start document of a run; empty: it is damaged."""
+    try:
+        content = json.loads(storage.read_bytes(place.start_uri))
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def runs_of_line(line: str, known: Container[RunPlace] = ()) -> list[RunPlace]:

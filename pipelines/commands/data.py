@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides
+from pipelines.commands.options import ConfigPath, Debug, Overrides, describes
 from pipelines.reported import load, reported
 
 ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
@@ -18,12 +18,13 @@ ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shar
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     data_app = typer.Typer(help="Look at shards.", no_args_is_help=True, rich_markup_mode=None)
-    for command in (show, verify, index, export_index, compact):
+    describes(data_app, describe, "data")
+    for command in (verify, index, export_index, compact):
         data_app.command()(command)
     app.add_typer(data_app, name="data")
 
 
-def show(
+def describe(
     uri: Annotated[
         str,
         typer.Argument(metavar="URI", help="Folder of shards, or a RUN as for inspect.", show_default=False),
@@ -35,11 +36,12 @@ def show(
     with reported(debug):
         from contracts.artifacts import ShardManifest
         from contracts.errors import ConfigError
-        from inspection.show import describe, draw_grid, find_shards
+        from inspection.show import describe as describe_shards
+        from inspection.show import draw_grid, find_shards
 
         folder = find_shards(uri)
         manifest = ShardManifest.load(folder)
-        for line in describe(manifest):
+        for line in describe_shards(manifest):
             print(line)
         if grid is not None:
             if not grid.parent.is_dir():
@@ -98,7 +100,7 @@ def index(
         from contracts.storage import normalise
         from inspection.adopt import adopt
         from inspection.foreign import parse_patterns, read_classes
-        from inspection.show import describe
+        from inspection.show import describe as describe_shards
 
         manifest = adopt(
             normalise(uri),
@@ -107,7 +109,7 @@ def index(
             verify="decode" if decode else "header",
             progress=_count("index"),
         )
-        for line in describe(manifest):
+        for line in describe_shards(manifest):
             print(line)
 
 

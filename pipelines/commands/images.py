@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides
+from pipelines.commands.options import ConfigPath, Debug, Overrides, describes
 from pipelines.reported import load, reported
 
 images_app = typer.Typer(help="Container images of the line.", no_args_is_help=True, rich_markup_mode=None)
@@ -15,6 +15,7 @@ images_app = typer.Typer(help="Container images of the line.", no_args_is_help=T
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    describes(images_app, describe, "images")
     app.add_typer(images_app, name="images")
 
 
@@ -43,8 +44,7 @@ def build(
         print(record.model_dump_json(indent=1))
 
 
-@images_app.command()
-def show(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
+def describe(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
     """Print the image that each role would run in, pinned; exit code 2 where one is not."""
     with reported(debug):
         from pipelines.images import ROLES, find_image

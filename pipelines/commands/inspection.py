@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.commands.options import Debug
+from pipelines.commands.options import AsJson, Debug, Format, is_document, print_document
 from pipelines.reported import reported
 
 
@@ -28,7 +28,7 @@ RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Folder of a run, or of a line for its newest run (path or gs://); below ./runs: ID or LINE/ID.",
+        help="Folder of a run, or of a line for its newest (path or gs://); below ./runs: ID, LINE/ID, LINE:latest.",
         show_default=False,
         autocompletion=complete_run,
     ),
@@ -65,7 +65,8 @@ def report(
 
 def inspect_run(
     run: RunArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: everything that is known.")] = False,
+    form: Format = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Print what is known of a run: stages, data, choice, training, money, proof."""
@@ -75,15 +76,16 @@ def inspect_run(
         from inspection.terminal import print_run, to_json
 
         view = read_run(find_place(run), pictures=False)
-        if as_json:
-            print(to_json(view))
+        if is_document(form, as_json):
+            print_document(to_json(view), form)
         else:
             print_run(view, sys.stdout)
 
 
 def runs(
     root: Root = "runs",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    form: Format = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """List the runs below a folder or bucket, the newest first."""
@@ -94,7 +96,7 @@ def runs(
         from inspection.terminal import print_runs
 
         found = RunLister(root).read()
-        if as_json:
-            print(json.dumps([line.model_dump(mode="json") for line in found], indent=1))
+        if is_document(form, as_json):
+            print_document(json.dumps([line.model_dump(mode="json") for line in found], indent=1), form)
         else:
             print_runs(found, sys.stdout)

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri, RunId, Template
+from pipelines.commands.options import (
+    AsJson,
+    ConfigPath,
+    Debug,
+    Format,
+    Overrides,
+    Prices,
+    ProfileUri,
+    RunId,
+    Template,
+    is_document,
+    print_document,
+)
 from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
@@ -45,7 +57,8 @@ def plan(
     profile: ProfileUri = None,
     run_id: RunId = "",
     template: Template = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    form: Format = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Show what a submission would create where, whether it can work, and its cost; exit code 2 when it cannot."""
@@ -57,15 +70,15 @@ def plan(
         online = online and not outline(resolved).lacks_a_place
         inputs = read_inputs(resolved, prices=prices, profile=profile, online=online)
         if compare:
-            _compare(resolved, machines, nodes, kept, inputs, as_json=as_json)
+            _compare(resolved, machines, nodes, kept, inputs, form=form, as_json=as_json)
             return
         from pipelines.plan_table import print_plan, to_json
         from pipelines.submission_rules import Asked
 
         asked = Asked(run_id=run_id, template=template)
         made = make_plan(resolved, inputs, asked, online=online, quotas=online, complete=True)
-        if as_json:
-            print(to_json(made))
+        if is_document(form, as_json):
+            print_document(to_json(made), form)
         else:
             print_plan(made, sys.stdout)
     if not made.ok:
@@ -75,7 +88,14 @@ def plan(
 
 
 def _compare(
-    config: RunConfig, machines: str | None, nodes: str, kept: float | None, inputs: PlanInputs, *, as_json: bool
+    config: RunConfig,
+    machines: str | None,
+    nodes: str,
+    kept: float | None,
+    inputs: PlanInputs,
+    *,
+    form: str | None,
+    as_json: bool,
 ) -> None:
     from contracts.machines import find_machine
     from pipelines.compare import KEPT_PER_DOUBLING, compare
@@ -92,7 +112,7 @@ def _compare(
         book=inputs.book,
         kept_per_doubling=KEPT_PER_DOUBLING if kept is None else kept,
     )
-    if as_json:
-        print(to_json(comparison))
+    if is_document(form, as_json):
+        print_document(to_json(comparison), form)
     else:
         print_comparison(comparison, sys.stdout)

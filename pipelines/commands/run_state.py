@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.commands.options import Debug
+from pipelines.commands.options import AsJson, Debug, Format, is_document, print_document
 from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Run = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Id (with --config, or --project and --region), full resource name, folder of the run or of its line.",
+        help="Id or LINE:latest (with --config, or --project and --region), full name, folder of a run or line.",
         show_default=False,
     ),
 ]
@@ -44,7 +44,8 @@ def status(
     config: Config = None,
     project: Project = "",
     region: Region = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    form: Format = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Show the tasks and jobs of a submitted run, and why it failed."""
@@ -56,9 +57,11 @@ def status(
         name = _find(run, config, project, region)
         client = pipeline_client(name.region)
         found = [read_status(client, rung) for rung in list_rungs(client, name)]
-        if as_json:
+        if is_document(form, as_json):
             later = [to_json(status) for status in found[1:]]
-            print(json.dumps({**to_json(found[0]), **({"later_rungs": later} if later else {})}, indent=1))
+            print_document(
+                json.dumps({**to_json(found[0]), **({"later_rungs": later} if later else {})}, indent=1), form
+            )
         else:
             for status in found:
                 print_status(status, sys.stdout)
@@ -70,15 +73,20 @@ def logs(
     project: Project = "",
     region: Region = "",
     task: Annotated[str, typer.Option(metavar="NAME", help="Only this task, e.g. train.")] = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run has ended.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", metavar="N", min=0, help="Only the last N lines.")] = None,
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help="Only from then on: 90s, 10m, 2h, 1d ago, or ISO 8601.")
+    ] = "",
     debug: Debug = False,
 ) -> None:
     """Print what the tasks and jobs of a submitted run printed."""
     with reported(debug):
         from pipelines.google import pipeline_client
         from pipelines.ladder import list_rungs
-        from pipelines.logs import read_logs
+        from pipelines.logs import parse_since, read_logs
 
+        moment_since = parse_since(since) if since else None
         name = _find(run, config, project, region)
         code = 0
         try:
@@ -86,7 +94,7 @@ def logs(
             for rung in list_rungs(client, name):
                 if rung != name:
                     print(f"run {rung.id}", file=sys.stderr, flush=True)
-                for entry in read_logs(client, rung, task=task, follow=follow):
+                for entry in read_logs(client, rung, task=task, follow=follow, tail=tail, since=moment_since):
                     moment = entry.time.strftime("%Y-%m-%dT%H:%M:%SZ")
                     print(f"{moment}  {entry.severity:<7}  {entry.source}  {entry.text.rstrip()}", flush=True)
         except KeyboardInterrupt:

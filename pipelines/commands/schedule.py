@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri, plan_of
+from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri, describes, plan_of
 from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ ScheduleId = Annotated[str, typer.Option("--id", metavar="ID", help="Id of the s
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    describes(_app, describe, "schedule")
     app.add_typer(_app, name="schedule")
 
 
@@ -67,8 +68,9 @@ def list_schedules(config: ConfigPath, overrides: Overrides = None, debug: Debug
             print(f"{id_of(schedule)}  {schedule.display_name}  {state}  {schedule.cron}  next {next_run}")
 
 
-@_app.command()
-def show(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "", debug: Debug = False) -> None:
+def describe(
+    config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "", debug: Debug = False
+) -> None:
     """Print a line's schedule and the runs that it started last."""
     with reported(debug):
         from pipelines.run_tasks import state_of

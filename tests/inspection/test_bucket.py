@@ -1,4 +1,4 @@
-"""`shardline data show|verify|index` on shards in a bucket: the real client against the bucket server."""
+"""`shardline data describe|verify|index` on shards in a bucket: the real client against the bucket server."""
 
 import gc
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def test_show_counts_and_draws_by_ranged_reads(
     shards: str, small_shards: str, bucket_server: BucketServer, tmp_path: Path
 ) -> None:
     bucket_server.access_log.clear()
-    done = shardline("data", "show", shards, "--grid", tmp_path / "grid.png")
+    done = shardline("data", "describe", shards, "--grid", tmp_path / "grid.png")
     assert done.returncode == 0, done.stderr
     manifest = ShardManifest.load(shards)
     assert "3 classes" in done.stdout and f"train: {manifest.splits['train'].samples} samples" in done.stdout

@@ -1,4 +1,4 @@
-"""`shardline data show|verify|index` as commands, on shards of ours and of others."""
+"""`shardline data describe|verify|index` as commands, on shards of ours and of others."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def copy_of(uri, folder):
 
 
 def test_show_counts_and_draws(small_shards, tmp_path):
-    done = shardline("data", "show", storage.local_path(small_shards), "--grid", tmp_path / "grid.png")
+    done = shardline("data", "describe", storage.local_path(small_shards), "--grid", tmp_path / "grid.png")
     assert done.returncode == 0, done.stderr
     manifest = ShardManifest.load(small_shards)
     assert "3 classes" in done.stdout and f"train: {manifest.splits['train'].samples} samples" in done.stdout
@@ -55,7 +55,7 @@ def test_show_counts_and_draws(small_shards, tmp_path):
 
 
 def test_show_without_a_manifest(tmp_path):
-    done = shardline("data", "show", tmp_path)
+    done = shardline("data", "describe", tmp_path)
     assert done.returncode == 2 and "holds no manifest.json" in done.stderr
 
 

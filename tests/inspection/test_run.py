@@ -363,6 +363,7 @@ def test_a_run_is_a_folder_a_line_or_an_id(line: Path, small_shards: str, monkey
     assert [place.run_id for place in list_places(str(line.parent))] == [old.run_id, new.run_id]
     assert list_places(str(line)) == list_places(str(line.parent)) == list_places(str(line / "runs"))
     assert find_place(f"photos/{old.run_id}").run_id == old.run_id
+    assert find_place("photos:latest").run_id == find_place(f"{line}:latest").run_id == new.run_id
 
 
 @pytest.mark.parametrize("name", ["nowhere", "20261122-999999-0000", "/etc", "s3://bucket/run"])

@@ -1,4 +1,4 @@
-"""`shardline data show`, `verify` and `export-index` on shards of both index versions."""
+"""`shardline data describe`, `verify` and `export-index` on shards of both index versions."""
 
 from __future__ import annotations
 

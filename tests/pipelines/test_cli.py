@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from contracts.artifacts import ShardManifest
 from contracts.storage import normalise
 from pipelines.cli import app
+from pipelines.commands.groups import GROUPS
 
 Shardline = Callable[..., subprocess.CompletedProcess[str]]
 HEAVY = ("torch", "apache_beam", "kfp", "google.cloud.aiplatform", "transformers", "rich", "pydantic")
@@ -33,10 +34,34 @@ def test_help_imports_nothing_heavy() -> None:
     assert "run" in answer.stdout
 
 
+def test_commands_are_grouped_and_every_one_is_in_a_group() -> None:
+    said = CliRunner().invoke(app, ["--help"]).stdout
+    assert [line for line in said.splitlines() if line.rstrip(":") in GROUPS] == [f"{title}:" for title in GROUPS]
+    assert "Others:" not in said
+    named = [name for names in GROUPS.values() for name in names]
+    assert sorted(re.findall(r"^  ([a-z]+)  ", said, re.MULTILINE)) == sorted(named)
+
+
+def test_former_names_work_for_one_release_with_a_warning(tmp_path: Path) -> None:
+    for command in (["plan"], ["runs"], ["goodput"], ["status"], ["inspect"]):
+        assert "--json" not in CliRunner().invoke(app, [*command, "--help"]).stdout
+    (tmp_path / "runs").mkdir()
+    listed = {
+        form: CliRunner().invoke(app, ["runs", str(tmp_path / "runs"), *form])
+        for form in (("--json",), ("-o", "json"), ("-o", "yaml"))
+    }
+    assert [answer.stdout.strip() for answer in listed.values()] == ["[]", "[]", "[]"]
+    assert ["is -o json now" in answer.stderr for answer in listed.values()] == [True, False, False]
+    for group in ("data", "images", "schedule"):
+        assert " show " not in CliRunner().invoke(app, [group, "--help"]).stdout
+        answer = CliRunner().invoke(app, [group, "show", str(tmp_path / "absent")])
+        assert answer.exit_code == 2 and f"shardline {group} describe now" in answer.stderr
+
+
 def test_version_and_short_help() -> None:
     said = CliRunner().invoke(app, ["--version"])
     assert (said.exit_code, said.stdout) == (0, f"shardline {importlib.metadata.version('shardline')}\n")
-    for arguments in ([], ["run"], ["data", "show"]):
+    for arguments in ([], ["run"], ["data", "describe"]):
         short, whole = (CliRunner().invoke(app, [*arguments, flag]) for flag in ("-h", "--help"))
         assert short.exit_code == 0 and short.stdout == whole.stdout != ""
 

@@ -229,7 +229,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "assumed: each doubling" in answer.output
     assert "unknown: the shards of the profile" in answer.output
     as_json = CliRunner().invoke(
-        app, ["plan", str(path), "--compare", "--nodes", "1", "--machines", "g2-standard-12", "--json"]
+        app, ["plan", str(path), "--compare", "--nodes", "1", "--machines", "g2-standard-12", "-o", "json"]
     )
     assert [entry["nodes"] for entry in json.loads(as_json.output)["candidates"]] == [1]
 

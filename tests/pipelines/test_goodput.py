@@ -42,7 +42,7 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ask(*arguments: str) -> dict[str, Any]:
-    answer = CliRunner().invoke(app, ["goodput", *arguments, "--json"])
+    answer = CliRunner().invoke(app, ["goodput", *arguments, "-o", "json"])
     assert answer.exit_code == 0, answer.stderr
     found: dict[str, Any] = json.loads(answer.stdout)
     return found

@@ -169,7 +169,7 @@ def test_docker_builds_pushes_and_records(images: Images, tmp_path: Path) -> Non
     assert [(call[0]) for call in calls] == ["build", "push", "image"] * 3
     assert "TENSORRT=11.3.0" in calls[6]
     assert all("TENSORRT" not in word for call in calls[:6] for word in call)
-    shown = images("show")
+    shown = images("describe")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.splitlines()[1] == f"trainer  {made.trainer}"
 
@@ -186,13 +186,13 @@ def test_requirements_of_own_code_are_installed_and_recorded(images: Images, tmp
     made = read_record(tmp_path / "images-my-project.json")
     assert made is not None
     assert made.requirements_sha256 == hashlib.sha256(b"timm==1.0.20\n").hexdigest()
-    assert images("show", needs).returncode == 0
+    assert images("describe", needs).returncode == 0
     # Images of other requirements would end the job with No module named ..., after the shards were paid for.
     (tmp_path / "needs.txt").write_text("timm==1.0.21\n")
-    answer = images("show", needs)
+    answer = images("describe", needs)
     assert answer.returncode == 2 and "run `shardline images build CONFIG` again" in answer.stderr
     record(tmp_path).rename(tmp_path / "images-my-project.json")
-    assert "were built without any" in images("show", needs).stderr
+    assert "were built without any" in images("describe", needs).stderr
     for role in ("trainer", "export"):
         text = (find_checkout() / "docker" / f"{role}.Dockerfile").read_text()
         assert "--requirement own-requirements.txt" in text

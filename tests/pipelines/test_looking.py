@@ -75,15 +75,15 @@ def test_inspect_tells_the_essentials(root: Path) -> None:
         "engine sm89",
     ):
         assert words in answer.stdout
-    found = json.loads(CliRunner().invoke(app, ["inspect", RUN, "--json"]).stdout)
+    found = json.loads(CliRunner().invoke(app, ["inspect", RUN, "-o", "json"]).stdout)
     assert found["goodput"]["preemptions"] == 1 and found["pictures"] == []
 
 
 def test_data_show_takes_a_run(root: Path) -> None:
-    by_run = CliRunner().invoke(app, ["data", "show", RUN])
+    by_run = CliRunner().invoke(app, ["data", "describe", RUN])
     assert by_run.exit_code == 0, by_run.stderr
     assert "3 classes" in by_run.stdout and "train: 70 samples" in by_run.stdout
-    answer = CliRunner().invoke(app, ["data", "show", "nowhere"])
+    answer = CliRunner().invoke(app, ["data", "describe", "nowhere"])
     assert answer.exit_code == 2 and "is no run that has shards" in answer.stderr
 
 
@@ -92,7 +92,7 @@ def test_runs_lists_them(root: Path, small_shards: str) -> None:
     answer = CliRunner().invoke(app, ["runs"])
     assert answer.exit_code == 0, answer.stderr
     assert f"photos/{RUN}" in answer.stdout and "other/20261122-080000-0001" in answer.stdout
-    listed = json.loads(CliRunner().invoke(app, ["runs", "runs", "--json"]).stdout)
+    listed = json.loads(CliRunner().invoke(app, ["runs", "runs", "-o", "json"]).stdout)
     assert {line["name"]: line["state"] for line in listed} == {"photos": "succeeded", "other": "failed"}
 
 

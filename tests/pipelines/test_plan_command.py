@@ -30,7 +30,7 @@ def test_a_plan_is_printed(tmp_path: Path) -> None:
 
 
 def test_a_plan_as_json(tmp_path: Path) -> None:
-    answer = CliRunner().invoke(app, ["plan", str(write(tmp_path)), "--json"])
+    answer = CliRunner().invoke(app, ["plan", str(write(tmp_path)), "-o", "json"])
     assert answer.exit_code == 0, answer.output
     plan = json.loads(answer.output)
     assert plan["ok"] is True
@@ -46,7 +46,7 @@ def test_problems_end_with_2(tmp_path: Path) -> None:
     assert "problem: resources.machine: n1-standard-8 with NVIDIA_L4" in answer.output
     assert "g2-standard-*" in answer.output
     assert "problem: vertex.mail.0 = nobody" in answer.output
-    as_json = CliRunner().invoke(app, ["plan", str(write(tmp_path)), *changes, "--json"])
+    as_json = CliRunner().invoke(app, ["plan", str(write(tmp_path)), *changes, "-o", "json"])
     assert as_json.exit_code == 2
     assert len(json.loads(as_json.output)["problems"]) == 2
 

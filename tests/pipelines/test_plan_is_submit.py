@@ -108,7 +108,7 @@ def test_plan_and_submit_agree(files: dict[str, str], monkeypatch: pytest.Monkey
     monkeypatch.setattr(pipelines.compile, "compile_line", compile_few)
     for _ in range(CONFIGURATIONS):
         arguments, options = draw(chance, files)
-        code, printed, told = shardline("plan", *arguments, *options, "--json")
+        code, printed, told = shardline("plan", *arguments, *options, "-o", "json")
         submitted, request, said = shardline("submit", *arguments, *options, "--dry-run")
         if not printed:
             # No configuration at all.

@@ -124,7 +124,7 @@ def test_wait_status_logs_and_cancel(cloud: Cloud, config: str) -> None:
     ]
     failed = shardline("status", "wait-1", "--config", config)
     assert "likely cause: the region has no such machines left now (stockout)" in failed.stdout
-    assert json.loads(shardline("status", waited.stdout.split()[1], "--json").stdout)["state"] == "SUCCEEDED"
+    assert json.loads(shardline("status", waited.stdout.split()[1], "-o", "json").stdout)["state"] == "SUCCEEDED"
     assert "there is no run nobody" in shardline("status", "nobody", "--config", config, code=2).stderr
     ended = shardline("cancel", "wait-1", "--project", PROJECT, "--region", REGION)
     assert "run wait-1 had ended before: failed" in ended.stdout
@@ -132,7 +132,7 @@ def test_wait_status_logs_and_cancel(cloud: Cloud, config: str) -> None:
     assert "run wait-1-r2 had ended before: succeeded" in ended.stdout
     assert "nothing of it runs any more (2 jobs)" in ended.stdout
     assert "run wait-1-r2: succeeded" in failed.stdout
-    both = json.loads(shardline("status", "wait-1", "--config", config, "--json").stdout)
+    both = json.loads(shardline("status", "wait-1", "--config", config, "-o", "json").stdout)
     assert (both["state"], [later["state"] for later in both["later_rungs"]]) == ("FAILED", ["SUCCEEDED"])
     assert "run wait-1-r2" in shardline("logs", "wait-1", "--config", config).stderr
 
@@ -160,7 +160,7 @@ def test_ctrl_c_names_the_rung_that_runs(cloud: Cloud, config: str, monkeypatch:
     assert "run rung-1-r2 goes on" in left.stderr and "shardline cancel rung-1-r2 " in left.stderr
     assert "submit --wait --run-id rung-1`" in left.stderr
     shardline("cancel", "rung-1", "--config", config)
-    assert json.loads(shardline("status", "rung-1-r2", "--config", config, "--json").stdout)["state"] == "CANCELLED"
+    assert json.loads(shardline("status", "rung-1-r2", "--config", config, "-o", "json").stdout)["state"] == "CANCELLED"
 
 
 def test_a_stockout_everywhere_ends_with_75_and_what_to_do(cloud: Cloud, config: str) -> None:
@@ -185,7 +185,7 @@ def test_what_cannot_work_ends_with_2_and_creates_nothing(
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    for command in (["submit", config], ["status", "x", "--config", config], ["schedule", "show", config]):
+    for command in (["submit", config], ["status", "x", "--config", config], ["schedule", "describe", config]):
         assert "gcloud auth application-default login" in shardline(*command, code=2).stderr
     assert len(cloud.pipelines.started) == before
 
@@ -201,11 +201,11 @@ def test_the_schedule_of_a_line(cloud: Cloud, config: str) -> None:
     shardline("schedule", "diff", config, "schedule.cron=0 7 * * 1")
     assert "unchanged" in shardline("schedule", "update", config, "schedule.cron=0 7 * * 1").stdout
     assert "paused" in shardline("schedule", "pause", config).stdout
-    assert "paused" in shardline("schedule", "show", config).stdout
+    assert "paused" in shardline("schedule", "describe", config).stdout
     assert "active" in shardline("schedule", "resume", config).stdout
     assert "line" in shardline("schedule", "list", config).stdout
     shardline("schedule", "delete", config)
-    shardline("schedule", "show", config, code=2)
+    shardline("schedule", "describe", config, code=2)
 
 
 @pytest.mark.slow
@@ -223,6 +223,6 @@ def test_ctrl_c_leaves_the_run_alone_and_says_how_to_go_on(cloud: Cloud, config:
     _, rest = process.communicate(timeout=120)
     assert process.returncode == 130, "".join(said) + rest
     assert "run left-1 goes on" in rest and "shardline cancel left-1" in rest
-    found = json.loads(shardline("status", "left-1", "--config", config, "--json").stdout)
+    found = json.loads(shardline("status", "left-1", "--config", config, "-o", "json").stdout)
     assert found["state"] == "RUNNING"
     shardline("cancel", "left-1", "--config", config)

@@ -1,6 +1,6 @@
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from contracts.errors import ConfigError
 from pipelines.cancel import cancel
 from pipelines.google import pipeline_client
-from pipelines.logs import make_filter, read_logs
+from pipelines.logs import make_filter, parse_since, read_logs
 from pipelines.run_name import RunName
 from pipelines.status import read_status
 from pipelines.submit import Prepared, prepare, submit
@@ -98,3 +98,29 @@ def test_the_query_names_every_kind_of_source() -> None:
         '((resource.type="ml_job" AND resource.labels.job_id=("1" OR "2")) OR '
         '(resource.type="dataflow_step" AND resource.labels.job_id=("f"))) AND timestamp>="2026-01-02T03:04:05.000000Z"'
     )
+
+
+def test_the_last_lines_and_those_since_a_moment(cloud: Cloud, prepared: Prepared) -> None:
+    client, name, job_id = start(cloud, prepared)
+    for step in range(1, 4):
+        write(cloud, job_id, f"step {step}")
+        cloud.clock.advance(600)
+
+    def said(**options: Any) -> list[str]:
+        return [entry.text for entry in read_logs(client, name, follow=False, **options)]
+
+    assert said(tail=2) == ["step 2", "step 3"]
+    assert (said(tail=0), said(tail=10)) == ([], ["step 1", "step 2", "step 3"])
+    moment = datetime.fromtimestamp(cloud.clock.now(), UTC) - timedelta(minutes=25)
+    assert said(since=moment) == ["step 2", "step 3"]
+    assert said(since=moment, tail=1) == ["step 3"]
+
+
+def test_a_moment_is_an_age_or_a_time() -> None:
+    now = datetime(2026, 12, 1, 12, tzinfo=UTC)
+    ages = {"90s": 90, "10m": 600, "2h": 7200, "1d": 86400, "1.5h": 5400}
+    assert {text: (now - parse_since(text, now)).total_seconds() for text in ages} == ages
+    assert parse_since("2026-12-01T06:00:00Z") == parse_since("2026-12-01T06:00") == now - timedelta(hours=6)
+    for text in ("yesterday", "10", "-5m", ""):
+        with pytest.raises(ConfigError, match="--since"):
+            parse_since(text)
