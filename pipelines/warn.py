@@ -14,11 +14,6 @@ from pipelines.preflight import find_rungs
 OFFLINE = "whether the bucket is in vertex.region, and what quotas there are, is unknown offline: `plan --online` asks"
 
 
-# "restart the job up to six times" after a STOCKOUT, as the page on spot machines says of inference; whether it holds
-# for training is unverified: https://docs.cloud.google.com/vertex-ai/docs/predictions/use-spot-vms
-SPOT_RESTARTS = 6
-
-
 def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
     """Yield the warnings of a configuration."""
     resources, vertex = config.resources, config.vertex
@@ -38,8 +33,8 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
         yield "resources.max_wait_s = 0: FLEX_START waits for machines for ever"
     if any(rung.strategy == "SPOT" for rung in rungs):
         yield (
-            f"SPOT machines may be taken at any moment, perhaps without notice; Vertex AI restarts the job up to "
-            f"{SPOT_RESTARTS} times (unverified), and training goes on from its newest checkpoint"
+            "SPOT machines may be taken at any moment, perhaps without notice; Vertex AI restarts a worker up to 5 "
+            "times and then the job up to 3 times (unverified), and training goes on from its newest checkpoint"
         )
     if resources.max_hours is not None and resources.max_hours > resources.timeout_hours:
         yield (

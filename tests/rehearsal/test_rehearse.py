@@ -184,6 +184,18 @@ def test_a_weekly_schedule_shards_only_what_is_new(tmp_path: Path, pictures: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("reading", ["strict", "lenient"])
+def test_the_digits_survive_a_notice_and_a_loss_under_both_readings(tmp_path: Path, reading: str) -> None:
+    raw = tmp_path / "raw"
+    subprocess.run([sys.executable, "examples/digits.py", str(raw)], cwd=ROOT, check=True, capture_output=True)
+    given = ("--source", raw, "--samples", 400, "--preempt", 2, "--restarts", reading)
+    found, _ = rehearse(tmp_path, DIGITS, *given)
+    # Who was told waited to be killed.
+    assert {gone["kind"]: gone["escalated"] for gone in found["preempted"]} == {"sigterm": True, "sigkill": False}
+    assert found["comparison"] == {"shards": None, "parameters": found["parameters"], "reason": ""}
+
+
+@pytest.mark.slow
 def test_a_run_survives_a_stockout_a_quota_slow_machines_and_faults_of_buckets(tmp_path: Path, pictures: Path) -> None:
     config = write_small(
         tmp_path,
