@@ -134,8 +134,9 @@ class Disturbances:
         for text in self.quotas:
             metric = text.removeprefix(_METRIC_PREFIX).partition("=")[0]
             said = [words for words in cloud.quotas.struck.values() if words.startswith(f"{_METRIC_PREFIX}{metric} ")]
-            for words in dict.fromkeys(said or [""]):
-                yield words and f"quota {words}", f"--quota {text}"
+            # A line's jobs run one after the other: a limit that is not met has been enough.
+            for words in dict.fromkeys(said or [f"{text}: enough for every job"]):
+                yield f"quota {words}", f"--quota {text}"
         if self.missing_image:
             jobs = [job.display_name for job in _jobs(cloud) if "could not be started: image" in job.error.message]
             yield f"an image that cannot be pulled: {', '.join(jobs)}" if jobs else "", "--missing-image"

@@ -208,6 +208,7 @@ def test_a_run_survives_a_stockout_a_quota_slow_machines_and_faults_of_buckets(t
     text = "\n".join(found["struck"])
     assert "no machines in us-central1 on rung 1: small-profile" in text
     assert "no machines in us-east4-b: small-profile, small-train, small-export" in text
+    assert "quota custom_model_training_cpus=4: enough for every job" in text
     assert "5 s of the platform late" in text and "answered with 503" in text
     assert found["comparison"] == {"shards": True, "parameters": found["parameters"], "reason": ""}
 
