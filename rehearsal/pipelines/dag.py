@@ -32,6 +32,8 @@ from rehearsal.pipelines.values import (
 
 # Containers at a time on this machine: a Python one takes about 100 MB. Vertex AI has a quota in its place.
 MAX_CONTAINERS = 16
+# Tasks that an error names.
+_NAMED = 10
 _COMPLETED = "ALL_UPSTREAM_TASKS_COMPLETED"
 _GOOD = frozenset({"SUCCEEDED", "SKIPPED"})
 # What a specification or a value can cause that nobody foresaw ends its task, never the walk.
@@ -112,7 +114,7 @@ class Walk:
         await asyncio.gather(*scope.ended.values())
         failed = [name for name, result in scope.results.items() if result.state in ("FAILED", "CANCELLED")]
         if failed:
-            raise TaskFailed(f"the DAG failed because these of its tasks did: {', '.join(failed)}")
+            raise TaskFailed(f"the DAG failed because these of its tasks did: {_few(failed)}")
         return dag_outputs(dag.get("outputs", {}), scope.produced())
 
     async def _follow(self, scope: _Scope, name: str) -> None:
@@ -140,27 +142,33 @@ class Walk:
             inputs.parameters |= self._final_status(scope, task)
             if (condition := policy.get("condition")) and not evaluate(condition, inputs.parameters):
                 return self._not_triggered(path)
-            call = Call(path, task, component, inputs, live)
-            is_loop = "parameterIterator" in task or "artifactIterator" in task
-            self._note_pending(call, is_dag=is_loop or "dag" in component)
+        except _TASK_ERRORS as error:
+            return self._end(path, Result("FAILED", error=_error(error)))
+        is_loop = "parameterIterator" in task or "artifactIterator" in task
+        return await self._run_call(Call(path, task, component, inputs, live), is_loop=is_loop, at_exit=at_exit)
+
+    async def _run_call(self, call: Call, *, is_loop: bool, at_exit: bool) -> Result:
+        """Run a task, or one iteration of it, from PENDING to its final state."""
+        is_dag, inputs = "dag" in call.component, call.inputs
+        self._reporter.task(
+            call.path, "PENDING", is_dag=is_loop or is_dag, inputs=inputs.parameters, artifacts_in=inputs.artifacts
+        )
+        try:
+            if is_loop or is_dag:
+                self._reporter.task(call.path, "RUNNING")
             if is_loop:
-                result = await self._run_loop(call, at_exit=at_exit)
+                result = Result("SUCCEEDED", await self._run_loop(call, at_exit=at_exit))
+            elif is_dag:
+                inputs = self._runner.resolve(call)
+                result = Result("SUCCEEDED", await self._run_dag(call.path, call.component, inputs, at_exit=at_exit))
             else:
-                result = await self._run_body(call, at_exit=at_exit)
+                result = await self._run_container(call)
         except _TASK_ERRORS as error:
             result = Result("FAILED", error=_error(error))
-        return self._end(path, result)
+        return self._end(call.path, result)
 
-    async def _run_body(self, call: Call, *, at_exit: bool) -> Result:
-        if "dag" not in call.component:
-            return await self._run_container(call)
-        self._reporter.task(call.path, "RUNNING")
-        inputs = self._runner.resolve(call)
-        return Result("SUCCEEDED", await self._run_dag(call.path, call.component, inputs, at_exit=at_exit))
-
-    async def _run_loop(self, call: Call, *, at_exit: bool) -> Result:
-        """Run a task once for each item; its iterations are tasks below it."""
-        self._reporter.task(call.path, "RUNNING")
+    async def _run_loop(self, call: Call, *, at_exit: bool) -> Data:
+        """Run a task once for each item, each an own task below it; TaskFailed where one of them failed."""
         # Of a loop over a DAG what the specification gives is resolved once, not again in each iteration.
         is_dag = "dag" in call.component
         inputs = self._runner.resolve(call, whole=False) if is_dag else call.inputs
@@ -174,18 +182,13 @@ class Walk:
                 if self._is_stopped(at_exit=at_exit):
                     return self._not_triggered(path)
                 one = Call(path, call.task, call.component, item, live)
-                self._note_pending(one, is_dag=is_dag)
-                try:
-                    result = await self._run_body(one, at_exit=at_exit)
-                except _TASK_ERRORS as error:
-                    result = Result("FAILED", error=_error(error))
-                return self._end(path, result)
+                return await self._run_call(one, is_loop=False, at_exit=at_exit)
 
         results = await asyncio.gather(*(run_one(*one) for one in enumerate(loop_items(call.task, inputs))))
         failed = [str(index) for index, result in enumerate(results) if result.state not in _GOOD]
         if failed:
-            raise TaskFailed(f"these iterations of the loop failed or were not begun: {', '.join(failed)}")
-        return Result("SUCCEEDED", collect(result.data for result in results))
+            raise TaskFailed(f"these iterations of the loop failed or were not begun: {_few(failed)}")
+        return collect(result.data for result in results)
 
     async def _run_container(self, call: Call) -> Result:
         policy = call.task.get("retryPolicy", {})
@@ -210,12 +213,6 @@ class Walk:
         # what happened before it is a new task too. An exit task is what runs in any case, with all that is in it.
         # "job will not trigger new tasks when job is in CANCELLING state" (TriggerStrategy): exit tasks neither.
         return self._cancelled.is_set() or (self._failed and self._containers.job.fails_fast and not at_exit)
-
-    def _note_pending(self, call: Call, *, is_dag: bool) -> None:
-        inputs = call.inputs
-        self._reporter.task(
-            call.path, "PENDING", is_dag=is_dag, inputs=inputs.parameters, artifacts_in=inputs.artifacts
-        )
 
     def _not_triggered(self, path: Path) -> Result:
         self._reporter.task(path, "NOT_TRIGGERED")
@@ -258,6 +255,10 @@ def _is_exit_task(task: Mapping[str, Any]) -> bool:
 def _error(error: Exception) -> dict[str, Any]:
     known = isinstance(error, (TaskFailed, ShardlineError))
     return error_of(FAILED_PRECONDITION, str(error) if known else f"{type(error).__name__}: {error}")
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def _seconds(duration: str) -> float:
