@@ -97,13 +97,12 @@ def rehearse_config(
 ) -> None:
     """Submit to a Google Cloud on this machine, and compare what happened with what should have."""
     with reported(debug):
-        import tempfile
-
         from pipelines.disturbances import Disturbances
         from pipelines.rehearsal_options import parse_preempt, parse_reading, read_rules
         from pipelines.rehearsal_report import print_rehearsal, to_json
         from pipelines.rehearsal_serve import Server, check_options, run_server
         from pipelines.rehearse import Wanted, check, rehearse
+        from rehearsal.leftovers import claimed_folder
 
         count, rate = parse_preempt(preempt)
         wanted = Wanted(
@@ -127,8 +126,7 @@ def rehearse_config(
         )
         check_options(serve=serve, config=config, clock_rate=clock_rate)
         given = None if config is None else load(config, overrides)
-        with tempfile.TemporaryDirectory(prefix="shardline-rehearsal-", ignore_cleanup_errors=True) as temporary:
-            folder = keep or Path(temporary)
+        with claimed_folder(keep) as folder:
             if given is None or serve:
                 server = Server(given, source, weights, folder, wanted, clock_rate)
                 run_server(server, sys.stdout, sys.stderr, as_json=as_json)

@@ -36,6 +36,7 @@ from rehearsal.jobs.restarts import (
     Scope,
 )
 from rehearsal.jobs.steps import StepWatch
+from rehearsal.leftovers import LINKS_PREFIX
 from rehearsal.machines.machine import (
     Machine,
     Scale,
@@ -151,7 +152,7 @@ class Gang:
         self._pools: dict[str, list[str]] = {}
         # A socket's path has 107 characters at most, and loaders of a training make theirs below TMPDIR: it is a short
         # link to the machine's disk, however deep that lies.
-        self._links = Path(tempfile.mkdtemp(prefix="shl-"))
+        self._links = Path(tempfile.mkdtemp(prefix=LINKS_PREFIX))
         self.cancelled = threading.Event()
 
     def run(self) -> Ended:

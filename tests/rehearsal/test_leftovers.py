@@ -1,0 +1,125 @@
+"""What a rehearsal leaves that is killed at five moments: nothing after the next start, while others go on."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import ConfigError
+from rehearsal.leftovers import claimed_folder
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 120.0
+# A machine whose program has left its session, as daemons do, and its own child.
+DAEMON = "import time; time.sleep(1000)"
+PROGRAM = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {DAEMON!r}], start_new_session=True)
+time.sleep(1000)
+"""
+SUBMIT = f"""
+import sys
+from google.cloud import aiplatform
+aiplatform.init(location="us-central1", staging_bucket="gs://rehearsal-line")
+container = {{"image_uri": "us-docker.pkg.dev/p/r/i:1", "command": ["python3", "-c", {PROGRAM!r}]}}
+pool = {{"replica_count": 1, "machine_spec": {{"machine_type": "n1-standard-4"}}, "container_spec": container}}
+aiplatform.CustomJob(display_name="sleeps", worker_pool_specs=[pool]).submit()
+"""
+
+
+def wait_for(found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def living(text: str) -> list[int]:
+    """Return the processes whose environment and command line hold a text each."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if (
+                    text.encode() in (process / "environ").read_bytes()
+                    and b"sleep(1000)" in (process / "cmdline").read_bytes()
+                ):
+                    found.append(int(process.name))
+    return found
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files, for this process and those that it starts."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    yield tmp_path
+    for pid in living(str(tmp_path)):
+        os.kill(pid, signal.SIGKILL)
+
+
+def start(places: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "pipelines.cli", "rehearse", "--serve", "--json"]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def submit(server: subprocess.Popen[str]) -> None:
+    assert server.stdout is not None
+    variables = json.loads(server.stdout.readline())["environment"]
+    command = [sys.executable, "-W", "ignore", "-c", SUBMIT]
+    subprocess.run(command, env={"PATH": os.environ["PATH"], **variables}, check=True, capture_output=True, timeout=120)
+
+
+@pytest.mark.line
+@pytest.mark.parametrize("moment", ["begun", "serving", "submitted", "running", "ending"])
+def test_nothing_is_left_after_the_next_start(places: Path, moment: str) -> None:
+    with start(places) as server:
+        if moment == "begun":
+            wait_for(lambda: any(places.glob("shardline-rehearsal-*")))
+        elif moment == "serving":
+            assert server.stdout is not None and server.stdout.readline()
+        else:
+            submit(server)
+        if moment in ("running", "ending"):
+            wait_for(lambda: len(living(str(places))) == 2)
+        if moment == "ending":
+            server.terminate()
+        server.kill()
+    left = [path for path in places.glob("shardline-rehearsal-*") if path.is_dir()]
+    # The daemon is nobody's child any more.
+    assert left if moment != "ending" else True
+    if moment == "running":
+        assert len(living(str(places))) >= 1
+    with claimed_folder() as folder:
+        assert living(str(places)) == []
+        names = sorted(path.name for path in places.iterdir())
+        assert names == sorted([folder.name, f"shardline-rehearsals-{os.getuid()}"])
+    assert [path.name for path in places.iterdir()] == [f"shardline-rehearsals-{os.getuid()}"]
+
+
+def test_who_still_runs_is_let_alone_and_a_folder_that_is_kept_stays(places: Path) -> None:
+    kept = places / "kept"
+    kept.mkdir()
+    (kept / "log").touch()
+    with claimed_folder(kept) as one, claimed_folder() as other:
+        assert one == kept and other.is_dir()
+        with claimed_folder() as third:
+            assert one.is_dir() and other.is_dir() and third != other
+    assert (kept / "log").exists() and not other.exists()
+    assert list((places / f"shardline-rehearsals-{os.getuid()}").iterdir()) == []
+
+
+def test_a_folder_of_entries_that_others_may_write_is_refused(places: Path) -> None:
+    folder = places / f"shardline-rehearsals-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(ConfigError, match="not a folder of this user alone"), claimed_folder():
+        raise AssertionError("unreachable")
