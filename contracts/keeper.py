@@ -7,13 +7,16 @@ written on the disk, and copied whole when they have changed: a machine that goe
 
 from __future__ import annotations
 
+import argparse
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 
 from contracts import storage
-from contracts.errors import ShardlineError
+from contracts.errors import ShardlineError, StorageError
+from contracts.events import ATTEMPTS_FOLDER, EventLog
 
 COPY_INTERVAL_S = 30.0
 # At first more often: of a machine that goes away after a minute, what it told would else be gone with it.
@@ -87,3 +90,40 @@ class Keeper:
     def _interval_s(self, age_s: float) -> float:
         """Return how long to wait for the next copy: a tenth of what has passed, so that no more than that is lost."""
         return min(COPY_INTERVAL_S, max(SHORTEST_INTERVAL_S, age_s * SHARE_OF_LIFE))
+
+
+def open_events(name: str, options: argparse.Namespace, attempt: str, *, keep: bool) -> tuple[EventLog, Keeper | None]:
+    """Open the events of an attempt; of an output in a bucket they are on this machine's disk, and are copied.
+
+    Args:
+        name: Of the stage.
+        options: Its command line.
+        attempt: Id of the attempt.
+        keep: Whether they are copied to a bucket.
+
+    Raises:
+        StorageError: The folder cannot be made.
+    """
+    folder, keeper = Path(options.events) if options.events else None, None
+    if not options.looks:
+        # The parent of one output folder is what --root is for many: attempts lie beside the outputs in both.
+        place = storage.normalise(options.root or parent_of(options.output or "") or ".")
+        if not storage.is_local(place) and keep:
+            keeper = Keeper()
+            folder = folder or Path(tempfile.mkdtemp(prefix="shardline-"))
+            keeper.add(folder, storage.join(place, ATTEMPTS_FOLDER, attempt))
+        elif storage.is_local(place) and folder is None and (options.root or options.output):
+            folder = storage.local_path(place) / ATTEMPTS_FOLDER / attempt
+    try:
+        return EventLog(folder, stage=name, attempt=attempt), keeper
+    except OSError as error:
+        raise StorageError(
+            f"{folder} cannot be made ({error.strerror})",
+            allowed="a folder that you may write, or one that can be made",
+            todo="choose another folder, or correct its permissions",
+        ) from None
+
+
+def parent_of(uri: str) -> str:
+    """Return the URI of the folder that holds another."""
+    return uri.rstrip("/").rpartition("/")[0]

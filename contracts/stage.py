@@ -25,7 +25,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -37,11 +36,11 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Contract, NewerVersion, find_damage
 from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.endings import JOB_ID_VARIABLE, final_exit_code, outliving_notice
-from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, ShardlineError, StorageError, UserError
-from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, EventLog
+from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, ShardlineError, UserError
+from contracts.events import ERROR_NAME, EventLog
 from contracts.fingerprint import combine
 from contracts.job import JobMarker
-from contracts.keeper import Keeper
+from contracts.keeper import Keeper, open_events, parent_of
 from contracts.output import Lock, empty_folder, mark_folder
 from contracts.own_code import install_code, pin_code, publish_code, with_installed
 from contracts.process import end_with_parent, imports_done
@@ -111,7 +110,7 @@ class Stage:
     @property
     def place(self) -> str:
         """URI of the folder that holds this stage's outputs, and what tells about them."""
-        return self.root if self.root is not None else _parent(self.output or "")
+        return self.root if self.root is not None else parent_of(self.output or "")
 
     def keep(self, folder: Path, uri: str) -> None:
         """Copy a folder of this machine to a folder of the same name at `uri`, where that is a bucket."""
@@ -290,7 +289,7 @@ def _attempt(
     events = EventLog(None, stage=name, attempt=attempt)
     stage = keeper = marker = None
     try:
-        events, keeper = _open_events(name, options, attempt, keep=keep_attempt or options.run is not None)
+        events, keeper = open_events(name, options, attempt, keep=keep_attempt or options.run is not None)
         events.emit("start", launched_at=options.launched_at or time.time(), pid=os.getpid(), run=options.run)
         if not options.looks and options.root:
             marker = JobMarker(storage.normalise(options.root), os.environ.get(JOB_ID_VARIABLE, ""))
@@ -318,7 +317,7 @@ def _take_own_code(stage: Stage, *, looks: bool) -> None:
     """Pin own code, copy it where that has not been done, and make it importable; who only looks does neither."""
     if "code" not in STAGE_SECTIONS[stage.name]:
         return
-    pinned = pin_code(stage.config, _parent(stage.root) if stage.root is not None else stage.place)
+    pinned = pin_code(stage.config, parent_of(stage.root) if stage.root is not None else stage.place)
     stage.config = pinned.config
     for warning in pinned.warnings:
         stage.log(f"warning: {warning}")
@@ -378,31 +377,6 @@ def _report(name: str, error: BaseException, events: EventLog, *, debug: bool) -
         print(document.traceback, file=sys.stderr)
     print(f"{name}: error: {document.message}", file=sys.stderr, flush=True)
     return document
-
-
-def _open_events(name: str, options: argparse.Namespace, attempt: str, *, keep: bool) -> tuple[EventLog, Keeper | None]:
-    folder, keeper = Path(options.events) if options.events else None, None
-    if not options.looks:
-        # The parent of one output folder is what --root is for many: attempts lie beside the outputs in both.
-        place = storage.normalise(options.root or _parent(options.output or "") or ".")
-        if not storage.is_local(place) and keep:
-            keeper = Keeper()
-            folder = folder or Path(tempfile.mkdtemp(prefix="shardline-"))
-            keeper.add(folder, storage.join(place, ATTEMPTS_FOLDER, attempt))
-        elif storage.is_local(place) and folder is None and (options.root or options.output):
-            folder = storage.local_path(place) / ATTEMPTS_FOLDER / attempt
-    try:
-        return EventLog(folder, stage=name, attempt=attempt), keeper
-    except OSError as error:
-        raise StorageError(
-            f"{folder} cannot be made ({error.strerror})",
-            allowed="a folder that you may write, or one that can be made",
-            todo="choose another folder, or correct its permissions",
-        ) from None
-
-
-def _parent(uri: str) -> str:
-    return uri.rstrip("/").rpartition("/")[0]
 
 
 def _make_stage(name: str, options: argparse.Namespace, events: EventLog, keeper: Keeper | None) -> Stage:
