@@ -75,12 +75,15 @@ class Registry:
         parts = _form(request)
         content = parts.get("content", b"")
         try:
-            spec = next(iter(yaml.safe_load_all(content)), None)
+            spec, *more = [document for document in yaml.safe_load_all(content) if document] or [None]
         except yaml.YAMLError as error:
             raise ServiceError("INVALID_ARGUMENT", f"content is no YAML: {error}") from None
         name = spec.get("pipelineInfo", {}).get("name") if isinstance(spec, dict) else None
         if not name:
             raise ServiceError("INVALID_ARGUMENT", "content is no compiled pipeline: pipelineInfo.name is missing")
+        if more:
+            said = "the second document (platforms) is for Kubernetes: the rehearsal does not play it"
+            raise ServiceError("INVALID_ARGUMENT", said)
         version = f"sha256:{hashlib.sha256(content).hexdigest()}"
         package = self._packages.setdefault(place, {}).setdefault(name, _Package())
         now = datetime.fromtimestamp(self._cloud.clock.now(), UTC).isoformat().replace("+00:00", "Z")

@@ -15,6 +15,7 @@ from google.cloud import aiplatform, cloudquotas_v1, storage
 from google.cloud import logging as cloud_logging
 from google.cloud.aiplatform_v1.types import Model as GapicModel
 from kfp.registry import RegistryClient
+from requests import HTTPError
 
 REGION = "us-central1"
 REPOSITORY = f"https://{REGION}-kfp.pkg.dev/shardline-test/lines"
@@ -117,6 +118,13 @@ def registry(spec_path: str, found: dict[str, Any]) -> None:
         other = Path(folder) / "other.yaml"
         other.write_text(yaml.safe_dump(spec))
         _, newer = client.upload_pipeline(str(other), tags="latest")
+        # As kfp compiles a pipeline with options for Kubernetes.
+        both = Path(folder) / "both.yaml"
+        both.write_text(f"{other.read_text()}---\nplatforms:\n  kubernetes:\n    deploymentSpec: {{}}\n")
+        try:
+            client.upload_pipeline(str(both))
+        except HTTPError as error:
+            found["two documents"] = [error.response.status_code, "is for Kubernetes" in error.response.text]
         client.download_pipeline(package, tag="v1", file_name=str(Path(folder) / "back.yaml"))
         found["downloaded"] = (Path(folder) / "back.yaml").read_bytes() == Path(spec_path).read_bytes()
     versions = client.list_versions(package)

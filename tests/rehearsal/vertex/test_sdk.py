@@ -92,6 +92,7 @@ def test_models_versions_and_aliases(done: Done) -> None:
 
 def test_the_registry(done: Done) -> None:
     assert done.found["package"] == ["line", True]
+    assert done.found["two documents"] == [400, True]
     assert done.found["downloaded"] is True and done.found["registry versions"] is True
     assert done.found["tags"] == {"latest": True, "v1": False, "stable": True}
     assert done.found["packages"] == ["line"]
