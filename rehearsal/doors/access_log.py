@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,19 +27,11 @@ class Access:
     user_agent: str
 
 
-# A poll a second for a day; about 50 MB.
-_MAX_ENTRIES = 100_000
-
-
 class AccessLog:
-    """The newest entries, oldest first, and the calls under way.
+    """The entries so far, oldest first, and the calls under way."""
 
-    Args:
-        max_entries: How many are kept.
-    """
-
-    def __init__(self, max_entries: int = _MAX_ENTRIES) -> None:
-        self._entries: deque[Access] = deque(maxlen=max_entries)
+    def __init__(self) -> None:
+        self._entries: list[Access] = []
         self._under_way: Counter[str] = Counter()
         self._lock = threading.Lock()
 
