@@ -1,7 +1,7 @@
 """What is asked of Vertex Pipelines: one PipelineJob as JSON, and how two of them differ.
 
-`submit --dry-run` prints this document, the SDK sends it, and what the service holds is compared with it: by a run id
-that is submitted twice, and by `schedule diff`. Nothing here needs a network, credentials or Google's libraries.
+`submit --dry-run` prints this document, Google's client sends it, and what the service holds is compared with it: by a
+run id that is submitted twice, and by `schedule diff`. Nothing here needs a network, credentials or Google's libraries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`shardline submit`: from a compiled line to a PipelineJob of Vertex Pipelines, by Google's SDK.
+"""`shardline submit`: from a compiled line to a PipelineJob of Vertex Pipelines, by Google's client.
 
 The same run id is the same job: one that exists is reported, and refused when it is not what would be submitted. First
 the stages' sections are published (create-only, named by their content), then the job is created: whoever is killed
@@ -7,29 +7,25 @@ between leaves documents that nobody reads, and the same command goes on.
 
 from __future__ import annotations
 
-import logging
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contracts import storage
-from contracts.canonical import canonical_hash
 from contracts.errors import ConfigError, ShardlineError
 from contracts.stores import AlreadyPublished
 from pipelines.google import (
-    CALL_TIMEOUT_S,
     explained,
     first_line,
     is_about_project,
     pipeline_client,
     read_options,
+    write_options,
 )
 from pipelines.request import Submission, check_run_id, find_differences, make_request, make_run_id
 from pipelines.run_name import RunName
 from pipelines.run_tasks import state_of
-from pipelines.template import is_in_registry, upload, write_template
+from pipelines.template import is_in_registry, upload
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
@@ -122,10 +118,9 @@ def submit(prepared: Prepared, submission: Submission) -> Submitted:
     publish(prepared.compiled.documents)
     try:
         with explained(f"submitting {submission.run_id}", project=submission.project):
-            message = _create(prepared, submission)
-    except (ShardlineError, RuntimeError) as error:
-        # The job may be there all the same: an answer was lost, another process was faster, or what failed comes
-        # after it (of which the SDK tells by RuntimeError).
+            message = _create(client, submission)
+    except ShardlineError as error:
+        # The job may be there all the same: an answer was lost, or another process was faster.
         made = _find_after(client, name, error)
         if made is None:
             raise
@@ -185,65 +180,19 @@ def to_dict(message: Any) -> dict[str, Any]:
     return found
 
 
-def _create(prepared: Prepared, submission: Submission) -> Any:
-    """Create the job by the SDK and return its message."""
-    _lead_the_sdks_log()
-    from google.cloud import aiplatform
+def _create(client: Any, submission: Submission) -> Any:
+    """Create the job and return its message."""
+    from google.cloud.aiplatform_v1.types import PipelineJob
+    from google.protobuf.json_format import ParseDict
 
-    # Else it asks the resource manager for the project of the environment, which need not be this one.
-    aiplatform.init(project=submission.project, location=submission.region)
-    request = submission.request
-    runtime = request["runtimeConfig"]
-    with tempfile.TemporaryDirectory(prefix="shardline-") as folder:
-        path = Path(folder) / "pipeline.yaml"
-        if not prepared.template:
-            write_template(prepared.spec, path)
-        try:
-            job = aiplatform.PipelineJob(
-                display_name=request["displayName"],
-                template_path=prepared.template or str(path),
-                job_id=submission.run_id,
-                pipeline_root=runtime["gcsOutputDirectory"],
-                parameter_values=runtime["parameterValues"],
-                enable_caching=prepared.caching,
-                encryption_spec_key_name=request.get("encryptionSpec", {}).get("kmsKeyName"),
-                labels=request["labels"] or None,
-                project=submission.project,
-                location=submission.region,
-                failure_policy=prepared.config.vertex.failure_policy,
-            )
-        except ValueError as error:
-            raise ConfigError(
-                f"the SDK refuses the job: {first_line(error)}",
-                allowed="labels of lower-case letters, digits, '-' and '_', 63 characters at most; short names",
-                todo="correct vertex.labels or run.name",
-            ) from None
-    # The SDK's public property is not JSON; its own schedules take the message from here too.
-    sent = canonical_hash(to_dict(job._gca_resource)["pipelineSpec"])
-    if sent != submission.spec_hash:
-        raise ShardlineError(f"the spec has the hash {submission.spec_hash}, what the SDK would send has {sent}")
-    # No experiment: the run's last task writes a row of its own, and the job would be a second one beside it.
-    job.submit(service_account=request.get("serviceAccount"), create_request_timeout=CALL_TIMEOUT_S)
-    return job.gca_resource
-
-
-def _lead_the_sdks_log() -> None:
-    """Let the SDK log warnings, to stderr: with no handler of ours there before its import, it prints to stdout."""
-    logger = logging.getLogger("google.cloud.aiplatform")
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setLevel(logging.WARNING)
-        handler.setFormatter(_OneLine())
-        logger.addHandler(handler)
-
-
-class _OneLine(logging.Formatter):
-    """A warning of the SDK in one line: it logs tracebacks of what it goes on without, e.g. the bucket's owner."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the message, and the error that it is about."""
-        error = record.exc_info[1] if record.exc_info else None
-        return f"warning: the SDK says: {record.getMessage()}" + (f": {first_line(error)}" if error else "")
+    message = PipelineJob()
+    ParseDict(submission.request, message._pb)
+    return client.create_pipeline_job(
+        parent=f"projects/{submission.project}/locations/{submission.region}",
+        pipeline_job=message,
+        pipeline_job_id=submission.run_id,
+        **write_options(),
+    )
 
 
 def _accept(found: Any, submission: Submission, name: RunName) -> Submitted:

@@ -67,7 +67,7 @@ def is_in_registry(uri: str) -> bool:
 
 
 def write_template(spec: dict[str, Any], path: Path) -> None:
-    """Write a spec as YAML, as the SDK and the registry take it."""
+    """Write a spec as YAML, as the registry takes it."""
     dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     path.write_text(yaml.dump(canonical(spec), Dumper=dumper, sort_keys=True), encoding="utf-8")
 

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ from contracts.errors import ConfigError, ShardlineError, StorageError
 from pipelines.google import pipeline_client
 from pipelines.submit import Prepared, find_job, prepare, publish, submit, to_dict, upload_spec
 from pipelines.template import read_template
-from rehearsal.gcs import BucketServer
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud, MakeConfig, compiled_line
 
 DOCUMENT = "gs://bucket-1/runs/tiny/configs/0123.json"
@@ -203,30 +200,3 @@ def test_a_tag_that_nobody_gave(cloud: Cloud) -> None:
     uri = f"https://{REGION}-kfp.pkg.dev/{PROJECT}/pipelines/tiny/nobody"
     with pytest.raises(ConfigError, match="not found"):
         read_template(uri)
-
-
-def test_what_the_sdk_goes_on_without_is_one_line(
-    cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any], bucket_server: BucketServer, tmp_path: Path
-) -> None:
-    """In a process of its own: the SDK's logger is set up once, before its import."""
-    bucket_server.objects.create_bucket("bucket-other", {"projectNumber": "999"})
-    (tmp_path / "spec.json").write_text(json.dumps(tiny_spec))
-    code = (
-        "import json, sys, warnings; warnings.simplefilter('ignore')\n"
-        "from contracts.resolve import parse_config\n"
-        "from tests.pipelines.vertex.climb_child import CompiledLine, prepare\n"
-        "from pipelines.submit import submit\n"
-        "config = parse_config(json.loads(sys.argv[2]), where='test')\n"
-        "spec = json.load(open(sys.argv[1]))\n"
-        "values = dict.fromkeys(('line', 'region', 'strategy', 'max_wait'), 'x')\n"
-        "prepared = prepare(config, CompiledLine(spec, values, {}, 'tiny', 'gs://bucket-other/root', {}))\n"
-        "submit(prepared, prepared.submission(prepared.run_id))\n"
-    )
-    config = make_config(run={"root": "gs://bucket-other/runs"}).model_dump_json()
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "spec.json"), config], capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
-    assert "warning: the SDK says: Error when trying to get or create a GCS bucket" in done.stderr
-    assert 'belong to project "shardline-test"' in done.stderr and "Traceback" not in done.stderr
