@@ -1,7 +1,6 @@
 """Placeholders of a compiled pipeline, `{{$...}}`, replaced as the service does it.
 
-kfp.local replaces them in the words of a command only, again in what it has just inserted, and refuses most. Here a
-text is gone through once, so that a value that looks like a placeholder stays what it is; in a struct each text is
+A text is gone through once, so that a value that looks like a placeholder stays what it is; in a struct each text is
 replaced in its place, so that quotes and newlines of a value survive. What is known of each:
 
     {{$}}                                                the executor input as JSON
