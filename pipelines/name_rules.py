@@ -34,6 +34,9 @@ OWNED = frozenset(
     }
 )
 OWNED_PREFIXES = ("AIP_", "CLOUD_ML_", "PET_", "TORCHELASTIC_", "GROUP_", "ROLE_", "SHARDLINE_")
+# https://cloud.google.com/scheduler/docs/configuring/cron-job-schedules
+_MONTHS, _DAYS = "JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC", "SUN|MON|TUE|WED|THU|FRI|SAT"
+_CRON_PARTS = re.compile(rf"\b(?:{_MONTHS}|{_DAYS})\b|[\d\s*,/-]+")
 
 
 def _project(config: RunConfig) -> Iterator[Problem]:
@@ -152,6 +155,12 @@ def _schedule(config: RunConfig) -> Iterator[Problem]:
             f"schedule.cron = {section.cron}",
             "five fields: minute, hour, day of the month, month, day of the week",
             "write for example '0 6 * * 1'; the time zone is schedule.time_zone",
+        )
+    if foreign := _CRON_PARTS.sub("", section.cron.upper()):
+        yield Problem(
+            f"schedule.cron = {section.cron}: {' '.join(foreign)} is not of unix-cron",
+            "numbers, names (JAN, SUN), * , - / in each field",
+            "write days and weekdays as numbers: unix-cron knows no last or nth day (L, W, #, ?)",
         )
     try:
         zoneinfo.ZoneInfo(section.time_zone)

@@ -132,6 +132,8 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (("vertex.images.serving=nvcr.io/nvidia/tritonserver:26.08-py3",), "*.pkg.dev"),
     (("vertex.images.serving=docker.io/gcr.io/x",), "shardline serve RUN --dry-run"),
     (("schedule.cron=0 6 * *",), "schedule.cron"),
+    (("schedule.cron=0 6 L * *",), "L is not of unix-cron"),
+    (("schedule.cron=0 6 * * 5#2",), "# is not of unix-cron"),
     (("schedule.cron=0 6 * * 1", "schedule.time_zone=Mars/Olympus"), "schedule.time_zone"),
     (("schedule.cron=0 6 * * 1", "schedule.start='2026-12-01'"), "with an offset"),
     (
