@@ -64,7 +64,7 @@ class LocalCloud:
         missing_images: Iterable[str] = (),
         restarts: Reading = "strict",
         quotas: Mapping[str, Mapping[str, int]] | None = None,
-        network: Mode = "loopback",
+        network: Mode = "auto",
         lost_tasks: Iterable[str] = (),
     ) -> None:
         self.folder = folder
@@ -91,13 +91,20 @@ class LocalCloud:
             restarts=restarts,
             quotas=self.quotas,
         )
-        self.dataflow = DataflowJobs(self.store, folder=folder / "dataflow", logs=self.logs, clock=self.clock)
+        self.dataflow = DataflowJobs(
+            self.store,
+            folder=folder / "dataflow",
+            logs=self.logs,
+            clock=self.clock,
+            token=lambda: access.token,
+        )
         self.pipelines = PipelineRuns(
             self.store,
             folder=folder / "pipelines",
             logs=self.logs,
             clock=self.clock,
             project_numbers=projects,
+            token=lambda: access.token,
             cancel_resource=self.cancel_resource,
             missing_images=missing,
             lost_tasks=lost_tasks,
@@ -132,7 +139,7 @@ class LocalCloud:
     @property
     def machine_environment(self) -> dict[str, str]:
         """Variables of machines' containers: in a network of their own only what lets them trust its certificate."""
-        return self.vertex.trust if self.network.has_namespaces else self.environment
+        return self.vertex.trust if self.network.has_namespaces else self.vertex.loopback_environment
 
     def cancel_resource(self, name: str) -> None:
         """End a custom job or a Dataflow job by its name."""
@@ -150,9 +157,11 @@ class LocalCloud:
             )
             if self.network.front is not None:
                 self.vertex.listen(self.network.front)
-            self.custom_jobs.network = self.network
+            self.custom_jobs.network = self.dataflow.network = self.pipelines.network = self.network
+            self.custom_jobs.environment = self.dataflow.environment = self.machine_environment
+            self.pipelines.environment = self.environment
+            self.pipelines.container_environment = self.machine_environment
             for part in (self.custom_jobs, self.dataflow, self.pipelines):
-                part.environment = self.machine_environment if part is self.custom_jobs else self.environment
                 stack.callback(part.close)
             # Called first: nothing fires while what would execute it ends.
             stack.callback(self.vertex.stop_schedules)

@@ -17,7 +17,7 @@ from rehearsal.doors.calls import Dispatcher
 from rehearsal.doors.grpc_door import GrpcDoor
 from rehearsal.doors.http_door import HttpDoor, answer_allowed_locations
 from rehearsal.gcs.service import BucketService
-from rehearsal.guard import PYTHON_GUARD, Guard, Passage, write_certificate
+from rehearsal.guard import PYTHON_GUARD, REFUSED_VARIABLE, Guard, Passage, write_certificate
 from rehearsal.resources.buckets import Buckets
 from rehearsal.resources.cloud_state import CloudState
 from rehearsal.resources.quotas import Quotas
@@ -34,6 +34,9 @@ _TRUST_VARIABLES = (
     "CURL_CA_BUNDLE",
     "SSL_CERT_FILE",
     "HTTPLIB2_CA_CERTS",
+)
+_PROXY_VARIABLES = tuple(
+    form for name in ("https_proxy", "http_proxy", "all_proxy", "no_proxy") for form in (name, name.upper())
 )
 
 
@@ -110,6 +113,15 @@ class VertexServer:
         return dict.fromkeys(_TRUST_VARIABLES, str(self._certificate.authority.absolute()))
 
     @property
+    def loopback_environment(self) -> dict[str, str]:
+        """Variables of machines that share this one's network: proxy, trust, and the guard of Python processes.
+
+        What is left to clients on Google's machines, the account and the project, is the metadata server's to say.
+        """
+        kept = (*_TRUST_VARIABLES, *_PROXY_VARIABLES, "FSSPEC_GCS", REFUSED_VARIABLE, "PYTHONPATH")
+        return {name: self.environment[name] for name in kept}
+
+    @property
     def endpoint(self) -> str:
         """The HTTP door's address, for api_endpoint with api_transport="rest"."""
         return self._http.endpoint
@@ -177,7 +189,7 @@ class VertexServer:
             # A machine that is not Google's has no metadata server; the library asks for seconds otherwise.
             "NO_GCE_CHECK": "true",
             # What the guard below refuses is told here, also when its error is swallowed.
-            "SHARDLINE_REHEARSAL_REFUSED": str(self._refused.absolute()),
+            REFUSED_VARIABLE: str(self._refused.absolute()),
             # Python's own sockets do not pass the proxy by. What was on the path stays on it.
             "PYTHONPATH": os.pathsep.join(filter(None, (str(PYTHON_GUARD), os.environ.get("PYTHONPATH")))),
             "CLOUDSDK_PROXY_TYPE": "http",
@@ -190,9 +202,8 @@ class VertexServer:
             "CLOUDSDK_AUTH_ACCESS_TOKEN": self.access.token,
             "CLOUDSDK_CONFIG": str((self._folder / "gcloud").absolute()),
         }
-        for name in ("https_proxy", "http_proxy", "all_proxy"):
-            found[name] = found[name.upper()] = self.proxy
-        found["no_proxy"] = found["NO_PROXY"] = f"{_HOST},localhost"
+        for name in _PROXY_VARIABLES:
+            found[name] = f"{_HOST},localhost" if name.lower() == "no_proxy" else self.proxy
         return found
 
     def start(self) -> Self:

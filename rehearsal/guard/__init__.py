@@ -17,5 +17,7 @@ from rehearsal.guard.relay import Guard
 
 PYTHON_GUARD = Path(__file__).parent / "python"
 """First in a child's PYTHONPATH, it refuses the child's connections to other machines."""
+REFUSED_VARIABLE = "SHARDLINE_REHEARSAL_REFUSED"
+"""Names the file of the hosts that were refused."""
 
-__all__ = ["PYTHON_GUARD", "Certificate", "Guard", "Passage", "write_certificate"]
+__all__ = ["PYTHON_GUARD", "REFUSED_VARIABLE", "Certificate", "Guard", "Passage", "write_certificate"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
+import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from google.protobuf import json_format
 
 from rehearsal.jobs.lifecycle import JobThreads
 from rehearsal.jobs.logbook import DATAFLOW_RESOURCE, Clock, LogBook, severity_of
+from rehearsal.machines.metadata import Identity
+from rehearsal.machines.network import Network
 from rehearsal.machines.processes import Tree, clean_environment
 from rehearsal.pipelines.task_details import moment
 from rehearsal.resources.states import has_ended
@@ -36,6 +39,8 @@ class DataflowJobs:
         logs: Gets what workers print.
         clock: Of the rehearsed world.
         environment: Of the workers; may be set later, before the first job.
+        network: That workers are on; may be set later; None: this machine's own.
+        token: Returns a token for workers' clients.
     """
 
     def __init__(
@@ -46,9 +51,12 @@ class DataflowJobs:
         logs: LogBook,
         clock: Clock,
         environment: Mapping[str, str] | None = None,
+        network: Network | None = None,
+        token: Callable[[], str] = lambda: "rehearsal",
     ) -> None:
         self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
         self.environment: Mapping[str, str] = environment or {}
+        self.network, self._token = network, token
         self._messages: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
         self._threads = JobThreads("dataflow", self._execute, self._fail)
@@ -93,12 +101,14 @@ class DataflowJobs:
         if cancelled.is_set():
             self._end(name, "CANCELLED", "the job was cancelled before it began")
             return
-        tree = Tree(
-            [sys.executable, "-m", "rehearsal.jobs.beam_job", uri],
-            environment=environment,
-            folder=folder,
-            on_line=hear,
+        command = [sys.executable, "-m", "rehearsal.jobs.beam_job", uri]
+        host = (
+            None
+            if self.network is None
+            else self.network.add(f"worker-{zlib.crc32(name.encode()):08x}", self._identity(job))
         )
+        start = Tree if host is None else host.start
+        tree = start(command, environment=environment, folder=folder, on_line=hear)
         try:
             self._set_state(name, "RUNNING")
             self._say(name, "JOB_MESSAGE_BASIC", "Workers have started successfully.")
@@ -106,12 +116,25 @@ class DataflowJobs:
                 pass
         finally:
             tree.kill()
+            if host is not None:
+                host.close()
         if cancelled.is_set():
             self._end(name, "CANCELLED", "the job was cancelled")
         elif code == 0:
             self._end(name, "DONE", "")
         else:
             self._end(name, "FAILED", "\n".join([f"the pipeline's process ended with exit code {code}", *tail]))
+
+    def _identity(self, job: Any) -> Identity:
+        """Return what the worker's metadata server says; workers are machines of the user's own project."""
+        return Identity(
+            project=job.project_id,
+            project_number="0",
+            zone=f"{job.location}-a",
+            machine_type="n1-standard-1",
+            email=job.environment.service_account_email or f"compute@{job.project_id}.iam.gserviceaccount.com",
+            token=self._token,
+        )
 
     def _end(self, name: str, state: str, message: str) -> None:
         if message:

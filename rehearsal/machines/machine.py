@@ -119,25 +119,33 @@ def host_name(machine: Machine, job: Any) -> str:
 
 
 def identity_of(machine: Machine, job: Any, token: Callable[[], str]) -> Identity:
-    """Return what a machine's metadata server says: the job's service account, and a project that is not the user's.
+    """Return what the metadata server of a custom job's machine says; `token` returns one of the service account."""
+    _, number, _, region, *_ = job.name.split("/")
+    return tenant_identity(number, region, machine.type, job.job_spec.service_account, token)
 
-    A custom job runs in a tenant project of Google's, and its clients find that one as their default:
+
+def tenant_identity(
+    number: str, region: str, machine_type: str, service_account: str, token: Callable[[], str]
+) -> Identity:
+    """Return what the metadata server of a machine of Vertex's says: a project that is not the user's.
+
+    Custom jobs run in a tenant project of Google's, and their clients find that one as their default:
     https://docs.cloud.google.com/vertex-ai/docs/training/code-requirements#projects
 
     Args:
-        machine: The machine.
-        job: The CustomJob.
+        number: Of the user's project.
+        region: Of the job.
+        machine_type: Machine type.
+        service_account: Email; "": that of Vertex's agent.
         token: Returns a token of the service account.
     """
-    number, region = job.name.split("/")[1], job.name.split("/")[3]
-    agent = f"service-{number}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
     tenant = zlib.crc32(number.encode())
     return Identity(
         project=f"v{tenant:08x}-tp",
         project_number=str(100_000_000_000 + tenant),
         zone=f"{region}-a",
-        machine_type=machine.type,
-        email=job.job_spec.service_account or agent,
+        machine_type=machine_type,
+        email=service_account or f"service-{number}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com",
         token=token,
     )
 

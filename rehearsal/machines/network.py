@@ -21,6 +21,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast
@@ -32,10 +33,21 @@ from rehearsal.machines.processes import Tree
 
 Mode = Literal["auto", "namespaces", "loopback"]
 LOOPBACK = "127.0.0.1"
-# A region's subnet of a default network has this size.
-_NETWORK, _PREFIX = "10.128", 20
+_NETWORK, _PREFIX = "10.128", 16
 _FRONT = f"{_NETWORK}.0.1"
-_MAX_MACHINES = (1 << (32 - _PREFIX)) - 4
+# Machines of this process, and of each that has a share.
+_OWN, _SHARED = 1024, 512
+_MOST = (1 << (32 - _PREFIX)) - 4
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of a network for machines that another process makes: it must inherit the two descriptors."""
+
+    user: int
+    net: int
+    first: int
+    """Number of its first machine."""
 
 
 class Network:
@@ -45,14 +57,18 @@ class Network:
         folder: For hosts files.
         refuse: Told of each name outside that a machine asks for; called in a thread.
         mode: "namespaces" or "loopback"; "auto": the first where it is possible.
+        share: Of another process's network, whose machines these reach; None: a network of its own.
 
     Raises:
         NamespacesRefused: Namespaces are asked for, and this machine does not permit them.
     """
 
-    def __init__(self, folder: Path, *, refuse: Callable[[str], None], mode: Mode = "auto") -> None:
+    def __init__(
+        self, folder: Path, *, refuse: Callable[[str], None], mode: Mode = "auto", share: Share | None = None
+    ) -> None:
         self._folder, self._refuse = folder, refuse
-        self._numbers = itertools.count()
+        self._numbers = range(2, _OWN) if share is None else range(share.first, share.first + _SHARED)
+        self._shares = itertools.cycle(range(_OWN, _MOST - _SHARED, _SHARED))
         self._hosts: dict[str, Host] = {}
         self._lock = threading.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -65,6 +81,9 @@ class Network:
         self._user = self._net = -1
         folder.mkdir(parents=True, exist_ok=True)
         self._thread.start()
+        if share is not None:
+            self._user, self._net = share.user, share.net
+            return
         try:
             if mode == "loopback":
                 raise NamespacesRefused("they were not asked for")
@@ -81,6 +100,10 @@ class Network:
     def has_namespaces(self) -> bool:
         """Whether each machine has a network of its own."""
         return not self.refused
+
+    def share(self) -> Share | None:
+        """Return a part for another process; None: there are no namespaces to share."""
+        return Share(self._user, self._net, next(self._shares)) if self.has_namespaces else None
 
     def _try_out(self) -> None:
         """Run a command on a machine: what a container of a machine needs may be refused where namespaces are not."""
@@ -104,7 +127,8 @@ class Network:
         with self._lock:
             if name in self._hosts:
                 raise ValueError(f"there is a machine {name} already")
-            number = 2 + next(self._numbers) % _MAX_MACHINES
+            used = {host.number for host in self._hosts.values()}
+            number = next(number for number in self._numbers if number not in used)
             host = self._hosts[name] = Host(self, name, number)
         try:
             host._open(identity)
@@ -180,7 +204,7 @@ class Host:
     """One machine of a network: made by `Network.add`."""
 
     def __init__(self, network: Network, name: str, number: int) -> None:
-        self._network, self.name, self._number = network, name, number
+        self._network, self.name, self.number = network, name, number
         within = number + 1
         self.address = f"{_NETWORK}.{within >> 8}.{within & 255}" if network.has_namespaces else LOOPBACK
         """Where other machines reach it."""
@@ -235,7 +259,7 @@ class Host:
     def limit_bandwidth(self, bits_per_s: int) -> None:
         """Limit what it sends and what it receives, each (`tc tbf`); without namespaces nothing is limited."""
         if self._inside is not None:
-            limit_bandwidth(self._inside.user, self._network._net, self._own, self._number, bits_per_s)
+            limit_bandwidth(self._inside.user, self._network._net, self._own, self.number, bits_per_s)
 
     def close(self) -> None:
         """Kill what runs on it, and take it off the network."""
@@ -258,7 +282,7 @@ class Host:
             self._network.run(self._serve(identity, web, None))
             return
         user, net = self._network._user, self._network._net
-        self._own, web, questions = make_machine(user, net, self._number, self.address, _PREFIX)
+        self._own, web, questions = make_machine(user, net, self.number, self.address, _PREFIX)
         self._inside = Inside(user, self._own, self.name, self._write_files(identity))
         self._network.run(self._serve(identity, web, questions))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 import signal
@@ -15,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import ShardlineError
+from rehearsal.machines.machine import tenant_identity
+from rehearsal.machines.metadata import Identity
 from rehearsal.machines.mount import MOUNT_VARIABLE, Mount, with_python, write_python
+from rehearsal.machines.network import Network
 from rehearsal.machines.processes import Tree, clean_environment
 from rehearsal.pipelines.job import Job
 from rehearsal.pipelines.packages import skip_installs
@@ -61,6 +65,8 @@ class Containers:
         folder: For everything that is written on this machine.
         environment: What each container gets beside its own variables.
         reporter: Told what they print.
+        network: That the containers' machines are on.
+        token: Of their clients.
     """
 
     def __init__(
@@ -69,12 +75,16 @@ class Containers:
         folder: Path,
         environment: Mapping[str, str],
         reporter: Reporter,
+        network: Network,
+        token: str,
     ) -> None:
         self.job, self.mount = job, Mount(folder / "gcs")
         self._folder, self._reporter = folder, reporter
         self._environment = with_python(clean_environment(environment), write_python(folder / "bin"))
         self._environment[MOUNT_VARIABLE] = str(self.mount.folder)
         self._environment[_LABELS_VARIABLE] = json.dumps(job.labels)
+        self._network, self._token = network, token
+        self._names = itertools.count()
         self._trees: set[Tree] = set()
         self._lost = list(job.lost_tasks)
         self._lock = threading.Lock()
@@ -199,6 +209,12 @@ class Containers:
 
         return is_lost
 
+    def _identity(self) -> Identity:
+        # A task runs as a custom job does: in a tenant project.
+        return tenant_identity(
+            self.job.project_number, self.job.location, "e2-standard-4", self.job.service_account, lambda: self._token
+        )
+
     def _execute(
         self,
         path: TaskPath,
@@ -228,7 +244,8 @@ class Containers:
         with self._lock:
             if self.cancelled.is_set():
                 raise TaskFailed("the run was cancelled")
-            tree = start(command, environment, folders["work"], hear)
+            host = self._network.add(f"task-{self.job.uuid[-12:]}-{next(self._names)}", self._identity())
+            tree = host.start(command, environment=environment, folder=folders["work"], on_line=hear)
             self._trees.add(tree)
         try:
             code = None
@@ -238,7 +255,7 @@ class Containers:
                     return None, list(tail)
                 code = tree.wait(_LOOK_S if is_lost else None)
         finally:
-            tree.kill()
+            host.close()
             with self._lock:
                 self._trees.discard(tree)
         return (128 - code if code < 0 else code), list(tail)
@@ -248,11 +265,6 @@ def is_named(path: TaskPath, name: str) -> bool:
     """Return whether a task is meant by a name: its own, that of one around it, or the end of its dotted path."""
     whole = ".".join(path)
     return whole == name or whole.startswith(f"{name}.") or whole.endswith(f".{name}")
-
-
-def start(command: list[str], environment: Mapping[str, str], folder: Path, on_line: Callable[[str], None]) -> Tree:
-    """Start the process that plays a task's container: the one place where that happens."""
-    return Tree(command, environment=environment, folder=folder, on_line=on_line)
 
 
 def read_artifacts(path: Path) -> list[dict[str, Any]]:

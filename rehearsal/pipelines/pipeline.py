@@ -7,29 +7,66 @@ reports.py's lines. SIGTERM cancels. It ends when the run has, with 0, whatever 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contracts.process import end_with_parent
+from rehearsal.guard import REFUSED_VARIABLE
+from rehearsal.machines.network import Network, Share
 from rehearsal.machines.processes import MARK_VARIABLE
 from rehearsal.pipelines.containers import Containers
 from rehearsal.pipelines.dag import Result, Walk
 from rehearsal.pipelines.job import Job
 from rehearsal.pipelines.reports import Reporter
 
+# JSON of a ContainerPlace.
+PLACE_VARIABLE = "SHARDLINE_REHEARSAL_PLACE"
+
+
+@dataclass(frozen=True)
+class ContainerPlace:
+    """Where the containers of tasks run, and what leads their clients."""
+
+    share: Share | None = None
+    """Of the network of the rehearsal; None: it has no namespaces."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    token: str = ""
+
+    @classmethod
+    def read(cls, text: str) -> ContainerPlace:
+        """Read one from JSON."""
+        value = json.loads(text)
+        return cls(**{**value, "share": Share(**value["share"]) if value["share"] else None})
+
 
 def main(folder: Path, descriptor: int) -> None:
     """Execute the pipeline."""
     end_with_parent()
     job = Job.read(folder)
+    given = ContainerPlace.read(os.environ.pop(PLACE_VARIABLE))
     assert MARK_VARIABLE in os.environ
-    with os.fdopen(descriptor, "wb") as stream:
+    network = Network(folder / "network", refuse=_note_refused, mode="loopback", share=given.share)
+    with network, os.fdopen(descriptor, "wb") as stream:
         reporter = Reporter(stream, job.uuid)
-        containers = Containers(job, folder, os.environ, reporter)
+        environment = dict(given.environment)
+        if given.share is None:
+            # Beside this process they are found by its mark.
+            environment[MARK_VARIABLE] = os.environ[MARK_VARIABLE]
+        containers = Containers(job, folder, environment, reporter, network, given.token)
         result = asyncio.run(_walk(containers, reporter))
         reporter.end(result.state, result.error or None)
+
+
+def _note_refused(host: str) -> None:
+    """Take down a host outside where the guard of Python processes does."""
+    if path := os.environ.get(REFUSED_VARIABLE):
+        with Path(path).open("a") as stream:
+            stream.write(f"{host}\n")
 
 
 async def _walk(containers: Containers, reporter: Reporter) -> Result:

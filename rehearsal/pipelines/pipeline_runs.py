@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from contracts.canonical import canonical
 from rehearsal.jobs.lifecycle import JobThreads
 from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook, severity_of
 from rehearsal.machines.mount import GCS_PREFIX
+from rehearsal.machines.network import Network
 from rehearsal.machines.processes import Tree, clean_environment
 from rehearsal.pipelines.job import Job
+from rehearsal.pipelines.pipeline import PLACE_VARIABLE, ContainerPlace
 from rehearsal.pipelines.reports import CANCELLED, INVALID_ARGUMENT, UNIMPLEMENTED, error_of, task_id
 from rehearsal.pipelines.spec import find_refusals, normalise
 from rehearsal.pipelines.task_details import job_of, moment, note_tasks
@@ -50,7 +52,11 @@ class PipelineRuns:
         logs: Gets what containers print.
         clock: Of the rehearsed world.
         project_numbers: By project id.
-        environment: Of every process: what makes Google's clients come to the local servers; may be set later.
+        environment: Of the process that executes a pipeline: what makes Google's clients come to the local servers.
+            This and what follows may be set later.
+        container_environment: The same, of tasks' containers; None: the same variables.
+        network: That tasks' machines are on; None: this machine's own.
+        token: Returns a token for tasks' clients.
         cancel_resource: Ends what a cancelled run had started, by its name in the store: custom and Dataflow jobs.
         missing_images: Images that cannot be pulled.
         lost_tasks: Names of tasks; of each run the first task that one means loses its machine once.
@@ -65,12 +71,16 @@ class PipelineRuns:
         clock: Clock,
         project_numbers: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
+        container_environment: Mapping[str, str] | None = None,
+        network: Network | None = None,
+        token: Callable[[], str] = lambda: "rehearsal",
         cancel_resource: Callable[[str], None] | None = None,
         missing_images: frozenset[str] = frozenset(),
         lost_tasks: Iterable[str] = (),
     ) -> None:
         self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
         self.environment: Mapping[str, str] = environment or {}
+        self.container_environment, self.network, self._token = container_environment, network, token
         self._missing_images, self._lost_tasks = sorted(missing_images), list(lost_tasks)
         self._numbers = dict(project_numbers or {})
         self._cancel_resource = cancel_resource
@@ -163,9 +173,12 @@ class PipelineRuns:
                 print(line, file=stream)
 
         command = [sys.executable, "-m", "rehearsal.pipelines.pipeline", str(folder.absolute()), str(writer)]
-        return Tree(
-            command, environment=clean_environment(self.environment), folder=folder, on_line=hear, pass_fds=[writer]
-        )
+        share = None if self.network is None else self.network.share()
+        containers = self.environment if self.container_environment is None else self.container_environment
+        place = json.dumps(asdict(ContainerPlace(share, dict(containers), self._token())))
+        environment = clean_environment(self.environment, {PLACE_VARIABLE: place})
+        descriptors = [writer, *((share.user, share.net) if share else ())]
+        return Tree(command, environment=environment, folder=folder, on_line=hear, pass_fds=descriptors)
 
     def _begin(self, job: Any) -> None:
         if not has_ended(job) and job.state != State.PIPELINE_STATE_CANCELLING:

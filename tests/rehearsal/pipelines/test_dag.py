@@ -29,7 +29,7 @@ class Counted(Containers):
     """Containers that only take a while."""
 
     def __init__(self, job: Job, folder: Path, reporter: Reporter, act: Callable[[ContainerTask], None]) -> None:
-        super().__init__(job, folder, {MARK_VARIABLE: ""}, reporter)
+        super().__init__(job, folder, {MARK_VARIABLE: ""}, reporter, None, "")
         self.now = self.most = self.threads = 0
         self._count, self._act = threading.Lock(), act
 
