@@ -67,7 +67,9 @@ class Network:
         self, folder: Path, *, refuse: Callable[[str], None], mode: Mode = "auto", share: Share | None = None
     ) -> None:
         self._folder, self._refuse = folder, refuse
-        self._numbers = range(2, _OWN) if share is None else range(share.first, share.first + _SHARED)
+        numbers = range(2, _OWN) if share is None else range(share.first, share.first + _SHARED)
+        # In turn: the kernel takes its time to remove the interface of a machine that is gone.
+        self._numbers = itertools.cycle(numbers)
         self._shares = itertools.cycle(range(_OWN, _MOST - _SHARED, _SHARED))
         self._hosts: dict[str, Host] = {}
         self._lock = threading.Lock()

@@ -17,6 +17,7 @@ from google.protobuf import json_format
 from google.rpc import status_pb2
 
 from contracts.canonical import canonical
+from rehearsal.guard import PYTHON_GUARD
 from rehearsal.jobs.lifecycle import JobThreads
 from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook, severity_of
 from rehearsal.machines.mount import GCS_PREFIX
@@ -177,6 +178,10 @@ class PipelineRuns:
         containers = self.environment if self.container_environment is None else self.container_environment
         place = json.dumps(asdict(ContainerPlace(share, dict(containers), self._token())))
         environment = clean_environment(self.environment, {PLACE_VARIABLE: place})
+        if share is not None:
+            # It serves names and metadata in machines' networks, whose addresses the guard takes for others'.
+            folders = environment["PYTHONPATH"].split(os.pathsep)
+            environment["PYTHONPATH"] = os.pathsep.join(part for part in folders if part != str(PYTHON_GUARD))
         descriptors = [writer, *((share.user, share.net) if share else ())]
         return Tree(command, environment=environment, folder=folder, on_line=hear, pass_fds=descriptors)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,27 @@ print("told", flush=True)
 """
 
 
+# Another process, with a machine on a share of this one's network.
+JOIN = """
+import json, sys
+from pathlib import Path
+from rehearsal.machines.network import Network, Share
+from rehearsal.machines.processes import clean_environment
+from tests.rehearsal.machines.conftest import IDENTITY
+share, folder, code, address = sys.argv[1:]
+with Network(Path(folder, "other"), refuse=print, mode="loopback", share=Share(**json.loads(share))) as network:
+    host = network.add("task-0", IDENTITY)
+    command = [sys.executable, "-c", code, "call", address]
+    sys.exit(host.start(command, environment=clean_environment(), folder=Path(folder), on_line=print).wait(100))
+"""
+
+
+def lines_address(lines: list[str]) -> str:
+    """Return where the server of MEET listens, once it has said so."""
+    wait_for(lines, "up")
+    return lines[0].split()[1]
+
+
 def wait_for(lines: list[str], text: str) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not any(text in line for line in lines):
@@ -91,6 +113,32 @@ def test_machines_meet_by_name_at_the_same_port_again_and_again(machines: Machin
         assert machines.run(second, sys.executable, "-c", MEET, "call", "worker-0") == (0, [])
         assert server.wait(LIMIT_S) == 0
         assert lines == [f"up {first.address}", second.address]
+
+
+def test_a_name_is_free_again_when_its_machine_is_gone(network: Network) -> None:
+    for _ in range(8):
+        host = network.add("worker-0", IDENTITY)
+        with pytest.raises(ValueError, match="there is a machine worker-0 already"):
+            network.add("worker-0", IDENTITY)
+        host.close()
+
+
+def test_another_process_makes_machines_of_the_same_network(machines: Machines, network: Network) -> None:
+    share = network.share()
+    assert share is not None
+    lines: list[str] = []
+    server = network.add("worker-0", IDENTITY).start(
+        [sys.executable, "-c", MEET, "serve"],
+        environment=clean_environment(),
+        folder=machines.folder,
+        on_line=lines.append,
+    )
+    environment = {**clean_environment(), "PYTHONPATH": str(Path(rehearsal.__file__).parents[1])}
+    command = [sys.executable, "-c", JOIN, json.dumps(asdict(share)), str(machines.folder), MEET, lines_address(lines)]
+    subprocess.run(command, env=environment, pass_fds=(share.user, share.net), check=True, timeout=LIMIT_S)
+    assert server.wait(LIMIT_S) == 0
+    # Of the share's own numbers.
+    assert lines[1].startswith("10.128.4.")
 
 
 def test_nothing_outside_is_reached(machines: Machines, network: Network) -> None:
