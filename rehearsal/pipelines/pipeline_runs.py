@@ -28,6 +28,7 @@ from rehearsal.pipelines.pipeline import PLACE_VARIABLE, ContainerPlace
 from rehearsal.pipelines.reports import CANCELLED, INVALID_ARGUMENT, UNIMPLEMENTED, error_of, task_id
 from rehearsal.pipelines.spec import find_refusals, normalise
 from rehearsal.pipelines.task_details import job_of, moment, note_tasks
+from rehearsal.pipelines.values import TaskFailed
 from rehearsal.resources.states import has_ended
 from rehearsal.resources.store import Store
 
@@ -114,7 +115,11 @@ class PipelineRuns:
         self._finish(name, "FAILED", error_of(_INTERNAL, f"the rehearsal's own fault: {fault}"))
 
     def _execute(self, name: str, cancelled: threading.Event) -> None:
-        job = self._make_job(name)
+        try:
+            job = self._make_job(name)
+        except TaskFailed as error:
+            self._finish(name, "FAILED", error_of(INVALID_ARGUMENT, str(error)))
+            return
         if not job.pipeline_root.startswith(GCS_PREFIX):
             given = f"runtime_config.gcs_output_directory is {job.pipeline_root!r}: a folder gs://BUCKET/... is needed"
             self._finish(name, "FAILED", error_of(INVALID_ARGUMENT, given))
@@ -278,7 +283,9 @@ class PipelineRuns:
     def _input_artifact(self, name: str, given: Any) -> dict[str, Any]:
         """Return an artifact of the metadata store that a run is given, as a RuntimeArtifact in JSON."""
         place = f"{name.rpartition('/pipelineJobs/')[0]}/metadataStores/default/artifacts/{given.artifact_id}"
-        artifact = self._store.get(place)
+        artifact = self._store.find(place)
+        if artifact is None:
+            raise TaskFailed(f"runtime_config.input_artifacts names {given.artifact_id!r}: there is no {place}")
         return {
             "name": artifact.name,
             "uri": artifact.uri,
