@@ -14,7 +14,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 # Up to what ends a command of a shell; a quoted word may hold the same characters.
 _INSTALL = re.compile(r"""(?:python3? -m )?pip3? install((?:(?:[ \t]|\\\n)+(?:'[^']*'|"[^"]*"|[^\s'"&|;\\]+))+)""")
-_ENSURE = re.compile(r"python3? -m ensurepip(?: --user)?|apt-get install python3-pip")
+# What kfp writes around them: pip itself, and an environment of their own, in which nothing of this one is found.
+_AROUND = re.compile(
+    r"python3? -m ensurepip(?: --user)?|apt-get install python3-pip"
+    r'|python3 -m venv "\$tmp/venv" --system-site-packages\n\. "\$tmp/venv/bin/activate"'
+)
 # What follows is a script, not the text of a program that speaks of pip.
 _SCRIPT_FLAG = re.compile(r"-[a-z]*c")
 _WITH_VALUE = ("--index-url", "--extra-index-url", "--trusted-host", "--find-links", "-i", "-f", "-t", "--target")
@@ -26,7 +30,7 @@ def skip_installs(words: Sequence[str]) -> list[str]:
         return ["true"]
     scripts = set(_scripts(words))
     return [
-        _ENSURE.sub("true", _INSTALL.sub("true", word)) if index in scripts else word
+        _AROUND.sub("true", _INSTALL.sub("true", word)) if index in scripts else word
         for index, word in enumerate(words)
     ]
 

@@ -73,6 +73,11 @@ def installs(text: str) -> str:
     return text + pydantic.__name__
 
 
+@dsl.component(base_image="python:3.11", packages_to_install=["pydantic"], use_venv=True)
+def installs_apart(text: str) -> str:
+    return text + "a venv"
+
+
 @dsl.component(base_image="python:3.11", packages_to_install=["no-such-package==1.0"])
 def installs_what_is_absent() -> str:
     return "never"
@@ -156,6 +161,7 @@ def paths(uri: str):
 @dsl.pipeline(name="installed")
 def installed():
     installs(text="with ")
+    installs_apart(text="without ")
 
 
 @dsl.pipeline(name="absent")

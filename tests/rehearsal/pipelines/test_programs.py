@@ -244,7 +244,7 @@ def test_what_is_installed_is_not_installed_again(programs: Pipelines) -> None:
     )
     assert "pip install" in spec
     job = programs.run(values.installed, run="installed")
-    assert said(job) == {"installs": "with pydantic"}, programs.logs.texts()
+    assert said(job) == {"installs": "with pydantic", "installs-apart": "without a venv"}, programs.logs.texts()
     assert not any("pip" in line for line in programs.logs.texts(pipeline_job_id="installed"))
 
 
