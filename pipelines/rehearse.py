@@ -28,6 +28,7 @@ from contracts.errors import CheckFailed, ConfigError
 from contracts.stage import new_attempt_id
 from pipelines.disturbances import Disturbances
 from pipelines.rehearsal_config import Prepared, prepare
+from pipelines.rehearsal_steps import StepWatch
 from pipelines.rehearsed import Rehearsed, leave_evidence, look
 from pipelines.undisturbed import begin_training, compare
 
@@ -144,6 +145,7 @@ def cloud_options(config: RunConfig, wanted: Wanted) -> dict[str, Any]:
             # As it comes after the service's own attempts; how long those take is not known.
             stockout="fail",
             slow_start_s=disturbances.slow_start_s,
+            watch=StepWatch,
         ),
         "scale": Scale(processes_per_node=_processes(config, wanted, nodes), time_scale=wanted.time_scale),
         "rules": (*wanted.rules, *disturbances.rules(wanted.seed)),

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from rehearsal.jobs.logbook import severity_of
-from rehearsal.jobs.market import Market, Preempted, Preemption
+from rehearsal.jobs.market import Market, Preempted, Preemption, Progress
 from rehearsal.jobs.restarts import (
     MAX_JOB_RESTARTS,
     MAX_WORKER_RESTARTS,
@@ -35,7 +35,6 @@ from rehearsal.jobs.restarts import (
     RestartBudget,
     Scope,
 )
-from rehearsal.jobs.steps import StepWatch
 from rehearsal.leftovers import LINKS_PREFIX
 from rehearsal.machines.machine import (
     Machine,
@@ -79,7 +78,7 @@ class _Node:
     host: Host
     tree: Tree
     disk: Path
-    watch: StepWatch
+    watch: Progress
 
     @property
     def code(self) -> int | None:
@@ -347,7 +346,7 @@ class Gang:
             on_line=lambda line: self._say(machine, line, severity_of(line)),
             cores=cores_of(machine, len(self._machines)),
         )
-        return _Node(machine, host, tree, disk, StepWatch(folders["tmp"]))
+        return _Node(machine, host, tree, disk, self._market.watch(folders["tmp"]))
 
     def _stop_all(self) -> None:
         """End all: each is told to stop at the same time, and killed when its time is over."""

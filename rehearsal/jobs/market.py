@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Protocol
 
 Kind = Literal["sigterm", "sigkill"]
 # Of a training's steps: a preemption before the first or after the last one would prove nothing.
@@ -89,6 +90,30 @@ class Stockout:
         return place == region and self.strategy in ("", strategy) and (not self.machine or self.machine in machines)
 
 
+class Progress(Protocol):
+    """How far a training is."""
+
+    step: int
+    """The last that was reported; 0: none."""
+    total: int
+    """Steps of the training; 0: not known yet."""
+
+    def look(self) -> None:
+        """Read what is new."""
+
+
+class NoProgress:
+    """Of a program whose steps nobody can read: it is preempted by rate alone."""
+
+    step = total = 0
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder, in which nothing is looked for."""
+
+    def look(self) -> None:
+        """Read nothing."""
+
+
 class Market:
     """What becomes of the custom jobs of a rehearsal.
 
@@ -99,6 +124,7 @@ class Market:
         stockouts: Places without machines.
         stockout: Whether such a job stays pending, or fails as Vertex says it may.
         slow_start_s: Seconds, of the platform's, for which each job waits for its machines.
+        watch: Reads how far a training is below its first machine's TMPDIR; preemptions at a step need it.
     """
 
     def __init__(
@@ -110,12 +136,13 @@ class Market:
         stockouts: Iterable[Stockout] = (),
         stockout: Literal["pending", "fail"] = "pending",
         slow_start_s: float = 0.0,
+        watch: Callable[[Path], Progress] = NoProgress,
     ) -> None:
         self._random = random.Random(seed)
         self._wanted = list(preemptions)
         self._rate = rate
         self._stockouts = [(one, itertools.count(1)) for one in stockouts]
-        self.stockout, self.slow_start_s = stockout, slow_start_s
+        self.stockout, self.slow_start_s, self.watch = stockout, slow_start_s, watch
         self._lock = threading.Lock()
         self.preempted: list[Preempted] = []
         """Those that happened."""

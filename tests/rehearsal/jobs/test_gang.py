@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 from google.cloud import aiplatform_v1
 
+from pipelines.rehearsal_steps import StepWatch
 from rehearsal.jobs import gang, restarts
 from rehearsal.jobs.market import Market, Preemption
 from rehearsal.machines.machine import Scale
@@ -97,7 +98,9 @@ def test_machines_come_one_by_one_and_the_job_runs_when_all_are_up(
 def test_a_preempted_gang_starts_again_on_new_machines(
     make_jobs: Callable[..., Jobs], tmp_path: Path, kind: Literal["sigterm", "sigkill"], reading: str
 ) -> None:
-    market = Market(preemptions=[Preemption(1, kind, at_step=20), Preemption(0, kind, at_fraction=0.5)])
+    market = Market(
+        watch=StepWatch, preemptions=[Preemption(1, kind, at_step=20), Preemption(0, kind, at_fraction=0.5)]
+    )
     jobs, steps = make_jobs(market=market, restarts=reading), tmp_path / "steps"
     name = jobs.submit(TRAIN, "100", str(steps), "20,50", "wait", nodes=2, **TOGETHER)
     for count, step in ((1, 20), (2, 50)):
@@ -124,7 +127,7 @@ def test_a_preempted_gang_starts_again_on_new_machines(
 def test_an_exit_during_the_notice_is_judged_by_its_code(
     make_jobs: Callable[..., Jobs], tmp_path: Path, reading: str, code: str, state: str
 ) -> None:
-    market = Market(preemptions=[Preemption(0, "sigterm", at_step=20)])
+    market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigterm", at_step=20)])
     jobs = make_jobs(market=market, restarts=reading, scale=Scale(time_scale=10.0))
     name = jobs.submit(TRAIN, "100", str(tmp_path / "steps"), "20", code, strategy="SPOT")
     wait_for_preemptions(market, 1)
@@ -138,7 +141,7 @@ def test_a_first_machine_that_finishes_while_another_has_its_notice_ends_the_job
     make_jobs: Callable[..., Jobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gang, "STAGGER_S", 0.0)
-    market = Market(preemptions=[Preemption(1, "sigterm", at_step=20)])
+    market = Market(watch=StepWatch, preemptions=[Preemption(1, "sigterm", at_step=20)])
     # The notice is longer than the test.
     jobs = make_jobs(market=market, scale=Scale(time_scale=100.0))
     name = jobs.submit(TRAIN, "100", str(tmp_path / "steps"), "20", "twice", nodes=2, **TOGETHER)
@@ -151,7 +154,7 @@ def test_a_first_machine_that_finishes_while_another_has_its_notice_ends_the_job
 
 
 def test_who_does_not_heed_the_notice_is_killed(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
-    market = Market(preemptions=[Preemption(0, "sigterm", at_step=1)])
+    market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigterm", at_step=1)])
     jobs = make_jobs(market=market, scale=Scale(time_scale=0.01))
     name = jobs.submit(TRAIN, "3", str(tmp_path / "steps"), "1", "deaf", strategy="SPOT")
     wait_for_preemptions(market, 1)
@@ -162,7 +165,7 @@ def test_who_does_not_heed_the_notice_is_killed(make_jobs: Callable[..., Jobs], 
 
 
 def test_only_spot_machines_are_taken_away(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
-    market = Market(preemptions=[Preemption(0, "sigkill", at_step=1)], rate=1e9)
+    market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigkill", at_step=1)], rate=1e9)
     jobs = make_jobs(market=market)
     jobs.run(TRAIN, "5", str(tmp_path / "steps"), "", "wait", strategy="STANDARD")
     assert not market.preempted
@@ -175,7 +178,7 @@ def test_a_lost_machine_restarts_its_worker_then_the_job(
 ) -> None:
     monkeypatch.setattr(restarts, "MAX_WORKER_RESTARTS", 2)
     monkeypatch.setattr(restarts, "MAX_JOB_RESTARTS", 1)
-    market = Market(preemptions=[Preemption(0, "sigkill", at_step=step) for step in range(1, 7)])
+    market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigkill", at_step=step) for step in range(1, 7)])
     jobs = make_jobs(market=market, restarts=reading)
     job = jobs.run(TRAIN, "10", str(tmp_path / "steps"), "1,2,3,4,5,6", "wait", **TOGETHER)
     assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
@@ -185,7 +188,7 @@ def test_a_lost_machine_restarts_its_worker_then_the_job(
 
 
 def test_without_restarts_of_all_one_machine_is_replaced(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
-    market = Market(preemptions=[Preemption(1, "sigkill", at_step=20)])
+    market = Market(watch=StepWatch, preemptions=[Preemption(1, "sigkill", at_step=20)])
     jobs = make_jobs(market=market)
     name = jobs.submit(TRAIN, "100", str(tmp_path / "steps"), "20", "wait", nodes=2, strategy="SPOT")
     wait_for_preemptions(market, 1)

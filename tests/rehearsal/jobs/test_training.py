@@ -11,6 +11,7 @@ from google.cloud import aiplatform_v1
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
+from pipelines.rehearsal_steps import StepWatch
 from rehearsal.gcs import BucketServer
 from rehearsal.jobs.custom_jobs import CustomJobRuns
 from rehearsal.jobs.market import Market, spread
@@ -80,7 +81,7 @@ def test_preempted_twice_it_ends_the_same(
     small_shards: str, bucket_server: BucketServer, tmp_path: Path, reading: Reading
 ) -> None:
     whole, cut = "gs://bucket-1/line/train/whole", "gs://bucket-1/line/train/cut"
-    market = Market(preemptions=spread(2, seed=3, nodes=NODES, job="train"))
+    market = Market(watch=StepWatch, preemptions=spread(2, seed=3, nodes=NODES, job="train"))
     logs = _train(tmp_path / "cut", small_shards, cut, market, reading)
     assert market.missing == 0, "\n".join(logs.texts())
     first, second = market.preempted

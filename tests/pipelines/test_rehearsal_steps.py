@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from contracts.events import EVENTS_NAME
-from rehearsal.jobs import steps
-from rehearsal.jobs.steps import StepWatch
+from pipelines import rehearsal_steps as steps
+from pipelines.rehearsal_steps import StepWatch
 
 
 def leave(folder: Path, step: int) -> None:
