@@ -159,13 +159,15 @@ class Containers:
 
     def output_files(self, executor_input: dict[str, Any]) -> dict[str, Any]:
         """Return an executor input whose output files are paths that a container can write."""
-        outputs = executor_input.get("outputs", {})
-        files = {"outputFile": self.mount.path_of(outputs["outputFile"])} if "outputFile" in outputs else {}
+        outputs = executor_input.get("outputs")
+        if outputs is None:
+            return executor_input
         parameters = {
-            name: {**entry, "outputFile": self.mount.path_of(entry["outputFile"])}
-            for name, entry in outputs.get("parameters", {}).items()
+            name: {"outputFile": self.mount.path_of(entry["outputFile"])}
+            for name, entry in outputs["parameters"].items()
         }
-        return {**executor_input, "outputs": {**outputs, **files, **({"parameters": parameters} if parameters else {})}}
+        written = {"parameters": parameters, "outputFile": self.mount.path_of(outputs["outputFile"])}
+        return {**executor_input, "outputs": {**outputs, **written}}
 
     def _fetch_inputs(self, task: ContainerTask, executor_input: Mapping[str, Any]) -> None:
         text = "\0".join([*task.words, *task.env.values()])
@@ -181,8 +183,12 @@ class Containers:
             uri, custom = self.mount.uri_of(artifact.get("uri", "")), artifact.get("custom_path", "")
             if custom and Path(custom).exists():
                 # As kfp's launcher: the content of an artifact with a path of its own goes to the artifact's URI.
-                copy = shutil.copytree if Path(custom).is_dir() else shutil.copyfile
-                copy(custom, self.mount.path_of(uri))
+                target = Path(self.mount.path_of(uri))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if Path(custom).is_dir():
+                    shutil.copytree(custom, target, dirs_exist_ok=True)
+                else:
+                    shutil.copyfile(custom, target)
             if not uri.startswith(f"{root}/"):
                 self.mount.send(uri)
         self.mount.send(root)

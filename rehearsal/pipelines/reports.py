@@ -46,8 +46,6 @@ class Reporter:
     def __init__(self, stream: BinaryIO, job_uuid: str) -> None:
         self._stream, self._job_uuid = stream, job_uuid
         self._lock = threading.Lock()
-        self.states: dict[Path, str] = {}
-        """The newest state of each task."""
 
     def task(
         self,
@@ -63,7 +61,6 @@ class Reporter:
         artifacts_out: Mapping[str, Any] | None = None,
     ) -> None:
         """Say that a task is in a state."""
-        self.states[path] = state
         more = {"inputs": inputs, "outputs": outputs, "in": artifacts_in, "out": artifacts_out}
         self._write(
             "task",

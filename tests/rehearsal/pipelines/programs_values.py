@@ -57,6 +57,24 @@ def custom_path(made: dsl.Output[dsl.Dataset]):
 
 
 @dsl.component(**KFP)
+def custom_folder(made: dsl.Output[dsl.Dataset]):
+    import tempfile
+    from pathlib import Path
+
+    folder = Path(tempfile.mkdtemp())
+    (folder / "part").mkdir()
+    (folder / "part" / "0").write_text("in a folder")
+    made.set_path(str(folder))
+
+
+@dsl.component(**KFP)
+def read_part(made: dsl.Input[dsl.Dataset]) -> str:
+    from pathlib import Path
+
+    return Path(made.path, "part", "0").read_text()
+
+
+@dsl.component(**KFP)
 def custom_uri(uri: str, made: dsl.Output[dsl.Dataset]):
     made.uri = uri
     made.metadata["rows"] = 3
@@ -156,6 +174,7 @@ def optional_artifact():
 def paths(uri: str):
     read_text(made=custom_path().outputs["made"])
     read_text(made=custom_uri(uri=uri).outputs["made"])
+    read_part(made=custom_folder().outputs["made"])
 
 
 @dsl.pipeline(name="installed")

@@ -227,6 +227,7 @@ def test_artifacts_at_paths_and_uris_of_their_own(programs: Pipelines) -> None:
     uri = "gs://line/elsewhere/data.txt"
     job = programs.run(values.paths, run="paths", uri=uri)
     assert words(job) == ["from elsewhere", "at a place of its own"], programs.logs.texts()
+    assert said(job)["read-part"] == "in a folder"
     (made,) = detail(job, "custom-uri").outputs["made"].artifacts
     assert (made.uri, made.metadata["rows"], made.schema_title) == (uri, 3, "system.Dataset")
     (copied,) = detail(job, "custom-path").outputs["made"].artifacts
