@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts import PACKAGES
+from contracts.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,25 @@ def find_installed(name: str) -> InstalledCode | None:
         if source is not None and origin.is_relative_to(source):
             return InstalledCode(module, distribution.metadata["Name"], distribution.version, source)
     return None
+
+
+def require_own_packages() -> None:
+    """Refuse to start where Python finds another module under the name of a package of this project.
+
+    Raises:
+        ConfigError: It does (docs/decisions/0019-top-level-names.md).
+    """
+    root = Path(__file__).resolve().parents[1]
+    for name in PACKAGES:
+        origin = find_origin(name)
+        if origin is None or origin.parent.parent != root:
+            raise ConfigError(
+                f"the package {name} of shardline, in {root}, is "
+                + (f"shadowed by {origin}, which Python finds first" if origin else "not there"),
+                allowed=f"an environment in which {', '.join(PACKAGES)} are shardline's",
+                todo="rename what shadows it, take its folder out of PYTHONPATH, or install shardline into an "
+                "environment of its own",
+            )
 
 
 def find_origin(module: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""`shardline images build`: the three images from this checkout, by Cloud Build or a local engine, and their digests.
+"""`shardline images build`: the three images from these sources, by Cloud Build or a local engine, and their digests.
 
 What is built is staged first: the files that the Dockerfiles name and nothing else, so that no key, data or environment
 of the folder travels.
@@ -34,7 +34,9 @@ BUILD_FILE = "docker/cloudbuild.yaml"
 CONTEXT = ("pyproject.toml", "README.md", "LICENSE", "constraints", *PACKAGES, "docker")
 # Of own code: the Dockerfiles of trainer and export install what it names; in the checkout it names nothing.
 REQUIREMENTS_FILE = "docker/own-requirements.txt"
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info")
+# Below the packages of a wheel: all of CONTEXT that is no package (pyproject.toml puts it there).
+IMAGE_FILES = "pipelines/image_files"
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", Path(IMAGE_FILES).name)
 
 Say = Callable[[str], None]
 
@@ -53,7 +55,7 @@ def build_images(config: RunConfig, *, tool: str | None, tensorrt: str, say: Say
     """
     repository = _require_repository(config)
     requirements = requirements_of(config)
-    root = find_checkout()
+    root = find_sources()
     chosen = _choose_tool(tool)
     commit = find_commit(root)
     tag = f"{commit[:12]}{'-dirty' if commit.endswith('-dirty') else ''}" or datetime.now(UTC).strftime("%Y%m%d%H%M%S")
@@ -82,13 +84,13 @@ def stage_context(root: Path, context: Path, requirements: bytes | None = None) 
     """Copy what a build needs into a new folder.
 
     Args:
-        root: The checkout.
+        root: The checkout, or the folder that a wheel is installed in.
         context: The new folder.
         requirements: What own code needs besides: content of a requirements file; None: nothing.
     """
     context.mkdir(parents=True)
     for name in CONTEXT:
-        source = root / name
+        source = _place_of(root, name)
         if source.is_dir():
             shutil.copytree(source, context / name, ignore=_LEFT_OUT)
         else:
@@ -97,24 +99,33 @@ def stage_context(root: Path, context: Path, requirements: bytes | None = None) 
         (context / REQUIREMENTS_FILE).write_bytes(requirements)
 
 
-def find_checkout() -> Path:
-    """Return the root of the checkout that this program runs from.
+def find_sources() -> Path:
+    """Return the folder of the packages that this program runs from: a checkout, or where a wheel is installed.
 
     Raises:
-        ConfigError: It is installed, and there are no Dockerfiles beside it.
+        ConfigError: What images are built of is not there.
     """
     root = Path(__file__).resolve().parents[1]
-    if missing := [name for name in CONTEXT if not (root / name).exists()]:
+    if missing := [name for name in CONTEXT if not _place_of(root, name).exists()]:
         raise ConfigError(
-            f"{root} is no checkout of the project: {missing[0]} is not there",
-            allowed="a checkout, installed with pip's --editable",
-            todo="run this in a checkout of the version that you use",
+            f"{root} holds not all that images are built of: {missing[0]} is not there",
+            allowed="a checkout installed with pip's --editable, or a wheel of `make dist`",
+            todo="run this in a checkout of the version that you use, or install its wheel",
         )
     return root
 
 
+def _place_of(root: Path, name: str) -> Path:
+    """Return the path of an entry of CONTEXT; beside an installed wheel, `docker` may be a package of somebody else."""
+    shipped = root / IMAGE_FILES
+    return shipped / name if shipped.is_dir() and name not in PACKAGES else root / name
+
+
 def find_commit(root: Path) -> str:
     """Return the checkout's commit, with `-dirty` where files differ from it; empty: it is unknown."""
+    if (root / IMAGE_FILES).is_dir():
+        # Installed: a repository around the environment is the user's.
+        return ""
     try:
         head = _git(root, "rev-parse", "HEAD")
         changed = _git(root, "status", "--porcelain", "--", *CONTEXT)

@@ -6,6 +6,7 @@ inside the commands, so that `--help` loads nothing heavy.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -77,6 +78,8 @@ Checkpoint = Annotated[
 
 def main() -> None:
     """Run the command line; the entry of the console script."""
+    # The processes that commands start with -m do not search the current folder, whose records/ may be a user's.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     app(obj=time.time())
 
 
@@ -95,6 +98,10 @@ def options(
     ] = False,
 ) -> None:
     """Options of the program itself; its help is the app's."""
+    with reported(debug=False):
+        from contracts.installed_code import require_own_packages
+
+        require_own_packages()
 
 
 @app.command()

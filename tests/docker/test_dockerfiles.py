@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from contracts import PACKAGES
 from pipelines.build import BUILD_FILE, CONTEXT, stage_context
 from pipelines.images import ROLES
 
@@ -47,10 +48,7 @@ def test_what_is_copied_is_there(role: str, context: Path) -> None:
     sources = [source for words in copies if not words[0].startswith("--from") for source in words[:-1]]
     assert sources
     assert [source for source in sources if not (context / source).exists()] == []
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
-        "packages"
-    ]
-    assert set(packages) <= set(sources)
+    assert set(PACKAGES) <= set(sources)
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -12,7 +12,7 @@ import yaml
 
 from contracts.errors import ConfigError, ShardlineError, TryAgain
 from pipelines import build
-from pipelines.build import find_checkout, find_commit, parse_build
+from pipelines.build import find_commit, find_sources, parse_build
 from pipelines.images import ROLES, find_image, is_pinned, read_record
 from pipelines.plan import outline
 from tests.pipelines.test_plan import DIGEST, VALID, config
@@ -89,9 +89,9 @@ def test_what_is_pinned(reference: str, pinned: bool) -> None:
     assert is_pinned(reference) is pinned
 
 
-@pytest.mark.skipif(not (find_checkout() / ".git").exists(), reason="the files are no checkout of git's")
+@pytest.mark.skipif(not (find_sources() / ".git").exists(), reason="the files are no checkout of git's")
 def test_the_checkout_has_a_commit() -> None:
-    commit = find_commit(find_checkout())
+    commit = find_commit(find_sources())
     assert len(commit.removesuffix("-dirty")) == 40
     assert find_commit(Path("/")) == ""
 
@@ -122,7 +122,7 @@ def images(tmp_path: Path) -> Images:
         return subprocess.run(
             [sys.executable, "-m", "pipelines.cli", "images", arguments[0], str(path), *arguments[1:]],
             cwd=tmp_path,
-            env={**os.environ, "PATH": search, "PYTHONPATH": str(find_checkout()), **variables},
+            env={**os.environ, "PATH": search, "PYTHONPATH": str(find_sources()), **variables},
             capture_output=True,
             text=True,
             timeout=120,
@@ -164,7 +164,7 @@ def test_docker_builds_pushes_and_records(images: Images, tmp_path: Path) -> Non
     assert made is not None
     assert made.trainer == f"{REPOSITORY}/trainer@sha256:{'b' * 64}"
     assert json.loads(answer.stdout) == made.model_dump()
-    assert made.commit == find_commit(find_checkout())
+    assert made.commit == find_commit(find_sources())
     calls = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
     assert [(call[0]) for call in calls] == ["build", "push", "image"] * 3
     assert "TENSORRT=11.3.0" in calls[6]
@@ -194,7 +194,7 @@ def test_requirements_of_own_code_are_installed_and_recorded(images: Images, tmp
     record(tmp_path).rename(tmp_path / "images-my-project.json")
     assert "were built without any" in images("describe", needs).stderr
     for role in ("trainer", "export"):
-        text = (find_checkout() / "docker" / f"{role}.Dockerfile").read_text()
+        text = (find_sources() / "docker" / f"{role}.Dockerfile").read_text()
         assert "--requirement own-requirements.txt" in text
 
 
