@@ -6,9 +6,14 @@ another's until it was looked at. It is removed at the end; one that a killed pr
 
 from __future__ import annotations
 
-import fcntl
 import os
+import sys
 from typing import TextIO
+
+try:
+    import fcntl
+except ImportError:  # not Unix: what submits and looks needs no lock
+    fcntl = None  # type: ignore[assignment]
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
@@ -26,12 +31,19 @@ class Lock:
 
     Raises:
         TryAgain: Another process holds it.
+        ConfigError: This system has no such locks.
     """
 
     def __init__(self, uri: str) -> None:
         self._stream: TextIO | None = None
         if not storage.is_local(uri):
             return
+        if fcntl is None:
+            raise ConfigError(
+                f"stages cannot run on {sys.platform}: it has no flock",
+                allowed="Linux, or another Unix; plan, compile, submit, status and logs run anywhere",
+                todo="run this on such a machine, or submit it",
+            )
         folder = storage.local_path(uri)
         folder.parent.mkdir(parents=True, exist_ok=True)
         path = folder.with_name(f".{folder.name}.lock")
@@ -70,6 +82,8 @@ def is_locked(uri: str) -> bool | None:
     the folder, as a run's.
     """
     folder = storage.local_path(uri)
+    if fcntl is None:
+        return None
     try:
         # Not to wait for whoever writes a pipe of that name.
         descriptor = os.open(folder.with_name(f".{folder.name}.lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
