@@ -82,20 +82,38 @@ def find_key(name: str) -> Key:
     Raises:
         ConfigError: There is none of this name.
     """
-    keys = {key.name: key for key in list_keys()}
+    keys, sections = {key.name: key for key in list_keys()}, list(RunConfig.model_fields)
     if name not in keys:
-        close = difflib.get_close_matches(name, [*keys, *{key.partition(".")[0] for key in keys}], n=3, cutoff=0.5)
-        inside = [key for key in keys if key.startswith(f"{name}.")]
+        close = difflib.get_close_matches(name, [*keys, *sections], n=3, cutoff=0.5)
         raise ConfigError(
             f"{name} is no key of the configuration",
-            allowed=", ".join(inside) if inside else "the keys of docs/configuration.md",
-            todo=f"did you mean {' or '.join(close)}?" if close and not inside else "name one of them",
+            allowed="the keys and sections of docs/configuration.md",
+            todo=f"did you mean {' or '.join(close)}?"
+            if close
+            else f"name a section: {', '.join(RunConfig.model_fields)}",
         )
     return keys[name]
 
 
-def describe(key: Key) -> Iterator[str]:
-    """Yield what is known of a key, a line each."""
+def describe(name: str) -> Iterator[str]:
+    """Yield what is known of a key; of a section, its keys with their defaults. A line each.
+
+    Raises:
+        ConfigError: There is neither.
+    """
+    inside = [key for key in list_keys() if key.name.startswith(f"{name}.")]
+    if name in RunConfig.model_fields:
+        yield f"{name}: {_first_line(RunConfig.model_fields[name].annotation)}"
+    elif not inside or any(key.name == name for key in list_keys()):
+        yield from _describe_key(find_key(name))
+    else:
+        yield f"{name}: a section"
+    for key in inside:
+        yield f"  {key.name}  (default: {key.default or 'none: it must be given'})"
+        yield f"      {' '.join(key.meaning.split())}"
+
+
+def _describe_key(key: Key) -> Iterator[str]:
     yield key.name
     yield from (f"  {line}" for line in key.meaning.splitlines())
     yield f"  type: {key.type}" + (f", {key.allowed}" if key.allowed else "")
@@ -110,8 +128,9 @@ def to_markdown() -> str:
     lines = [
         "# Configuration: every key",
         "",
-        "Generated from the models in contracts/config by `python -m pipelines.config_reference`; a test",
-        "compares. `shardline config show --describe KEY` prints one key. configuration.schema.json is for editors.",
+        "Generated from the models in contracts/config by `python -m pipelines.config_reference`; a test compares.",
+        "`shardline config show --describe KEY` prints a key or a section. configuration.schema.json is for editors: for",
+        "YAML's language server a file begins with `# yaml-language-server: $schema=PATH`.",
         "`N` stands for a place in a list, `NAME` for a name in a map. The last column says which stages are made anew",
         "when the key changes; an empty one changes no result.",
     ]
@@ -134,8 +153,12 @@ def to_markdown() -> str:
 
 
 def to_schema() -> str:
-    """Return the JSON Schema of the configuration, for editors."""
-    return json.dumps(RunConfig.model_json_schema(), indent=1, sort_keys=True) + "\n"
+    """Return the JSON Schema of the configuration, for editors: empty sections and `profile: off` are valid."""
+    schema = RunConfig.model_json_schema()
+    for name, field in schema["properties"].items():
+        section = {"$ref": field.pop("$ref")}
+        field["anyOf"] = [section, {"type": "null"}, *([{"enum": ["off", False]}] if name == "profile" else [])]
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"
 
 
 def _first_line(section: Any) -> str:

@@ -23,7 +23,10 @@ def show(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="YAML file.", show_default=False)] = None,
     overrides: Overrides = None,
     describe: Annotated[
-        str, typer.Option("--describe", metavar="KEY", help="Print a key instead: meaning, type, range, default.")
+        str,
+        typer.Option(
+            "--describe", metavar="KEY", help="Print a key or section instead: meaning, type, range, default."
+        ),
     ] = "",
     debug: Debug = False,
 ) -> None:
@@ -34,9 +37,8 @@ def show(
 
         if describe:
             from pipelines.config_reference import describe as describe_key
-            from pipelines.config_reference import find_key
 
-            for line in describe_key(find_key(describe)):
+            for line in describe_key(describe):
                 print(line)
         elif config is None:
             raise ConfigError(

@@ -6,6 +6,7 @@ import yaml
 from typer.testing import CliRunner
 
 from contracts.errors import ConfigError
+from contracts.resolve import parse_config
 from pipelines.cli import app
 from pipelines.config_reference import find_key, list_keys, to_markdown, to_schema
 
@@ -51,13 +52,23 @@ def test_what_a_change_makes_anew(name: str, stages: tuple[str, ...]) -> None:
 def test_a_key_is_described_and_one_that_is_none_is_refused() -> None:
     said = CliRunner().invoke(app, ["config", "show", "--describe", "resources.timeout_hours"]).output
     assert "type: number, above 0 up to 720" in said and "unit: h" in said and "default: 168" in said
+    section = CliRunner().invoke(app, ["config", "show", "--describe", "checkpoint"]).output
+    assert "checkpoint: When checkpoints are written" in section and "checkpoint.keep_last  (default: 2)" in section
+    nested = CliRunner().invoke(app, ["config", "show", "--describe", "vertex.images"]).output
+    assert nested.startswith("vertex.images: a section\n  vertex.images.file")
     assert CliRunner().invoke(app, ["config", "show"]).exit_code == 2
+    unknown = CliRunner().invoke(app, ["config", "show", "--describe", "train.epoch"])
+    assert unknown.exit_code == 2 and "did you mean train.epochs" in unknown.stderr
     with pytest.raises(ConfigError, match=r"did you mean train\.learning_rate"):
         find_key("train.lerning_rate")
 
 
 def test_the_schema_knows_every_key_of_the_configurations() -> None:
     schema = json.loads(to_schema())
+    # What parse_config takes besides.
+    assert all({"type": "null"} in section["anyOf"] for section in schema["properties"].values())
+    assert {"enum": ["off", False]} in schema["properties"]["profile"]["anyOf"]
+    assert parse_config({"profile": "off", "train": None}, where="").profile.method == "off"
 
     def check(value: object, where: dict[str, object], path: str) -> None:
         kinds = [where, *where.get("anyOf", [])]  # type: ignore[misc]
