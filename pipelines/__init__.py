@@ -15,5 +15,5 @@ Every module, by what it is about:
                  say why one failed, by the table known_failures; google has the clients and the services' failures in
                  our terms
     rehearsal    rehearse, undisturbed, rehearsed, disturbances; rehearsal_serve; rehearsal_config, rehearsal_options,
-                 rehearsal_report
+                 rehearsal_report, rehearsal_steps
 """

@@ -129,8 +129,8 @@ def to_markdown() -> str:
         "# Configuration: every key",
         "",
         "Generated from the models in contracts/config by `python -m pipelines.config_reference`; a test compares.",
-        "`shardline config show --describe KEY` prints a key or a section. configuration.schema.json is for editors: for",
-        "YAML's language server a file begins with `# yaml-language-server: $schema=PATH`.",
+        "`shardline config show --describe KEY` prints a key or a section. configuration.schema.json is for editors:",
+        "for YAML's language server a file begins with `# yaml-language-server: $schema=PATH`.",
         "`N` stands for a place in a list, `NAME` for a name in a map. The last column says which stages are made anew",
         "when the key changes; an empty one changes no result.",
     ]
