@@ -49,13 +49,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel, which finds what else it needs in the environment of the tests.
+def install(folder: Path, wheel: Path) -> Path:
+    """Return a fresh environment with the wheel, which finds what else it needs in the environment of the tests.
 
     A line of a .pth file that names a folder reads none of the .pth files there: no editable installation is followed.
     """
-    folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
     others = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
@@ -64,6 +62,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [str(python), "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--ignore-installed", str(wheel)]
     subprocess.run(pip, check=True, cwd=folder, env=clean(), timeout=240)
     return folder
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel."""
+    return install(tmp_path_factory.mktemp("environment"), wheel)
 
 
 def clean(**variables: str) -> dict[str, str]:
@@ -105,6 +109,24 @@ def test_an_installed_package_builds_the_images_of_the_checkout(installed: Path,
     (built,) = (tmp_path / "installed" / "dist").glob("*.whl")
     with zipfile.ZipFile(built) as opened:
         assert {name.partition("/")[0] for name in opened.namelist() if ".dist-info/" not in name} == set(PACKAGES)
+
+
+def test_an_editable_installation_is_the_checkout(tmp_path: Path) -> None:
+    build = f"import hatchling.build; print(hatchling.build.build_editable({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", build], cwd=ROOT, check=True, capture_output=True, text=True)
+    folder = install(tmp_path / "environment", tmp_path / done.stdout.strip())
+    (tmp_path / "line.yaml").write_text("{}")
+    code = "import pipelines.build; print(pipelines.build.find_sources())"
+    for command, arguments in (("python", ["-c", code]), ("shardline", ["config", "show", "line.yaml"])):
+        said = subprocess.run(
+            [str(folder / "bin" / command), *arguments],
+            cwd=tmp_path,
+            env=clean(),
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert said.stdout.startswith(f"{ROOT}\n" if command == "python" else "run:\n")
 
 
 def test_taken_names_are_refused(installed: Path, tmp_path: Path) -> None:
