@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TextIO
@@ -91,44 +91,25 @@ def to_json(status: Status) -> dict[str, Any]:
         "error": status.error,
         "created_at": _text(status.created_at),
         "ended_at": _text(status.ended_at),
-        "tasks": [
-            {
-                "name": task.name,
-                "state": task.state,
-                "attempts": task.attempts,
-                "started_at": _text(task.started_at),
-                "ended_at": _text(task.ended_at),
-                "error": task.error,
-                "resources": list(task.resources),
-            }
-            for task in status.tasks
-        ],
-        "jobs": [
-            {
-                "kind": job.kind,
-                "name": job.name,
-                "display_name": job.display_name,
-                "task": job.task,
-                "state": job.state,
-                "error": job.error,
-                "console": job.console,
-                "created_at": _text(job.created_at),
-                "started_at": _text(job.started_at),
-                "ended_at": _text(job.ended_at),
-            }
-            for job in status.jobs
-        ],
+        "tasks": [_values(task, _OF_TASK) for task in status.tasks],
+        "jobs": [_values(job, _OF_JOB) for job in status.jobs],
         "warnings": list(status.warnings),
         "training": status.goodput.model_dump(mode="json") if status.goodput else None,
-        "diagnosis": {
-            "kind": status.diagnosis.kind,
-            "cause": status.diagnosis.cause,
-            "advice": status.diagnosis.advice,
-            "exit_code": status.diagnosis.exit_code,
-            "evidence": status.diagnosis.evidence,
-        }
-        if status.diagnosis
-        else None,
+        "diagnosis": _values(status.diagnosis, _OF_DIAGNOSIS) if status.diagnosis else None,
+    }
+
+
+_OF_TASK = ("name", "state", "attempts", "started_at", "ended_at", "error", "resources")
+_OF_JOB = ("kind", "name", "display_name", "task", "state", "error", "console", "created_at", "started_at", "ended_at")
+_OF_DIAGNOSIS = ("kind", "cause", "advice", "exit_code", "evidence")
+
+
+def _values(of: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return attributes as JSON values."""
+    found = {name: getattr(of, name) for name in names}
+    return {
+        name: _text(value) if isinstance(value, datetime) else list(value) if isinstance(value, tuple) else value
+        for name, value in found.items()
     }
 
 

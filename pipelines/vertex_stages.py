@@ -133,7 +133,7 @@ def _profile_stage(config: RunConfig, containers: Containers) -> Callable[..., A
         found = titled(own(find_profile(machine=hardware, software=software, **given), image), "find-profile")
         with dsl.If(found.outputs["finished"] == "no", name="no-profile-yet"):
             more = ["--machine", hardware, "--software", software, "--shards", shards]
-            job(line, run_id, flags, config, region, strategy, max_wait, timeout, more)
+            job((line, run_id, flags, config, region, strategy, max_wait, timeout), more)
         return found.outputs["uri"]
 
     @dsl.pipeline(name="profile")
@@ -149,19 +149,9 @@ def _profile_stage(config: RunConfig, containers: Containers) -> Callable[..., A
         timeout: str,
         shards: str,
     ) -> str:
-        made = never_cached(
-            profile_if_missing(
-                line=line,
-                run_id=run_id,
-                flags=flags,
-                config=config,
-                region=region,
-                strategy=strategy,
-                max_wait=max_wait,
-                timeout=timeout,
-                shards=shards,
-            )
-        )
+        given = {"line": line, "run_id": run_id, "flags": flags, "config": config, "shards": shards}
+        place = {"region": region, "strategy": strategy, "max_wait": max_wait, "timeout": timeout}
+        made = never_cached(profile_if_missing(**given, **place))
         told = own(
             report(stage="profile", line=line, run_id=run_id, at=titled(made, "profile-if-missing").output), image
         )
@@ -185,7 +175,7 @@ def _job_stage(
 
     def run(common: Sequence[Any], shards: Any, other: Any) -> Any:
         line, run_id = common[0], common[1]
-        ended = job(*common, [f"--{inputs[0]}", shards, f"--{inputs[1]}", other])
+        ended = job(common, [f"--{inputs[0]}", shards, f"--{inputs[1]}", other])
         given = {"line": line, "run_id": run_id}
         told = report_training(**given) if stage == "train" else report(stage=stage, **given)
         titled(told, "report-training" if stage == "train" else "report")
@@ -246,17 +236,8 @@ def _job(
     if vertex.psc_attachment:
         constants["psc_interface_config"] = {"network_attachment": vertex.psc_attachment}
 
-    def add(
-        line: Any,
-        run_id: Any,
-        flags: Any,
-        config: Any,
-        region: Any,
-        strategy: Any,
-        max_wait: Any,
-        timeout: Any,
-        more: Sequence[Any],
-    ) -> Any:
+    def add(common: Sequence[Any], more: Sequence[Any]) -> Any:
+        line, run_id, flags, config, region, strategy, max_wait, timeout = common
         given = ["--line", line, "--run", run_id, "--flags", flags, "--config", config, *more]
         task = CustomTrainingJobOp(
             worker_pool_specs=worker_pools(section, container, given, nodes=nodes),

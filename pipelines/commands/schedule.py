@@ -75,9 +75,7 @@ def describe(
     with reported(debug):
         from pipelines.run_tasks import state_of
 
-        resolved = load(config, overrides)
-        schedules = _schedules(resolved)
-        found = schedules.require(resolved, schedule_id)
+        schedules, found = _find(config, overrides, schedule_id)
         _show(found)
         for job in schedules.runs(found):
             print(f"{'run':<24} {job.name.rpartition('/')[2]}  {state_of(job).lower()}")
@@ -132,9 +130,7 @@ def pause(config: ConfigPath, overrides: Overrides = None, schedule_id: Schedule
     with reported(debug):
         from pipelines.schedule import id_of
 
-        resolved = load(config, overrides)
-        schedules = _schedules(resolved)
-        found = schedules.require(resolved, schedule_id)
+        schedules, found = _find(config, overrides, schedule_id)
         schedules.pause(found)
         print(f"schedule {id_of(found)}: paused")
 
@@ -151,9 +147,7 @@ def resume(
     with reported(debug):
         from pipelines.schedule import id_of
 
-        resolved = load(config, overrides)
-        schedules = _schedules(resolved)
-        found = schedules.require(resolved, schedule_id)
+        schedules, found = _find(config, overrides, schedule_id)
         schedules.resume(found, catch_up=catch_up)
         print(f"schedule {id_of(found)}: active")
 
@@ -164,9 +158,7 @@ def delete(config: ConfigPath, overrides: Overrides = None, schedule_id: Schedul
     with reported(debug):
         from pipelines.schedule import id_of
 
-        resolved = load(config, overrides)
-        schedules = _schedules(resolved)
-        found = schedules.require(resolved, schedule_id)
+        schedules, found = _find(config, overrides, schedule_id)
         schedules.delete(found)
         print(f"schedule {id_of(found)}: deleted")
 
@@ -184,6 +176,12 @@ def _prepare(
     for text in plan.warnings:
         print(f"warning: {text}", file=sys.stderr, flush=True)
     return resolved, plan, prepare(resolved, compile_line(resolved, plan)), read_times(resolved.schedule)
+
+
+def _find(config: Path, overrides: list[str] | None, schedule_id: str) -> tuple[Schedules, Any]:
+    resolved = load(config, overrides)
+    schedules = _schedules(resolved)
+    return schedules, schedules.require(resolved, schedule_id)
 
 
 def _schedules(config: RunConfig) -> Schedules:
