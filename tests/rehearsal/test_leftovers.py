@@ -25,6 +25,19 @@ import subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", {DAEMON!r}], start_new_session=True)
 time.sleep(1000)
 """
+# A rehearsal: it starts a process by its mark; another one has only been led to its cloud.
+CLAIM = f"""
+import os, subprocess, sys
+from rehearsal.leftovers import claimed_folder
+from rehearsal.machines.processes import MARK_VARIABLE
+with claimed_folder() as folder:
+    for more in ({{MARK_VARIABLE: "/1"}}, {{}}):
+        environment = {{**os.environ, "CLOUDSDK_CONFIG": f"{{folder}}/gcloud", **more}}
+        command = [sys.executable, "-c", {DAEMON!r}]
+        print(subprocess.Popen(command, env=environment, start_new_session=True).pid, end=" ")
+    print(flush=True)
+    sys.stdin.read()
+"""
 SUBMIT = f"""
 import sys
 from google.cloud import aiplatform
@@ -89,20 +102,28 @@ def test_nothing_is_left_after_the_next_start(places: Path, moment: str) -> None
         else:
             submit(server)
         if moment in ("running", "ending"):
-            wait_for(lambda: len(living(str(places))) == 2)
+            wait_for(lambda: len(living(str(places))) >= 2)
         if moment == "ending":
             server.terminate()
         server.kill()
     left = [path for path in places.glob("shardline-rehearsal-*") if path.is_dir()]
-    # The daemon is nobody's child any more.
-    assert left if moment != "ending" else True
-    if moment == "running":
-        assert len(living(str(places))) >= 1
+    assert left or moment == "ending"
     with claimed_folder() as folder:
         assert living(str(places)) == []
         names = sorted(path.name for path in places.iterdir())
         assert names == sorted([folder.name, f"shardline-rehearsals-{os.getuid()}"])
     assert [path.name for path in places.iterdir()] == [f"shardline-rehearsals-{os.getuid()}"]
+
+
+def test_processes_that_have_left_their_session_end_and_those_of_others_go_on(places: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", CLAIM], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        started, led = map(int, owner.stdout.readline().split())
+        owner.kill()
+    # What machines in namespaces have started ends with them; without namespaces a daemon is nobody's child any more.
+    assert sorted(living(str(places))) == sorted([started, led])
+    with claimed_folder():
+        assert living(str(places)) == [led]
 
 
 def test_who_still_runs_is_let_alone_and_a_folder_that_is_kept_stays(places: Path) -> None:
