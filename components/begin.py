@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from components.launch import BASE_IMAGE
+from components.container import container
 
 
 @dsl.container_component
@@ -26,23 +26,15 @@ def begin(
         created_at: When it was created.
         scheduled_at: When a schedule was to create it.
     """
-    return dsl.ContainerSpec(
-        image=BASE_IMAGE,
-        command=["python", "-m", "inspection.task", "begin"],
-        args=[
-            "--line",
-            line,
-            "--config",
-            config,
-            "--run-id",
-            run_name,
-            "--created-at",
-            created_at,
-            "--scheduled-at",
-            scheduled_at,
-            "--write-run-id",
-            run_id,
-            "--write-data-date",
-            data_date,
-        ],
+    return container(
+        ["inspection.task", "begin"],
+        {
+            "--line": line,
+            "--config": config,
+            "--run-id": run_name,
+            "--created-at": created_at,
+            "--scheduled-at": scheduled_at,
+            "--write-run-id": run_id,
+            "--write-data-date": data_date,
+        },
     )

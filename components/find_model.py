@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from components.launch import BASE_IMAGE
+from components.container import container
 
 
 @dsl.container_component
@@ -24,21 +24,14 @@ def find_model(
         uri: Its address.
         exists: yes or no.
     """
-    return dsl.ContainerSpec(
-        image=BASE_IMAGE,
-        command=["python", "-m", "inspection.task", "find-model"],
-        args=[
-            "--project",
-            project,
-            "--region",
-            region,
-            "--name",
-            name,
-            "--write-resource",
-            resource,
-            "--write-uri",
-            uri,
-            "--write-exists",
-            exists,
-        ],
+    return container(
+        ["inspection.task", "find-model"],
+        {
+            "--project": project,
+            "--region": region,
+            "--name": name,
+            "--write-resource": resource,
+            "--write-uri": uri,
+            "--write-exists": exists,
+        },
     )

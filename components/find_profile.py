@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from components.launch import BASE_IMAGE
+from components.container import container
 
 
 @dsl.container_component
@@ -30,27 +30,17 @@ def find_profile(
         uri: Folder of the profile.
         finished: yes or no.
     """
-    return dsl.ContainerSpec(
-        image=BASE_IMAGE,
-        command=["python", "-m", "trainer.profiling.task", "--where"],
-        args=[
-            "--line",
-            line,
-            "--run",
-            run_id,
-            "--flags",
-            flags,
-            "--config",
-            config,
-            "--shards",
-            shards,
-            "--machine",
-            machine,
-            "--software",
-            software,
-            "--write-uri",
-            uri,
-            "--write-finished",
-            finished,
-        ],
+    return container(
+        ["trainer.profiling.task", "--where"],
+        {
+            "--line": line,
+            "--run": run_id,
+            "--flags": flags,
+            "--config": config,
+            "--shards": shards,
+            "--machine": machine,
+            "--software": software,
+            "--write-uri": uri,
+            "--write-finished": finished,
+        },
     )

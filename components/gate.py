@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from components.launch import BASE_IMAGE
+from components.container import container
 
 
 @dsl.container_component
@@ -28,27 +28,18 @@ def gate(
         artifact_uri: The Triton repository.
         image: The image that serves it.
     """
-    return dsl.ContainerSpec(
-        image=BASE_IMAGE,
-        command=["python", "-m", "inspection.task", "gate"],
-        args=[
-            "--line",
-            line,
-            "--run-id",
-            run_id,
-            "--export",
-            export,
-            "--config",
-            config,
-            "--serving-image",
-            serving_image,
-            "--write-verdict",
-            verdict,
-            "--write-artifact-uri",
-            artifact_uri,
-            "--write-image",
-            image,
-        ],
+    return container(
+        ["inspection.task", "gate"],
+        {
+            "--line": line,
+            "--run-id": run_id,
+            "--export": export,
+            "--config": config,
+            "--serving-image": serving_image,
+            "--write-verdict": verdict,
+            "--write-artifact-uri": artifact_uri,
+            "--write-image": image,
+        },
     )
 
 
@@ -59,6 +50,4 @@ def refused(verdict: str) -> dsl.ContainerSpec:
     Args:
         verdict: What the gate gave out.
     """
-    return dsl.ContainerSpec(
-        image=BASE_IMAGE, command=["python", "-m", "inspection.task", "refused"], args=["--verdict", verdict]
-    )
+    return container(["inspection.task", "refused"], {"--verdict": verdict})

@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from components.launch import BASE_IMAGE
+from components.container import container
 
 
 @dsl.container_component
@@ -26,23 +26,15 @@ def launch_dataflow(
         expect: The folder that the listing named: a source that has changed since is an error.
         gcp_resources: The job, as Google's components pass it on.
     """
-    return dsl.ContainerSpec(
-        image=BASE_IMAGE,
-        command=["python", "-m", "sharding.task"],
-        args=[
-            "--line",
-            line,
-            "--run",
-            run_id,
-            "--flags",
-            flags,
-            "--config",
-            config,
-            "--data-date",
-            data_date,
-            "--expect",
-            expect,
-            "--launch",
-            gcp_resources,
-        ],
+    return container(
+        ["sharding.task"],
+        {
+            "--line": line,
+            "--run": run_id,
+            "--flags": flags,
+            "--config": config,
+            "--data-date": data_date,
+            "--expect": expect,
+            "--launch": gcp_resources,
+        },
     )

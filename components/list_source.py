@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from components.launch import BASE_IMAGE
+from components.container import container
 
 
 @dsl.container_component
@@ -28,23 +28,15 @@ def list_source(
         uri: Folder of the shards.
         finished: yes or no.
     """
-    return dsl.ContainerSpec(
-        image=BASE_IMAGE,
-        command=["python", "-m", "sharding.task", "--where"],
-        args=[
-            "--line",
-            line,
-            "--run",
-            run_id,
-            "--flags",
-            flags,
-            "--config",
-            config,
-            "--data-date",
-            data_date,
-            "--write-uri",
-            uri,
-            "--write-finished",
-            finished,
-        ],
+    return container(
+        ["sharding.task", "--where"],
+        {
+            "--line": line,
+            "--run": run_id,
+            "--flags": flags,
+            "--config": config,
+            "--data-date": data_date,
+            "--write-uri": uri,
+            "--write-finished": finished,
+        },
     )

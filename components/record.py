@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from components.launch import BASE_IMAGE
+from components.container import container
 
 
 @dsl.container_component
@@ -14,8 +14,4 @@ def record(line: str, config: str, run_name: str) -> dsl.ContainerSpec:
         config: URI of the whole configuration and the hash of its content.
         run_name: Name of the pipeline job, which is the run's id.
     """
-    return dsl.ContainerSpec(
-        image=BASE_IMAGE,
-        command=["python", "-m", "inspection.task", "record"],
-        args=["--line", line, "--config", config, "--run-id", run_name],
-    )
+    return container(["inspection.task", "record"], {"--line": line, "--config": config, "--run-id": run_name})

@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from components.launch import BASE_IMAGE
+from components.container import container
 
 
 @dsl.container_component
@@ -14,8 +14,4 @@ def registered(line: str, run_id: str, upload: str) -> dsl.ContainerSpec:
         run_id: Id of the run.
         upload: What ModelUploadOp gives out: the operation that has made the model, as GcpResources.
     """
-    return dsl.ContainerSpec(
-        image=BASE_IMAGE,
-        command=["python", "-m", "inspection.task", "registered"],
-        args=["--line", line, "--run-id", run_id, "--upload", upload],
-    )
+    return container(["inspection.task", "registered"], {"--line": line, "--run-id": run_id, "--upload": upload})

@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from components.launch import BASE_IMAGE
+from components.container import container
 
 
 @dsl.container_component
@@ -28,27 +28,17 @@ def report(
         page: The stage in pictures, one HTML document; the same metadata.
         at: Where the output is, if nobody of the run has said so: a job of Dataflow publishes and is gone.
     """
-    return dsl.ContainerSpec(
-        image=BASE_IMAGE,
-        command=["python", "-m", "inspection.task", "report"],
-        args=[
-            "--stage",
-            stage,
-            "--line",
-            line,
-            "--run-id",
-            run_id,
-            "--at",
-            at,
-            "--executor-input",
-            dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER,
-            "--write-uri",
-            uri,
-            "--write-metrics",
-            metrics.path,
-            "--write-summary",
-            summary.path,
-            "--write-page",
-            page.path,
-        ],
+    return container(
+        ["inspection.task", "report"],
+        {
+            "--stage": stage,
+            "--line": line,
+            "--run-id": run_id,
+            "--at": at,
+            "--executor-input": dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER,
+            "--write-uri": uri,
+            "--write-metrics": metrics.path,
+            "--write-summary": summary.path,
+            "--write-page": page.path,
+        },
     )

@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from components.launch import BASE_IMAGE
+from components.container import container
 
 
 @dsl.container_component
@@ -26,27 +26,17 @@ def report_training(
         page: The training in pictures, one HTML document; the same metadata.
         classification: Of a classification: confusion matrix and ROC curve on the test split.
     """
-    return dsl.ContainerSpec(
-        image=BASE_IMAGE,
-        command=["python", "-m", "inspection.task", "report"],
-        args=[
-            "--stage",
-            "train",
-            "--line",
-            line,
-            "--run-id",
-            run_id,
-            "--executor-input",
-            dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER,
-            "--write-uri",
-            uri,
-            "--write-metrics",
-            metrics.path,
-            "--write-summary",
-            summary.path,
-            "--write-page",
-            page.path,
-            "--write-classification",
-            classification.path,
-        ],
+    return container(
+        ["inspection.task", "report"],
+        {
+            "--stage": "train",
+            "--line": line,
+            "--run-id": run_id,
+            "--executor-input": dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER,
+            "--write-uri": uri,
+            "--write-metrics": metrics.path,
+            "--write-summary": summary.path,
+            "--write-page": page.path,
+            "--write-classification": classification.path,
+        },
     )
