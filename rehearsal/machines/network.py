@@ -334,6 +334,7 @@ class _NameServer(asyncio.DatagramProtocol):
         with contextlib.suppress(ValueError):
             name, kind = names.read_question(data)
             address = self._network.find(name)
-            if address is None and names.is_lookup(kind):
+            # A name of one label is a machine's that has not come yet, or is gone: no host outside has such a name.
+            if address is None and names.is_lookup(kind) and "." in name:
                 self._network._refuse(name)
             self._transport.sendto(names.answer_question(data, address), addr)

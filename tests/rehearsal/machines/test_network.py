@@ -115,6 +115,13 @@ def test_machines_meet_by_name_at_the_same_port_again_and_again(machines: Machin
         assert lines == [f"up {first.address}", second.address]
 
 
+def test_a_machine_that_has_not_come_yet_is_no_host_outside(machines: Machines, network: Network) -> None:
+    code = "import socket; socket.getaddrinfo('worker-1', 80)"
+    assert machines.run(network.add("worker-0", IDENTITY), sys.executable, "-c", code)[0] == 1
+    # Workers come one by one, and the first may ask for the others.
+    assert machines.refused == []
+
+
 def test_a_name_is_free_again_when_its_machine_is_gone(network: Network) -> None:
     for _ in range(8):
         host = network.add("worker-0", IDENTITY)
