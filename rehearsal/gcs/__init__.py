@@ -10,7 +10,7 @@ reached with `STORAGE_EMULATOR_HOST` (`BucketServer.environment` has what child 
     server         the service behind a port of its own (rehearsal.doors.http_server has the sockets)
     messages       errors and bodies in both dialects
     api, xml_api   which operation a URL names, in the JSON and in the XML dialect
-    uploads        simple, multipart and resumable uploads; xml_uploads has the XML dialect's own
+    uploads        simple, multipart (related) and resumable uploads; xml_uploads has the XML dialect's own
     batch          many small requests in one
     objects        the objects: generations, preconditions, copy, compose, list
     index          which there are, in SQLite: the commit

@@ -1,7 +1,7 @@
 """The bytes of the objects on disk, and the tree of plain files that shows them.
 
     ROOT/.gcs/content/ID        the bytes of one generation: written once, never changed
-    ROOT/BUCKET/OBJECT NAME     a hard link to the live generation, so that any program can read it
+    ROOT/BUCKET/OBJECT NAME     a hard link to the live generation, mode 0444, so that any program can read it
 
 An object's row in the index (objects.py) names its content: the row is the commit. A content without a row is what a
 killed server leaves; the next start removes it. The tree is a view for reading: what is changed through it is not seen.
@@ -27,6 +27,8 @@ import google_crc32c
 STATE_FOLDER = ".gcs"
 _MAX_PART_BYTES = 255
 _BLOCK_BYTES = 1 << 20
+# Whoever writes into the tree would change a generation that is never changed.
+_READ_ONLY = 0o444
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,9 @@ class ContentWriter:
         self._digests.update(data)
 
     def finish(self) -> Content:
-        """Close the file and return what it is; a second call returns the same."""
+        """Close the file, for reading from now on, and return what it is; a second call returns the same."""
         self._file.close()
+        self._path.chmod(_READ_ONLY)
         return self._digests.content(self.id)
 
     def discard(self) -> None:
@@ -114,12 +117,6 @@ class ContentFolder:
     def open(self, content_id: str) -> BinaryIO:
         """Open a content for reading; it stays readable when the object is deleted or overwritten meanwhile."""
         return (self._folder / content_id).open("rb")
-
-    def pieces(self, content_id: str) -> Iterator[bytes]:
-        """Yield a content's bytes."""
-        with self.open(content_id) as file:
-            while piece := file.read(_BLOCK_BYTES):
-                yield piece
 
     def duplicate(self, content_id: str) -> str:
         """Return a second id for the same bytes, without copying them."""
@@ -226,9 +223,9 @@ class ContentFolder:
 
     def _adopt(self, path: Path) -> Content:
         content_id, digests = uuid.uuid4().hex, _Digests()
-        with path.open("rb") as file:
-            while piece := file.read(_BLOCK_BYTES):
-                digests.update(piece)
+        path.chmod(_READ_ONLY)
+        for piece in read_in_turn([path.open("rb")]):
+            digests.update(piece)
         (self._folder / content_id).hardlink_to(path)
         return digests.content(content_id)
 
@@ -239,6 +236,14 @@ class ContentFolder:
                     for name in names:
                         path = Path(folder, name)
                         yield path, path.stat().st_ino
+
+
+def read_in_turn(files: Iterable[BinaryIO]) -> Iterator[bytes]:
+    """Yield the bytes of open files, one after the other, and close them."""
+    with contextlib.ExitStack() as opened:
+        for file in [opened.enter_context(file) for file in files]:
+            while piece := file.read(_BLOCK_BYTES):
+                yield piece
 
 
 def _base64(digest: bytes) -> str:

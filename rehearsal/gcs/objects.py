@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rehearsal.gcs.content import STATE_FOLDER, Content, ContentFolder
+from rehearsal.gcs.content import STATE_FOLDER, Content, ContentFolder, read_in_turn
 from rehearsal.gcs.index import Bucket, Index, Record
 from rehearsal.gcs.messages import ApiError
 from rehearsal.gcs.preconditions import NOTHING, Preconditions
@@ -271,12 +271,13 @@ class Objects:
             raise ApiError(
                 400, f"The number of source components provided ({len(sources)}) is not in 1..{MAX_COMPOSED}"
             )
+        self.check_upload(bucket, name, check)
         with self.lock:
-            # A source may have gone since it was looked up.
+            # A source may have gone since it was looked up; once it is open its bytes stay.
             for source in sources:
                 self.get(source.bucket, source.name, source.generation)
-            pieces = (piece for source in sources for piece in self.contents.pieces(source.content_id))
-            content = self.contents.write(pieces)
+            files = [self.contents.open(source.content_id) for source in sources]
+        content = self.contents.write(read_in_turn(files))
         total = sum(source.components or 1 for source in sources)
         return self.commit(bucket, name, content, fields, check, components=total, with_md5=False)
 

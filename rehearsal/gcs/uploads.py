@@ -22,6 +22,7 @@ from rehearsal.gcs.index import Record
 from rehearsal.gcs.messages import ApiError, json_object, parse_object
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import Preconditions
+from rehearsal.gcs.related import RelatedBody
 from rehearsal.gcs.resources import object_resource, settable
 
 # Chunks but the last are kept in multiples of this; the rest of one has to be sent again.
@@ -107,10 +108,10 @@ class Uploads:
         return json_response(object_resource(record, request.endpoint))
 
     def _multipart(self, bucket: str, request: Request) -> Response:
-        resource, content_type, data = split_related(request.headers.get("content-type", ""), request.body.read())
-        resource.setdefault("contentType", content_type)
+        related = request.body if isinstance(request.body, RelatedBody) else RelatedBody(request)
+        resource = {"contentType": related.content_type} | related.resource
         name, check = _name_of(request, resource), Preconditions.from_query(request.query)
-        record = self.store(bucket, name, [data], resource, check, request.headers)
+        record = self.store(bucket, name, blocks(related), resource, check, request.headers)
         return json_response(object_resource(record, request.endpoint))
 
     # --- resumable ---
@@ -202,47 +203,22 @@ def check_hashes(content: Content, resource: Mapping[str, Any], headers: Mapping
             raise ApiError(400, text, code="BadDigest" if kind == "md5" else "CrcMismatch")
 
 
-def split_related(content_type: str, body: bytes) -> tuple[dict[str, Any], str, bytes]:
-    """Split a multipart/related body into the resource, the media's type and the media.
-
-    gcsfs ends its lines with a line feed alone, and Cloud Storage takes that: the first line decides.
-    """
-    match = re.search(r'boundary="?([^";]+)"?', content_type)
-    if match is None:
-        raise ApiError(400, "Missing boundary in a multipart request")
-    delimiter = b"--" + match[1].encode()
-    first = body.find(delimiter)
-    newline = b"\r\n" if body[first + len(delimiter) :].startswith(b"\r\n") else b"\n"
-    parts = body[first + len(delimiter) :].split(newline + delimiter, 1)
-    end = body.rfind(newline + delimiter + b"--")
-    if first < 0 or len(parts) != 2 or end < 0:
-        raise ApiError(400, "Malformed multipart body")
-    _, _, text = parts[0].partition(newline * 2)
-    media_start = first + len(delimiter) + len(parts[0]) + len(newline + delimiter)
-    head, blank, media = body[media_start:end].partition(newline * 2)
-    if not blank or end < media_start:
-        raise ApiError(400, "Malformed multipart body")
-    resource = parse_object(text) if text.strip() else {}
-    found = re.search(rb"(?im)^content-type:\s*([^\r\n]+)", head)
-    return resource, found[1].decode("latin-1").strip() if found else "application/octet-stream", media
-
-
 def peek_name(request: Request) -> str:
-    """Return the object that an upload is about; it may stand in the body, which stays readable."""
+    """Return the object that an upload is about; it may stand in the body, whose media stays readable.
+
+    Raises:
+        ApiError: 400; the body is of another form.
+    """
     if name := request.query.get("name"):
         return name
     if "upload_id" in request.query:
         return ""
+    if request.query.get("uploadType") == "multipart":
+        related = request.body = RelatedBody(request)
+        return str(related.resource.get("name", ""))
     body = request.body.read()
     request.body = io.BytesIO(body)
-    try:
-        if request.query.get("uploadType") == "multipart":
-            resource = split_related(request.headers.get("content-type", ""), body)[0]
-        else:
-            resource = parse_object(body)
-    except ApiError:
-        return ""
-    return str(resource.get("name", ""))
+    return str(parse_object(body).get("name", "")) if body.strip() else ""
 
 
 def _name_of(request: Request, resource: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from rehearsal.doors.http_messages import Request, Response, blocks
-from rehearsal.gcs.content import Content
+from rehearsal.gcs.content import Content, read_in_turn
 from rehearsal.gcs.messages import ApiError, number_in, xml_response
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.uploads import check_hashes
@@ -57,11 +57,10 @@ class XmlUploads:
         upload = self._uploads.get(upload_id)
         if upload is None or (upload.bucket, upload.name) != (bucket, name):
             raise ApiError(404, "The requested upload was not found.", code="NoSuchUpload")
+        if request.method == "PUT":
+            return self._take_part(upload_id, upload, request)
         with upload.lock:
-            if self._uploads.get(upload_id) is not upload:
-                raise ApiError(404, "The requested upload was not found.", code="NoSuchUpload")  # completed meanwhile
-            if request.method == "PUT":
-                return self._take_part(upload, request)
+            self._check_there(upload_id, upload)
             if request.method == "POST":
                 return self._complete(upload_id, upload, request)
             if request.method == "DELETE":
@@ -88,19 +87,27 @@ class XmlUploads:
             f"<Key>{escape(name)}</Key><UploadId>{upload_id}</UploadId></InitiateMultipartUploadResult>"
         )
 
-    def _take_part(self, upload: PartedUpload, request: Request) -> Response:
+    def _check_there(self, upload_id: str, upload: PartedUpload) -> None:
+        """Raise ApiError 404 when an upload was completed or aborted meanwhile."""
+        if self._uploads.get(upload_id) is not upload:
+            raise ApiError(404, "The requested upload was not found.", code="NoSuchUpload")
+
+    def _take_part(self, upload_id: str, upload: PartedUpload, request: Request) -> Response:
         number = number_in(request.query, "partNumber")
         if number is None or not 1 <= number <= MAX_PARTS:
             raise ApiError(400, f"Part number must be an integer between 1 and {MAX_PARTS}.")
+        # Read before the lock is taken: parts come at the same time.
         content = self._objects.contents.write(blocks(request.body))
         try:
             check_hashes(content, {}, request.headers)
+            with upload.lock:
+                self._check_there(upload_id, upload)
+                former, upload.parts[number] = upload.parts.get(number), content
         except ApiError:
             self._objects.contents.remove(content.id)
             raise
-        if number in upload.parts:
-            self._objects.contents.remove(upload.parts[number].id)
-        upload.parts[number] = content
+        if former is not None:
+            self._objects.contents.remove(former.id)
         return Response(200, {"ETag": _etag(content), "x-goog-hash": f"crc32c={content.crc32c},md5={content.md5}"})
 
     def _complete(self, upload_id: str, upload: PartedUpload, request: Request) -> Response:
@@ -116,7 +123,7 @@ class XmlUploads:
                 raise ApiError(400, f"Part {number} has {part.size} bytes, too few.", code="EntityTooSmall")
             parts.append(part)
         contents = self._objects.contents
-        whole = contents.write(piece for part in parts for piece in contents.pieces(part.id))
+        whole = contents.write(read_in_turn([contents.open(part.id) for part in parts]))
         record = self._objects.commit(upload.bucket, upload.name, whole, upload.fields, with_md5=False)
         self._uploads.pop(upload_id, None)
         self._drop(upload)

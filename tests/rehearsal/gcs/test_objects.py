@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rehearsal.gcs.content import ContentFolder
+from rehearsal.gcs.content import ContentFolder, read_in_turn
 from rehearsal.gcs.messages import ApiError
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import NOTHING, Preconditions
@@ -28,7 +28,8 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 def rows(objects: Objects) -> dict[str, bytes]:
-    return {row.name: b"".join(objects.contents.pieces(row.content_id)) for row in objects.rows(BUCKET, "", "", 100)}
+    found = objects.rows(BUCKET, "", "", 100)
+    return {row.name: b"".join(read_in_turn([objects.contents.open(row.content_id)])) for row in found}
 
 
 # What each request does on disk, in its order.
