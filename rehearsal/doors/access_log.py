@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+# Of the newest: a launcher that polls for a month makes fewer.
+_MAX_ENTRIES = 200_000
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,10 @@ class Access:
 
 
 class AccessLog:
-    """The entries so far, oldest first, and the calls under way."""
+    """The newest entries, oldest first, and the calls under way."""
 
     def __init__(self) -> None:
-        self._entries: list[Access] = []
+        self._entries: deque[Access] = deque(maxlen=_MAX_ENTRIES)
         self._under_way: Counter[str] = Counter()
         self._lock = threading.Lock()
 

@@ -94,7 +94,7 @@ class VertexServer:
         self._grpc = GrpcDoor(self._dispatcher)
         self._certificate = write_certificate(folder)
         self._refused = folder / "refused-hosts.txt"
-        self._asked_for: list[str] = []
+        self._asked_for: dict[str, None] = {}
         self._guard = Guard(
             self._certificate, grpc_port=self._grpc.port, http_port=self._http.port, on_passage=self._log_passage
         )
@@ -105,7 +105,7 @@ class VertexServer:
 
     def note_refused(self, host: str) -> None:
         """Take down that somebody wanted a host outside."""
-        self._asked_for.append(host)
+        self._asked_for.setdefault(host)
 
     @property
     def trust(self) -> dict[str, str]:
@@ -162,15 +162,15 @@ class VertexServer:
 
         Whoever took the refusal for an error of the network is in it too.
         """
-        asked = [urlsplit(p.target if "://" in p.target else f"//{p.target}") for p in self.passages if not p.allowed]
-        hosts = [parts.hostname or parts.netloc for parts in asked]
+        hosts = list(self._asked_for)
         if self._refused.exists():
             hosts += self._refused.read_text().splitlines()
-        hosts += self._asked_for
         return list(dict.fromkeys(hosts))
 
     def _log_passage(self, passage: Passage) -> None:
         if not passage.allowed:
+            parts = urlsplit(passage.target if "://" in passage.target else f"//{passage.target}")
+            self.note_refused(parts.hostname or parts.netloc)
             self.access_log.add("proxy", passage.method, passage.target, "403", "")
 
     @property

@@ -19,8 +19,9 @@ from rehearsal.gcs.listing import list_page
 from rehearsal.gcs.messages import ApiError, json_object, number_in
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import Preconditions
+from rehearsal.gcs.refused import refuse_bucket_fields, refuse_features
 from rehearsal.gcs.resources import bucket_resource, object_resource, select_fields, settable
-from rehearsal.gcs.uploads import Uploads, peek_name
+from rehearsal.gcs.uploads import MAX_UNDER_WAY, Uploads, peek_name
 
 # https://cloud.google.com/storage/docs/buckets#naming, without the rules for names with dots.
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
@@ -87,6 +88,7 @@ class JsonApi:
                 continue
             known_path = True
             if method.fullmatch(request.method):
+                refuse_features(request, operation)
                 names = {key: decode(value) for key, value in match.groupdict().items()}
                 if operation == "objects.get" and request.query.get("alt") == "media":
                     operation = "objects.media"
@@ -111,6 +113,7 @@ class JsonApi:
         fields = json_object(request)
         name = fields.pop("name", "")
         check_bucket_name(name)
+        refuse_bucket_fields(fields)
         return json_response(bucket_resource(self._objects.create_bucket(name, fields), request.endpoint))
 
     def _get_bucket(self, request: Request, bucket: str) -> Response:
@@ -118,6 +121,7 @@ class JsonApi:
 
     def _patch_bucket(self, request: Request, bucket: str) -> Response:
         changes = {key: value for key, value in json_object(request).items() if key != "name"}
+        refuse_bucket_fields(changes)
         return json_response(bucket_resource(self._objects.update_bucket(bucket, changes), request.endpoint))
 
     def _delete_bucket(self, request: Request, bucket: str) -> Response:
@@ -213,6 +217,9 @@ class JsonApi:
         if done < source.size:
             token = token or uuid.uuid4().hex
             self._rewrites[token] = done
+            # Steps of a copy that nobody goes on with.
+            if len(self._rewrites) > MAX_UNDER_WAY:
+                del self._rewrites[next(iter(self._rewrites))]
             more = {"totalBytesRewritten": str(done), "done": False, "rewriteToken": token}
             return json_response(progress | more)
         self._rewrites.pop(token or "", None)

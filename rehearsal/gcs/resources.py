@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from rehearsal.gcs.index import Bucket, Record
 from rehearsal.gcs.messages import ApiError
+from rehearsal.gcs.refused import refuse_object_fields
 
 PROJECT_NUMBER = "123456789012"
 # What a client may set in an upload or a patch; the rest of a resource is the service's.
@@ -23,10 +24,8 @@ SETTABLE = (
     "contentLanguage",
     "contentType",
     "customTime",
-    "eventBasedHold",
     "metadata",
     "storageClass",
-    "temporaryHold",
 )
 
 
@@ -92,7 +91,8 @@ def bucket_resource(bucket: Bucket, endpoint: str) -> dict[str, Any]:
 
 
 def settable(resource: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a client's resource that are its to set."""
+    """Return the fields of a client's resource that are its to set; ApiError 501 for holds, retention and keys."""
+    refuse_object_fields(resource)
     return {key: resource[key] for key in SETTABLE if key in resource}
 
 

@@ -11,9 +11,9 @@ import io
 import re
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
 from rehearsal.doors.http_messages import Request, Response, blocks, json_response
@@ -27,7 +27,30 @@ from rehearsal.gcs.resources import object_resource, settable
 
 # Chunks but the last are kept in multiples of this; the rest of one has to be sent again.
 CHUNK_MULTIPLE = 256 << 10
+# Cloud Storage keeps a session for a week. Here each holds an open file: the oldest goes when there are more.
+MAX_UNDER_WAY = 256
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+
+
+class UnderWay(Protocol):
+    """An upload of several requests."""
+
+    lock: threading.Lock
+
+
+_Upload = TypeVar("_Upload", bound=UnderWay)
+
+
+def drop_oldest(uploads: dict[str, _Upload], discard: Callable[[_Upload], None]) -> None:
+    """Make room for one more upload: forget those that nobody goes on with, the oldest first."""
+    for key, upload in list(uploads.items())[: max(0, len(uploads) + 1 - MAX_UNDER_WAY)]:
+        # One that is being used is not abandoned.
+        if upload.lock.acquire(blocking=False):
+            try:
+                if uploads.pop(key, None) is not None:
+                    discard(upload)
+            finally:
+                upload.lock.release()
 
 
 @dataclass
@@ -66,8 +89,12 @@ class Uploads:
     def close(self) -> None:
         """Drop what is on its way."""
         for session in self._sessions.values():
-            if session.finished is None:
-                session.writer.discard()
+            self._discard(session)
+
+    @staticmethod
+    def _discard(session: Session) -> None:
+        if session.finished is None:
+            session.writer.discard()
 
     def store(
         self,
@@ -79,6 +106,7 @@ class Uploads:
         headers: Mapping[str, str],
     ) -> Record:
         """Make an object of a whole body, if its checksums are those that the client named."""
+        settable(resource)
         self._objects.check_upload(bucket, name, check)
         content = self._objects.contents.write(pieces)
         return self._commit(bucket, name, content, resource, check, headers)
@@ -121,8 +149,10 @@ class Uploads:
         if content_type := request.headers.get("x-upload-content-type"):
             resource.setdefault("contentType", content_type)
         name, check = _name_of(request, resource), Preconditions.from_query(request.query)
+        settable(resource)
         self._objects.check_upload(bucket, name, check)
         session_id = uuid.uuid4().hex
+        drop_oldest(self._sessions, self._discard)
         self._sessions[session_id] = Session(bucket, name, resource, check, self._objects.contents.writer())
         query = urlencode({**request.query, "name": name, "upload_id": session_id})
         location = f"{request.endpoint}{request.path}?{query}"
@@ -137,8 +167,7 @@ class Uploads:
                 raise ApiError(404, "No such upload session")  # cancelled or refused meanwhile
             if request.method == "DELETE":
                 self._sessions.pop(session_id, None)
-                if session.finished is None:
-                    session.writer.discard()
+                self._discard(session)
                 # What the documentation of cancelling promises; no standard status.
                 return Response(499)
             if session.finished is not None:

@@ -13,6 +13,7 @@ from rehearsal.gcs.api import Call, decode
 from rehearsal.gcs.messages import ApiError, number_in
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import Preconditions
+from rehearsal.gcs.refused import refuse_features
 from rehearsal.gcs.uploads import Uploads
 from rehearsal.gcs.xml_uploads import XmlUploads, object_fields
 
@@ -34,6 +35,7 @@ class XmlApi:
             raise ApiError(501, f"{request.method} {request.path} is not implemented here")
         bucket, name = decode(match["bucket"]), decode(match["name"])
         query = request.query
+        refuse_features(request, f"xml.{request.method.lower()}")
         if "uploads" in query or "uploadId" in query:
             return Call("xml.multipart", bucket, name, lambda: self._xml_uploads.handle(bucket, name, request))
         runs = {"GET": self._get, "HEAD": self._get, "PUT": self._put, "DELETE": self._delete}
@@ -48,8 +50,6 @@ class XmlApi:
         return media.download(self._objects, bucket, name, generation, check, request.headers)
 
     def _put(self, request: Request, bucket: str, name: str) -> Response:
-        if "x-goog-copy-source" in request.headers:
-            raise ApiError(501, "x-goog-copy-source is not implemented here")
         check = Preconditions.from_headers(request.headers)
         fields = object_fields(request.headers)
         record = self._uploads.store(bucket, name, blocks(request.body), fields, check, request.headers)

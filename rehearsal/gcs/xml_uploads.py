@@ -20,7 +20,7 @@ from rehearsal.doors.http_messages import Request, Response, blocks
 from rehearsal.gcs.content import Content, read_in_turn
 from rehearsal.gcs.messages import ApiError, number_in, xml_response
 from rehearsal.gcs.objects import Objects
-from rehearsal.gcs.uploads import check_hashes
+from rehearsal.gcs.uploads import check_hashes, drop_oldest
 
 # https://cloud.google.com/storage/quotas#requests
 MIN_PART_BYTES = 5 << 20
@@ -81,6 +81,7 @@ class XmlUploads:
     def _start(self, bucket: str, name: str, request: Request) -> Response:
         self._objects.bucket(bucket)
         upload_id = uuid.uuid4().hex
+        drop_oldest(self._uploads, self._drop)
         self._uploads[upload_id] = PartedUpload(bucket, name, object_fields(request.headers))
         return xml_response(
             f'<InitiateMultipartUploadResult xmlns="{_NAMESPACE}"><Bucket>{escape(bucket)}</Bucket>'

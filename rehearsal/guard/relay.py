@@ -10,6 +10,7 @@ import contextlib
 import socket
 import ssl
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from rehearsal.guard.proxy import Passage, serve_proxy
 
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 1 << 16
+_MAX_PASSAGES = 100_000
 
 
 class Guard:
@@ -38,8 +40,8 @@ class Guard:
         http_port: int,
         on_passage: Callable[[Passage], None] = lambda passage: None,
     ) -> None:
-        self.passages: list[Passage] = []
-        """Every request to the proxy, refused ones too."""
+        self.passages: deque[Passage] = deque(maxlen=_MAX_PASSAGES)
+        """The newest requests to the proxy, refused ones too."""
         self._on_passage = on_passage
         self._ports = {"h2": grpc_port, "http/1.1": http_port}
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
