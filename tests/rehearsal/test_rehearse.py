@@ -152,6 +152,7 @@ def test_a_configuration_for_gpus_goes_through_the_launcher(tmp_path: Path, pict
                 "boot_disk_type": "pd-standard",
             },
             "strategy": "STANDARD",
+            "ranks": "auto",
             "env": {"GREETING": text},
         },
     )
