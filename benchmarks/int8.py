@@ -3,8 +3,8 @@
     python benchmarks/int8.py                                              # everything
     python benchmarks/int8.py --only digits --record benchmarks/results
 
-Ours (trainer/export/quantize.py: smallest and largest value) stands beside ONNX Runtime's other calibrations of the
-same nodes, and beside its default of quantising every operator. Trained digits, three seeds: right answers and the
+Ours (trainer/export/graph/quantize.py: smallest and largest value) stands beside ONNX Runtime's other calibrations of
+the same nodes, and beside its default of quantising every operator. Trained digits, three seeds: right answers and the
 smallest cosine of the logits on the test split. ResNet-50 and ViT-B are random: on pictures of coloured blocks cosines
 only, the peak memory of quantising at 16 images a batch, and the size of the engines for sm89. Nothing is timed.
 """
@@ -32,13 +32,13 @@ from tests.trainer.export import digits
 from tests.trainer.export.conftest import write_fp32
 from tests.trainer.export.graphs import image_signature
 from tests.trainer.tasks.for_tests import image_network
-from trainer.export.arrays import store_arrays
-from trainer.export.coverage import QUANTIZABLE, measure_coverage
-from trainer.export.engine import build_engine
-from trainer.export.parity import compare, open_graph
-from trainer.export.precision import convert_to_fp16
+from trainer.export.engines.engine import build_engine
+from trainer.export.gates.arrays import store_arrays
+from trainer.export.gates.parity import compare, open_graph
+from trainer.export.graph.coverage import QUANTIZABLE, measure_coverage
+from trainer.export.graph.precision import convert_to_fp16
+from trainer.export.graph.quantize import quantize_to_int8
 from trainer.export.processes import run_step
-from trainer.export.quantize import quantize_to_int8
 from trainer.export.targets import TENSORRT_RTX, Builder
 
 OURS = "ours: smallest and largest"

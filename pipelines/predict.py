@@ -1,6 +1,6 @@
 """`shardline predict MODEL SAMPLE...` and `shardline verify MODEL`: which export is meant.
 
-trainer/export/predict_task.py answers, trainer/export/verify.py looks.
+trainer/predict/predict_task.py answers, trainer/export/verify.py looks.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def run_predict(model: str, samples: Sequence[str], options: Mapping[str, object
     Args:
         model: Folder of an export, or a run as `shardline goodput` takes it; paths, URIs or an id.
         samples: Image files, as paths or URIs; texts; files of rows.
-        options: Of the export's predict.py (trainer/export/serving.py) by name; None: not given.
+        options: Of the export's predict.py (trainer/predict/serving.py) by name; None: not given.
 
     Raises:
         ConfigError: There is no such run, or it has no finished export.
     """
-    command = [sys.executable, "-m", "trainer.export.predict_task", f"--folder={find_export(model)}"]
+    command = [sys.executable, "-m", "trainer.predict.predict_task", f"--folder={find_export(model)}"]
     command += [f"--{name}={value}" for name, value in options.items() if value is not None]
     command += ["--", *samples]
     given = None if "-" in (*samples, *options.values()) else subprocess.DEVNULL

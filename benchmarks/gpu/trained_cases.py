@@ -83,7 +83,7 @@ def export_onnx(setting: Setting) -> Details:
     import onnxruntime  # type: ignore[import-untyped]
     import torch
 
-    from trainer.export.onnx_graph import EXAMPLE_BATCH, export_graph
+    from trainer.export.graph.onnx_graph import EXAMPLE_BATCH, export_graph
     from trainer.model.build import example_inputs
 
     inputs = _inputs(setting, train(setting, "fp32", {}))

@@ -216,8 +216,8 @@ class Served(Document):
     """Path of config.pbtxt below the export's folder."""
     config_sha256: Sha256
     graph_level: int | None = None
-    """ONNX Runtime's optimisation level as Triton's configuration has it (trainer/export/triton_config.py); None for a
-    plan."""
+    """ONNX Runtime's optimisation level as Triton's configuration has it (trainer/export/bundle/triton_config.py); None
+    for a plan."""
     ran: str
     """What ran the file in the gates: package, version, provider and level."""
     unproven: list[str] = Field(default=[])

@@ -23,7 +23,9 @@ from contracts.errors import ConfigError
 from pipelines.predict import find_export
 from rehearsal.gcs import BucketServer
 from tests.trainer.export import colours
-from trainer.export import engine_run, predict_task, targets
+from trainer.export import targets
+from trainer.export.engines import engine_run
+from trainer.predict import predict_task
 
 ID, NEWER, FAILED = "20261121-120000-0001", "20261121-130000-0001", "20261121-140000-0001"
 
@@ -263,7 +265,7 @@ def test_a_damaged_event_is_passed_over(line: Path) -> None:
 def test_whoever_has_read_enough_may_leave(exported: Path, images: dict[str, str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "trainer.export.predict_task", f"--folder={exported}", images["red"]]
+    command = [sys.executable, "-m", "trainer.predict.predict_task", f"--folder={exported}", images["red"]]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     os.close(writer)
     assert done.returncode == 2

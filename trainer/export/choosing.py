@@ -14,12 +14,13 @@ from pathlib import Path
 
 from contracts.artifacts import Attempt, Gate
 from contracts.errors import ModelError
-from trainer.export import parity, precision, quantize, ranges
-from trainer.export.engine_gate import judge_candidate, judge_speed, require_engine
-from trainer.export.layer_errors import measure_layer_errors
-from trainer.export.precision import Conversion
-from trainer.export.ranges import NodeRange
-from trainer.export.rounds import find_fp16
+from trainer.export.engines.engine_gate import judge_candidate, judge_speed, require_engine
+from trainer.export.gates import parity
+from trainer.export.graph import precision, quantize, ranges
+from trainer.export.graph.layer_errors import measure_layer_errors
+from trainer.export.graph.precision import Conversion
+from trainer.export.graph.ranges import NodeRange
+from trainer.export.graph.rounds import find_fp16
 from trainer.export.targets import check_precision
 from trainer.export.workshop import BATCH, Workshop, describe_failed
 

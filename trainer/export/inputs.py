@@ -18,7 +18,7 @@ from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationR
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import code_inputs
-from trainer.export.bundles import bundle_of
+from trainer.export.bundle.bundles import bundle_of
 from trainer.export.targets import Builder
 from trainer.tasks.needs import FIELDS
 

@@ -16,17 +16,19 @@ from contracts.artifacts.signature import Signature
 from contracts.config.export import MIN_CALIBRATION_SAMPLES
 from contracts.errors import CheckFailed
 from contracts.serving import CONFIG_NAME, REPOSITORY, TENSORRT, model_name
-from trainer.export import bench, engine, engine_run, onnx_graph, parity, proof
-from trainer.export.arrays import StoredArrays
+from trainer.export.bundle.triton import describe_served, write_repository
+from trainer.export.bundle.triton_config import ServedModel
 from trainer.export.choosing import choose_precision
+from trainer.export.engines import bench, engine, engine_run
+from trainer.export.gates import parity, proof
+from trainer.export.gates.arrays import StoredArrays
+from trainer.export.gates.proof import Ends, TestSplit
+from trainer.export.gates.scores import Scores, measure_scores
+from trainer.export.graph import onnx_graph
+from trainer.export.graph.onnx_graph import Shapes
 from trainer.export.inputs import Inputs
-from trainer.export.onnx_graph import Shapes
 from trainer.export.processes import Cost
-from trainer.export.proof import Ends, TestSplit
-from trainer.export.scores import Scores, measure_scores
 from trainer.export.targets import Builder, gpu_target, gpus_of
-from trainer.export.triton import describe_served, write_repository
-from trainer.export.triton_config import ServedModel
 from trainer.export.workshop import Workshop, describe_failed, hash_file
 from trainer.weights.source import WEIGHTS_NAME
 
@@ -304,7 +306,7 @@ def _trace(
     """
     import torch
 
-    from trainer.export.tensors import kind_of
+    from trainer.export.gates.tensors import kind_of
     from trainer.model.build import example_inputs
     from trainer.model.sizes import check_sizes
     from trainer.tasks.load import network_name
@@ -334,7 +336,7 @@ def _write_samples(
     inputs: Inputs, folder: Path, *, most: int, samples: int, seed: int, least: int
 ) -> tuple[Signature, TestSplit, tuple[StoredArrays, Calibration] | None]:
     # Here: it imports torch.
-    from trainer.export import calibration
+    from trainer.export.gates import calibration
 
     task = inputs.load_task()
     split = proof.write_test_split(inputs, task, folder, most=most, seed=seed)

@@ -72,7 +72,7 @@ def export(stage: Stage) -> str:
 
 
 def _make(stage: Stage, output: Output, inputs: Inputs, folder: Path) -> None:
-    from trainer.export.card import render_card
+    from trainer.export.bundle.card import render_card
     from trainer.export.making import make
     from trainer.export.workshop import Workshop
 

@@ -35,9 +35,10 @@ from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, CheckFailed, ConfigErro
 from contracts.output import MARK_NAME
 from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
 from contracts.proof import VERIFIED_FOLDER, find_unproven, verification_uri
-from trainer.export import engine_run, proof
-from trainer.export.arrays import StoredArrays
-from trainer.export.bundles import bundle_of
+from trainer.export.bundle.bundles import bundle_of
+from trainer.export.engines import engine_run
+from trainer.export.gates import proof
+from trainer.export.gates.arrays import StoredArrays
 from trainer.export.processes import run_step
 
 

@@ -28,17 +28,18 @@ from contracts.artifacts import (
 from contracts.artifacts.signature import Signature
 from contracts.config import ExportSection
 from contracts.config.export import Runtime
-from trainer.export import coverage, parity, proof, scores
-from trainer.export.arrays import StoredArrays
-from trainer.export.bundles import Bundle, bundle_of
-from trainer.export.engine_gate import Candidate, EngineRunner, Trials, make_trials
+from trainer.export.bundle.bundles import Bundle, bundle_of
+from trainer.export.bundle.triton import model_path
+from trainer.export.bundle.triton_config import ServedModel
+from trainer.export.engines.engine_gate import Candidate, EngineRunner, Trials, make_trials
+from trainer.export.gates import parity, proof, scores
+from trainer.export.gates.arrays import StoredArrays
+from trainer.export.gates.proof import Ends, TestSplit
+from trainer.export.gates.scores import Scores
+from trainer.export.graph import coverage
+from trainer.export.graph.onnx_graph import Shapes
 from trainer.export.inputs import Inputs
-from trainer.export.onnx_graph import Shapes
 from trainer.export.processes import Cost, run_step
-from trainer.export.proof import Ends, TestSplit
-from trainer.export.scores import Scores
-from trainer.export.triton import model_path
-from trainer.export.triton_config import ServedModel
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

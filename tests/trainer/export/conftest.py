@@ -23,9 +23,9 @@ from contracts.process import thread_environment
 from records.index import INDEX_NAME, RECORD, write_index
 from tests.trainer.export.graphs import image_signature, store_images
 from trainer.export import task, verify
-from trainer.export.arrays import StoredArrays
-from trainer.export.onnx_graph import export_graph
-from trainer.export.precision import convert_to_fp16
+from trainer.export.gates.arrays import StoredArrays
+from trainer.export.graph.onnx_graph import export_graph
+from trainer.export.graph.precision import convert_to_fp16
 from trainer.model.build import parameters_sha256
 from trainer.tasks.images.network import build_network
 

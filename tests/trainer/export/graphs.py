@@ -14,9 +14,10 @@ from onnx.reference import ReferenceEvaluator
 
 from contracts.artifacts import Gate, Parity
 from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
-from trainer.export import onnx_graph, parity
-from trainer.export.arrays import StoredArrays, store_arrays
-from trainer.export.triton_config import triton_messages
+from trainer.export.bundle.triton_config import triton_messages
+from trainer.export.gates import parity
+from trainer.export.gates.arrays import StoredArrays, store_arrays
+from trainer.export.graph import onnx_graph
 
 # Q/DQ graphs are run without optimisation.
 AS_IT_STANDS = "int8"

@@ -24,8 +24,8 @@ from contracts.artifacts.export import EngineTensor
 from contracts.artifacts.signature import Signature
 from tests.trainer.export.conftest import CLASSES
 from tests.trainer.export.graphs import describe, image_signature
-from trainer.export.triton import describe_served, model_path, write_repository
-from trainer.export.triton_config import ServedModel
+from trainer.export.bundle.triton import describe_served, model_path, write_repository
+from trainer.export.bundle.triton_config import ServedModel
 
 ORT = "onnxruntime_tensorrt"
 RTX = "tensorrt_rtx 1.7.1.116"

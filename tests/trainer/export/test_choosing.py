@@ -11,9 +11,9 @@ from contracts.config import ExportSection
 from contracts.errors import ModelError
 from tests.trainer.export.graphs import store_images, write_graph
 from trainer.export import choosing, workshop
+from trainer.export.graph.quantize import quantize_to_int8
 from trainer.export.inputs import Inputs
 from trainer.export.processes import Cost
-from trainer.export.quantize import quantize_to_int8
 from trainer.export.targets import TENSORRT_RTX, Builder
 from trainer.export.workshop import Workshop
 

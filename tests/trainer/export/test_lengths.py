@@ -19,10 +19,10 @@ from contracts.config import ModelSection
 from contracts.errors import EXIT_USER_ERROR
 from tests.own_code.words import Network, Words
 from tests.trainer.texts import words_config, write_shards
-from trainer.export import parity
-from trainer.export.arrays import store_arrays
-from trainer.export.onnx_graph import export_graph
-from trainer.export.proof import write_ends, write_graph_outputs
+from trainer.export.gates import parity
+from trainer.export.gates.arrays import store_arrays
+from trainer.export.gates.proof import write_ends, write_graph_outputs
+from trainer.export.graph.onnx_graph import export_graph
 from trainer.model.build import example_inputs, parameters_sha256
 
 

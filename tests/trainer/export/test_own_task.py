@@ -31,13 +31,15 @@ from contracts.errors import EXIT_USER_ERROR, ConfigError
 from tests.conftest import OWN_CODE
 from tests.own_code.segmentation import CLASSES, SIZE, Segmentation
 from tests.trainer.export.graphs import parse_config, run_outputs
-from trainer.export import predict_task, proof, verify
-from trainer.export.arrays import StoredArrays
-from trainer.export.arrays_bundle import hold_to_evaluation
+from trainer.export import verify
+from trainer.export.bundle.arrays_bundle import hold_to_evaluation
+from trainer.export.gates import proof
+from trainer.export.gates.arrays import StoredArrays
+from trainer.export.gates.scores import Scores
 from trainer.export.inputs import Inputs, check_inputs
-from trainer.export.scores import Scores
 from trainer.export.targets import Builder
 from trainer.model.build import parameters_sha256
+from trainer.predict import predict_task
 
 TEST, TRAIN = 40, 24
 CONFIG: dict[str, Any] = {

@@ -14,14 +14,15 @@ from torch import nn
 from contracts.artifacts.signature import Dimension, OutputSpec, Signature, TensorSpec
 from contracts.errors import ModelError
 from tests.trainer.export.graphs import describe, run_outputs
-from trainer.export import parity, ranges
-from trainer.export.arrays import random_inputs, store_arrays
-from trainer.export.engine import build_engine, profile_shapes
-from trainer.export.onnx_graph import export_graph
-from trainer.export.precision import convert_to_fp16
-from trainer.export.proof import measure_batches
+from trainer.export.engines.engine import build_engine, profile_shapes
+from trainer.export.gates import parity
+from trainer.export.gates.arrays import random_inputs, store_arrays
+from trainer.export.gates.proof import measure_batches
+from trainer.export.gates.tensors import kind_of, restore_outputs, run_torch
+from trainer.export.graph import ranges
+from trainer.export.graph.onnx_graph import export_graph
+from trainer.export.graph.precision import convert_to_fp16
 from trainer.export.targets import TENSORRT_RTX, Builder
-from trainer.export.tensors import kind_of, restore_outputs, run_torch
 from trainer.model.tensors import name_outputs
 
 SIGNATURE = Signature(

@@ -34,11 +34,13 @@ from contracts.config import ExportSection, ModelSection, RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, ConfigError
 from contracts.stage import run_stage
 from tests.trainer.export.conftest import MODEL, Finished, write_checkpoint
-from tests.trainer.export.engine_double import EngineDouble
+from tests.trainer.export.engines.engine_double import EngineDouble
 from tests.trainer.export.graphs import describe
 from trainer.data.evaluation import evaluation_batches
-from trainer.export import inputs, making, onnx_graph, parity, targets, workshop
-from trainer.export.parity import Limits, open_graph
+from trainer.export import inputs, making, targets, workshop
+from trainer.export.gates import parity
+from trainer.export.gates.parity import Limits, open_graph
+from trainer.export.graph import onnx_graph
 from trainer.export.processes import Cost
 from trainer.export.targets import Builder, choose_runtime, gpu_target
 from trainer.export.task import export

@@ -22,10 +22,11 @@ from contracts.proof import find_unproven, require_proven
 from inspection.task import main as inspection_main
 from tests.inspection.test_task import publish_config
 from tests.trainer.export.conftest import Finished
-from trainer.export import engine_run, predict_task
-from trainer.export.engine_run import NoGpu, open_engine
+from trainer.export.engines import engine_run
+from trainer.export.engines.engine_run import NoGpu, open_engine
 from trainer.export.verify import _judge_engine, main
 from trainer.export.workshop import hash_file
+from trainer.predict import predict_task
 
 SERVED = "triton/classifier/1/model.onnx"
 

@@ -1,7 +1,7 @@
 """What int8 may cost in right answers: half a point on the test split, said in samples, which are what is counted.
 
 Here: `judge_accuracy`, a pure function; bundle.py calls it with the counts of the fp32 graph and of the
-one that is to ship. Parity (trainer/export/parity.py) is about logits; this is about answers and needs labels.
+one that is to ship. Parity (trainer/export/gates/parity.py) is about logits; this is about answers and needs labels.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from contracts.artifacts import EVALUATION_NAME, ExportManifest
 from contracts.artifacts.export import Figure, Gate
-from trainer.export.bundles import GATE_NAME
+from trainer.export.bundle.bundles import GATE_NAME
 
 if TYPE_CHECKING:
-    from trainer.export.arrays import StoredArrays
+    from trainer.export.gates.arrays import StoredArrays
+    from trainer.export.gates.proof import TestSplit
+    from trainer.export.gates.scores import Scores
     from trainer.export.inputs import Inputs
-    from trainer.export.proof import TestSplit
-    from trainer.export.scores import Scores
 
 # Two sums over the same probabilities, in float32 and by other kernels, were seen 1e-7 apart; a mean of pixels that is
 # off by 0.05 of the range moves the average probability by more than a thousandth.

@@ -1,4 +1,4 @@
-"""What an export of image classification has beside graphs, with its gate (trainer/export/bundles.py)."""
+"""What an export of image classification has beside graphs, with its gate (trainer/export/bundle/bundles.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifes
 from contracts.artifacts.export import Figure, Gate
 from contracts.artifacts.signature import Signature
 from contracts.config import DataSection
-from trainer.export.samples import Places, samples_of
+from trainer.export.gates.samples import Places, samples_of
 from trainer.tasks.classes.accuracy import judge_accuracy
 from trainer.tasks.classes.shipped_answers import Expected, add_reason, compare_answers
 from trainer.tasks.images import bundle as images
@@ -24,11 +24,11 @@ from trainer.tasks.images.gate import (
 )
 
 if TYPE_CHECKING:
-    from trainer.export.arrays import StoredArrays
-    from trainer.export.bundles import Bundle
+    from trainer.export.bundle.bundles import Bundle
+    from trainer.export.gates.arrays import StoredArrays
+    from trainer.export.gates.proof import TestSplit
+    from trainer.export.gates.scores import Scores
     from trainer.export.inputs import Inputs
-    from trainer.export.proof import TestSplit
-    from trainer.export.scores import Scores
 
 # Images whose path in the source is looked at: of a bucket each one is a request.
 _PATHS_LOOKED_AT = 32

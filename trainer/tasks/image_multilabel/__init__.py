@@ -7,5 +7,5 @@ passing.py      the numbers of one class: samples above each threshold, average 
 scores.py       the scores of a split over all ranks, exact or in bins
 calibration.py  a threshold for each class, chosen on the validation split
 report.py       the report on the test split: every class at its threshold, and the worst samples
-bundle.py       what an export of it has beside graphs (trainer/export/bundles.py), with its gate
+bundle.py       what an export of it has beside graphs (trainer/export/bundle/bundles.py), with its gate
 """

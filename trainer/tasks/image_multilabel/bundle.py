@@ -1,4 +1,4 @@
-"""What an export of several labels has beside graphs, with its gate (trainer/export/bundles.py).
+"""What an export of several labels has beside graphs, with its gate (trainer/export/bundle/bundles.py).
 
 The gate holds the labels that the shipped predict.py says of each file against those of the trainer's own way: the fp32
 graph on the trainer's own pixels, at the thresholds of the checkpoint.
@@ -16,9 +16,9 @@ from contracts.artifacts.export import Figure, Gate
 from contracts.artifacts.multilabel import MultilabelDetails, thresholds_of
 from contracts.artifacts.signature import Signature
 from contracts.config import DataSection
-from trainer.export.bundles import GATE_NAME
-from trainer.export.samples import Places, samples_of
-from trainer.export.scores import judge_scores
+from trainer.export.bundle.bundles import GATE_NAME
+from trainer.export.gates.samples import Places, samples_of
+from trainer.export.gates.scores import judge_scores
 from trainer.tasks.images import bundle as images
 from trainer.tasks.images.gate import (
     CHUNK_IMAGES,
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainer.export.arrays import StoredArrays
-    from trainer.export.bundles import Bundle
+    from trainer.export.bundle.bundles import Bundle
+    from trainer.export.gates.arrays import StoredArrays
+    from trainer.export.gates.proof import TestSplit
+    from trainer.export.gates.scores import Scores
     from trainer.export.inputs import Inputs
-    from trainer.export.proof import TestSplit
-    from trainer.export.scores import Scores
 
 # A score that is so near to its threshold may be on its other side where sums are grouped in another way: float32 has
 # 6e-8 at 1, and batches of another size were seen 1e-6 apart.

@@ -1,7 +1,7 @@
 """What an export of a task of images has beside graphs: labels.json, preprocess.json and predict.py.
 
-Here: the functions of trainer/export/bundles.py that are the same for all such tasks, and what the others are made of.
-predict.py is copied from this package byte for byte and knows nothing of it. Its gate is in gate.py.
+Here: the functions of trainer/export/bundle/bundles.py that are the same for all such tasks, and what the others are
+made of. predict.py is copied from this package byte for byte and knows nothing of it. Its gate is in gate.py.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifes
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, StorageError
-from trainer.export import shipped
-from trainer.export.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.bundle import shipped
+from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
 from trainer.tasks.classes.labels import LABELS_NAME, list_classes, write_json
 from trainer.tasks.images.names import PREPROCESS_NAME, class_of
 
 if TYPE_CHECKING:
-    from trainer.export.arrays import Arrays, StoredArrays
-    from trainer.export.checked_folder import CheckedFolder
+    from trainer.export.gates.arrays import Arrays, StoredArrays
+    from trainer.predict.checked_folder import CheckedFolder
     from trainer.tasks.protocol import Task
 
 # Of images that are read at a time for an engine.
@@ -135,8 +135,8 @@ def read_inputs(
 
     from records.decode import Pixels, UndecodableImage
     from trainer.data.reader import ShardReader
-    from trainer.export.arrays import store_arrays
-    from trainer.export.samples import samples_of
+    from trainer.export.gates.arrays import store_arrays
+    from trainer.export.gates.samples import samples_of
     from trainer.tasks.images.predict import Preprocessing
     from trainer.tasks.images.transforms import EvaluationTransform
 
@@ -187,7 +187,7 @@ def describe_use() -> list[str]:
 def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
     """Print the labels of images."""
     # Here: it imports numpy and Pillow.
-    from trainer.export.predict_task import answer_samples
+    from trainer.predict.predict_task import answer_samples
     from trainer.tasks.images.predict import KIND, Classifier, open_files
 
     def open_remote(take: Callable[[str], Path]) -> Classifier:

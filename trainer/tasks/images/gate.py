@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from contracts.artifacts import ShardManifest
 from contracts.artifacts.export import Figure, Gate
 from contracts.config import DataSection
-from trainer.export.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.samples import SPLIT, Places, each_sample
-from trainer.export.shipped import ShippedFailed, ShippedProgram, name_versions
+from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.bundle.shipped import ShippedFailed, ShippedProgram, name_versions
+from trainer.export.gates.samples import SPLIT, Places, each_sample
 
 if TYPE_CHECKING:
-    from trainer.export.arrays import StoredArrays
+    from trainer.export.gates.arrays import StoredArrays
 
 # Images of which files lie on the disk at a time, and their bytes; twice as many, since the next are written meanwhile.
 CHUNK_IMAGES = 256
@@ -179,7 +179,7 @@ def ask_about_split(
         few = {place * len(chosen) // OWN_IMAGES for place in range(OWN_IMAGES)}
         own = [found.read(answer) for _, answer in answers([chosen[place] for place in sorted(few)])]
         # Here: it imports numpy.
-        from trainer.export.known_server import KnownServer
+        from trainer.export.bundle.known_server import KnownServer
 
         with KnownServer(folder / model_name, *known, threads=threads) as server:
             said = list(count(answers(places, f"--url={server.url}")))

@@ -1,7 +1,7 @@
 """What an export of a table's task has beside graphs: table.json, predict.py, and their gate.
 
-Here: the functions of trainer/export/bundles.py. predict.py is copied from this package byte for byte and knows nothing
-of it; gate.py runs it.
+Here: the functions of trainer/export/bundle/bundles.py. predict.py is copied from this package byte for byte and knows
+nothing of it; gate.py runs it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifes
 from contracts.artifacts.export import Gate
 from contracts.artifacts.signature import Signature
 from contracts.config import DataSection, RunConfig
-from trainer.export.arrays_bundle import hold_to_evaluation
-from trainer.export.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.samples import samples_of
-from trainer.export.scores import judge_scores
-from trainer.export.shipped import lay_out_again, write_program
+from trainer.export.bundle.arrays_bundle import hold_to_evaluation
+from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.bundle.shipped import lay_out_again, write_program
+from trainer.export.gates.samples import samples_of
+from trainer.export.gates.scores import judge_scores
 from trainer.tasks.classes.accuracy import judge_accuracy
 from trainer.tasks.classes.labels import list_names, write_json
 from trainer.tasks.tabular.gate import ROWS, TABLE_NAME, hold_to_manifest, read_rows, try_program
 
 if TYPE_CHECKING:
-    from trainer.export.arrays import Arrays, StoredArrays
-    from trainer.export.bundles import Bundle
-    from trainer.export.checked_folder import CheckedFolder
+    from trainer.export.bundle.bundles import Bundle
+    from trainer.export.gates.arrays import Arrays, StoredArrays
+    from trainer.export.gates.proof import TestSplit
+    from trainer.export.gates.scores import Scores
     from trainer.export.inputs import Inputs
-    from trainer.export.proof import TestSplit
-    from trainer.export.scores import Scores
+    from trainer.predict.checked_folder import CheckedFolder
     from trainer.tasks.protocol import Task
 
 _NOISE_SEED = 0
@@ -132,7 +132,7 @@ def check_again(
     threads: int,
 ) -> Gate:
     """Run this package's own predict.py on the folder's files, and compare its answers with the fp32 graph's."""
-    from trainer.export import proof
+    from trainer.export.gates import proof
 
     names = (model_name, TABLE_NAME, document.graph().name)
     tried = lay_out_again(folder, work / GATE_NAME, names, program=Path(__file__).with_name(PREDICT_NAME))
@@ -157,8 +157,8 @@ def read_inputs(
     folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
 ) -> StoredArrays:
     """Return the rows that the gates took of the test split, as table.json says."""
-    from trainer.export.arrays import store_arrays
-    from trainer.export.serving import Asked
+    from trainer.export.gates.arrays import store_arrays
+    from trainer.predict.serving import Asked
     from trainer.tasks.tabular.predict import Table
 
     table = Table.read(folder / TABLE_NAME)
@@ -215,7 +215,7 @@ def describe_limits() -> list[str]:
 def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
     """Print the answers to the rows of files."""
     # Here: it imports numpy.
-    from trainer.export.predict_task import answer_samples
+    from trainer.predict.predict_task import answer_samples
     from trainer.tasks.tabular.predict import KIND, open_files
 
     return answer_samples(folder, options, KIND, open_files)

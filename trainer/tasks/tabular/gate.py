@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from contracts.artifacts import ExportManifest, ShardManifest
 from contracts.artifacts.export import Figure, Gate
 from contracts.config import DataSection
-from trainer.export.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.samples import SPLIT, Places, each_sample
-from trainer.export.shipped import ShippedFailed, name_versions, run_shipped
+from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.bundle.shipped import ShippedFailed, name_versions, run_shipped
+from trainer.export.gates.samples import SPLIT, Places, each_sample
 
 if TYPE_CHECKING:
     from trainer.data.reader import ShardReader
-    from trainer.export.arrays import Arrays
+    from trainer.export.gates.arrays import Arrays
     from trainer.tasks.tabular.predict import Table
 
 TABLE_NAME = "table.json"
@@ -146,7 +146,7 @@ def _compare(
     """
     import numpy as np
 
-    from trainer.export.runtimes import softmax
+    from trainer.predict.runtimes import softmax
 
     differences, least, most = [0.0], math.inf, -math.inf
     places = {label: place for place, label in enumerate(classes or ())}

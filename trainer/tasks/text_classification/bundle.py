@@ -1,9 +1,9 @@
 """What an export of text classification has beside graphs: tokenizer, labels, text.json, predict.py, and their gate.
 
-Here: the functions of trainer/export/bundles.py, and `try_program`, which runs the shipped predict.py as a user would,
-on the texts of the test split, and counts right answers (trainer/tasks/classes/shipped_answers.py). predict.py is
-copied from this package byte for byte. The gate runs code of the folder that it is given: only a folder whose checksums
-agree with its manifest is for it.
+Here: the functions of trainer/export/bundle/bundles.py, and `try_program`, which runs the shipped predict.py as a user
+would, on the texts of the test split, and counts right answers (trainer/tasks/classes/shipped_answers.py). predict.py
+is copied from this package byte for byte. The gate runs code of the folder that it is given: only a folder whose
+checksums agree with its manifest is for it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifes
 from contracts.artifacts.export import Figure, Gate
 from contracts.artifacts.signature import Signature
 from contracts.config import DataSection, RunConfig
-from trainer.export.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.samples import SPLIT, Places, each_sample, samples_of
-from trainer.export.shipped import ShippedFailed, ShippedProgram, lay_out_again, name_versions, write_program
+from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.bundle.shipped import ShippedFailed, ShippedProgram, lay_out_again, name_versions, write_program
+from trainer.export.gates.samples import SPLIT, Places, each_sample, samples_of
 from trainer.tasks.classes.accuracy import judge_accuracy
 from trainer.tasks.classes.labels import LABELS_NAME, list_classes, write_json
 from trainer.tasks.classes.labels import read_labels as read_labels
 from trainer.tasks.classes.shipped_answers import Expected, add_reason, compare_answers
 
 if TYPE_CHECKING:
-    from trainer.export.arrays import Arrays, StoredArrays
-    from trainer.export.bundles import Bundle
-    from trainer.export.checked_folder import CheckedFolder
+    from trainer.export.bundle.bundles import Bundle
+    from trainer.export.gates.arrays import Arrays, StoredArrays
+    from trainer.export.gates.proof import TestSplit
+    from trainer.export.gates.scores import Scores
     from trainer.export.inputs import Inputs
-    from trainer.export.proof import TestSplit
-    from trainer.export.scores import Scores
+    from trainer.predict.checked_folder import CheckedFolder
     from trainer.tasks.protocol import Task
 
 TEXT_NAME, TOKENIZER_NAME = "text.json", "tokenizer.json"
@@ -171,7 +171,7 @@ def read_inputs(
     folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
 ) -> StoredArrays:
     """Return the texts that the gates took of the test split, as text.json says."""
-    from trainer.export.arrays import store_arrays
+    from trainer.export.gates.arrays import store_arrays
     from trainer.tasks.text_classification.predict import Preparation, open_encoder, pad
 
     said = Preparation.read(folder / TEXT_NAME)
@@ -223,7 +223,7 @@ def describe_limits() -> list[str]:
 def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
     """Print the labels of texts."""
     # Here: it imports numpy.
-    from trainer.export.predict_task import answer_samples
+    from trainer.predict.predict_task import answer_samples
     from trainer.tasks.text_classification.predict import KIND, open_files
 
     return answer_samples(folder, options, KIND, open_files)

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING or __package__:
-    from trainer.export import runtimes, serving
+    from trainer.predict import runtimes, serving
 else:
     # The shipped file: isolated (-I), Python does not look into its folder, and no file is to be written there.
     sys.path.insert(0, str(Path(__file__).resolve().parent))

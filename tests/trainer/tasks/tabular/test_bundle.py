@@ -20,12 +20,13 @@ from rehearsal.gcs import BucketServer
 from tests.trainer.tasks.tabular.tables import COLUMNS, make_rows, table_task, write_shards
 from tests.trainer.tasks.text_classification.test_bundle import write_manifest
 from trainer.data.evaluation import evaluation_batches
-from trainer.export import onnx_graph, parity
-from trainer.export.checked_folder import CheckedFolder
+from trainer.export.gates import parity
+from trainer.export.graph import onnx_graph
 from trainer.export.inputs import Inputs
-from trainer.export.serving import add_options
 from trainer.export.targets import Builder
 from trainer.model.build import example_inputs
+from trainer.predict.checked_folder import CheckedFolder
+from trainer.predict.serving import add_options
 from trainer.tasks.tabular import bundle
 from trainer.tasks.tabular.bundle import TABLE_NAME
 

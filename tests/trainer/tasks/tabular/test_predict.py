@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer.export.runtimes import Arrays, BadInput
-from trainer.export.serving import BadSample, read_table
+from trainer.predict.runtimes import Arrays, BadInput
+from trainer.predict.serving import BadSample, read_table
 from trainer.tasks.tabular.predict import KIND, Table
 
 TABLE: dict[str, Any] = {

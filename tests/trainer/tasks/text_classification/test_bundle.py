@@ -34,13 +34,13 @@ from rehearsal.gcs import BucketServer
 from tests.conftest import OWN_CODE
 from tests.trainer.tasks.text_classification.texts import CLASSES, sections
 from trainer.data.evaluation import evaluation_batches
-from trainer.export import predict_task
+from trainer.export.graph.onnx_graph import EXAMPLE_BATCH, export_graph
 from trainer.export.inputs import Inputs
-from trainer.export.onnx_graph import EXAMPLE_BATCH, export_graph
-from trainer.export.runtimes import softmax
 from trainer.export.targets import Builder
 from trainer.export.workshop import hash_file
 from trainer.model.build import build_model, example_inputs
+from trainer.predict import predict_task
+from trainer.predict.runtimes import softmax
 from trainer.tasks.classes.shipped_answers import Expected
 from trainer.tasks.load import load_task
 from trainer.tasks.text_classification import bundle

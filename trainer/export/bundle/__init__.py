@@ -1,0 +1,1 @@
+"""What an export ships beside the model: the task's files, the Triton repository, the model card."""

@@ -1,0 +1,224 @@
+"""Runs the predict.py of an export directory, as a process of its own.
+
+Here: `run_shipped`, from files to its end, and `ShippedProgram`, lines in and lines of JSON out. It is isolated
+(`python -I`): it finds the installed packages, and nothing of ours by way of the current folder or PYTHONPATH. Used by
+the bundle gates of tasks (trainer/export/bundle/bundles.py, `check_bundle`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from trainer.export.bundle.bundles import PREDICT_NAME
+
+# Where its parts lie that are not a task's own.
+PROGRAMS = Path(__file__).parents[2] / "predict"
+# Modules that every predict.py imports.
+SHARED = ("serving.py", "runtimes.py")
+# 2: some samples could not be used, and were answered so.
+_FINISHED = (0, 2)
+# Of what it said on stderr; the cause is at the end.
+_SAID_CHARACTERS = 2000
+# A chunk of 256 samples takes the slowest model on one core a few minutes.
+_CHUNK_LIMIT_S = 1800.0
+
+
+def lay_out_again(folder: Path, tried: Path, names: Iterable[str], *, program: Path) -> Path:
+    """Return a new folder with files of an export and this package's own predict.py, for a finished export.
+
+    Args:
+        folder: The export's.
+        tried: The new folder.
+        names: Of the files.
+        program: The predict.py.
+    """
+    tried.mkdir()
+    for name in set(names):
+        (tried / name).parent.mkdir(parents=True, exist_ok=True)
+        (tried / name).symlink_to(folder / name)
+    write_program(tried, program)
+    return tried
+
+
+def write_program(folder: Path, program: Path) -> list[str]:
+    """Copy a predict.py and what it imports into a folder, byte for byte; return their names."""
+    shared = [PROGRAMS / name for name in SHARED]
+    for name, source in zip((PREDICT_NAME, *SHARED), (program, *shared), strict=True):
+        (folder / name).write_bytes(source.read_bytes())
+    return [PREDICT_NAME, *SHARED]
+
+
+def name_versions(packages: Iterable[str]) -> str:
+    """Return distributions that the program needs with their versions here, in words."""
+    named = {}
+    for package in packages:
+        try:
+            named[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            # onnxruntime-gpu and others bring the same module.
+            named[package] = "of another distribution"
+    return ", ".join(f"{name} {version}" for name, version in named.items())
+
+
+class ShippedFailed(Exception):
+    """predict.py ended too early, or said something else than answers; the message has its own last words."""
+
+
+def run_shipped(
+    folder: Path,
+    arguments: Sequence[str],
+    *,
+    work: Path,
+    model_name: str,
+    threads: int,
+    limit_s: float,
+    answers: Path | None = None,
+) -> None:
+    """Run it to its end.
+
+    Args:
+        folder: The export's folder.
+        arguments: Of the program.
+        work: Its current folder.
+        model_name: Path of the graph to run, below the folder.
+        threads: Intra-op threads of ONNX Runtime.
+        limit_s: Seconds after which it is killed.
+        answers: File that gets what it prints; None: that is let go.
+
+    Raises:
+        ShippedFailed: It fails, or takes longer.
+    """
+    command = _command(folder, arguments, model_name=model_name, threads=threads)
+    with open(answers or os.devnull, "wb") as out, tempfile.TemporaryFile() as said:
+        try:
+            code = subprocess.run(command, cwd=work, stdout=out, stderr=said, timeout=limit_s, check=False).returncode
+        except subprocess.TimeoutExpired:
+            raise ShippedFailed(f"{PREDICT_NAME} was killed after {limit_s:.0f} s") from None
+        if code:
+            raise _failed(code, said)
+
+
+class ShippedProgram:
+    """A predict.py that is running. Use it as a context: nothing of it is left at its end.
+
+    What is sent and what is answered lie in pipes of 64 KiB each: of what has been asked and not been answered one of
+    both must fit in there, or both sides wait.
+
+    Args:
+        folder: The export's folder.
+        options: Of the program, besides those below.
+        work: Its current folder.
+        model_name: Path of the graph to run, below the folder.
+        threads: Intra-op threads of ONNX Runtime.
+    """
+
+    def __init__(self, folder: Path, options: Sequence[str], *, work: Path, model_name: str, threads: int) -> None:
+        self._command = _command(folder, options, model_name=model_name, threads=threads)
+        self._work, self._stack = work, contextlib.ExitStack()
+        self._process: subprocess.Popen[bytes]
+
+    def __enter__(self) -> ShippedProgram:
+        self._said = self._stack.enter_context(tempfile.TemporaryFile())
+        self._process = subprocess.Popen(
+            self._command,
+            cwd=self._work,
+            # Of a server on this machine no proxy is asked.
+            env={**os.environ, "no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+        )
+        self._stack.callback(self._kill)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def ask(self, samples: Sequence[Any]) -> None:
+        """Ask about samples, a line of JSON each; an empty line says that it must not wait for a whole batch.
+
+        Raises:
+            ShippedFailed: It has ended.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write("".join(f"{json.dumps(sample)}\n" for sample in samples).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+
+    def answers(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield what it says of each sample, in order.
+
+        Args:
+            names: How messages call the samples.
+
+        Raises:
+            ShippedFailed: It has ended, or says something else.
+        """
+        assert self._process.stdout is not None
+        # Killed, it ends as a program that fails: reading needs no limit of its own.
+        limit = threading.Timer(_CHUNK_LIMIT_S, self._process.kill)
+        limit.start()
+        try:
+            for name in names:
+                line = self._process.stdout.readline()
+                if not line:
+                    raise self._ended()
+                try:
+                    answer = json.loads(line)
+                except ValueError:
+                    answer = None
+                if not isinstance(answer, dict):
+                    raise self.misunderstood(name, line.decode(errors="replace"))
+                yield answer
+        finally:
+            limit.cancel()
+
+    def misunderstood(self, name: str, said: object) -> ShippedFailed:
+        """Return the error of an answer that is none."""
+        return ShippedFailed(f"asked about {name}, {PREDICT_NAME} said {str(said)[:200].strip()!r}")
+
+    def finish(self) -> None:
+        """Say that nothing more is asked, and wait for its end.
+
+        Raises:
+            ShippedFailed: It ends with an error.
+        """
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        if self._process.wait() not in _FINISHED:
+            raise self._ended()
+
+    def _ended(self) -> ShippedFailed:
+        return _failed(self._process.wait(), self._said)
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            # What it did not take any more is lost with it.
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()  # type: ignore[union-attr]
+
+
+def _command(folder: Path, arguments: Sequence[str], *, model_name: str, threads: int) -> list[str]:
+    program = str(folder.resolve() / PREDICT_NAME)
+    return [sys.executable, "-I", program, *arguments, f"--model={model_name}", f"--threads={threads}"]
+
+
+def _failed(code: int, said: IO[bytes]) -> ShippedFailed:
+    said.seek(0)
+    words = said.read().decode(errors="replace").strip()[-_SAID_CHARACTERS:]
+    return ShippedFailed(f"{PREDICT_NAME} ended with exit code {code}: {words or '(it said nothing)'}")

@@ -1,0 +1,1 @@
+"""Engines of TensorRT and TensorRT-RTX: built, run, judged and timed."""

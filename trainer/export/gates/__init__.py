@@ -1,0 +1,1 @@
+"""What the gates of an export run and compare: samples, outputs, metrics."""

@@ -1,0 +1,68 @@
+"""Tensors of a torch model by the names of its signature.
+
+Here: `take_inputs`, `restore_outputs`, `run_torch`. The other modules know arrays by
+name; only here it is known that a network takes its inputs by position, and returns a tensor, a tuple or a dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from contracts.artifacts.signature import Signature
+from contracts.errors import ModelError
+from trainer.export.gates.arrays import Array, Arrays
+from trainer.model.tensors import name_outputs
+
+
+def take_inputs(batch: Mapping[str, Any], signature: Signature) -> tuple[torch.Tensor, ...]:
+    """Return the entries of a batch that the model takes, by position.
+
+    Raises:
+        ModelError: One is missing, or no tensor.
+    """
+    for name in signature.inputs:
+        if not isinstance(batch.get(name), torch.Tensor):
+            raise ModelError(
+                f"the batch has {name!r} as {type(batch.get(name)).__name__}",
+                allowed="a tensor for each input of the task's signature",
+                todo="return it from the task's to_model, or correct its signature",
+            )
+    return tuple(batch[name] for name in signature.inputs)
+
+
+def kind_of(outputs: Any) -> str:
+    """Return what a model returns: tensor, dict or tuple."""
+    return "tensor" if isinstance(outputs, torch.Tensor) else "dict" if isinstance(outputs, Mapping) else "tuple"
+
+
+def restore_outputs(arrays: Mapping[str, Array], kind: str) -> Any:
+    """Return arrays by name as a model returns them.
+
+    Args:
+        arrays: In the order of the signature.
+        kind: What the model returns (`kind_of`).
+    """
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    if kind == "tensor":
+        (tensor,) = tensors.values()
+        return tensor
+    return tensors if kind == "dict" else tuple(tensors.values())
+
+
+def run_torch(model: nn.Module, signature: Signature, inputs: Mapping[str, Array]) -> Arrays:
+    """Run a model eagerly in fp32, on the device where its weights are.
+
+    Args:
+        model: In evaluation mode.
+        signature: Its.
+        inputs: A batch.
+    """
+    device = next((tensor.device for tensor in model.state_dict().values()), torch.device("cpu"))
+    with torch.inference_mode():
+        outputs = model(*(torch.from_numpy(inputs[name]).to(device) for name in signature.inputs))
+    named = {name: tensor.cpu() for name, tensor in name_outputs(outputs, signature).items()}
+    return {name: (tensor.float() if tensor.is_floating_point() else tensor).numpy() for name, tensor in named.items()}

@@ -1,0 +1,1 @@
+"""Answers by a finished export: the programs that it ships, and `shardline predict`."""
