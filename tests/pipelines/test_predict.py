@@ -134,7 +134,9 @@ def edit_manifest(folder: Path, edit: Callable[[dict[str, Any]], Any], *, seal: 
 def rewrite_preprocessing(folder: Path, **values: Any) -> None:
     path = folder / "preprocess.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
-    colours.write_manifest(folder, ["labels.json", "preprocess.json", "predict.py", "serving.py", "runtimes.py"])
+    colours.write_manifest(
+        folder, ["labels.json", "preprocess.json", "predict.py", "serving.py", "reading.py", "runtimes.py"]
+    )
 
 
 @pytest.mark.parametrize(

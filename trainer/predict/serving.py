@@ -18,58 +18,29 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING or __package__:
+    from trainer.predict.reading import Asked as Asked
+    from trainer.predict.reading import BadSample as BadSample
+    from trainer.predict.reading import Kind as Kind
+    from trainer.predict.reading import read_samples as read_samples
+    from trainer.predict.reading import read_table as read_table
+    from trainer.predict.reading import shorten as shorten
     from trainer.predict.runtimes import BadFolder, BadInput, Graph, Runner, open_graph, open_server
 else:
     # The shipped file, which is no part of a package.
+    from reading import Asked, BadSample, Kind, read_samples
     from runtimes import BadFolder, BadInput, Graph, Runner, open_graph, open_server
 
 EXIT_BAD_INPUT = 2
 FORMATS = ("text", "json", "csv")
-JSON_SUFFIXES = (".jsonl", ".ndjson")
 
 Take = Callable[[str], Path]
 """Returns where a file of the export lies."""
 
 _PROGRESS_S = 1.0
-
-
-class BadSample(Exception):
-    """A sample cannot be used; the message is the reason, without the sample's name."""
-
-
-class Asked(NamedTuple):
-    """A sample that is asked about."""
-
-    name: str
-    """In messages and answers."""
-    value: Any
-    """A path, a text, or the cells of a row by column; an exception: why there is none."""
-    is_text: bool = False
-    """Of a row: whether all cells are text (CSV)."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Samples of one kind."""
-
-    noun: str
-    """In messages: images."""
-    argument: str
-    """What an argument of the command is: IMAGE."""
-    allowed: str
-    """What a sample may be, in words."""
-    column: str | None
-    """Column of a table that holds a sample; None: a row is one."""
-    key: str | None = None
-    """Entry of an answer in JSON that names the sample; None: it is not named."""
-    default_format: str = "text"
 
 
 class Model(Protocol):
@@ -181,152 +152,6 @@ def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace, 
         parser.error(f"none of {kind.noun} was given: name some, or a file with --lines, --json-lines or --manifest")
 
 
-# --- samples ----------------------------------------------------------------------------------------------------------
-
-
-def read_samples(options: argparse.Namespace, kind: Kind, model: Model) -> Iterator[Asked | None]:
-    """Yield the samples that options name, in their order; None asks for the answers to those before.
-
-    Raises:
-        BadInput: A file cannot be read, or lacks a column.
-    """
-    for argument in options.samples:
-        found = model.expand(argument)
-        table = read_table(argument, kind, model.columns, copies=options.copies)
-        yield from table if found is None else found
-    if options.lines is not None:
-        with _open(options.lines, options.copies) as stream:
-            for number, line in enumerate(stream, start=1):
-                yield _checked(f"line {number}", line.rstrip("\r\n"), kind)
-    if options.json_lines is not None:
-        yield from _read_json(options.json_lines, kind, model.columns, options.copies, flushes=True)
-    if options.manifest is not None:
-        table = read_table(options.manifest, kind, model.columns, column=options.column, copies=options.copies)
-        yield from table
-
-
-def read_table(
-    name: str,
-    kind: Kind,
-    columns: Sequence[str] = (),
-    *,
-    column: str | None = None,
-    copies: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator[Asked | None]:
-    """Yield the samples of a table: a CSV file with a header, or a JSON object a line.
-
-    Args:
-        name: Of the file; - is standard input, JSON lines.
-        kind: Of the samples.
-        columns: That each row must have.
-        column: That holds the sample; None: the kind's own.
-        copies: Where files lie that are not on this machine, by name.
-    """
-    if name == "-" or name.lower().endswith(JSON_SUFFIXES):
-        yield from _read_json(name, kind, columns, copies, column=column)
-    elif name.lower().endswith(".csv"):
-        yield from _read_csv(name, kind, columns, copies, column)
-    else:
-        raise BadInput(
-            f"{name} is of no known form",
-            allowed=f".csv, {', '.join(JSON_SUFFIXES)}, or - for JSON lines from standard input",
-            todo="name the file by what it holds",
-        )
-
-
-def _read_csv(
-    name: str, kind: Kind, columns: Sequence[str], copies: Mapping[str, str], column: str | None
-) -> Iterator[Asked]:
-    csv.field_size_limit(1 << 30)
-    wanted = column or kind.column
-    with _open(name, copies) as stream:
-        try:
-            reader = csv.reader(stream, strict=True)
-            header = next(reader, [])
-            needed = [wanted] if wanted else columns
-            if missing := [one for one in needed if header.count(one) != 1]:
-                raise BadInput(
-                    f"the header of {name} has {header.count(missing[0])} columns {missing[0]!r}",
-                    allowed=f"one of each: {', '.join(map(repr, needed))}",
-                    todo="add the column, correct its name, or name another with --column",
-                )
-            for number, cells in enumerate((cells for cells in reader if cells), start=1):
-                where = f"{name}, row {number}"
-                if len(cells) != len(header):
-                    yield Asked(where, BadSample(f"it has {len(cells)} cells, the header {len(header)}"))
-                    continue
-                row = dict(zip(header, cells, strict=True))
-                yield _checked(where, row[wanted], kind) if wanted else Asked(where, row, is_text=True)
-        except csv.Error as error:
-            raise BadInput(f"{name} cannot be read: {error}", allowed="a CSV file", todo="correct it") from None
-
-
-def _read_json(
-    name: str,
-    kind: Kind,
-    columns: Sequence[str],
-    copies: Mapping[str, str],
-    *,
-    column: str | None = None,
-    flushes: bool = False,
-) -> Iterator[Asked | None]:
-    wanted, number = column or kind.column, 0
-    with _open(name, copies) as stream:
-        for line in stream:
-            if not line.strip():
-                if flushes:
-                    yield None
-                continue
-            number += 1
-            where = f"{'' if name == '-' else name + ', '}row {number}"
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                yield Asked(where, BadSample("the line is no JSON"))
-                continue
-            if wanted is not None:
-                yield _checked(where, value.get(wanted) if isinstance(value, dict) else value, kind, wanted)
-            elif isinstance(value, dict) and not (missing := [one for one in columns if one not in value]):
-                yield Asked(where, value)
-            else:
-                lacks = (
-                    f"it lacks {', '.join(map(repr, missing[:5]))}" if isinstance(value, dict) else "it is no object"
-                )
-                yield Asked(where, BadSample(lacks))
-
-
-def _checked(where: str, value: Any, kind: Kind, column: str | None = None) -> Asked:
-    """Return a sample that is a text: its own name."""
-    if not isinstance(value, str):
-        return Asked(where, BadSample(f"it is no text, and no object with a text {column!r}"))
-    try:
-        # What was no UTF-8 came as surrogates, and is good enough for a path.
-        return Asked(value if kind.key else shorten(value), value)
-    except UnicodeEncodeError:
-        return Asked(where, BadSample("the line is no UTF-8"))
-
-
-def shorten(text: str, most: int = 60) -> str:
-    """Return a text on one line that tells it from others."""
-    line = " ".join(text[: 4 * most].split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
-
-
-def _open(name: str, copies: Mapping[str, str]) -> Any:
-    """Return a context with the lines of a file."""
-    if name == "-":
-        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")  # type: ignore[union-attr]
-        return nullcontext(sys.stdin)
-    try:
-        # Lines end as the file says: a text may hold line ends of other systems.
-        newline = "" if name.lower().endswith(".csv") else "\n"
-        return open(copies.get(name, name), encoding="utf-8-sig", errors="surrogateescape", newline=newline)
-    except OSError as error:
-        raise BadInput(
-            f"{name} cannot be read: {error.strerror}", allowed="a file of samples, or -", todo="correct the path"
-        ) from None
-
-
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
@@ -376,7 +201,7 @@ def print_answers(kind: Kind, model: Model, run: Runner, options: argparse.Names
     told, failed, number, began = time.monotonic(), 0, 0, time.monotonic()
     shows_progress = sys.stderr.isatty() and not sys.stdout.isatty()
     for number, (asked, answer) in enumerate(
-        answers(model, run, read_samples(options, kind, model), options.top), start=1
+        answers(model, run, read_samples(options, kind, model.columns, model.expand), options.top), start=1
     ):
         if form == "json":
             print(json.dumps({**({kind.key: asked.name} if kind.key else {}), **answer}), flush=True)

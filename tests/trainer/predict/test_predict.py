@@ -194,7 +194,7 @@ def test_it_needs_three_packages_and_answers_as_the_trainer(folder: Path, files:
         assert (folder / name).read_bytes() == Path(module.__file__).read_bytes()
     answer = run_alone(folder, *files, "--json", "--top=2", packages=packages)
     assert answer.returncode == 0, answer.stderr
-    assert answer.stderr == "['PIL', 'numpy', 'onnxruntime', 'runtimes', 'serving']\n"
+    assert answer.stderr == "['PIL', 'numpy', 'onnxruntime', 'reading', 'runtimes', 'serving']\n"
     lines = [json.loads(line) for line in answer.stdout.splitlines()]
     assert [line["file"] for line in lines] == [str(path) for path in files]
     best = [line["predictions"][0] for line in lines]
@@ -443,7 +443,7 @@ def test_a_server_answers_as_the_graph_does(
     own = run_alone(folder, *files[:7], "--json", packages=packages)
     assert (found.returncode, found.stdout) == (0, own.stdout)
     assert server.batches == [5, 2]
-    assert found.stderr == "['PIL', 'numpy', 'runtimes', 'serving']\n"
+    assert found.stderr == "['PIL', 'numpy', 'reading', 'runtimes', 'serving']\n"
 
 
 def test_a_server_with_another_model_is_refused(folder: Path, files: list[Path], packages: Path, server: Any) -> None:

@@ -24,7 +24,7 @@ from trainer.export.bundle.bundles import PREDICT_NAME
 # Where its parts lie that are not a task's own.
 PROGRAMS = Path(__file__).parents[2] / "predict"
 # Modules that every predict.py imports.
-SHARED = ("serving.py", "runtimes.py")
+SHARED = ("serving.py", "reading.py", "runtimes.py")
 # 2: some samples could not be used, and were answered so.
 _FINISHED = (0, 2)
 # Of what it said on stderr; the cause is at the end.

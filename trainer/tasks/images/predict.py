@@ -5,7 +5,8 @@
     python predict.py --lines FILE             one path a line; - is standard input
     python predict.py --manifest FILE.csv      paths in its column "file", or --column NAME
 
-It needs Python 3.10 or newer, numpy, Pillow and onnxruntime, and beside it serving.py and runtimes.py (options, samples
+It needs Python 3.10 or newer, numpy, Pillow and onnxruntime, and beside it
+serving.py, reading.py and runtimes.py (options, samples
 and answers: serving.py says more), preprocess.json (what is done with pixels), labels.json (names of the classes) and
 the model that preprocess.json names. Where an image has one class, the answer is the K likeliest with their
 probabilities (softmax of the model's outputs). Where it may have several (preprocess.json: activation sigmoid),

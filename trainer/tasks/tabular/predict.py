@@ -3,7 +3,8 @@
     python predict.py ROWS.csv [ROWS.jsonl ...] [--top K] [--format json|text|csv] [--url http://HOST:8000]
     python predict.py --json-lines FILE        a JSON object a line; - is standard input
 
-It needs Python 3.10 or newer, numpy and onnxruntime, and beside it serving.py and runtimes.py (options, samples and
+It needs Python 3.10 or newer, numpy and onnxruntime, and beside it
+serving.py, reading.py and runtimes.py (options, samples and
 answers: serving.py says more), table.json (columns, vocabularies of categories, names of classes) and the model that it
 names. Rows have the columns of the table that the model was trained on; others are passed over. An empty cell, or null,
 is a missing value: the model takes the column's mean. A category that training did not see is taken as missing, and a

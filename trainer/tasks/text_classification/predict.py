@@ -5,7 +5,8 @@
     python predict.py --json-lines FILE        one text a line, as JSON: "text", or {"text": "text"}
     python predict.py --manifest FILE.csv      texts in its column "text", or --column NAME
 
-It needs Python 3.10 or newer, numpy, onnxruntime and tokenizers 0.20 or newer, and beside it serving.py and runtimes.py
+It needs Python 3.10 or newer, numpy, onnxruntime and tokenizers 0.20 or newer, and beside it
+serving.py, reading.py and runtimes.py
 (options, samples and answers: serving.py says more), text.json (how texts are cut and padded), tokenizer.json,
 labels.json (names of the classes) and the model that text.json names. The answer is the likeliest class (softmax of the
 model's outputs), with --top the K likeliest. Exit codes: 0; 2 for a bad argument, a folder that is not whole, or a text

@@ -257,6 +257,7 @@ def test_the_bundle_says_what_evaluation_does(export: Export) -> None:
         "preprocess.json",
         "predict.py",
         "serving.py",
+        "reading.py",
         "runtimes.py",
     ]
     assert json.loads((export.folder / "labels.json").read_text()) == colours.CLASSES

@@ -190,7 +190,7 @@ def test_a_score_at_its_threshold_may_fall_on_either_side(export: Export, tmp_pa
 def test_a_finished_export_is_held_against_its_own_figures(export: Export, copy: Path, tmp_path: Path) -> None:
     recorded = export.check()
     document = colours.write_manifest(
-        copy, ["labels.json", "preprocess.json", "predict.py", "serving.py", "runtimes.py"]
+        copy, ["labels.json", "preprocess.json", "predict.py", "serving.py", "reading.py", "runtimes.py"]
     )
     document = document.model_copy(update={"gates": [recorded], "task": "image_multilabel"})
 

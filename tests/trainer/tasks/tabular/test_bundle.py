@@ -85,7 +85,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     # Of what is exported the bundle reads the checkpoint alone.
     inputs = Inputs("", checkpoint, uri, shards, Builder("tensorrt_rtx", "1", ()), RunConfig())
     names = bundle.write_bundle(folder, inputs, task.signature, model_name=GRAPH, max_batch=16)
-    assert names == [TABLE_NAME, "predict.py", "serving.py", "runtimes.py"]
+    assert names == [TABLE_NAME, "predict.py", "serving.py", "reading.py", "runtimes.py"]
     return Exported(task, folder, uri, shards)
 
 

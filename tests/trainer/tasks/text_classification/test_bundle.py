@@ -135,7 +135,15 @@ def export(text_shards: str, tmp_path_factory: pytest.TempPathFactory) -> Export
     )
     inputs = Inputs("file:///none", checkpoint, text_shards, shards, Builder("tensorrt_rtx", "1", ()), config)
     names = bundle.write_bundle(place / "export", inputs, task.signature, model_name=GRAPH, max_batch=5)
-    assert names == ["tokenizer.json", "labels.json", "text.json", "predict.py", "serving.py", "runtimes.py"]
+    assert names == [
+        "tokenizer.json",
+        "labels.json",
+        "text.json",
+        "predict.py",
+        "serving.py",
+        "reading.py",
+        "runtimes.py",
+    ]
     logits, labels = [], []
     with torch.no_grad():
         for batch, _ in evaluation_batches(text_shards, shards, "test", task, 7):
