@@ -31,7 +31,12 @@ if TYPE_CHECKING or __package__:
     from trainer.predict.runtimes import BadFolder, BadInput, Graph, Runner, open_graph, open_server
 else:
     # The shipped file, which is no part of a package.
-    from reading import Asked, BadSample, Kind, read_samples
+    from reading import Asked as Asked
+    from reading import BadSample as BadSample
+    from reading import Kind as Kind
+    from reading import read_samples as read_samples
+    from reading import read_table as read_table
+    from reading import shorten as shorten
     from runtimes import BadFolder, BadInput, Graph, Runner, open_graph, open_server
 
 EXIT_BAD_INPUT = 2
