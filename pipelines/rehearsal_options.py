@@ -10,6 +10,7 @@ from contracts.errors import ConfigError
 if TYPE_CHECKING:
     from rehearsal.gcs import Rule
     from rehearsal.jobs.restarts import Reading
+    from rehearsal.machines.network import Mode
 
 
 def parse_preempt(text: str) -> tuple[int, float]:
@@ -47,6 +48,20 @@ def parse_reading(text: str) -> Reading:
         if text == reading:
             return reading
     raise ConfigError(f"--restarts {text}", allowed=" or ".join(READINGS), todo="correct --restarts")
+
+
+def parse_network(text: str) -> Mode:
+    """Return a kind of network of machines.
+
+    Raises:
+        ConfigError: There is no such kind.
+    """
+    from rehearsal.machines.network import MODES
+
+    for mode in MODES:
+        if text == mode:
+            return mode
+    raise ConfigError(f"--network {text}", allowed=", ".join(MODES), todo="correct --network")
 
 
 def read_rules(path: Path | None) -> tuple[Rule, ...]:

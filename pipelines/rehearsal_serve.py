@@ -119,7 +119,8 @@ def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:
     if server.source or server.weights or wanted.samples or wanted.disturbances != Disturbances():
         raise ConfigError(
             "--serve without CONFIG, with an option that speaks of one",
-            allowed="--preempt RATE/h, --faults, --restarts, --clock-rate, --time-scale, --seed, --processes, --keep",
+            allowed="--preempt RATE/h, --faults, --restarts, --network, --clock-rate, --time-scale, --seed, "
+            "--processes, --keep",
             todo="leave the other options out, or name the configuration whose cloud is to be served",
         )
     bucket = ROOT.removeprefix("gs://").partition("/")[0]
@@ -131,6 +132,7 @@ def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:
         scale=Scale(processes_per_node=wanted.processes_per_node, time_scale=wanted.time_scale),
         rules=wanted.rules,
         restarts=wanted.restarts,
+        network=wanted.network,
     )
     return cloud, REGION, [bucket]
 

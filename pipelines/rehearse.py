@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rehearsal.cloud import LocalCloud
     from rehearsal.gcs import Rule
     from rehearsal.jobs.restarts import Reading
+    from rehearsal.machines.network import Mode
 
 # The number that the bucket server gives its project: Google's SDK compares the two.
 PROJECT_NUMBER = "123456789012"
@@ -63,6 +64,8 @@ class Wanted:
     """Files of the source at most; None: all."""
     restarts: Reading = "strict"
     """Of the rules by which custom jobs are restarted."""
+    network: Mode = "auto"
+    """Of the machines (docs/rehearsal.md)."""
     disturbances: Disturbances = field(default_factory=Disturbances)
 
 
@@ -150,6 +153,7 @@ def cloud_options(config: RunConfig, wanted: Wanted) -> dict[str, Any]:
         "scale": Scale(processes_per_node=_processes(config, wanted, nodes), time_scale=wanted.time_scale),
         "rules": (*wanted.rules, *disturbances.rules(wanted.seed)),
         "restarts": wanted.restarts,
+        "network": wanted.network,
         "quotas": disturbances.limits(config),
         "missing_images": disturbances.images(config),
         "lost_tasks": disturbances.tasks(config),

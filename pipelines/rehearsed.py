@@ -131,6 +131,7 @@ def look(cloud: LocalCloud, prepared: Prepared, run_id: str, exit_code: int, *, 
 
     line = storage.join(prepared.config.run.root, prepared.config.run.name)
     found = Rehearsed(run_id, line, exit_code, prepared.config, prepared.stand_ins, dict(cloud.scale.variables))
+    found.variables["network"] = "namespaces" if cloud.network.has_namespaces else f"loopback: {cloud.network.refused}"
     for job in cloud.store.list("projects/"):
         kind = type(job).__name__
         # The newest first: of a ladder the last rung that was tried.

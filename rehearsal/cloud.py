@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from contracts.errors import ConfigError
 from rehearsal.clock import Clock
 from rehearsal.doors.access import Access
 from rehearsal.doors.server import VertexServer
@@ -23,6 +24,7 @@ from rehearsal.jobs.dataflow import DataflowJobs
 from rehearsal.jobs.market import Market
 from rehearsal.jobs.restarts import Reading
 from rehearsal.machines.machine import Scale
+from rehearsal.machines.namespaces import NamespacesRefused
 from rehearsal.machines.network import Mode, Network
 from rehearsal.pipelines.pipeline_runs import PipelineRuns
 from rehearsal.resources.quotas import Quotas
@@ -152,9 +154,7 @@ class LocalCloud:
         with contextlib.ExitStack() as stack:
             stack.callback(self.buckets.close)
             stack.enter_context(self.vertex)
-            self.network = stack.enter_context(
-                Network(self.folder / "network", refuse=self.vertex.note_refused, mode=self._mode)
-            )
+            self.network = stack.enter_context(self._open_network())
             if self.network.front is not None:
                 self.vertex.listen(self.network.front)
             self.custom_jobs.network = self.dataflow.network = self.pipelines.network = self.network
@@ -167,6 +167,16 @@ class LocalCloud:
             stack.callback(self.vertex.stop_schedules)
             self._stack = stack.pop_all()
         return self
+
+    def _open_network(self) -> Network:
+        try:
+            return Network(self.folder / "network", refuse=self.vertex.note_refused, mode=self._mode)
+        except NamespacesRefused as error:
+            raise ConfigError(
+                f"--network namespaces: {error}",
+                allowed="loopback, or auto, which takes namespaces where they are permitted",
+                todo="leave --network out, or let this user make network namespaces",
+            ) from None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

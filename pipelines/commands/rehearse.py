@@ -46,6 +46,10 @@ def rehearse_config(
         str,
         typer.Option("--restarts", metavar="strict|lenient", help="Reading of Vertex AI's rules (docs/rehearsal.md)."),
     ] = "strict",
+    network: Annotated[
+        str,
+        typer.Option("--network", metavar="auto|namespaces|loopback", help="Of the machines (docs/rehearsal.md)."),
+    ] = "auto",
     stockout: Annotated[
         list[str] | None,
         typer.Option("--stockout", metavar="REGION|ZONE[@RUNG]", help="No machines there, for one rung or for all."),
@@ -98,7 +102,7 @@ def rehearse_config(
     """Submit to a Google Cloud on this machine, and compare what happened with what should have."""
     with reported(debug):
         from pipelines.disturbances import Disturbances
-        from pipelines.rehearsal_options import parse_preempt, parse_reading, read_rules
+        from pipelines.rehearsal_options import parse_network, parse_preempt, parse_reading, read_rules
         from pipelines.rehearsal_report import print_rehearsal, to_json
         from pipelines.rehearsal_serve import Server, check_options, run_server
         from pipelines.rehearse import Wanted, check, rehearse
@@ -115,6 +119,7 @@ def rehearse_config(
             processes_per_node=processes,
             samples=samples,
             restarts=parse_reading(restarts),
+            network=parse_network(network),
             disturbances=Disturbances(
                 stockouts=tuple(stockout or ()),
                 quotas=tuple(quota or ()),

@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast, get_args
 
 from rehearsal.machines import metadata, names
 from rehearsal.machines.metadata import Identity, Metadata
@@ -32,6 +32,7 @@ from rehearsal.machines.namespaces import Inside, NamespacesRefused, limit_bandw
 from rehearsal.machines.processes import Tree
 
 Mode = Literal["auto", "namespaces", "loopback"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 LOOPBACK = "127.0.0.1"
 _NETWORK, _PREFIX = "10.128", 16
 _FRONT = f"{_NETWORK}.0.1"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from contracts.errors import ConfigError
 from rehearsal.cloud import LocalCloud
 from rehearsal.machines.machine import Machine, identity_of
-from rehearsal.machines.namespaces import NamespacesRefused
 from rehearsal.machines.processes import clean_environment
 from tests.rehearsal.machines.conftest import IDENTITY, LIMIT_S
 
@@ -56,7 +56,7 @@ def test_all_of_googles_clients_are_led_by_names(tmp_path: Path) -> None:
         )
         try:
             stack.enter_context(cloud)
-        except NamespacesRefused as error:
+        except ConfigError as error:
             pytest.skip(f"no namespaces here: {error}")
         tree = cloud.network.add("worker-0", replace(IDENTITY, token=lambda: cloud.vertex.access.token)).start(
             [sys.executable, "-c", PROGRAM, PARENT],
