@@ -30,7 +30,7 @@ def test_kinds_of_network_and_readings() -> None:
 def test_ranks_that_the_configuration_names_are_played_as_they_are() -> None:
     named = config(ranks=8, machine={"type": "n1-standard-4"})
     assert _processes(named, Wanted(), 2) is None
-    with pytest.raises(ConfigError, match="--processes 2, and resources.ranks = 8"):
+    with pytest.raises(ConfigError, match=r"--processes 2, and resources\.ranks = 8"):
         _processes(named, Wanted(processes_per_node=2), 2)
     open_ = config(machine={"type": "a2-highgpu-8g"})
     assert _processes(open_, Wanted(processes_per_node=3), 2) == 3
