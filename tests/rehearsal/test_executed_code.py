@@ -23,7 +23,7 @@ KNOWN = {
     "contracts/stores/gcs_client.py": {'"STORAGE_EMULATOR_HOST"'},
     "contracts/stores/gcs_reads.py": {'"STORAGE_EMULATOR_HOST"'},
     # A program that is shipped with a model asks a server beside it.
-    "trainer/export/shipped.py": {'"NO_PROXY"', '"no_proxy"'},
+    "trainer/export/bundle/shipped.py": {'"NO_PROXY"', '"no_proxy"'},
     "trainer/supervise/notice.py": {'"GCE_METADATA_HOST"'},
 }
 # Of the clients themselves: the four sets of docs/rehearsal.md.
