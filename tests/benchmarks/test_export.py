@@ -30,7 +30,7 @@ def test_only_what_is_named_as_a_gate_is_left_out_of_the_export_s_time() -> None
 
 
 def test_every_gate_s_name_is_a_step_of_the_export() -> None:
-    source = "".join(path.read_text(encoding="utf-8") for path in STEPS.glob("*.py"))
+    source = "".join(path.read_text(encoding="utf-8") for path in STEPS.rglob("*.py"))
     # "torch" is no process of its own: its share of "trace" is kept under this name.
     named = {"torch"} | set(re.findall(r"""\bstep\(\s*"([^"]+)",""", source))
     assert set(GATES) | set(SERVING_GATES) <= named

@@ -115,13 +115,16 @@ def test_a_missing_source_leaves_nothing(project: Path, shardline: Shardline) ->
 
 
 def test_a_fault_of_kfp_names_its_log(project: Path, environment: dict[str, str]) -> None:
-    # A package that hides kfp, in the folder that -m puts first in the path.
+    # A package that hides kfp. The current folder is on no process's path (PYTHONSAFEPATH), this one is.
     (project / "broken").mkdir()
     (project / "broken" / "kfp.py").write_text("raise ImportError('hidden')")
     answer = subprocess.run(
         [sys.executable, "-m", "pipelines.cli", "run", "../tiny.yaml", "sharding.source=../raw"],
         cwd=project / "broken",
-        env=environment,
+        env={
+            **environment,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(project / "broken"), os.environ.get("PYTHONPATH")))),
+        },
         capture_output=True,
         text=True,
         timeout=120,

@@ -31,6 +31,7 @@ KNOWN = {
     "inspection/stages/export.py": "gates of exports",
     "inspection/terminal.py": "classes of shards",
     "pipelines/checks.py": "what the checks before the first stage are asked",
+    "pipelines/config_reference.py": "the configuration's keys, by name",
     "pipelines/measured.py": "size of inputs, by which durations were measured",
     "trainer/check/__main__.py": "a task is made before the classes are known",
     "trainer/check/network.py": "a task is made before the classes are known",
