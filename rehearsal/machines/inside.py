@@ -94,6 +94,15 @@ def _own(name: str) -> int:
     return os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
 
 
+def _link_address(address: str) -> str:
+    """Return a link address for the bridge: one not given is that of a machine, and changes as they come and go.
+
+    A machine that knows the old one then loses what it sends until its kernel asks again, for up to a minute.
+    """
+    # As Compute Engine's: 42:01 and the IPv4 address.
+    return ":".join(["42:01", *(f"{int(part):02x}" for part in address.split("."))])
+
+
 def cloud(channel: socket.socket, parent: int, given: dict[str, Any]) -> None:
     """Make the user and network namespace that machines are below."""
     _leave(_USER | _NET)
@@ -107,7 +116,7 @@ def cloud(channel: socket.socket, parent: int, given: dict[str, Any]) -> None:
         given["ip"],
         [
             "link set lo up",
-            f"link add {_BRIDGE} type bridge",
+            f"link add {_BRIDGE} address {_link_address(address)} type bridge",
             f"addr add {address}/{given['prefix']} dev {_BRIDGE}",
             f"link set {_BRIDGE} up",
         ],

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import rehearsal
-from rehearsal.machines.network import Network
+from rehearsal.machines.network import Host, Network
 from rehearsal.machines.processes import clean_environment
 from tests.rehearsal.machines.conftest import IDENTITY, LIMIT_S, Machines
 
@@ -60,6 +60,14 @@ import google.auth, google.auth.transport.requests, sys
 credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
 credentials.refresh(google.auth.transport.requests.Request())
 print(type(credentials).__module__, project, credentials.token, credentials.service_account_email)
+"""
+# The link address that this machine has for the doors.
+LINK = """
+import socket
+address = socket.gethostbyname("storage.googleapis.com")
+socket.create_connection((address, 443)).close()
+rows = [line.split() for line in open("/proc/net/arp")]
+print(*(row[3] for row in rows if row[0] == address))
 """
 WATCH = """
 import sys, threading
@@ -128,6 +136,23 @@ def test_a_name_is_free_again_when_its_machine_is_gone(network: Network) -> None
         with pytest.raises(ValueError, match="there is a machine worker-0 already"):
             network.add("worker-0", IDENTITY)
         host.close()
+
+
+def test_the_doors_stay_where_they_are_when_machines_come_and_go(machines: Machines, network: Network) -> None:
+    def link(host: Host) -> list[str]:
+        code, lines = machines.run(host, sys.executable, "-c", LINK)
+        assert code == 0, lines
+        return lines
+
+    hosts = [network.add("worker-0", IDENTITY)]
+    found = [link(hosts[0])]
+    # A bridge left to itself takes the lowest address of its machines' links: the first's is it by a chance of 1 in 12.
+    hosts += [network.add(f"worker-{number}", IDENTITY) for number in range(1, 12)]
+    found.append(link(hosts[-1]))
+    for host in hosts:
+        host.close()
+    found.append(link(network.add("worker-12", IDENTITY)))
+    assert found[0] and found == found[:1] * 3
 
 
 def test_another_process_makes_machines_of_the_same_network(machines: Machines, network: Network) -> None:
