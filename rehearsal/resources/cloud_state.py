@@ -33,8 +33,8 @@ class CloudState:
     logs: LogBook = field(default_factory=LogBook)
     hold_s: float = 600.0
     """How long Get of a custom job is held for a launcher's poll."""
-    first_hold_s: float = 30.0
-    """How long it is held until a launcher hears that the job runs."""
+    first_hold_s: float = 120.0
+    """How long it is held until a launcher hears that the job runs, and looks again 20 s later: a sixth at most."""
     told_running: set[str] = field(default_factory=set)
     """Custom jobs of which a launcher has heard that they run."""
     dataflow: Jobs | None = None

@@ -73,7 +73,7 @@ def test_cancel_ends_what_the_launcher_started(cloud: Cloud, tmp_path: Path) -> 
 def test_a_launcher_sees_its_job_run_and_is_killed_and_finds_the_same_job(tmp_path: Path, bucket: BucketServer) -> None:
     code = "import sys, time\nwhile not __import__('os').path.exists(sys.argv[1] + '/go'): time.sleep(0.05)"
     with Cloud(tmp_path, bucket, lost_tasks=("custom-training-job",)) as cloud:
-        # At once, where half a minute is usual.
+        # At once, where two minutes are usual.
         cloud.server.state.first_hold_s = 0.0
         name = cloud.submit(graphs.trained, code=code, text="x", folder=str(tmp_path), strategy="SPOT")
         deadline = time.monotonic() + LIMIT_S
