@@ -47,7 +47,7 @@ class Reference(NamedTuple):
     more_labels: tuple[int, ...] = ()
     """Places of the other classes of a sample that has several, ascending."""
     cells: bytes = b""
-    """The other fields of a sample of named fields (sharding/fields.py)."""
+    """The other fields of a sample of named fields (sharding/sources/fields.py)."""
     more_bytes: int = 0
     """Bytes of the other files and of `cells`, where there is a file."""
 
