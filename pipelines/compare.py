@@ -108,7 +108,7 @@ def compare(
                 )
             )
     if profile is None:
-        unknown["no profile: give --profile URI, or --online, which looks at the line"] = None
+        unknown["no profile: give --profile URI; `shardline plan --online` looks for one in the line"] = None
     elif profile.train_samples is None:
         unknown[f"the shards of the profile {profile.uri} were not found: the samples of an epoch are unknown"] = None
     if any(candidate.high_usd is None and candidate.hours is not None for candidate in candidates):

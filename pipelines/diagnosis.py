@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from contracts.endings import EXIT_ABORTED
 from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument
 from pipelines.google import find_quota_metrics
 from pipelines.known_failures import CODE_NAMES, CODE_OF_EXCEPTION, MACHINES, PLACES, SERVICES, Known
@@ -84,13 +85,15 @@ def diagnose(said: Iterable[Said], documents: Sequence[ErrorDocument] = ()) -> D
             return Diagnosis("exception", f"the code ended with {item.exception}", _LOGS, EXIT_FAULT, item.text)
     for item in heard:
         if item.status is not None:
-            code = item.status if item.status in (EXIT_USER_ERROR, EXIT_TRY_AGAIN) else EXIT_FAULT
+            code = _EXIT_CODES.get(item.status, EXIT_FAULT)
             return Diagnosis("exit", f"a container ended with exit code {item.status}", _LOGS, code, item.text)
     evidence = heard[0].text if heard else ""
     return Diagnosis("unknown", "nothing that was said is a failure known here", _LOGS, EXIT_FAULT, evidence)
 
 
 _LOGS = "see `shardline logs RUN`"
+# What a stage asks for by its exit code; on Vertex AI another attempt is 134 (contracts/endings.py).
+_EXIT_CODES = {EXIT_USER_ERROR: EXIT_USER_ERROR, EXIT_TRY_AGAIN: EXIT_TRY_AGAIN, EXIT_ABORTED: EXIT_TRY_AGAIN}
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def estimate_time(
             source = f"run {found.run_id}: {found.samples_per_s:.1f} samples/s on the same machines"
             return TimeEstimate(seconds / 3600, epoch_hours, found.samples_per_s, source, (_STEPS_ONLY,)), ""
     if profile is None:
-        return None, "no profile: give --profile URI, or --online, which looks at the line"
+        return None, "no profile: give --profile URI; `shardline plan --online` looks for one in the line"
     report = profile.report
     if not fits(report, config):
         return None, f"the profile {profile.uri} is of another model or train.global_batch_size"

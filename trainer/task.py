@@ -118,7 +118,7 @@ def _lease(stage: Stage, nodes: Nodes, output: Output) -> AbstractContextManager
     """Return the lease of a training folder in a bucket, which the first machine holds for a run of a line.
 
     Raises:
-        ConfigError: When it is entered: another run is at work in the folder.
+        TryAgain: When it is entered: another run is at work in the folder.
     """
     run = stage.attempt.partition(".")[0]
     if storage.is_local(output.uri) or not nodes.is_primary or run == stage.attempt:

@@ -124,11 +124,15 @@ def _submit(prepared: Prepared, *, own_id: bool, tags: list[str], wait: bool, up
     except KeyboardInterrupt:
         _say(
             f"interrupted; run {running} goes on: `shardline status {running} --config CONFIG` shows it, `shardline "
-            f"cancel {running} --config CONFIG` ends it, `submit --wait --run-id {prepared.run_id}` follows it"
+            f"cancel {running} --config CONFIG` ends it, `shardline submit CONFIG "
+            f"--wait --run-id {prepared.run_id}` follows it"
         )
         return _INTERRUPTED
     except TryAgain:
-        _say(f"the run goes on, if it was submitted; follow it with: submit --wait --run-id {prepared.run_id}")
+        _say(
+            f"the run goes on, if it was submitted; follow it with: shardline submit CONFIG --wait "
+            f"--run-id {prepared.run_id}"
+        )
         raise
     if ending.diagnosis is not None:
         found = ending.diagnosis

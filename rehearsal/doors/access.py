@@ -121,7 +121,7 @@ class Access:
 
         try:
             claims = jwt.decode(text, certs=self._public_key, audience=audience, clock_skew_in_seconds=_CLOCK_SKEW_S)  # type: ignore[no-untyped-call]
-        except (exceptions.GoogleAuthError, ValueError, TypeError):
+        except (exceptions.GoogleAuthError, ValueError, TypeError, RecursionError):
             return False
         return bool(claims.get("iss") == self._email)
 

@@ -29,6 +29,8 @@ _PIECES_PER_S, _FIRST_PIECE_BYTES = 50, 16 << 10
 _DRAIN_BYTES = 4 << 20
 # http.HTTPStatus has no 499; Cloud Storage answers with it when an upload was cancelled.
 _CLIENT_CLOSED_REQUEST = 499
+# More than any file has; Python refuses to read numbers of thousands of digits.
+_MAX_LENGTH_DIGITS = 18
 _LINE_ENDS = re.compile(r"[\r\n\0]")
 
 
@@ -56,7 +58,7 @@ class Connection(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         chunked = "chunked" in headers.get("transfer-encoding", "").lower()
         length = headers.get("content-length", "0")
-        is_length = length.isascii() and length.isdigit()
+        is_length = length.isascii() and length.isdigit() and len(length) <= _MAX_LENGTH_DIGITS
         self._body = RequestBody(self.rfile, None if chunked else int(length) if is_length else 0)
         self._answered = False
         try:

@@ -155,11 +155,13 @@ def parse_target(target: str) -> tuple[str, dict[str, str], dict[str, list[str]]
     """Return path (still percent-encoded), last values and all values of a request line's target, absolute or not.
 
     Raises:
-        ServiceError: INVALID_ARGUMENT: the query is not UTF-8.
+        ServiceError: INVALID_ARGUMENT: it is no target, or the query is not UTF-8.
     """
-    parts = urlsplit(target)
     try:
+        parts = urlsplit(target)
         last = dict(parse_qsl(parts.query, keep_blank_values=True, errors="strict"))
     except UnicodeDecodeError:
         raise ServiceError("INVALID_ARGUMENT", "The query is not UTF-8") from None
+    except ValueError:
+        raise ServiceError("INVALID_ARGUMENT", "The request has no target that can be read") from None
     return parts.path, last, parse_qs(parts.query, keep_blank_values=True)

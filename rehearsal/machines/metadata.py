@@ -2,7 +2,8 @@
 
 Keys: https://docs.cloud.google.com/compute/docs/metadata/predefined-metadata-keys. Queries, wait_for_change among them:
 https://docs.cloud.google.com/compute/docs/metadata/querying-metadata. Only what is named there is answered, and only to
-who sends `Metadata-Flavor: Google`; who comes by another host's name, or as a proxy (X-Forwarded-For), is refused.
+who sends `Metadata-Flavor: Google`; who comes by another host's name, or as a proxy (X-Forwarded-For), is refused. So
+is another user of this computer, where machines share its loopback: the token opens the doors.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 ADDRESS, NAME = "169.254.169.254", "metadata.google.internal"
+_LOOPBACK = "127.0.0.1"
 _ROOT = "/computeMetadata/v1/"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _FLAVOR = "Metadata-Flavor: Google"
@@ -74,8 +78,9 @@ class Metadata:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
+        is_own = _is_own(writer.get_extra_info("peername"), writer.get_extra_info("sockname"))
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
-            while True:
+            while is_own:
                 head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _IDLE_S)
                 status, kind, body = await self._answer(head.decode("latin-1"))
                 # Of the value alone, so that the same value has the same.
@@ -92,8 +97,11 @@ class Metadata:
         request, *lines = head.split("\r\n")
         method, target, *_ = [*request.split(" "), "", ""]
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        parts = urlsplit(target)
         text = "application/text"
+        try:
+            parts = urlsplit(target)
+        except ValueError:
+            return "400 Bad Request", text, b"no target\n"
         if (refusal := self._refusal(method, headers)) is not None:
             self._refuse(f"metadata server: {refusal}: {target}")
             return "403 Forbidden", text, f"{refusal}\n".encode()
@@ -150,3 +158,24 @@ class Metadata:
         if isinstance(found, dict) and query.get("recursive") != "true":
             return "".join(f"{name}/\n" if isinstance(value, dict) else f"{name}\n" for name, value in found.items())
         return found
+
+
+def _is_own(peer: tuple[str, int], here: tuple[str, int]) -> bool:
+    """Whether a connection is of this user, or does not come by the loopback that all users share.
+
+    Args:
+        peer: Address and port of the client.
+        here: Address and port of this end.
+
+    /proc/net/tcp: https://man7.org/linux/man-pages/man5/proc_pid_net.5.html. Where there is none, nobody is known.
+    """
+    if here[0] != _LOOPBACK:
+        return True
+    ports = f"{peer[1]:04X}", f"{here[1]:04X}"
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/net", name).read_text().splitlines()[1:]:
+                _, local, remote, _, _, _, _, uid, *_ = line.split()
+                if (local.rpartition(":")[2], remote.rpartition(":")[2]) == ports:
+                    return int(uid) == os.getuid()
+    return False

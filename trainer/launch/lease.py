@@ -2,8 +2,8 @@
 
 A bucket has no lock. Holders are create-only documents, NUMBER.json, in leases/FINGERPRINT/ beside the stage's
 outputs: of two that want the same number one wins. The newest number holds; while it works it renews NUMBER.alive.
-Another run waits until that is silent, or says that it has ended, and takes the next number. The same run takes its own
-lease on at once, as after a preemption.
+Another run waits until that is silent, or says that it has ended, and takes the next number. A further attempt of the
+same run takes it at once, as after a preemption; an earlier one that is still there is told as any other holder is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from contracts import storage
-from contracts.errors import ConfigError, ShardlineError
+from contracts.errors import ShardlineError, TryAgain
 
 LEASES_FOLDER = "leases"
 RENEW_S = 20.0
@@ -40,16 +40,19 @@ def held(
         folder: URI of the lease's own folder.
         holder: Id of the run.
         say: Told in a line what is waited for.
-        lost: Called, once, from a thread, when another run has taken the lease over: this one was silent for too long.
+        lost: Called, once, from a thread, when another run has taken the lease over, since this one was silent for too
+            long, or a further attempt of this run has; `say` is told which.
         renew_s: Seconds between two renewals.
         silence_s: Seconds without one after which a holder is gone.
 
     Raises:
-        ConfigError: Another run holds it, and is at work.
+        TryAgain: Another run holds it, and is at work.
     """
     number = _take(folder, holder, say=say, silence_s=silence_s, poll_s=min(renew_s, silence_s / 4))
     ended = threading.Event()
-    thread = threading.Thread(target=_renew, args=(folder, number, ended, lost, renew_s), name="lease", daemon=True)
+    thread = threading.Thread(
+        target=_renew, args=(folder, number, ended, say, lost, renew_s), name="lease", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -64,10 +67,7 @@ def held(
 def _take(folder: str, holder: str, *, say: Callable[[str], None], silence_s: float, poll_s: float) -> int:
     while True:
         number, other = _newest(folder)
-        if number and other == holder:
-            _beat(folder, number)
-            return number
-        if number:
+        if number and other != holder:
             _wait_for_silence(folder, number, other, say=say, silence_s=silence_s, poll_s=poll_s)
         try:
             storage.publish(storage.join(folder, f"{number + 1:06d}.json"), json.dumps({"run": holder}).encode())
@@ -83,7 +83,7 @@ def _wait_for_silence(
     """Return when a holder has ended, or has not renewed its lease for `silence_s`.
 
     Raises:
-        ConfigError: It has renewed it meanwhile.
+        TryAgain: It has renewed it meanwhile.
     """
     first = _read(_alive(folder, number))
     deadline = time.monotonic() + silence_s
@@ -92,18 +92,26 @@ def _wait_for_silence(
             say(f"run {other} holds this training folder: waiting {silence_s:g} s for a sign of life")
         time.sleep(poll_s)
         if (now := _read(_alive(folder, number))) not in (first, _ENDED):
-            raise ConfigError(
-                f"run {other} trains the same in this line, and is at work",
-                allowed="one run at a time in one training folder",
-                todo=f"wait for run {other} and run again, which then finds its weights; or cancel it first",
+            raise TryAgain(
+                f"run {other} trains the same in this line, and is at work: one run at a time writes its folder\n"
+                f"  to do: wait for run {other} and run again, which then finds its weights; or cancel it first"
             )
         first = now
 
 
-def _renew(folder: str, number: int, ended: threading.Event, lost: Callable[[], None], renew_s: float) -> None:
+def _renew(
+    folder: str,
+    number: int,
+    ended: threading.Event,
+    say: Callable[[str], None],
+    lost: Callable[[], None],
+    renew_s: float,
+) -> None:
     while not ended.wait(renew_s):
         try:
-            if _newest(folder)[0] != number:
+            newest, run = _newest(folder)
+            if newest != number:
+                say(f"an attempt of run {run} has taken this training folder over: this one ends")
                 lost()
                 return
             _beat(folder, number)

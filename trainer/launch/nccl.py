@@ -46,8 +46,9 @@ def nccl_environment(
             check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
+        told = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
         raise ConfigError(
-            f"NCCL's profile {found} cannot be sourced: {error}",
+            f"NCCL's profile {found} cannot be sourced: {'; '.join([str(error), *told[-1:]])}",
             allowed="a script that ends with 0 within 30 s",
             todo="repair the machine's image, or set resources.nccl=off and what NCCL needs in resources.env",
         ) from None

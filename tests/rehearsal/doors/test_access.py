@@ -1,5 +1,6 @@
 """Attacks on a running local cloud: nobody without its token, and no web page, gets anything done by any door."""
 
+import base64
 import http.client
 import json
 import os
@@ -275,6 +276,26 @@ def test_another_user_is_refused(cloud: LocalCloud, locked: BucketServer) -> Non
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["denied", 401, 401]
+
+
+@pytest.mark.parametrize(
+    ("request_line", "header"),
+    [
+        ("GET http://[bad HTTP/1.1", "X: y"),
+        ("POST /storage/v1/b HTTP/1.1", f"Content-Length: {'1' * 5000}"),
+        (
+            "GET /storage/v1/b HTTP/1.1",
+            f"Authorization: Bearer {base64.urlsafe_b64encode(b'[' * 30000).decode()}.e30.e30",
+        ),
+    ],
+    ids=["target", "length", "header of a token"],
+)
+def test_a_malformed_request_is_no_fault_of_ours(locked: BucketServer, request_line: str, header: str) -> None:
+    """The server of the fixture fails at its end where it counts one."""
+    with socket.create_connection(("127.0.0.1", port_of(locked.endpoint)), timeout=30) as connection:
+        connection.sendall(f"{request_line}\r\nHost: 127.0.0.1\r\n{header}\r\nConnection: close\r\n\r\n".encode())
+        status = int(connection.makefile("rb").readline().split()[1])
+    assert 400 <= status < 500
 
 
 def test_a_bucket_server_is_locked_unless_it_is_asked_to_be_open(locked: BucketServer, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.errors import ConfigError
+from contracts.errors import TryAgain
 from contracts.stage import run_stage
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
@@ -36,7 +36,7 @@ def _bucket(bucket_server: BucketServer) -> None:
 
 def test_a_run_at_work_is_named_to_the_next() -> None:
     said: list[str] = []
-    with hold("run-1"), pytest.raises(ConfigError, match="run run-1 trains the same"), hold("run-2", said):
+    with hold("run-1"), pytest.raises(TryAgain, match="run run-1 trains the same"), hold("run-2", said):
         raise AssertionError("two runs in one folder")
     assert "run run-1 holds this training folder" in said[0]
 
@@ -60,7 +60,22 @@ def test_the_same_run_goes_on_at_once() -> None:
     storage.replace(f"{FOLDER}/000001.alive", b"1.000")
     with hold("run-1", said):
         assert not said
-    assert "000002.json" not in storage.list_names(FOLDER)
+        assert "000002.json" in storage.list_names(FOLDER)
+
+
+def test_an_attempt_that_leaves_late_ends_no_later_one_of_its_run() -> None:
+    said: list[str] = []
+    told, lost = threading.Event(), threading.Event()
+    with hold("run-1", lost=lost.set), hold("run-1", said, lost=told.set) as _:
+        assert lost.wait(60), "the earlier attempt is told"
+    assert not told.is_set()
+    first, second = hold("run-1"), hold("run-1")
+    first.__enter__()
+    with second:
+        first.__exit__(None, None, None)
+        # What the first one leaves says nothing of the second.
+        with pytest.raises(TryAgain, match="run run-1"), hold("run-2"):
+            raise AssertionError("two runs in one folder")
 
 
 def test_of_runs_at_one_moment_one_gets_it() -> None:
@@ -71,7 +86,7 @@ def test_of_runs_at_one_moment_one_gets_it() -> None:
         try:
             with hold(f"run-{number}"):
                 threading.Event().wait(3 * SILENCE_S)
-        except ConfigError:
+        except TryAgain:
             return False
         return True
 
@@ -104,5 +119,5 @@ def test_a_run_of_a_line_holds_the_lease_of_what_it_trains(
     assert storage.read_bytes(f"{folder}/000001.alive") == b"ended"
     storage.delete(f"gs://bucket-1/line/train/{name}/manifest.json")
     with held(folder, "run-2", say=lambda text: None, lost=lambda: None, renew_s=0.5):
-        assert train("run-3") == 2
+        assert train("run-3") == 75
     assert "run run-2 trains the same in this line, and is at work" in capfd.readouterr().err
