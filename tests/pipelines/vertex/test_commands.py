@@ -158,7 +158,7 @@ def test_ctrl_c_names_the_rung_that_runs(cloud: Cloud, config: str, monkeypatch:
     monkeypatch.setattr(pipelines.ladder, "follow", interrupted)
     left = shardline("submit", config, "--wait", "--run-id", "rung-1", code=130)
     assert "run rung-1-r2 goes on" in left.stderr and "shardline cancel rung-1-r2 " in left.stderr
-    assert "submit --wait --run-id rung-1`" in left.stderr
+    assert "shardline submit CONFIG --wait --run-id rung-1`" in left.stderr
     shardline("cancel", "rung-1", "--config", config)
     assert json.loads(shardline("status", "rung-1-r2", "--config", config, "-o", "json").stdout)["state"] == "CANCELLED"
 
