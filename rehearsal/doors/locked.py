@@ -8,6 +8,8 @@ from rehearsal.doors.access import TOKEN_URI, Access, check_origin
 from rehearsal.doors.errors import ServiceError
 from rehearsal.doors.http_messages import Request, Send, Site, json_response, refusal
 
+# An assertion of google-auth has about 1 KiB; whoever asks for a token has none yet.
+_MAX_FORM_BYTES = 64 << 10
 _TOKEN_HOST, _TOKEN_PATH = TOKEN_URI.removeprefix("https://").split("/")
 
 
@@ -34,6 +36,10 @@ class Locked:
         try:
             if is_token_request or self._is_open:
                 check_origin(request.headers)
+                length = request.headers.get("content-length", "0")
+                is_chunked = "transfer-encoding" in request.headers
+                if is_token_request and (is_chunked or int(length) > _MAX_FORM_BYTES):
+                    raise ServiceError("INVALID_ARGUMENT", f"A token request has at most {_MAX_FORM_BYTES} bytes.")
             else:
                 self._access.check(request.headers)
         except ServiceError as error:

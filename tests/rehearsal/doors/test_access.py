@@ -298,6 +298,14 @@ def test_a_malformed_request_is_no_fault_of_ours(locked: BucketServer, request_l
     assert 400 <= status < 500
 
 
+def test_a_token_request_is_small(locked: BucketServer) -> None:
+    """Its body is not read: whoever asks has no token yet."""
+    with socket.create_connection(("127.0.0.1", port_of(locked.endpoint)), timeout=30) as connection:
+        head = "POST /token HTTP/1.1\r\nHost: oauth2.googleapis.com\r\nContent-Length: 1000000000000\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.makefile("rb").readline().split()[1] == b"400"
+
+
 def test_a_bucket_server_is_locked_unless_it_is_asked_to_be_open(locked: BucketServer, tmp_path: Path) -> None:
     with BucketServer(tmp_path / "open", is_open=True) as is_open:
         assert ask(port_of(locked.endpoint), "GET", "/storage/v1/b", {}) == 401
