@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationReport, ShardManifest, find_damage
 from contracts.config import RunConfig
+from contracts.config.export import MIN_CALIBRATION_SAMPLES
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import code_inputs
 from trainer.export.bundle.bundles import bundle_of
@@ -131,7 +132,7 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
     Raises:
         ConfigError: The configuration names another task, model or transform than the checkpoint's, or the shards are
             others than it was trained on.
-        DataError: The shards have no test samples.
+        DataError: The shards have no test samples, or too few training samples for the precision.
     """
     todo = "pass the checkpoint that was trained with this configuration, or correct the configuration"
     # What it was trained from, and how, makes it no other network.
@@ -172,5 +173,14 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
             "the test split of the shards is empty: parity and metrics are measured on it",
             allowed="at least one test sample",
             todo="set sharding.splits.test above 0, then shard and train again",
+        )
+    train = shards.splits.get("train")
+    least = {"fp32": 0, "int8": MIN_CALIBRATION_SAMPLES}.get(config.export.precision, 1)
+    if (available := train.samples if train else 0) < least:
+        raise DataError(
+            f"the training split of the shards has {available} sample(s) to calibrate with",
+            allowed=f"at least {least}: the range of activations is taken from them",
+            todo="give more samples to training (sharding.splits), then shard and train again; or set export.precision "
+            "to one that calibrates with fewer (fp16 takes what there is, fp32 none)",
         )
     return warnings

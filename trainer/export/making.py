@@ -13,7 +13,6 @@ from pathlib import Path
 from contracts import storage
 from contracts.artifacts import Attempt, Calibration, EngineEntry, Gate, Parity, ShippedFile
 from contracts.artifacts.signature import Signature
-from contracts.config.export import MIN_CALIBRATION_SAMPLES
 from contracts.errors import CheckFailed
 from contracts.serving import CONFIG_NAME, REPOSITORY, TENSORRT, model_name
 from trainer.export.bundle.triton import describe_served, write_repository
@@ -93,7 +92,6 @@ def _read_samples(work: Workshop) -> None:
         most=work.settings.proof_samples,
         samples=wanted,
         seed=work.seed,
-        least=MIN_CALIBRATION_SAMPLES if work.settings.precision == "int8" else 1,
     )
     if calibrated is not None:
         work.calibration_inputs, work.calibration = calibrated
@@ -333,7 +331,7 @@ def _trace(
 
 
 def _write_samples(
-    inputs: Inputs, folder: Path, *, most: int, samples: int, seed: int, least: int
+    inputs: Inputs, folder: Path, *, most: int, samples: int, seed: int
 ) -> tuple[Signature, TestSplit, tuple[StoredArrays, Calibration] | None]:
     # Here: it imports torch.
     from trainer.export.gates import calibration
@@ -342,7 +340,5 @@ def _write_samples(
     split = proof.write_test_split(inputs, task, folder, most=most, seed=seed)
     if not samples:
         return task.signature, split, None
-    calibrated = calibration.write_calibration(
-        inputs, task, folder / "calibration", samples=samples, seed=seed, least=least
-    )
+    calibrated = calibration.write_calibration(inputs, task, folder / "calibration", samples=samples, seed=seed)
     return task.signature, split, calibrated

@@ -528,6 +528,21 @@ def test_an_empty_test_split_is_refused(line: Any, capfd: pytest.CaptureFixture[
     assert "test split of the shards is empty" in refuse(line, capfd)
 
 
+@pytest.mark.parametrize(("precision", "samples"), [("int8", 127), ("int8", 0), ("fp16", 0)])
+def test_too_little_to_calibrate_with_is_refused_before_any_step(
+    line: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, precision: str, samples: int
+) -> None:
+    steps: list[Any] = []
+    monkeypatch.setattr(workshop, "run_step", lambda function, *given, **named: steps.append(function))
+    manifest = json.loads((line.folder / "shards" / MANIFEST_NAME).read_text())
+    manifest["splits"]["train"] |= {"samples": samples, "samples_by_class": [samples] + [0] * 9}
+    rewrite(line.folder / "shards", splits=manifest["splits"])
+    message = refuse(line, capfd, export=ONNX | {"precision": precision})
+    assert f"the training split of the shards has {samples} sample(s) to calibrate with" in message
+    assert "sharding.splits" in message
+    assert steps == []
+
+
 def test_batch_sizes_out_of_order_are_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
     assert "opt_batch 11, max_batch 10" in refuse(line, capfd, export={"opt_batch": 11})
 

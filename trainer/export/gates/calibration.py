@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from contracts.artifacts.export import Calibration
-from contracts.errors import DataError
 from records.index import DamagedSample
 from trainer.data.loader import collate, prepare_sample
 from trainer.data.order.permutation import hash_integers, permute
@@ -48,7 +47,7 @@ def draw_places(samples_in_split: int, samples: int, seed: int) -> list[int]:
 
 
 def write_calibration(
-    inputs: Inputs, task: Task, folder: Path, *, samples: int, seed: int, least: int = 1
+    inputs: Inputs, task: Task, folder: Path, *, samples: int, seed: int
 ) -> tuple[StoredArrays, Calibration]:
     """Write training samples as the model takes them. Equal arguments give equal files. Memory is that of a batch.
 
@@ -57,27 +56,18 @@ def write_calibration(
             replaced, as in training.
         task: The task.
         folder: A new folder for the files.
-        samples: Samples to draw; there are fewer where the split is smaller.
+        samples: Samples to draw; there are fewer where the split is smaller (check_inputs refuses too small ones).
         seed: The run's.
-        least: Fewer samples than this are an error.
 
     Returns:
         The samples, and what was drawn: the hash is over their keys, in order.
 
     Raises:
-        DataError: The training split is empty or has fewer than `least` samples, or a sample is damaged.
+        DataError: A sample is damaged.
         OSError: The files cannot be written; nothing is left of them.
     """
     shards, data = inputs.shards, inputs.config.data
-    entry = shards.splits.get(SPLIT)
-    available = entry.samples if entry else 0
-    if available < max(least, 1):
-        raise DataError(
-            f"the training split of the shards has {available} sample(s) to calibrate with",
-            allowed=f"at least {max(least, 1)}: the range of activations is taken from them",
-            todo="give more samples to training (sharding.splits), then shard and train again; or set export.precision "
-            "to one that calibrates with fewer (fp16 takes what there is, fp32 none)",
-        )
+    available = shards.splits[SPLIT].samples
     places = draw_places(available, samples, seed)
     reader = ShardReader(inputs.shards_uri, shards, SPLIT, data, None, tuple(task.fields))
     replace_bad = data.on_bad_sample == "replace"

@@ -16,7 +16,6 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.artifacts.export import Calibration
 from contracts.config import DataSection, RunConfig
-from contracts.errors import DataError
 from records.index import INDEX_NAME, RECORD, DamagedSample, key_of
 from rehearsal.gcs import BucketServer
 from tests.trainer.data.conftest import upload
@@ -116,27 +115,10 @@ def test_a_bucket_gives_the_same_file(
     assert np.array_equal(found, local)
 
 
-@pytest.mark.parametrize(
-    ("train", "least", "message"),
-    [
-        (127, 128, r"has 127 sample\(s\) to calibrate with\n  allowed: at least 128.*\n  to do: .*sharding\.splits"),
-        (0, 1, r"has 0 sample\(s\) .*\n  allowed: at least 1:"),
-        (0, 0, r"has 0 sample\(s\) .*\n  allowed: at least 1:"),
-    ],
-)
-def test_too_few_images_are_refused(tmp_path: Path, train: int, least: int, message: str) -> None:
-    manifest = write_shards(tmp_path / "shards", samples=3, train=train)
-    uri = storage.normalise(tmp_path / "shards")
-    with pytest.raises(DataError, match=message) as raised:
-        draw(uri, manifest, tmp_path / "x", samples=512, seed=0, least=least)
-    assert raised.value.exit_code == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
-
-
-def test_what_there_is_is_taken_where_it_is_enough(tmp_path: Path) -> None:
+def test_what_there_is_is_taken(tmp_path: Path) -> None:
     manifest = write_shards(tmp_path / "shards", samples=3, train=128)
     uri = storage.normalise(tmp_path / "shards")
-    images, found = draw(uri, manifest, tmp_path / "x", samples=512, seed=0, least=128)
+    images, found = draw(uri, manifest, tmp_path / "x", samples=512, seed=0)
     assert found.samples == 128
     assert images.shape == (128, 3, 32, 32)
 
