@@ -141,7 +141,7 @@ def _read(
     # Its processes first: what fetches ahead has threads, whose locks a fork would copy.
     loaded: Iterator[EvaluationBatch | UserError] = iter(loader)
     try:
-        with dataset.reader.read_ahead(local_ranks) as advance:
+        with dataset.reader.read_ahead(local_ranks, batches) as advance:
             for number, places in enumerate(batches, start=1):
                 batch = next(loaded)
                 if isinstance(batch, UserError):

@@ -213,18 +213,20 @@ class ShardReader:
         return Prefetcher(self.fetcher, needs, budget, plan)
 
     @contextmanager
-    def read_ahead(self, ranks: int = 1) -> Iterator[Callable[[int], None]]:
+    def read_ahead(self, ranks: int = 1, batches: Sequence[range] | None = None) -> Iterator[Callable[[int], None]]:
         """Fetch ahead of reading the split from end to end; call what this gives with each place that is reached.
 
         Args:
             ranks: Processes of this machine that evaluate, and share the cache.
+            batches: Places that this one reads, ascending; None: all. A range of others alone would be passed, and
+                given up, on its way.
         """
         if self.fetcher is None:
             yield lambda place: None
             return
         plan = ReadPlan(self.grid, self._split)
         budget = evaluation_bytes(self.fetcher.cache.limit_bytes, self.data.range_bytes, ranks)
-        with Prefetcher(self.fetcher, plan.from_end_to_end(), budget) as prefetcher:
+        with Prefetcher(self.fetcher, plan.from_end_to_end(batches), budget) as prefetcher:
             yield prefetcher.advance
 
     def origin_of(self, place: int) -> tuple[int, str]:

@@ -186,14 +186,26 @@ class ReadPlan:
         taken = (request.step + 1 - request.epoch * batches) * self.global_batch_size
         return request.epoch * num_samples + min(num_samples, taken)
 
-    def from_end_to_end(self) -> Iterator[PlannedRange]:
-        """Yield the ranges of the split in the order of the index; `until` counts places of the split."""
+    def from_end_to_end(self, batches: Sequence[range] | None = None) -> Iterator[PlannedRange]:
+        """Yield the ranges of the split in the order of the index; `until` counts places of the split.
+
+        Args:
+            batches: Places that are read, ascending; ranges without any of them are left to whoever reads those. None:
+                all.
+        """
         for number in self.grid.columns.of_split(self.split).tolist():
             sample, samples = 0, int(self.grid.columns.samples[number])
             while sample < samples:
                 shard, begin, count = self.grid.range_of(number, sample)
-                sample = begin + count
-                yield PlannedRange(shard, begin, count, int(self._shard_firsts[number]) + sample)
+                start, sample = int(self._shard_firsts[number]) + begin, begin + count
+                if batches is None or _any_between(batches, start, start + count):
+                    yield PlannedRange(shard, begin, count, start + count)
+
+
+def _any_between(batches: Sequence[range], start: int, end: int) -> bool:
+    """Whether ascending batches have a place in [start, end)."""
+    first = bisect_right(batches, start, key=lambda places: places.stop)
+    return first < len(batches) and batches[first].start < end
 
 
 def cache_limit(data: DataSection) -> tuple[str, int]:

@@ -282,6 +282,22 @@ def test_evaluation_reads_each_byte_once(
     assert sum(shard_requests(bucket_server)) <= image_runs(bucket_shards, "test")
 
 
+def test_evaluation_leaves_ranges_of_other_ranks_alone(
+    bucket_shards: str, bucket_server: BucketServer, tmp_path: Path
+) -> None:
+    manifest, data = ShardManifest.load(bucket_shards), data_section(tmp_path)
+    task, folder = image_task(manifest, data), CacheFolder(data)
+    for rank in range(13):
+        # What it passed while it was on its way would be given up, and fetched again by the rank that reads it.
+        bucket_server.access_log.clear()
+        found = evaluation_batches(
+            bucket_shards, manifest, "test", task, 2, rank=rank, ranks=13, data=data, folder=folder
+        )
+        assert [samples for _, samples in found] == [2]
+        # Two samples lie in one range, or in two neighbours.
+        assert len(shard_requests(bucket_server)) <= 2
+
+
 def test_the_first_batch_does_not_wait_for_blocks(
     bucket_shards: str, bucket_server: BucketServer, tmp_path: Path
 ) -> None:
