@@ -28,6 +28,7 @@ from contracts.artifacts import EngineEntry
 from contracts.artifacts.export import Latency
 from contracts.artifacts.signature import Signature
 from trainer.export.gates.arrays import StoredArrays
+from trainer.export.gates.sessions import open_session
 
 if TYPE_CHECKING:
     import torch
@@ -371,11 +372,7 @@ def _onnx_runners(path: Path, precision: str, inputs: StoredArrays, device: Devi
 
     def prepare(batch: int) -> Call:
         if not sessions:
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = device.threads
-            options.inter_op_num_threads = 1
-            options.log_severity_level = 3
-            sessions.append(onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]))
+            sessions.append(open_session(path, threads=device.threads))
         given = inputs.fill(batch)
         return lambda: sessions[0].run(None, given)
 

@@ -12,12 +12,13 @@ from typing import Any
 
 from contracts.artifacts import EngineEntry
 from contracts.artifacts.signature import Signature
-from contracts.errors import CheckFailed, ConfigError
+from contracts.errors import CheckFailed
 from trainer.export.engines.bench import Queued
 from trainer.export.gates.arrays import StoredArrays
+from trainer.export.gates.sessions import CPU, CUDA, TENSORRT_PROVIDER, open_session
 
 Prepare = Callable[[int], Callable[[], object]]
-PROVIDERS = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
+PROVIDERS = (CUDA, TENSORRT_PROVIDER)
 
 
 def prepare_onnx(path: Path, inputs: StoredArrays, provider: str) -> Prepare:
@@ -31,25 +32,7 @@ def prepare_onnx(path: Path, inputs: StoredArrays, provider: str) -> Prepare:
 
     def prepare(batch: int) -> Callable[[], object]:
         if not sessions:
-            if provider not in onnxruntime.get_available_providers():
-                raise ConfigError(
-                    f"onnxruntime {onnxruntime.__version__} has no {provider}",
-                    allowed="onnxruntime-gpu",
-                    todo="install onnxruntime-gpu of the same version in place of onnxruntime",
-                )
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level = 3
-            session = onnxruntime.InferenceSession(
-                path, options, providers=list(dict.fromkeys((provider, PROVIDERS[0])))
-            )
-            # Where CUDA cannot be loaded it goes on without it, and says so in a log only.
-            if provider not in session.get_providers():
-                raise ConfigError(
-                    f"onnxruntime {onnxruntime.__version__} did not take {provider}",
-                    allowed="a GPU, and the CUDA and cuDNN that it was built for",
-                    todo="see what onnxruntime logs",
-                )
-            sessions.append(session)
+            sessions.append(open_session(path, providers=list(dict.fromkeys((provider, CUDA, CPU)))))
         binding = sessions[0].io_binding()
         for name, array in inputs.fill(batch).items():
             binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array, "cuda", 0))

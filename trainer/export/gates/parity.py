@@ -23,6 +23,7 @@ from contracts.artifacts.signature import OutputSpec, Signature
 from contracts.errors import DataError
 from contracts.serving import graph_level
 from trainer.export.gates.arrays import Array, Arrays, StoredArrays
+from trainer.export.gates.sessions import open_session
 
 Runner = Callable[[Mapping[str, Array]], Arrays]
 """Maps inputs by name to outputs by name; the first dimension of all is the batch."""
@@ -67,15 +68,7 @@ def open_graph(path: Path, *, threads: int, precision: str = "fp32") -> Runner:
         threads: Intra-op threads.
         precision: Of the graph: it decides the level (contracts.serving.graph_level).
     """
-    import onnxruntime  # type: ignore[import-untyped]
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.__members__[graph_level(precision)]
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # errors: they are raised as well, warnings would go to stderr
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
+    session = open_session(path, threads=threads, level=graph_level(precision))
     names = [item.name for item in session.get_outputs()]
 
     def run(inputs: Mapping[str, Array]) -> Arrays:
@@ -86,7 +79,7 @@ def open_graph(path: Path, *, threads: int, precision: str = "fp32") -> Runner:
 
 def name_of_onnx(precision: str) -> str:
     """Return what `open_graph` runs with, and what that proves, for `Parity.ran`."""
-    import onnxruntime
+    import onnxruntime  # type: ignore[import-untyped]
 
     name = f"onnxruntime {onnxruntime.__version__} CPUExecutionProvider, {graph_level(precision)}"
     return name if precision == "fp32" else f"{name}; computes in fp32: proves the weights' rounding only"

@@ -25,6 +25,7 @@ import numpy as np
 
 from contracts.errors import ModelError
 from trainer.export.gates.arrays import StoredArrays
+from trainer.export.gates.sessions import open_session
 from trainer.export.graph.coverage import QUANTIZABLE
 from trainer.export.graph.onnx_graph import save_checked, strip_metadata
 
@@ -99,7 +100,6 @@ def _stage(source: Path, staged: Path) -> None:
 
 def _measure_ranges(graph: Path, calibration: StoredArrays, *, batch_size: int, threads: int) -> Any:
     """Return smallest and largest value of each input and output of the nodes to quantise, as TensorsData."""
-    import onnxruntime  # type: ignore[import-untyped]
     from onnxruntime.quantization import (
         CalibrationMethod,
         MinMaxCalibrater,
@@ -109,16 +109,9 @@ def _measure_ranges(graph: Path, calibration: StoredArrays, *, batch_size: int, 
     # Only what it adds to the graph is used: by itself it takes all cores, and it overlooks NaNs.
     augmented = graph.with_name("augmented.onnx")
     MinMaxCalibrater(graph, list(QUANTIZABLE), str(augmented), use_external_data_format=True).augment_graph()
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # errors: they are raised as well, warnings would go to stderr
     # In its default order the added nodes come last and every activation is kept for them, and its arena grows from
     # batch to batch: with both, ResNet-50 took 3.0 GB at batch 16 where it now takes 0.4 GB.
-    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-    options.enable_cpu_mem_arena = False
-    session = onnxruntime.InferenceSession(augmented, options, providers=["CPUExecutionProvider"])
+    session = open_session(augmented, threads=threads, level="ORT_DISABLE_ALL", in_graph_order=True, arena=False)
     wanted = [item.name for item in session.get_outputs() if item.name.endswith((_LOWEST, _HIGHEST))]
     found: dict[str, Any] = {}
     for batch in calibration.batches(batch_size):

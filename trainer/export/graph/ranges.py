@@ -18,6 +18,7 @@ import numpy as np
 
 from contracts.artifacts.export import Figure, Gate
 from trainer.export.gates.arrays import Arrays, StoredArrays
+from trainer.export.gates.sessions import open_session
 from trainer.export.graph.nodes import Weights, float_tensors, load_parts, reads
 from trainer.export.graph.precision import FP16_MAX
 
@@ -258,16 +259,8 @@ def _move_weights(graph: onnx.GraphProto, weights: Weights, path: Path) -> None:
 
 def _run(path: Path, tensors: list[str], batches: Iterator[Arrays], *, threads: int) -> dict[str, float]:
     """Return the largest size of each tensor over all batches."""
-    import onnxruntime  # type: ignore[import-untyped]
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    # The nodes in the graph's order: by default the reductions come last, and every value waits for its own.
-    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    # By default the reductions come last, and every value waits for its own.
+    session = open_session(path, threads=threads, level="ORT_DISABLE_ALL", in_graph_order=True)
     sizes = np.zeros(len(tensors))
     for batch in batches:
         found = np.array(session.run(None, batch), np.float64).reshape(len(tensors), len(_REDUCTIONS))
