@@ -17,18 +17,21 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING or __package__:
-    from trainer.predict import runtimes
+    from trainer.predict import reading, runtimes
 else:
     # The shipped file: isolated (-I), Python does not look into its folder, and no file is to be written there.
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     sys.dont_write_bytecode = True
+    import reading
+
+    # What comes next imports them.
+    reading.require_packages({"numpy": "numpy"})
     import runtimes
 
+import numpy as np
+
 SIGNATURE_NAME = "signature.json"
-EXIT_BAD_INPUT = 2
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
             np.savez(stream, **outputs)  # type: ignore[arg-type]
     except (runtimes.BadInput, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return reading.EXIT_BAD_INPUT
     return 0
 
 

@@ -1,7 +1,7 @@
 """How samples come to a predict.py: as arguments, lines, JSON lines and tables. It lies beside predict.py.
 
-Here: `read_samples`, and `Asked`, which is one sample. serving.py says what the options are. Python 3.10 is all
-it needs.
+Here: `read_samples`; `Asked`, which is one sample; `BadInput`, what all shared files raise; and `require_packages`.
+serving.py says what the options are. Python 3.10 is all it needs.
 """
 
 from __future__ import annotations
@@ -13,16 +13,35 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING or __package__:
-    from trainer.predict.runtimes import BadInput
-else:
-    # The shipped file, which is no part of a package.
-    from runtimes import BadInput
-
+EXIT_BAD_INPUT = 2
 JSON_SUFFIXES = (".jsonl", ".ndjson")
+
+
+class BadInput(Exception):
+    """Something that was given cannot be used; the message says what was found, what is allowed and what to do."""
+
+    def __init__(self, found: str, *, allowed: str, todo: str) -> None:
+        super().__init__(f"{found}\n  allowed: {allowed}\n  to do: {todo}")
+
+
+def require_packages(packages: Mapping[str, str]) -> None:
+    """End the program with exit code 2 where what a predict.py imports is not installed.
+
+    Args:
+        packages: Distributions by the module that each brings.
+    """
+    if missing := [name for module, name in packages.items() if find_spec(module) is None]:
+        error = BadInput(
+            f"{sys.executable} has no {', '.join(missing)}",
+            allowed=f"a Python with {', '.join(packages.values())} and onnxruntime",
+            todo=f"{sys.executable} -m pip install {' '.join(packages.values())} onnxruntime",
+        )
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(EXIT_BAD_INPUT)
 
 
 class BadSample(Exception):

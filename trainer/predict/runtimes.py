@@ -9,15 +9,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING or __package__:
+    from trainer.predict.reading import BadInput as BadInput
+else:
+    # The shipped file, which is no part of a package.
+    from reading import BadInput as BadInput
 
 Arrays = dict[str, npt.NDArray[Any]]
 Runner = Callable[[Mapping[str, npt.NDArray[Any]]], Arrays]
@@ -32,13 +42,6 @@ _ONNX_TYPES = {"tensor(float)": "float32"}
 # Optimisation of ONNX Runtime by the level in config.pbtxt, as Triton's backend reads it (its source of 2026-06).
 _LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 _LEVEL = re.compile(r"\bgraph\s*:?\s*\{\s*level\s*:\s*(-?\d+)")
-
-
-class BadInput(Exception):
-    """Something that was given cannot be used; the message says what was found, what is allowed and what to do."""
-
-    def __init__(self, found: str, *, allowed: str, todo: str) -> None:
-        super().__init__(f"{found}\n  allowed: {allowed}\n  to do: {todo}")
 
 
 class BadFolder(BadInput):
@@ -70,7 +73,14 @@ def open_graph(path: Path, graph: Graph, threads: int) -> Runner:
         raise BadFolder(f"{path} is not there", allowed="the ONNX model of the export")
     # Else it reports its use to its maker while it is loaded.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    import onnxruntime  # type: ignore[import-untyped]
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise BadInput(
+            f"{sys.executable} cannot import onnxruntime: {error}",
+            allowed="onnxruntime, or a running Triton (--url)",
+            todo=f"{sys.executable} -m pip install onnxruntime",
+        ) from None
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, graph_level(path))
@@ -122,10 +132,12 @@ def open_server(url: str, graph: Graph) -> Runner:
                 todo="add the model's name",
             )
         base += f"/v2/models/{parts[-3]}"
-    said = json.loads(_ask_server(urllib.request.Request(base))[0])
     kinds = {datatype: name for name, datatype in DATATYPES.items()}
-    taken = {one["name"]: (kinds.get(one["datatype"], ""), one["shape"]) for one in said["inputs"]}
-    _compare(base, taken, [one["name"] for one in said["outputs"]], graph)
+    with _talking_to(base):
+        said = json.loads(_ask_server(base)[0])
+        taken = {one["name"]: (kinds.get(one["datatype"], ""), one["shape"]) for one in said["inputs"]}
+        given = [one["name"] for one in said["outputs"]]
+    _compare(base, taken, given, graph)
 
     def run(inputs: Mapping[str, npt.NDArray[Any]]) -> Arrays:
         content = [np.ascontiguousarray(array).tobytes() for array in inputs.values()]
@@ -142,12 +154,9 @@ def open_server(url: str, graph: Graph) -> Runner:
             "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in graph.outputs],
         }
         header = json.dumps(asked).encode()
-        request = urllib.request.Request(
-            f"{base}/infer",
-            data=b"".join((header, *content)),
-            headers={"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(header))},
-        )
-        return _read_tensors(*_ask_server(request))
+        headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(header))}
+        with _talking_to(base):
+            return _read_tensors(*_ask_server(f"{base}/infer", b"".join((header, *content)), headers))
 
     return run
 
@@ -167,19 +176,32 @@ def _read_tensors(content: bytes, header_bytes: int | None) -> Arrays:
     return found
 
 
-def _ask_server(request: urllib.request.Request) -> tuple[bytes, int | None]:
+def _ask_server(
+    url: str, data: bytes | None = None, headers: Mapping[str, str] = MappingProxyType({})
+) -> tuple[bytes, int | None]:
     """Return an answer, and how much of it is JSON (None: all)."""
+    request = urllib.request.Request(url, data, dict(headers))
+    with urllib.request.urlopen(request, timeout=_SERVER_LIMIT_S) as answer:
+        length = answer.headers.get("Inference-Header-Content-Length")
+        return answer.read(), None if length is None else int(length)
+
+
+@contextmanager
+def _talking_to(url: str) -> Iterator[None]:
+    """Turn whatever goes wrong with a server, its address and its answers into BadInput."""
     try:
-        with urllib.request.urlopen(request, timeout=_SERVER_LIMIT_S) as answer:
-            length = answer.headers.get("Inference-Header-Content-Length")
-            return answer.read(), None if length is None else int(length)
+        yield
+        return
     except urllib.error.HTTPError as error:
-        reason = f"{error.code}: {error.read()[:500].decode(errors='replace')}"
+        reason = f"does not answer: {error.code}: {error.read()[:500].decode(errors='replace')}"
     except OSError as error:
-        reason = str(getattr(error, "reason", error))
+        reason = f"does not answer: {getattr(error, 'reason', error)}"
+    except (HTTPException, ValueError, LookupError, TypeError, AttributeError) as error:
+        # Of an address that is none, or of an answer that is not of KServe's protocol.
+        reason = f"gives no answer that can be read: {type(error).__name__}: {error}"
     raise BadInput(
-        f"{request.full_url} does not answer: {reason}",
-        allowed="a running Triton that has loaded the model",
+        f"{url} {reason}",
+        allowed="http://HOST:PORT of a running Triton that has loaded the model",
         todo="start it (`shardline serve` prints how), or correct --url",
     )
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING or __package__:
+    from trainer.predict.reading import EXIT_BAD_INPUT
     from trainer.predict.reading import Asked as Asked
     from trainer.predict.reading import BadSample as BadSample
     from trainer.predict.reading import Kind as Kind
@@ -31,6 +32,7 @@ if TYPE_CHECKING or __package__:
     from trainer.predict.runtimes import BadFolder, BadInput, Graph, Runner, open_graph, open_server
 else:
     # The shipped file, which is no part of a package.
+    from reading import EXIT_BAD_INPUT
     from reading import Asked as Asked
     from reading import BadSample as BadSample
     from reading import Kind as Kind
@@ -39,7 +41,6 @@ else:
     from reading import shorten as shorten
     from runtimes import BadFolder, BadInput, Graph, Runner, open_graph, open_server
 
-EXIT_BAD_INPUT = 2
 FORMATS = ("text", "json", "csv")
 
 Take = Callable[[str], Path]

@@ -383,7 +383,10 @@ class KServe(BaseHTTPRequestHandler):
     """
 
     def do_GET(self) -> None:
-        self.answer(json.dumps(self.server.said).encode() if self.path == "/v2/models/colours" else None)
+        if self.server.content is not None:
+            self.wfile.write(self.server.content)
+        else:
+            self.answer(json.dumps(self.server.said).encode() if self.path == "/v2/models/colours" else None)
 
     def do_POST(self) -> None:
         assert self.path == "/v2/models/colours/infer"
@@ -421,7 +424,7 @@ class KServe(BaseHTTPRequestHandler):
 def server(folder: Path) -> Iterator[Any]:
     with ThreadingHTTPServer(("127.0.0.1", 0), KServe) as server:
         _, server.run = open_folder(folder)
-        server.batches, server.binary = [], True
+        server.batches, server.binary, server.content = [], True, None
         server.said = {
             "inputs": [{"name": "images", "datatype": "FP32", "shape": [-1, 3, SIZE, SIZE]}],
             "outputs": [{"name": "logits", "datatype": "FP32", "shape": [-1, 6]}],
@@ -455,6 +458,38 @@ def test_a_server_with_another_model_is_refused(folder: Path, files: list[Path],
     found = run_alone(folder, files[0], f"--url={url}/colours", packages=packages)
     assert found.returncode == 2
     assert "the export's files say images float32 [None, 3, 12, 12] and logits" in found.stderr
+
+
+@pytest.mark.parametrize("url", ["server:8000", "http://[::1", "http://127.0.0.1:port", "http://"])
+def test_an_address_that_is_none_is_refused(folder: Path, url: str) -> None:
+    classifier, _ = open_folder(folder)
+    with pytest.raises(runtimes.BadInput, match="allowed: http://HOST:PORT"):
+        runtimes.open_server(f"{url}/v2/models/colours", classifier.graph)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"no HTTP\n", *(b"HTTP/1.0 200 OK\r\n\r\n" + body for body in (b"<html>", b"{}", b"[]", b'{"inputs": [{}]}'))],
+)
+def test_a_server_of_another_protocol_is_refused(folder: Path, server: Any, content: bytes) -> None:
+    server.content, (classifier, _) = content, open_folder(folder)
+    with pytest.raises(runtimes.BadInput, match="gives no answer that can be read"):
+        runtimes.open_server(f"http://127.0.0.1:{server.server_port}/v2/models/colours", classifier.graph)
+
+
+@pytest.mark.parametrize("missing", ["numpy", "PIL", "onnxruntime"])
+def test_a_package_that_is_missing_is_named(
+    folder: Path, files: list[Path], packages: Path, tmp_path: Path, missing: str
+) -> None:
+    for path in packages.iterdir():
+        if path.name != missing:
+            (tmp_path / path.name).symlink_to(path)
+    found = run_alone(folder, files[0], packages=tmp_path)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "Traceback" not in found.stderr
+    name = {"PIL": "Pillow"}.get(missing, missing)
+    assert name in found.stderr.partition("allowed:")[0]
+    assert "-m pip install" in found.stderr.partition("to do:")[2]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING or __package__:
+    from trainer.predict import runtimes, serving
+else:
+    # The shipped file: isolated (-I), Python does not look into its folder, and no file is to be written there.
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    sys.dont_write_bytecode = True
+    import reading
+
+    # What comes next imports them.
+    reading.require_packages({"numpy": "numpy", "PIL": "Pillow"})
+    import runtimes
+    import serving
+
 import numpy as np
 import numpy.typing as npt
 from PIL import BmpImagePlugin as Bmp
@@ -39,15 +52,6 @@ from PIL import PngImagePlugin as Png
 from PIL import PpmImagePlugin as Ppm
 from PIL import TiffImagePlugin as Tiff
 from PIL import WebPImagePlugin as WebP
-
-if TYPE_CHECKING or __package__:
-    from trainer.predict import runtimes, serving
-else:
-    # The shipped file: isolated (-I), Python does not look into its folder, and no file is to be written there.
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    sys.dont_write_bytecode = True
-    import runtimes
-    import serving
 
 PREPROCESS_NAME = "preprocess.json"
 # Of files in a folder; a file that is named is tried whatever it is called.

@@ -26,17 +26,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 if TYPE_CHECKING or __package__:
     from trainer.predict import runtimes, serving
 else:
     # The shipped file: isolated (-I), Python does not look into its folder, and no file is to be written there.
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     sys.dont_write_bytecode = True
+    import reading
+
+    # What comes next imports them.
+    reading.require_packages({"numpy": "numpy", "tokenizers": "tokenizers"})
     import runtimes
     import serving
+
+import numpy as np
+import numpy.typing as npt
 
 TEXT_NAME = "text.json"
 KIND = serving.Kind(noun="texts", argument="TEXT", allowed="texts as UTF-8", column="text")
