@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from contracts import storage
+from contracts.endings import without_job
 from contracts.errors import EXIT_TRY_AGAIN
 from contracts.events import ATTEMPTS_FOLDER, LOG_NAME, EventLog
 from contracts.process import available_cores, end_with_parent, thread_environment
@@ -61,9 +62,9 @@ def stage_command(
 
 
 def stage_environment() -> dict[str, str]:
-    """Return the environment of a stage: a thread count is always set, the user's own wins."""
+    """Return the environment of a stage: a thread count is always set, the user's own wins; of no Vertex AI job."""
     # Safe path: a folder of the user's that is called `records` or `trainer` must not hide ours.
-    return {**thread_environment(available_cores()), **os.environ, "PYTHONSAFEPATH": "1"}
+    return {**thread_environment(available_cores()), **without_job(os.environ), "PYTHONSAFEPATH": "1"}
 
 
 def attempt_folder(root_uri: str, attempt: str) -> Path:

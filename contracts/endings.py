@@ -30,6 +30,8 @@ from contracts.errors import EXIT_TRY_AGAIN, ErrorDocument, Preempted
 JOB_ID_VARIABLE = "CLOUD_ML_JOB_ID"
 # 128 + SIGABRT, as container runtimes report it.
 EXIT_ABORTED = 134
+# Exit codes of a stage that asks for another attempt, on any platform.
+ASKS_AGAIN = (EXIT_TRY_AGAIN, EXIT_ABORTED)
 # Longer than the longest notice of Compute Engine, 120 s, with the 30 s of a shutdown behind it:
 # https://docs.cloud.google.com/compute/docs/instances/spot#preemption
 KILL_LIMIT_S = 180.0
@@ -40,6 +42,14 @@ Say = Callable[[str], None]
 def is_vertex(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether this process is of a container of a Vertex AI custom job."""
     return bool(environment.get(JOB_ID_VARIABLE))
+
+
+def without_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a stage whose exit code its parent reads: none of a Vertex AI custom job.
+
+    Such a stage ends as everywhere, also where its parent is in a container of Vertex AI.
+    """
+    return {name: value for name, value in environment.items() if name != JOB_ID_VARIABLE}
 
 
 @contextmanager
@@ -83,11 +93,14 @@ def final_exit_code(code: int, error: ErrorDocument | None, say: Say, *, limit_s
         if threading.current_thread() is threading.main_thread():
             # Whatever handler the work has left: it has ended.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        say(
-            f"told to stop, and everything is saved: waiting up to {limit_s:.0f} s to be killed, since any exit code "
-            "may end the job"
-        )
-        time.sleep(limit_s)
+        try:
+            say(
+                f"told to stop, and everything is saved: waiting up to {limit_s:.0f} s to be killed, since any exit "
+                "code may end the job"
+            )
+            time.sleep(limit_s)
+        except KeyboardInterrupt as interrupt:
+            return ErrorDocument.of(interrupt).exit_code
         say(f"nobody has killed this process in {limit_s:.0f} s")
     say(f"ending with {EXIT_ABORTED}, for which Vertex AI starts a job again (elsewhere {code})")
     return EXIT_ABORTED

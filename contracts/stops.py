@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_TRY_AGAIN, EXIT_USER_ERROR
+from contracts.endings import ASKS_AGAIN
+from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_USER_ERROR
 
 Event = Mapping[str, Any]
 
 # Said by the project's own processes, or asked for by whoever ended them: nothing broke.
-_NO_CRASH = (EXIT_OK, EXIT_CHECK_FAILED, EXIT_USER_ERROR, EXIT_TRY_AGAIN, -signal.SIGINT, -signal.SIGTERM, 130, 143)
+_NO_CRASH = (EXIT_OK, EXIT_CHECK_FAILED, EXIT_USER_ERROR, *ASKS_AGAIN, -signal.SIGINT, -signal.SIGTERM, 130, 143)
 # No training comes to more; what says more is damaged.
 _MOST_STEPS = 2**53
 _MOST_SECONDS = 1e12

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_TRY_AGAIN, EXIT_USER_ERROR
+from contracts.endings import ASKS_AGAIN
+from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_USER_ERROR
 from contracts.proof import find_unproven_targets
 from inspection.page.account import usd_range
 from inspection.page.dag import dag
@@ -19,7 +20,7 @@ _EXITS = {
     EXIT_CHECK_FAILED: "said no",
     EXIT_USER_ERROR: "user error: not tried again",
     EXIT_FAULT: "a fault",
-    EXIT_TRY_AGAIN: "asked for another attempt",
+    **dict.fromkeys(ASKS_AGAIN, "asked for another attempt"),
 }
 STATES = {
     "running": "it runs",

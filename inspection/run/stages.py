@@ -7,7 +7,8 @@ from typing import Any
 
 from contracts import storage
 from contracts.artifacts import RunRecord, StageRecord
-from contracts.errors import EXIT_TRY_AGAIN, ErrorDocument
+from contracts.endings import ASKS_AGAIN
+from contracts.errors import ErrorDocument
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, LOG_NAME
 from contracts.result import RESULTS_FOLDER, StageResult
 from inspection.attempts import Events
@@ -117,7 +118,7 @@ def _state(
     last = views[-1]
     if over and "interrupted" in kinds:
         return "interrupted"
-    if last.exit_code not in (None, 0, EXIT_TRY_AGAIN) or (over and last.exit_code == EXIT_TRY_AGAIN):
+    if last.exit_code not in (None, 0, *ASKS_AGAIN) or (over and last.exit_code in ASKS_AGAIN):
         return "failed"
     return "stopped" if over else "running"
 

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from components.launch import STAGE_MODULES, last_line, stage_command
+from contracts.endings import JOB_ID_VARIABLE
 from contracts.pinned import pin
+
+JOB = {JOB_ID_VARIABLE: "7"}
 
 # A stage of a few lines: what launch_stage does around a process does not depend on what the process does.
 STAND_IN = """
@@ -79,6 +82,13 @@ def test_the_exit_code_of_a_stage_is_kept(tmp_path: Path, action: str, exit_code
     stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout, stderr) == (exit_code, "", "")
     assert read_events(tmp_path)[-1]["exit_code"] == in_event
+
+
+def test_a_stage_is_in_no_job_of_vertex_ai(tmp_path: Path) -> None:
+    """Its exit code is read here: in one it would wait to be killed before it ends."""
+    process = start_launcher(tmp_path, f"import os; sys.exit(3 if {JOB_ID_VARIABLE!r} in os.environ else 4)", **JOB)
+    process.communicate(timeout=60)
+    assert process.returncode == 4
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pidfd (Linux)")

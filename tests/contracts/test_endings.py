@@ -92,6 +92,17 @@ def test_on_vertex_who_was_told_to_stop_waits_to_be_killed(tmp_path: Path, start
     assert one.process.wait(LIMIT_S) == -signal.SIGKILL
 
 
+def test_on_vertex_ctrl_c_ends_the_wait(tmp_path: Path, started: list[Process]) -> None:
+    one = Process("stops", tmp_path, {JOB_ID_VARIABLE: "7"})
+    started.append(one)
+    one.process.send_signal(signal.SIGTERM)
+    one.wait_for("waiting up to 180 s to be killed")
+    one.process.send_signal(signal.SIGINT)
+    assert one.process.stderr is not None
+    assert one.process.stderr.read() == ""
+    assert one.process.wait(LIMIT_S) == 130
+
+
 def test_on_vertex_a_stage_without_a_handler_goes_on(tmp_path: Path, started: list[Process]) -> None:
     one = Process("", tmp_path, {JOB_ID_VARIABLE: "7"})
     started.append(one)

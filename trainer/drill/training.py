@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts import storage
+from contracts.endings import without_job
 from contracts.errors import EXIT_OK, EXIT_TRY_AGAIN, ErrorDocument, ShardlineError
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, LOG_NAME
 from contracts.process import available_cores, end_with_parent, thread_environment
@@ -126,7 +127,11 @@ class DrillTraining:
         command = [sys.executable, "-m", "trainer.task", "--config-json", json.dumps(self._config)]
         command += [f"--output={self.output}", f"--attempt={attempt}"]
         command += [f"--{name}={uri}" for name, uri in self._inputs.items()]
-        environment = {**thread_environment(available_cores()), **os.environ, TRACE_VARIABLE: str(self.trace)}
+        environment = {
+            **thread_environment(available_cores()),
+            **without_job(os.environ),
+            TRACE_VARIABLE: str(self.trace),
+        }
         # Bits are compared: a GPU adds up in any order otherwise.
         environment[DETERMINISTIC_VARIABLE] = "1"
         self.pauses_file.unlink(missing_ok=True)

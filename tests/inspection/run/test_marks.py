@@ -72,6 +72,7 @@ FIRST: dict[str, Events] = {
     "fault": [*BEGAN, event(11, "error", exit_code=70, message="boom"), exited(12, 70)],
     "user error": [*BEGAN, event(11, "error", exit_code=2, message="learning rate"), exited(12, 2)],
     "peers gone": [*BEGAN, exited(12, 75)],
+    "asks again on Vertex AI": [*BEGAN, exited(12, 134)],
     "another machine": [event(0, "machine", node_rank=1, nodes=2), *BEGAN],
     "found it done": [*launched(0), event(2, "reused", uri="u")],
 }
@@ -119,6 +120,7 @@ EXPECTED = {
     "fault": (0, 1, 0),
     "user error": (0, 0, 1),
     "peers gone": (0, 0, 1),
+    "asks again on Vertex AI": (0, 0, 1),
     "another machine": (0, 0, 0),
     "found it done": (0, 0, 0),
 }

@@ -13,6 +13,7 @@ import pytest
 
 import trainer
 from contracts.config import STAGE_SECTIONS
+from contracts.endings import JOB_ID_VARIABLE
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_USER_ERROR
 from tests.conftest import small_config
 from trainer.drill.training import DrillTraining, plan_kills
@@ -97,8 +98,9 @@ def test_kills_are_drawn_from_the_seed() -> None:
     assert all(1 <= kill.step < 100 for kill in drawn[0])
 
 
-def test_both_trainings_use_deterministic_algorithms(tmp_path: Path) -> None:
-    """On a GPU sums come in any order otherwise, and equal trainings would differ."""
+def test_the_environment_of_both_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU sums come in any order otherwise; as a job of Vertex AI a training waits 180 s behind each SIGTERM."""
+    monkeypatch.setenv(JOB_ID_VARIABLE, "7")
     process = DrillTraining("undisturbed", {}, {}, tmp_path).start()
     try:
         environment = Path(f"/proc/{process.pid}/environ").read_text().split("\0")
@@ -106,6 +108,7 @@ def test_both_trainings_use_deterministic_algorithms(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert f"{DETERMINISTIC_VARIABLE}=1" in environment
+    assert not any(entry.startswith(f"{JOB_ID_VARIABLE}=") for entry in environment)
 
 
 def test_a_folder_of_somebody_else_is_left_alone(small_shards: str, tmp_path: Path) -> None:
