@@ -296,12 +296,14 @@ def _in_words(finding: Any, path: tuple[str, ...]) -> str:
 
 
 def _description(path: Sequence[str]) -> str:
+    """Return the description of the innermost field on a path, which may end with the place in a list."""
     annotation: Any = RunConfig
-    for part in path[:-1]:
+    description = ""
+    for part in path:
+        if (model := _model_of(annotation)) and part in model.model_fields:
+            description = str(model.model_fields[part].description)
         annotation = _inner(annotation, part)
-    model = _model_of(annotation)
-    assert model is not None, path
-    return str(model.model_fields[path[-1]].description)
+    return description
 
 
 def _written_path(location: Iterable[int | str]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from pipelines.commands import data as data_commands
 from pipelines.commands import images as images_commands
 from pipelines.commands import inspection as inspection_commands
 from pipelines.commands import plan as plan_command
+from pipelines.commands import project as project_commands
 from pipelines.commands import rehearse as rehearse_command
 from pipelines.commands import run_state as run_state_commands
 from pipelines.commands import schedule as schedule_commands
@@ -46,6 +47,7 @@ app = typer.Typer(
 config_commands.register(app)
 compile_command.register(app)
 plan_command.register(app)
+project_commands.register(app)
 images_commands.register(app)
 submit_command.register(app)
 schedule_commands.register(app)

@@ -14,6 +14,7 @@ from contracts.config.data import AugmentSection, DataSection
 from contracts.config.export import ExportSection
 from contracts.config.fields import CLASS_KINDS, FILE_KINDS, FieldKind, FieldSection
 from contracts.config.profile import Knob, ProfileSection, read_off
+from contracts.config.project import ProjectSection
 from contracts.config.resources import MachineSection, ResourcesSection, RungSection, Strategy
 from contracts.config.run import (
     DataflowSection,
@@ -57,6 +58,7 @@ __all__ = [
     "ModelSection",
     "ParallelSection",
     "ProfileSection",
+    "ProjectSection",
     "RegisteredModelSection",
     "ResourcesSection",
     "RunConfig",
@@ -90,6 +92,7 @@ class RunConfig(Section):
     inspect: InspectSection = InspectSection()
     vertex: VertexSection = VertexSection()
     schedule: ScheduleSection = ScheduleSection()
+    project: ProjectSection = ProjectSection()
 
     @field_validator("profile", mode="before")
     @classmethod

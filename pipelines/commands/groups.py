@@ -9,7 +9,9 @@ from typer.core import TyperGroup
 GROUPS = {
     "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify", "serve", "drill"),
     "Look at runs": ("runs", "inspect", "report", "ui", "goodput", "tensorboard", "clean"),
-    "Google Cloud": ("plan", "compile", "submit", "status", "logs", "cancel", "schedule", "images", "rehearse"),
+    "Google Cloud": (
+        *("project", "plan", "compile", "submit", "status", "logs", "cancel", "schedule", "images", "rehearse"),
+    ),
     "Data and configuration": ("data", "config"),
 }
 

@@ -1,0 +1,41 @@
+import copy
+from typing import Any
+
+import pytest
+
+from contracts.config import RunConfig
+from contracts.resolve import apply_override, parse_config
+
+RUNNER = "shardline-runner@acme-vision.iam.gserviceaccount.com"
+BUILD = "shardline-build@acme-vision.iam.gserviceaccount.com"
+DOCUMENT: dict[str, Any] = {
+    "run": {"name": "digits", "root": "gs://acme-vision-line/lines"},
+    "vertex": {"project": "acme-vision", "region": "us-central1", "service_account": RUNNER},
+}
+# Everything that can be declared.
+WHOLE = (
+    "vertex.network=line",
+    "vertex.public_ips=false",
+    "vertex.registry=https://us-central1-kfp.pkg.dev/acme-vision/pipelines",
+    f"project.build_account={BUILD}",
+    'project.users=["user:ada@acme.com"]',
+    "project.monthly_budget=100",
+    "project.tensorboard=true",
+)
+
+
+def configure(*overrides: str) -> RunConfig:
+    values = copy.deepcopy(DOCUMENT)
+    for override in overrides:
+        apply_override(values, override)
+    return parse_config(values, where="test")
+
+
+@pytest.fixture
+def config() -> RunConfig:
+    return configure()
+
+
+@pytest.fixture
+def whole() -> RunConfig:
+    return configure(*WHOLE)
