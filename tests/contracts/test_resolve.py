@@ -137,7 +137,10 @@ def test_a_wrong_value_says_what_was_given_and_what_to_do(values: dict[str, obje
             "sharding.fields.mask={column: a, kind: text, name: b}",
             "sharding.fields.mask: column, columns, kind, missing, place",
         ),
-        ('vertex.model.aliases=["A"]', "Aliases of the new version"),
+        (
+            'vertex.model.aliases=["A"]',
+            "Aliases of the new version: lower-case letter first, then letters, digits and '-'.",
+        ),
     ],
 )
 def test_what_is_allowed_is_said_in_plain_words(tmp_path: Path, override: str, allowed: str) -> None:
