@@ -3,8 +3,9 @@
 Every module, by what it is about:
 
     commands     cli, commands/ (a module a topic), reported, place; config_reference documents the configuration's keys
-    graphs       training wires the stages; vertex_line and vertex_stages are its bodies on Vertex AI, with workers,
-                 containers, images, build; compile makes the file
+    graphs       training wires the stages; vertex_line and vertex_stages are its bodies on Vertex AI, with images
+                 and build; compile makes the file
+    jobs         jobs and the interface of the places that run them; backends/ has a module a place
     this machine local, orchestrator, stages, watch, progress, profiled, drill, goodput, predict; shard_warnings;
                  clean deletes what no run needs; serve prints what starts a server
     planning     plan, which plan, compile, submit, schedule and rehearse make; plan_inputs; its rules preflight,

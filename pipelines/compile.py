@@ -58,7 +58,7 @@ def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
     Raises:
         ConfigError: The plan's first problem.
     """
-    from pipelines.containers import find_containers
+    from pipelines.images import find_containers
     from pipelines.preflight import find_rungs
 
     plan.require()

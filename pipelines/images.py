@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from contracts.code_files import read_requirements
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
+from pipelines.jobs import Container, stage_container
 
 ROLES = ("pipeline", "trainer", "export")
 """What an image is for: the pipeline's own tasks and Dataflow's workers; profiling and training; the export."""
@@ -123,6 +125,31 @@ def find_image(config: RunConfig, role: str) -> str:
             "registry, prints",
         )
     return reference
+
+
+@dataclass(frozen=True)
+class Containers:
+    """What runs where on Vertex AI."""
+
+    pipeline_image: str
+    profile: Container
+    train: Container
+    export: Container
+    serving_image: str
+    """Of the registered model; empty: the one that the export names."""
+
+
+def find_containers(config: RunConfig) -> Containers:
+    """Return the containers of a configuration.
+
+    Raises:
+        ConfigError: An image is not named, or not pinned by its digest.
+    """
+    stages = {
+        name: stage_container(config, name, find_image(config, STAGE_ROLES[name]))
+        for name in ("profile", "train", "export")
+    }
+    return Containers(find_image(config, "pipeline"), **stages, serving_image=config.vertex.images.serving)
 
 
 def requirements_of(config: RunConfig) -> bytes | None:

@@ -51,7 +51,9 @@ from inspection.goodput import read_goodput
 from inspection.record import close_run
 from inspection.summary import Times, make_record
 from inspection.trace import StageTrace
+from pipelines.backends.local import Local
 from pipelines.checks import check_here
+from pipelines.jobs import JobSpec, Phase
 from pipelines.place import line_uri
 from pipelines.preflight import MANIFEST_SUFFIXES, find_early_stopping_problems
 from pipelines.progress import make_view
@@ -198,18 +200,14 @@ def _explained(config: RunConfig, line: str) -> Iterator[None]:
 def _run_graph(folder: Path, traces: list[StageTrace]) -> Ending:
     """Run the child that runs the graph, and draw its stages."""
     # kfp leaves a folder a task in the temporary directory: they go with this one.
-    with (
-        (folder / KFP_LOG_NAME).open("ab") as log,
-        tempfile.TemporaryDirectory(prefix="shardline-", ignore_cleanup_errors=True) as temporary,
-    ):
-        return watch(
-            [sys.executable, "-m", "pipelines.orchestrator", str(folder)],
-            stdout=log,
-            stderr=log,
-            environment={**os.environ, "TMPDIR": temporary},
-            traces=traces,
-            view=make_view([trace.name for trace in traces]),
+    with tempfile.TemporaryDirectory(prefix="shardline-", ignore_cleanup_errors=True) as temporary:
+        spec = JobSpec(
+            name="orchestrator",
+            command=(sys.executable, "-m", "pipelines.orchestrator", str(folder)),
+            env={**os.environ, "TMPDIR": temporary},
         )
+        backend, view = Local(folder / KFP_LOG_NAME), make_view([trace.name for trace in traces])
+        return watch(backend, spec, traces=traces, view=view)
 
 
 def _find_error(ending: Ending, traces: list[StageTrace], log: Path) -> ErrorDocument | None:
@@ -222,12 +220,12 @@ def _find_error(ending: Ending, traces: list[StageTrace], log: Path) -> ErrorDoc
     if _is_done(ending, traces):
         return None
     missing = [trace.name for trace in traces if not trace.finished]
-    message = f"kfp ended with exit code {ending.exit_code} ({', '.join(missing)} not finished)\n  to do: see {log}"
+    message = f"kfp ended with exit code {ending.state.code} ({', '.join(missing)} not finished)\n  to do: see {log}"
     return ErrorDocument(kind="Crash", exit_code=EXIT_FAULT, message=message)
 
 
 def _is_done(ending: Ending, traces: list[StageTrace]) -> bool:
-    return ending.exit_code == 0 and all(trace.finished for trace in traces)
+    return ending.state.phase is Phase.SUCCEEDED and all(trace.finished for trace in traces)
 
 
 def _to_json(value: object) -> bytes:

@@ -94,8 +94,8 @@ def read_logs(
         since = max(since, pipeline.create_time) if since else pipeline.create_time
         if sources:
             newest = since
-            found = list(_read(reader, name, sources, since, newest=tail)) if tail is not None else None
-            for entry, insert_id in found if found is not None else _read(reader, name, sources, since):
+            found = list(_read(reader, name.project, sources, since, newest=tail)) if tail is not None else None
+            for entry, insert_id in found if found is not None else _read(reader, name.project, sources, since):
                 newest = max(newest, entry.time)
                 if insert_id not in seen:
                     seen.add(insert_id)
@@ -127,6 +127,18 @@ def read_errors(name: RunName, tasks: Sequence[Task], jobs: Sequence[Job], since
     with explained("Cloud Logging", project=name.project):
         found = logging_client().list_log_entries(request=request, **read_options())
         return [_text(entry) for entry in itertools.islice(found, _LAST_ERRORS)]
+
+
+def read_job_entries(project: str, job: str, since: datetime) -> Iterator[Entry]:
+    """Yield what the machines of a CustomJob have printed, the oldest first.
+
+    Args:
+        project: The project's id.
+        job: Full resource name of the job.
+        since: Not what is older than this.
+    """
+    sources = {("ml_job", job.rpartition("/")[2]): job.rpartition("/")[2]}
+    return (entry for entry, _ in _read(logging_client(), project, sources, since))
 
 
 def find_sources(name: RunName, tasks: Sequence[Task], jobs: Sequence[Job], task: str) -> dict[tuple[str, str], str]:
@@ -171,18 +183,18 @@ def make_filter(sources: dict[tuple[str, str], str], since: datetime) -> str:
 
 
 def _read(
-    reader: Any, name: RunName, sources: dict[tuple[str, str], str], since: datetime, *, newest: int | None = None
+    reader: Any, project: str, sources: dict[tuple[str, str], str], since: datetime, *, newest: int | None = None
 ) -> Iterator[tuple[Entry, str]]:
     """Yield entries, the oldest first; of so many newest ones alone, where a number is given."""
     request = {
-        "resource_names": [f"projects/{name.project}"],
+        "resource_names": [f"projects/{project}"],
         "filter": make_filter(sources, since),
         "order_by": "timestamp asc" if newest is None else "timestamp desc",
         "page_size": _PAGE if newest is None else min(max(newest, 1), _PAGE),
     }
     from google.logging.type.log_severity_pb2 import LogSeverity  # type: ignore[import-untyped]
 
-    with explained("Cloud Logging", project=name.project):
+    with explained("Cloud Logging", project=project):
         entries = reader.list_log_entries(request=request, **read_options())
         if newest is not None:
             entries = reversed(list(itertools.islice(entries, newest)))

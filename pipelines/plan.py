@@ -24,13 +24,13 @@ from contracts.machines import (
 )
 from pipelines.checks import check_planned
 from pipelines.estimate import TimeEstimate, estimate_time
+from pipelines.jobs import num_nodes, serving_section
 from pipelines.plan_inputs import PlanInputs
 from pipelines.preflight import find_problems, find_rungs
 from pipelines.problem import Problem
 from pipelines.spend import Cap, find_cap
 from pipelines.submission_rules import Asked, find_asked_problems, find_template_problems
 from pipelines.warn import OFFLINE, find_warnings
-from pipelines.workers import num_nodes, serving_section
 
 if TYPE_CHECKING:
     from pipelines.online import Answers

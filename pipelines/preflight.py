@@ -16,9 +16,9 @@ from contracts.machines import ACCELERATORS, LEAST_CAPABILITY, Machine, find_mac
 from contracts.own_code import pin_code
 from pipelines.cloud_names import check_name, region_of_resource
 from pipelines.images import ROLES, find_image
+from pipelines.jobs import num_nodes
 from pipelines.name_rules import NAME_RULES, PLACE_RULES
 from pipelines.problem import Problem
-from pipelines.workers import num_nodes
 
 # Of a model's container, image_uri "must identify an image in Artifact Registry or Container Registry":
 # https://docs.cloud.google.com/vertex-ai/docs/reference/rest/v1/ModelContainerSpec

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from contracts.result import RUN_LABEL, run_label
+from pipelines.backends.vertex import cancel_custom_job
 from pipelines.google import explained, read_options
 from pipelines.run_tasks import ENDED, Task, error_text, state_of
 
@@ -129,8 +130,6 @@ class JobFinder:
 
     def cancel(self, job: Job) -> None:
         """Ask for the end of a job; one that has ended already is no error."""
-        from google.api_core.exceptions import FailedPrecondition, NotFound
-
         with explained(f"cancelling {job.name}", project=self._project):
             if job.kind == "Dataflow":
                 place = _dataflow_place(job.name)
@@ -138,10 +137,7 @@ class JobFinder:
                     request={**place, "job": {"requested_state": "JOB_STATE_CANCELLED"}}, **read_options()
                 )
                 return
-            try:
-                self._client(job.region).cancel_custom_job(name=job.name, **read_options())
-            except (FailedPrecondition, NotFound):
-                return
+            cancel_custom_job(self._client(job.region), job.name)
 
     def _regions(self, pipeline: Any) -> list[str]:
         """Return where the run's CustomJobs may be: a rung of the ladder has a region of its own."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from contracts.own_code import pin_code
 from contracts.resolve import stage_config
 from contracts.stage import new_attempt_id
 from inspection.trace import StageTrace
+from pipelines.backends.local import Local
+from pipelines.jobs import Backend, Container, stage_job
 from pipelines.place import line_uri, stage_root
 from pipelines.progress import make_view
 from pipelines.shard_warnings import read_warnings
@@ -67,6 +68,7 @@ def run_stage_alone(
     fresh: bool,
     debug: bool,
     compact: bool = False,
+    backend: Backend | None = None,
 ) -> Made:
     """Run one stage to its end and return what it left.
 
@@ -78,6 +80,7 @@ def run_stage_alone(
         fresh: Delete the stage's own output for this configuration first.
         debug: The stage shows its traceback.
         compact: Stage shard: write every sample of a chain of increments again.
+        backend: Where it runs, with this machine's folders; None: the processes of this machine.
 
     Raises:
         StageFailed: It failed, or what it reads is not there.
@@ -108,27 +111,22 @@ def run_stage_alone(
     wanted = {"fresh": fresh, "debug": debug, "compact": compact}
     flags = " ".join(word for word, is_wanted in wanted.items() if is_wanted)
     launched_at = time.time()
-    with (trace.folder / LOG_NAME).open("ab") as log, tempfile.TemporaryFile() as printed:
-        ending = watch(
-            stage_command(
-                stage, place=place, config=_config_option(stage, config), inputs=inputs, attempt=attempt, flags=flags
-            ),
-            stdout=printed,
-            stderr=log,
-            environment=stage_environment(),
-            traces=[trace],
-            view=make_view([stage]),
-        )
-        printed.seek(0)
-        uri = last_line(printed.read())
-    events.emit("exit", exit_code=ending.exit_code, launched_at=launched_at, wall_s=ending.wall_s)
+    command = stage_command(
+        stage, place=place, config=_config_option(stage, config), inputs=inputs, attempt=attempt, flags=flags
+    )
+    # The interpreter, -m and the module; then the stage's own arguments.
+    container = Container("", tuple(command[:3]), stage_environment())
+    spec = stage_job(config, stage, container, command[3:])
+    ending = watch(backend or Local(trace.folder / LOG_NAME), spec, traces=[trace], view=make_view([stage]))
+    events.emit("exit", exit_code=ending.state.code, launched_at=launched_at, wall_s=ending.wall_s)
     list(trace.poll())
     if (failure := find_interruption(ending) or trace.find_error()) is not None:
         raise StageFailed(failure)
     # The shard stage has said its own.
     for warning in read_warnings(inputs["shards"]) if stage != "shard" else []:
         typer.echo(f"{stage}: warning: {warning}", err=True)
-    return Made(uri, trace.reused)
+    assert trace.uri is not None, f"stage {stage} ended well and has told no folder"
+    return Made(trace.uri, trace.reused)
 
 
 def locate_inputs(stage: str, config: RunConfig, given: Mapping[str, str | None]) -> dict[str, str]:

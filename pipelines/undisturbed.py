@@ -7,11 +7,14 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import CheckpointManifest, ShardManifest
 from contracts.resolve import stage_config
 from contracts.result import find_result
+from pipelines.backends.vertex import Vertex, phase_of, region_of
+from pipelines.jobs import Container, Phase, stage_job, wait
 from pipelines.rehearsed import UNDISTURBED, Comparison, Rehearsed
 
 if TYPE_CHECKING:
@@ -96,27 +99,20 @@ def _trainings(cloud: LocalCloud, config: RunConfig) -> list[Any]:
 
 def _train(cloud: LocalCloud, config: RunConfig, line: str) -> str:
     """Run the training job again for another line; return why it did not end well."""
-    from google.cloud.aiplatform_v1 import types
-
-    from rehearsal.resources.states import has_ended
-
-    job = next(iter(_trainings(cloud, config)), None)
-    if job is None or job.state != types.JobState.JOB_STATE_SUCCEEDED:
+    disturbed = next(iter(_trainings(cloud, config)), None)
+    if disturbed is None or phase_of(disturbed) is not Phase.SUCCEEDED:
         return "the disturbed training did not succeed"
-    parent = job.name.rpartition("/")[0]
-    fresh = types.CustomJob(name=f"{parent}/{cloud.store.new_id()}", display_name=UNDISTURBED, job_spec=job.job_spec)
-    for pool in fresh.job_spec.worker_pool_specs:
-        words = list(pool.container_spec.args)
-        words[words.index("--line") + 1] = line
-        words[words.index("--run") + 1] = UNDISTURBED
-        pool.container_spec.args = words
+    given = disturbed.job_spec.worker_pool_specs[0].container_spec
+    words = list(given.args)
+    words[words.index("--line") + 1] = line
+    words[words.index("--run") + 1] = UNDISTURBED
+    container = Container(given.image_uri, tuple(given.command), {entry.name: entry.value for entry in given.env})
     # Nobody takes machines away that are paid for in full.
-    fresh.job_spec.scheduling.strategy = types.Scheduling.Strategy.STANDARD
-    fresh.state = types.JobState.JOB_STATE_PENDING
-    cloud.store.add(fresh.name, fresh)
-    cloud.custom_jobs.start(fresh.name)
-    ended = cloud.store.wait(fresh.name, has_ended, _LIMIT_S)
-    if ended.state == types.JobState.JOB_STATE_SUCCEEDED:
+    spec = replace(stage_job(config, "train", container, words), name=UNDISTURBED, strategy="STANDARD")
+    backend = Vertex(config, region=region_of(disturbed.name))
+    job = backend.submit(spec)
+    ended = wait(backend, job, limit_s=_LIMIT_S, poll_s=_LOOK_S)
+    if ended.phase is Phase.SUCCEEDED:
         return ""
-    told = cloud.store.wait(fresh.name, lambda message: message.error.code, _ERROR_LIMIT_S)
-    return f"the undisturbed training ended as {ended.state.name}: {told.error.message}"
+    told = cloud.store.wait(job, lambda message: message.error.code, _ERROR_LIMIT_S)
+    return f"the undisturbed training ended as {ended.phase}: {told.error.message}"

@@ -16,8 +16,9 @@ from components.begin import begin
 from components.record import record
 from components.titles import titled
 from contracts.config import RunConfig
+from pipelines.images import Containers
 from pipelines.training import wire
-from pipelines.vertex_stages import Containers, never_cached, own, register_stage, vertex_stages
+from pipelines.vertex_stages import never_cached, own, register_stage, vertex_stages
 
 
 def make_pipeline(config: RunConfig, containers: Containers) -> Callable[..., Any]:

@@ -13,11 +13,10 @@ the failed job in gcp_resources and wait for that one.
 
 # No `from __future__ import annotations` here: kfp reads the types of parameters from the functions.
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from google_cloud_pipeline_components.types import artifact_types
-from google_cloud_pipeline_components.v1.custom_job import CustomTrainingJobOp
 from google_cloud_pipeline_components.v1.model import ModelUploadOp
 from google_cloud_pipeline_components.v1.wait_gcp_resources import WaitGcpResourcesOp
 from kfp import dsl
@@ -31,28 +30,18 @@ from components.registered import registered
 from components.report import report
 from components.report_training import report_training
 from components.titles import titled
-from contracts.config import MachineSection, RunConfig
+from contracts.config import RunConfig
 from contracts.result import RUNS_FOLDER
 from contracts.serving import model_name
+from pipelines.backends.vertex import Vertex
+from pipelines.images import Containers
+from pipelines.jobs import machine_name, stage_job
 from pipelines.training import Stages
-from pipelines.workers import Container, machine_name, num_nodes, serving_section, worker_pools
 
 # Triton under Vertex AI: it listens where the environment says, which Vertex AI sets from these
 # (https://docs.cloud.google.com/vertex-ai/docs/predictions/using-nvidia-triton).
 SERVING_PORT = 8080
 PREDICT_ROUTE, HEALTH_ROUTE = "/predict", "/health"
-
-
-@dataclass(frozen=True)
-class Containers:
-    """What runs where."""
-
-    pipeline_image: str
-    profile: Container
-    train: Container
-    export: Container
-    serving_image: str
-    """Of the registered model; empty: the one that the export names."""
 
 
 def vertex_stages(config: RunConfig, containers: Containers) -> Stages:
@@ -61,12 +50,11 @@ def vertex_stages(config: RunConfig, containers: Containers) -> Stages:
     Raises:
         ConfigError: A machine is none.
     """
-    training, serving = config.resources.machine, serving_section(config)
     return Stages(
         shard=_shard_stage(containers.pipeline_image),
         profile=_profile_stage(config, containers),
-        train=_job_stage(config, "train", containers, training, ("shards", "profile"), nodes=num_nodes(config)),
-        export=_job_stage(config, "export", containers, serving, ("shards", "checkpoint")),
+        train=_job_stage(config, "train", containers, ("shards", "profile")),
+        export=_job_stage(config, "export", containers, ("shards", "checkpoint")),
     )
 
 
@@ -112,10 +100,10 @@ def _shard_stage(image: str) -> Callable[..., Any]:
 
 
 def _profile_stage(config: RunConfig, containers: Containers) -> Callable[..., Any]:
-    image, machine = containers.pipeline_image, config.resources.machine
+    image = containers.pipeline_image
     # The digest stands for all that is installed: of what looks for the profile, nothing is the machine's.
-    software, hardware = containers.profile.identity, machine_name(machine)
-    job = _job(config, "profile", containers.profile, machine)
+    software, hardware = containers.profile.image, machine_name(config.resources.machine)
+    job = _job(config, "profile", containers)
 
     @dsl.pipeline(name="profile-if-missing")
     def profile_if_missing(
@@ -160,18 +148,10 @@ def _profile_stage(config: RunConfig, containers: Containers) -> Callable[..., A
     return profile
 
 
-def _job_stage(
-    config: RunConfig,
-    stage: str,
-    containers: Containers,
-    machine: MachineSection,
-    inputs: tuple[str, str],
-    *,
-    nodes: int = 1,
-) -> Callable[..., Any]:
+def _job_stage(config: RunConfig, stage: str, containers: Containers, inputs: tuple[str, str]) -> Callable[..., Any]:
     """Return a stage that is one job, always started: its command finds by itself what is finished."""
     image = containers.pipeline_image
-    job = _job(config, stage, getattr(containers, stage), machine, nodes=nodes)
+    job = _job(config, stage, containers)
 
     def run(common: Sequence[Any], shards: Any, other: Any) -> Any:
         line, run_id = common[0], common[1]
@@ -217,37 +197,21 @@ def _job_stage(
     return train if stage == "train" else export
 
 
-def _job(
-    config: RunConfig, stage: str, container: Container, machine: MachineSection, *, nodes: int = 1
-) -> Callable[..., Any]:
+def _job(config: RunConfig, stage: str, containers: Containers) -> Callable[..., Any]:
     """Return a function that adds the stage's CustomJob to the pipeline that is being built."""
-    vertex, section = config.vertex, machine
-    has_tensorboard = stage == "train" and vertex.tensorboard
-    constants: dict[str, Any] = {
-        "display_name": f"{config.run.name}-{stage}",
-        "project": vertex.project,
-        "restart_job_on_worker_restart": True,
-        "service_account": vertex.service_account,
-        "tensorboard": vertex.tensorboard if has_tensorboard else "",
-        "network": vertex.peered_network,
-        "labels": dict(vertex.labels),
-        "encryption_spec_key_name": vertex.kms_key,
-    }
-    if vertex.psc_attachment:
-        constants["psc_interface_config"] = {"network_attachment": vertex.psc_attachment}
+    backend, spec = Vertex(config), stage_job(config, stage, getattr(containers, stage))
 
     def add(common: Sequence[Any], more: Sequence[Any]) -> Any:
         line, run_id, flags, config, region, strategy, max_wait, timeout = common
-        given = ["--line", line, "--run", run_id, "--flags", flags, "--config", config, *more]
-        task = CustomTrainingJobOp(
-            worker_pool_specs=worker_pools(section, container, given, nodes=nodes),
+        given = ("--line", line, "--run", run_id, "--flags", flags, "--config", config, *more)
+        task = backend.task(
+            replace(spec, args=given),
             location=region,
             strategy=strategy,
             max_wait_duration=max_wait,
             timeout=timeout,
             # Vertex AI's own folders (AIP_*): beside the run's documents. kfp puts the values into the text.
             base_output_directory=f"{line}/{RUNS_FOLDER}/{run_id}",
-            **constants,
         )
         return titled(never_cached(task), "custom-training-job")
 

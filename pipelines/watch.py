@@ -1,35 +1,30 @@
-"""A child process that works while this one watches its stages' events and draws them."""
+"""Runs a job to its end in the foreground, and draws its stages' events meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import IO
 
 from contracts.errors import ErrorDocument
 from contracts.events import EventLog
 from inspection.trace import StageTrace
+from pipelines.jobs import Backend, JobSpec, JobState
 from pipelines.progress import View
 
 # Short enough to look alive, long enough to cost nothing.
 _POLL_S = 0.1
-# Time that an interrupted stage has to end by itself. Nothing is lost without it: results are committed by manifests.
-_GRACE_S = 3.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How the child ended."""
+    """How the job ended."""
 
-    exit_code: int
-    """Of the child, negative when a signal ended it."""
+    state: JobState
     interrupted_by: int | None
     """The signal that this process received meanwhile."""
     wall_s: float
@@ -42,43 +37,33 @@ def find_interruption(ending: Ending) -> ErrorDocument | None:
     return ErrorDocument.interrupted(signal.Signals(ending.interrupted_by))
 
 
-def watch(
-    command: Sequence[str],
-    *,
-    stdout: IO[bytes],
-    stderr: IO[bytes],
-    environment: Mapping[str, str],
-    traces: Sequence[StageTrace],
-    view: View,
-) -> Ending:
-    """Run `command` in a process group of its own to its end, and show what its stages say.
+def watch(backend: Backend, spec: JobSpec, *, traces: Sequence[StageTrace], view: View) -> Ending:
+    """Run a job to its end, and show what its stages say.
 
-    A signal to this process (Ctrl-C, SIGTERM, SIGHUP) ends the whole group.
+    A signal to this process (Ctrl-C, SIGTERM, SIGHUP) cancels the job.
 
     Args:
-        command: The command; it ends with this process by itself (`end_with_parent`).
-        stdout: File for its output.
-        stderr: File for its messages.
-        environment: Its environment variables.
+        backend: Where it runs.
+        spec: The job.
         traces: The stages to follow.
         view: Draws their events.
     """
     started = time.monotonic()
     with _caught_signals() as received, view:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environment, process_group=0
-        )
+        job = backend.submit(spec)
+        state = None
         try:
-            while _runs(process) and not received:
+            while not (state := backend.state(job)).ended and not received:
                 _show(traces, view)
+                time.sleep(_POLL_S)
         finally:
             if received:
                 _show(traces, view)
                 _tell(traces, signal.Signals(received[0]))
-            if received or process.returncode is None:
-                _end_group(process)
+            if received or state is None or not state.ended:
+                backend.cancel(job)
             _show(traces, view)
-    return Ending(process.returncode, received[0] if received else None, time.monotonic() - started)
+        return Ending(backend.state(job), received[0] if received else None, time.monotonic() - started)
 
 
 def _tell(traces: Sequence[StageTrace], number: signal.Signals) -> None:
@@ -87,14 +72,6 @@ def _tell(traces: Sequence[StageTrace], number: signal.Signals) -> None:
         if trace.started and trace.uri is None and trace.exit_code is None:
             events = EventLog(trace.folder, stage=trace.name, attempt=trace.folder.name)
             events.emit("interrupted", signal=number.name)
-
-
-def _runs(process: subprocess.Popen[bytes]) -> bool:
-    try:
-        process.wait(_POLL_S)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
 
 
 def _show(traces: Sequence[StageTrace], view: View) -> None:
@@ -119,16 +96,3 @@ def _caught_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End every process of the child's group: a request first, then no choice."""
-    deadline = time.monotonic() + _GRACE_S
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-        while time.monotonic() < deadline:
-            process.poll()
-            os.killpg(process.pid, 0)
-            time.sleep(_POLL_S / 2)
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

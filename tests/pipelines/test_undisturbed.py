@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.cloud.aiplatform_v1 import types
+from google.cloud.aiplatform_v1 import JobServiceClient, types
 
 from contracts.config import RunConfig
+from pipelines.backends import vertex
 from pipelines.rehearsed import UNDISTURBED
 from pipelines.undisturbed import begin_training
 from rehearsal.cloud import LocalCloud
@@ -17,15 +18,30 @@ from tests.conftest import small_config
 
 PARENT = "projects/123456789012/locations/us-central1/customJobs"
 STATE: Any = types.JobState
-CONFIG = RunConfig.model_validate(small_config(run={"name": "small"}))
+MACHINE = {"type": "n1-standard-4"}
+CONFIG = RunConfig.model_validate(
+    small_config(
+        run={"name": "small"},
+        resources={"machine": MACHINE},
+        vertex={"project": "acme", "region": "us-central1"},
+    )
+)
 LINE = "gs://line-1/lines/small"
 # What the job runs: it notes its arguments in a file.
 PROGRAM = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(' '.join(sys.argv[2:]))"
 
 
 @pytest.fixture
-def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloud]:
     """A local cloud in which the job "small-train" runs."""
+
+    def job_client(region: str) -> Any:
+        # gRPC reads the certificates that it trusts once a process, and other tests have clouds of their own.
+        return JobServiceClient(
+            transport="rest", client_options={"api_endpoint": f"https://{region}-aiplatform.googleapis.com"}
+        )
+
+    monkeypatch.setattr(vertex, "job_client", job_client)
     with LocalCloud(
         tmp_path / "cloud", projects={"acme": "123456789012"}, buckets=["line-1"], scale=Scale(time_scale=0.01)
     ) as found:
@@ -39,6 +55,8 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
         name = f"{PARENT}/1"
         job = types.CustomJob(name=name, display_name="small-train", job_spec=spec, state=STATE.JOB_STATE_RUNNING)
         found.store.add(name, job)
+        for variable, value in found.environment.items():
+            monkeypatch.setenv(variable, value)
         yield found
 
 

@@ -19,7 +19,7 @@ from contracts.artifacts import MANIFEST_NAME, Gate, ShardManifest
 from contracts.config import RunConfig
 from contracts.resolve import load_config
 from contracts.result import find_result
-from pipelines.containers import find_containers
+from pipelines.images import find_containers
 from pipelines.vertex_stages import register_stage
 from rehearsal.clock import Clock
 from rehearsal.cloud import BUCKETS_FOLDER, LocalCloud

@@ -122,7 +122,7 @@ def _off_report(stage: Stage, output: Output, shards: ShardManifest, ranks: int,
     """Return the report of `profile: off`: the defaults."""
     machine = hardware()
     if stage.machine is not None:
-        # Of another machine, by its name (pipelines/workers.py): its GPUs are its ranks, where nobody says.
+        # Of another machine, by its name (pipelines/jobs.py): its GPUs are its ranks, where nobody says.
         machine, gpus = {"machine": stage.machine}, re.search(r"\+(\d+)x", stage.machine)
         configured = stage.config.resources.ranks
         ranks = configured if configured != "auto" else int(gpus[1]) if gpus else CPU_RANKS

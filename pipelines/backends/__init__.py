@@ -1,0 +1,1 @@
+"""Places that run jobs (pipelines.jobs.Backend): this machine's processes, and Vertex AI's CustomJobs."""
