@@ -40,12 +40,11 @@ def log_run(record: RunRecord, config: RunConfig, view: RunView) -> str:
     """
     from google.cloud import aiplatform
 
-    vertex = config.vertex
-    place = {"project": vertex.project, "location": vertex.region}
+    place = {"project": config.cloud.project, "location": config.cloud.region}
     # `init(experiment=...)` would make the project a TensorBoard that somebody has to pay for.
     aiplatform.init(**place)
-    experiment = aiplatform.Experiment.get_or_create(vertex.experiment)
-    name = run_name(vertex.experiment, record.id)
+    experiment = aiplatform.Experiment.get_or_create(config.vertex.experiment)
+    name = run_name(config.vertex.experiment, record.id)
     known = aiplatform.ExperimentRun.get(name, experiment=experiment)
     run = known or aiplatform.ExperimentRun.create(name, experiment=experiment)
     job = aiplatform.PipelineJob.get(record.id, **place)
@@ -102,7 +101,7 @@ def describe_params(
         "accelerator": machine.accelerator_type or "none",
         "nodes": str(config.resources.nodes),
         "strategy": str(given.get("strategy") or config.resources.strategy),
-        "region": str(given.get("region") or config.vertex.region),
+        "region": str(given.get("region") or config.cloud.region),
         **{f"{'shards' if name == 'shard' else name}_sha256": value for name, value in made_from.items()},
         **({"train_fingerprint": trained.fingerprint} if trained is not None else {}),
     }

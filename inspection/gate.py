@@ -43,8 +43,8 @@ def run(options: argparse.Namespace) -> None:
     if not image:
         raise ConfigError(
             f"the export in {storage.display(uri)} names no image: {NO_RELEASE}",
-            allowed="a plan of a TensorRT that a known release of Triton has, or vertex.images.serving",
-            todo="set vertex.images.serving to a Triton image with this TensorRT in your Artifact Registry",
+            allowed="a plan of a TensorRT that a known release of Triton has, or cloud.images.serving",
+            todo="set cloud.images.serving to a Triton image with this TensorRT in your Artifact Registry",
         )
     leave_registration(options.line, options.run_id, Registration(verdict=verdict, unproven=unproven))
     write_parameter(options.write_verdict, verdict)

@@ -140,10 +140,10 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def _require_repository(config: RunConfig) -> str:
-    repository = config.vertex.images.repository
+    repository = config.cloud.images.repository
     if not REPOSITORY.fullmatch(repository):
         raise ConfigError(
-            f"vertex.images.repository = {repository}" if repository else "vertex.images.repository is not set",
+            f"cloud.images.repository = {repository}" if repository else "cloud.images.repository is not set",
             allowed="REGION-docker.pkg.dev/PROJECT/REPOSITORY",
             todo="make one: gcloud artifacts repositories create NAME --repository-format=docker --location=REGION",
         )
@@ -157,7 +157,7 @@ def _choose_tool(tool: str | None) -> str:
     raise ConfigError(
         f"{tool} is not installed" if tool else "neither gcloud nor docker is installed",
         allowed="gcloud (builds in Cloud Build), or docker with an engine that runs",
-        todo="install one of them, or build elsewhere and set vertex.images",
+        todo="install one of them, or build elsewhere and set cloud.images",
     )
 
 
@@ -170,10 +170,10 @@ def _build_in_cloud(
     command += ["--substitutions", ",".join(f"{name}={value}" for name, value in substitutions.items())]
     # Logs would be mixed with the answer.
     command += ["--format", "json", "--quiet", "--suppress-logs"]
-    if config.vertex.project:
-        command += ["--project", config.vertex.project]
-    if config.vertex.region:
-        command += ["--region", config.vertex.region]
+    if config.cloud.project:
+        command += ["--project", config.cloud.project]
+    if config.cloud.region:
+        command += ["--region", config.cloud.region]
     say(f"Cloud Build builds {repository}/{{{','.join(ROLES)}}}:{tag}")
     answer = _run(command, "check your rights (roles/cloudbuild.builds.editor) and the build's log in the console")
     return parse_build(answer, repository)

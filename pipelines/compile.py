@@ -81,7 +81,7 @@ def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
         documents={**code.documents(), **documents},
         display_name=config.run.name,
         pipeline_root=storage.join(line, PIPELINE_FOLDER),
-        labels=dict(config.vertex.labels),
+        labels=dict(config.cloud.labels),
     )
 
 
@@ -99,7 +99,7 @@ def headline_parameters(config: RunConfig) -> dict[str, Any]:
 def rung_parameters(config: RunConfig, rung: RungSection) -> dict[str, Any]:
     """Return the parameters by which one rung of the ladder differs from another."""
     return {
-        "region": rung.region or config.vertex.region,
+        "region": rung.region or config.cloud.region,
         "strategy": rung.strategy,
         "max_wait": f"{config.resources.max_wait_s}s",
     }
@@ -127,7 +127,7 @@ def write_spec(spec: dict[str, Any], path: Path) -> None:
 
 def _as_it_runs(config: RunConfig, pipeline_image: str, price_usd_per_h: float | None) -> RunConfig:
     """Return the configuration as the stages on Vertex AI are given it: Dataflow shards, and the price is known."""
-    dataflow = config.vertex.dataflow
+    dataflow = config.dataflow
     resources: dict[str, Any] = {"beam_runner": "dataflow"}
     if not dataflow.worker_image:
         dataflow = dataflow.model_copy(update={"worker_image": pipeline_image})
@@ -136,7 +136,7 @@ def _as_it_runs(config: RunConfig, pipeline_image: str, price_usd_per_h: float |
     return config.model_copy(
         update={
             "resources": config.resources.model_copy(update=resources),
-            "vertex": config.vertex.model_copy(update={"dataflow": dataflow}),
+            "dataflow": dataflow,
         }
     )
 

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from contracts.config import STAGES, RunConfig
+from contracts.config.former import find_new_path
 from contracts.errors import ConfigError
 from contracts.fingerprint import export_inputs, profile_inputs, shard_inputs, train_inputs
 
@@ -83,6 +84,8 @@ def find_key(name: str) -> Key:
         ConfigError: There is none of this name.
     """
     keys, sections = {key.name: key for key in list_keys()}, list(RunConfig.model_fields)
+    if (new := ".".join(find_new_path(name.split(".")))) != name:
+        raise ConfigError(f"{name} is a key of release 0.1.0", allowed=f"{new}, as it is named now", todo=f"name {new}")
     if name not in keys:
         close = difflib.get_close_matches(name, [*keys, *sections], n=3, cutoff=0.5)
         raise ConfigError(

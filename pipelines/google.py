@@ -136,7 +136,7 @@ def to_ours(error: Any, what: str, *, project: str = "") -> ShardlineError:
         return ConfigError(
             f"{what}: project {project or 'of the request'} is unknown, or you may not see it ({text})",
             allowed="the id of a project that your account can use",
-            todo="correct vertex.project, or run `gcloud projects list`",
+            todo="correct cloud.project, or run `gcloud projects list`",
         )
     if isinstance(error, api.Forbidden):
         return _forbidden(what, error, text, project)

@@ -77,9 +77,9 @@ def read_record(path: Path) -> ImageRecord | None:
 
 def record_path(config: RunConfig) -> Path:
     """Return where the record of a configuration's images is: each project of a folder has one of its own."""
-    if config.vertex.images.file:
-        return Path(config.vertex.images.file)
-    return Path(f"images-{config.vertex.project}.json" if config.vertex.project else FORMER_NAME)
+    if config.cloud.images.file:
+        return Path(config.cloud.images.file)
+    return Path(f"images-{config.cloud.project}.json" if config.cloud.project else FORMER_NAME)
 
 
 def uses_former_record(config: RunConfig) -> bool:
@@ -88,11 +88,11 @@ def uses_former_record(config: RunConfig) -> bool:
     Raises:
         ConfigError: It is damaged.
     """
-    if config.vertex.images.file or record_path(config).exists():
+    if config.cloud.images.file or record_path(config).exists():
         return False
     former = read_record(Path(FORMER_NAME))
     # HOST/PROJECT/REPOSITORY/...
-    return former is not None and former.pipeline.split("/")[1:2] == [config.vertex.project]
+    return former is not None and former.pipeline.split("/")[1:2] == [config.cloud.project]
 
 
 def find_image(config: RunConfig, role: str) -> str:
@@ -101,18 +101,18 @@ def find_image(config: RunConfig, role: str) -> str:
     Raises:
         ConfigError: There is none, it is not pinned by its digest, or it was built with other code.requirements.
     """
-    section = config.vertex.images
+    section = config.cloud.images
     reference: str
     if given := getattr(section, role):
-        reference, where = given, f"vertex.images.{role}"
+        reference, where = given, f"cloud.images.{role}"
     else:
         path = Path(FORMER_NAME) if uses_former_record(config) else record_path(config)
         record = read_record(path)
         if record is None:
             raise ConfigError(
-                f"vertex.images.{role} is not set, and there is no {path}",
+                f"cloud.images.{role} is not set, and there is no {path}",
                 allowed="HOST/PATH@sha256:HEX, or the record of `shardline images build`",
-                todo="run `shardline images build CONFIG`, or set vertex.images",
+                todo="run `shardline images build CONFIG`, or set cloud.images",
             )
         reference, where = getattr(record, role), f"{path}: {role}"
         if role in OWN_CODE_ROLES:
@@ -149,7 +149,7 @@ def find_containers(config: RunConfig) -> Containers:
         name: stage_container(config, name, find_image(config, STAGE_ROLES[name]))
         for name in ("profile", "train", "export")
     }
-    return Containers(find_image(config, "pipeline"), **stages, serving_image=config.vertex.images.serving)
+    return Containers(find_image(config, "pipeline"), **stages, serving_image=config.cloud.images.serving)
 
 
 def requirements_of(config: RunConfig) -> bytes | None:
@@ -185,5 +185,5 @@ def _damaged(path: Path, why: str) -> ConfigError:
     return ConfigError(
         f"{path} is no record of images: {why}",
         allowed="what `shardline images build` writes",
-        todo="build again, or name the images as vertex.images.pipeline, trainer and export",
+        todo="build again, or name the images as cloud.images.pipeline, trainer and export",
     )

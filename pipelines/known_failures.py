@@ -147,7 +147,7 @@ MACHINES: tuple[Known, ...] = (
         "disk full",
         r"no space left on device|replicas? (?:is |are )?low on disk space|disk quota exceeded",
         "a machine's disk is full",
-        "set resources.boot_disk_gb (sharding: vertex.dataflow.disk_gb) higher, or data.cache_bytes lower",
+        "set resources.boot_disk_gb (sharding: dataflow.disk_gb) higher, or data.cache_bytes lower",
         EXIT_USER_ERROR,
     ),
     _known(
@@ -198,7 +198,7 @@ SERVICES: tuple[Known, ...] = (
         r"permission '[^']+' denied|permission to act as|iam\.serviceAccounts\.actAs|"
         r"does not have (?:\w+\.){2,}\w+ (?:access|permission)|the caller does not have permission",
         "an account lacks a permission",
-        "grant the role that docs/vertex.md lists: the jobs act as vertex.service_account, the submission as you",
+        "grant the role that docs/vertex.md lists: the jobs act as cloud.service_account, the submission as you",
         EXIT_USER_ERROR,
         PERMISSION_DENIED,
         UNAUTHENTICATED,

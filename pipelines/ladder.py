@@ -53,7 +53,7 @@ def make_rungs(config: RunConfig) -> list[Rung]:
 
     return [
         Rung(
-            label=f"{rung.strategy} in {rung.region or config.vertex.region}",
+            label=f"{rung.strategy} in {rung.region or config.cloud.region}",
             parameters=rung_parameters(config, rung),
             # FLEX_START waits by design; Vertex AI itself ends that after resources.max_wait_s.
             pending_limit_s=None if rung.strategy == "FLEX_START" else config.resources.max_pending_s,
@@ -147,6 +147,6 @@ def climb(
 
 
 def _was_tried(client: Any, prepared: Prepared, index: int) -> bool:
-    vertex = prepared.config.vertex
-    name = RunName(vertex.project, vertex.region, rung_run_id(prepared.run_id, index))
+    cloud = prepared.config.cloud
+    name = RunName(cloud.project, cloud.region, rung_run_id(prepared.run_id, index))
     return find_job(client, name) is not None

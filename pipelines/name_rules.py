@@ -40,11 +40,11 @@ _CRON_PARTS = re.compile(rf"\b(?:{_MONTHS}|{_DAYS})\b|[\d\s*,/-]+")
 
 
 def _project(config: RunConfig) -> Iterator[Problem]:
-    yield from check_name("project", "vertex.project", config.vertex.project)
+    yield from check_name("project", "cloud.project", config.cloud.project)
 
 
 def _region(config: RunConfig) -> Iterator[Problem]:
-    yield from check_name("region", "vertex.region", config.vertex.region)
+    yield from check_name("region", "cloud.region", config.cloud.region)
     for number, rung in enumerate(config.resources.ladder):
         if rung.region:
             yield from check_name("region", f"resources.ladder.{number}.region", rung.region)
@@ -90,18 +90,18 @@ def _run_name(config: RunConfig) -> Iterator[Problem]:
 
 
 def _labels(config: RunConfig) -> Iterator[Problem]:
-    for key, value in config.vertex.labels.items():
+    for key, value in config.cloud.labels.items():
         wrong = not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value)
         if wrong or key.startswith("goog"):
             yield Problem(
-                f"vertex.labels.{key} = {value}",
+                f"cloud.labels.{key} = {value}",
                 "keys that begin with a lower-case letter but not with goog, then letters, digits, '_' and '-'; values "
                 "of the same characters; up to 63 each",
                 "write it in lower case, with '-' for other characters",
             )
     # Four places are left for the line's own labels.
-    if len(config.vertex.labels) > 60:
-        yield Problem(f"{len(config.vertex.labels)} vertex.labels", "up to 60", "drop some")
+    if len(config.cloud.labels) > 60:
+        yield Problem(f"{len(config.cloud.labels)} cloud.labels", "up to 60", "drop some")
 
 
 def _variables(config: RunConfig) -> Iterator[Problem]:
@@ -122,8 +122,8 @@ def _variables(config: RunConfig) -> Iterator[Problem]:
 
 def _names(config: RunConfig) -> Iterator[Problem]:
     vertex = config.vertex
-    if vertex.service_account:
-        yield from check_name("mail", "vertex.service_account", vertex.service_account)
+    if config.cloud.service_account:
+        yield from check_name("mail", "cloud.service_account", config.cloud.service_account)
     for number, address in enumerate(vertex.mail):
         yield from check_name("mail", f"vertex.mail.{number}", address)
     if vertex.experiment:

@@ -52,16 +52,16 @@ def ask(config: RunConfig, plan: Plan) -> Answers:
         TryAgain: No answer.
     """
     bucket = config.run.root.removeprefix("gs://").partition("/")[0]
-    location, kind = _ask_bucket(bucket, config.vertex.project)
+    location, kind = _ask_bucket(bucket, config.cloud.project)
     needs = list(dict.fromkeys((rung.region, need) for rung in plan.rungs for need in rung.quotas))
-    limits = _ask_limits(config.vertex.project, {need.metric for _, need in needs})
+    limits = _ask_limits(config.cloud.project, {need.metric for _, need in needs})
     quotas = tuple(QuotaAnswer(region, need, _limit(limits.get(need.metric, {}), region)) for region, need in needs)
     first_region = plan.rungs[0].region if plan.rungs else ""
     return Answers(
         bucket_location=location,
         location_type=kind,
         quotas=quotas,
-        problems=(*_judge_bucket(bucket, location, kind, config.vertex.region), *_judge(quotas, first_region, plan)),
+        problems=(*_judge_bucket(bucket, location, kind, config.cloud.region), *_judge(quotas, first_region, plan)),
         warnings=(*_describe_bucket(bucket, location, kind), *_doubt(quotas)),
     )
 
@@ -110,9 +110,9 @@ def _judge_bucket(bucket: str, location: str, kind: str, region: str) -> list[Pr
     if kind == "region" and location != region:
         return [
             Problem(
-                f"gs://{bucket} is in {location}, and vertex.region = {region}",
+                f"gs://{bucket} is in {location}, and cloud.region = {region}",
                 "a bucket and a pipeline in one region",
-                f"set vertex.region={location}, or take a bucket in {region}: what crosses regions is slow and billed",
+                f"set cloud.region={location}, or take a bucket in {region}: what crosses regions is slow and billed",
             )
         ]
     return []

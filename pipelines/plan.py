@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pipelines.online import Answers
 
 # Where a line is: what a problem of these begins with.
-PLACES = ("vertex.project", "vertex.region", "run.root")
+PLACES = ("cloud.project", "cloud.region", "run.root")
 
 
 @dataclass(frozen=True)
@@ -262,8 +262,8 @@ def _serving_machine(config: RunConfig, training: Machine) -> Machine:
 
 
 def _list_creations(config: RunConfig, machine: Machine, nodes: int, book: PriceBook | None) -> tuple[Creation, ...]:
-    vertex, first = config.vertex, find_rungs(config)[0]
-    dataflow = vertex.dataflow
+    cloud, vertex, first = config.cloud, config.vertex, find_rungs(config)[0]
+    dataflow = config.dataflow
 
     def job(stage: str, on: Machine, count: int) -> Creation:
         price = hourly_price(on, first.strategy, first.region, book)
@@ -278,10 +278,10 @@ def _list_creations(config: RunConfig, machine: Machine, nodes: int, book: Price
 
     serving = _serving_machine(config, machine)
     created = [
-        Creation("PipelineJob", vertex.region, f"Vertex AI Pipelines, files below {config.run.root}/{config.run.name}"),
+        Creation("PipelineJob", cloud.region, f"Vertex AI Pipelines, files below {config.run.root}/{config.run.name}"),
         Creation(
             "Dataflow job of stage shard, where the source is new",
-            vertex.region,
+            cloud.region,
             f"up to {dataflow.max_workers} x {dataflow.machine_type}{', FlexRS' if dataflow.flexrs else ''}: "
             "`shardline shard --dry-run` estimates it",
         ),
@@ -293,7 +293,7 @@ def _list_creations(config: RunConfig, machine: Machine, nodes: int, book: Price
         created.append(
             Creation(
                 "version of the model, where its proof holds",
-                vertex.region,
+                cloud.region,
                 f"{vertex.model.name or config.run.name}, aliases {', '.join(vertex.model.aliases) or 'none'}",
             )
         )
@@ -301,7 +301,7 @@ def _list_creations(config: RunConfig, machine: Machine, nodes: int, book: Price
         created.append(
             Creation(
                 "schedule, by `shardline schedule create`",
-                vertex.region,
+                cloud.region,
                 f"{config.schedule.cron} {config.schedule.time_zone}",
             )
         )

@@ -34,7 +34,7 @@ MAX_FLEX_HOURS = 168
 def find_rungs(config: RunConfig) -> tuple[RungSection, ...]:
     """Return the places to try, in order, each with its region: the ladder, or the one of `resources.strategy`."""
     rungs = config.resources.ladder or [RungSection(strategy=config.resources.strategy)]
-    return tuple(rung.model_copy(update={"region": rung.region or config.vertex.region}) for rung in rungs)
+    return tuple(rung.model_copy(update={"region": rung.region or config.cloud.region}) for rung in rungs)
 
 
 def find_problems(config: RunConfig) -> tuple[Problem, ...]:
@@ -129,11 +129,11 @@ def _tensorboard(config: RunConfig) -> Iterator[Problem]:
     vertex = config.vertex
     if not vertex.tensorboard:
         return
-    if not vertex.service_account:
+    if not config.cloud.service_account:
         yield Problem(
-            "vertex.tensorboard without vertex.service_account",
+            "vertex.tensorboard without cloud.service_account",
             "a TensorBoard together with the account that writes to it",
-            "set vertex.service_account to an account with roles/aiplatform.user and access to the bucket",
+            "set cloud.service_account to an account with roles/aiplatform.user and access to the bucket",
         )
     yield from _regional("tensorboard", "vertex.tensorboard", vertex.tensorboard, config)
 
@@ -153,8 +153,8 @@ def _network(config: RunConfig) -> Iterator[Problem]:
 
 
 def _kms_key(config: RunConfig) -> Iterator[Problem]:
-    if config.vertex.kms_key:
-        yield from _regional("key", "vertex.kms_key", config.vertex.kms_key, config)
+    if config.cloud.kms_key:
+        yield from _regional("key", "cloud.kms_key", config.cloud.kms_key, config)
 
 
 def _regional(kind: str, where: str, value: str, config: RunConfig) -> Iterator[Problem]:
@@ -164,7 +164,7 @@ def _regional(kind: str, where: str, value: str, config: RunConfig) -> Iterator[
         yield from wrong
         return
     region = region_of_resource(value)
-    for job_region in dict.fromkeys([config.vertex.region, *(rung.region for rung in find_rungs(config))]):
+    for job_region in dict.fromkeys([config.cloud.region, *(rung.region for rung in find_rungs(config))]):
         if job_region and region != job_region:
             yield Problem(
                 f"{where} is in {region}, jobs run in {job_region}",
@@ -191,14 +191,14 @@ def _images(config: RunConfig) -> Iterator[Problem]:
 
 
 def _serving_image(config: RunConfig) -> Iterator[Problem]:
-    image = config.vertex.images.serving
+    image = config.cloud.images.serving
     if not config.vertex.model.upload or _REGISTRY.match(image):
         return
     yield Problem(
-        f"vertex.images.serving = {image}" if image else "vertex.model.upload without vertex.images.serving",
+        f"cloud.images.serving = {image}" if image else "vertex.model.upload without cloud.images.serving",
         "an image in Artifact Registry (*.pkg.dev) or Container Registry (gcr.io): Vertex AI takes no other",
         "mirror the Triton image that `shardline serve RUN --dry-run` names (docs/vertex.md) and set "
-        "vertex.images.serving, or set vertex.model.upload=false",
+        "cloud.images.serving, or set vertex.model.upload=false",
     )
 
 
@@ -207,7 +207,7 @@ def _ladder(config: RunConfig) -> Iterator[Problem]:
     for number, rung in enumerate(rungs):
         if rung in rungs[:number]:
             yield Problem(
-                f"resources.ladder.{number} = {rung.strategy} in {rung.region or 'vertex.region'} is there twice",
+                f"resources.ladder.{number} = {rung.strategy} in {rung.region or 'cloud.region'} is there twice",
                 "rungs that differ in strategy or region",
                 "remove it: what had no machine a moment ago is asked for again only by another submission",
             )

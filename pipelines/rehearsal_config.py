@@ -108,12 +108,12 @@ def prepare(config: RunConfig, source: Path | None, weights: Path | None = None)
         ConfigError: There is nothing local to copy, or a machine is none.
     """
     stand_ins: list[str] = []
-    vertex: dict[str, Any] = {}
+    cloud: dict[str, Any] = {}
     for name, value in (("project", PROJECT), ("region", REGION)):
-        if not getattr(config.vertex, name):
-            vertex[name] = value
-            stand_ins.append(f"vertex.{name} = {value}")
-    vertex["images"] = _images(config, stand_ins)
+        if not getattr(config.cloud, name):
+            cloud[name] = value
+            stand_ins.append(f"cloud.{name} = {value}")
+    cloud["images"] = _images(config, stand_ins)
     run, resources, sharding, model = {}, {}, {}, {}
     if not config.run.root.startswith("gs://"):
         run["root"] = ROOT
@@ -131,7 +131,7 @@ def prepare(config: RunConfig, source: Path | None, weights: Path | None = None)
         stand_ins.append(f"model.weights = {model['weights']}")
     made = config.model_copy(
         update={
-            "vertex": config.vertex.model_copy(update=vertex),
+            "cloud": config.cloud.model_copy(update=cloud),
             "run": config.run.model_copy(update=run),
             "resources": config.resources.model_copy(update=resources),
             "sharding": config.sharding.model_copy(update=sharding),
@@ -144,18 +144,18 @@ def prepare(config: RunConfig, source: Path | None, weights: Path | None = None)
 
 
 def _images(config: RunConfig, stand_ins: list[str]) -> Any:
-    images = config.vertex.images
+    images = config.cloud.images
     missing = [role for role in ("pipeline", "trainer", "export") if not getattr(images, role)]
     if record_path(config).exists() or uses_former_record(config):
         missing = []
-        if not config.vertex.project:
+        if not config.cloud.project:
             # The record's name goes by the project, which is filled in.
             images = images.model_copy(update={"file": str(record_path(config))})
     if config.vertex.model.upload and not images.serving:
         missing.append("serving")
     if not missing:
         return images
-    stand_ins.append(f"vertex.images: stand-ins for {', '.join(missing)}")
+    stand_ins.append(f"cloud.images: stand-ins for {', '.join(missing)}")
     return images.model_copy(update={role: _IMAGE.format(role, "0" * 64) for role in missing})
 
 

@@ -109,7 +109,7 @@ def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:
         prepared = prepare(server.config, server.source, server.weights)
         open_folder(server.folder, prepared, wanted.samples)
         cloud = make_cloud(server.folder, prepared, wanted)
-        return cloud, prepared.config.vertex.region, sorted(prepared.buckets)
+        return cloud, prepared.config.cloud.region, sorted(prepared.buckets)
     if wanted.preemptions:
         raise ConfigError(
             f"--preempt {wanted.preemptions} with --serve and no CONFIG",

@@ -165,7 +165,7 @@ def make_cloud(folder: Path, prepared: Prepared, wanted: Wanted) -> LocalCloud:
     from rehearsal.cloud import LocalCloud
 
     options = cloud_options(prepared.config, wanted)
-    projects = {prepared.config.vertex.project: PROJECT_NUMBER}
+    projects = {prepared.config.cloud.project: PROJECT_NUMBER}
     return LocalCloud(folder, projects=projects, buckets=sorted(prepared.buckets), **options)
 
 

@@ -102,10 +102,10 @@ def make_request(
         },
         "labels": dict(compiled.labels),
     }
-    if config.vertex.service_account:
-        request["serviceAccount"] = config.vertex.service_account
-    if config.vertex.kms_key:
-        request["encryptionSpec"] = {"kmsKeyName": config.vertex.kms_key}
+    if config.cloud.service_account:
+        request["serviceAccount"] = config.cloud.service_account
+    if config.cloud.kms_key:
+        request["encryptionSpec"] = {"kmsKeyName": config.cloud.kms_key}
     if template_uri:
         request["templateUri"] = template_uri
     return request

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from contracts.config.former import rename_keys
 from contracts.errors import ConfigError
 from inspection.run.find import LATEST, find_place, read_start
 
@@ -67,7 +68,7 @@ def find_run_name(run: str, *, config: RunConfig | None = None, project: str = "
         run_id, started = place.run_id, _vertex_of(read_start(place))
         project, region = project or started[0], region or started[1]
     if config is not None:
-        project, region = project or config.vertex.project, region or config.vertex.region
+        project, region = project or config.cloud.project, region or config.cloud.region
     if not project or not region:
         missing = " and ".join(name for name, value in (("the project", project), ("the region", region)) if not value)
         raise ConfigError(
@@ -81,8 +82,8 @@ def find_run_name(run: str, *, config: RunConfig | None = None, project: str = "
 def _vertex_of(start: Mapping[str, Any]) -> tuple[str, str]:
     """Return project and region of a start document, where it names them."""
     config = start.get("config")
-    vertex = config.get("vertex") if isinstance(config, dict) else None
-    places = [start, vertex if isinstance(vertex, dict) else {}]
+    cloud = rename_keys(config)[0].get("cloud") if isinstance(config, dict) else None
+    places = [start, cloud if isinstance(cloud, dict) else {}]
     return (
         next((str(place["project"]) for place in places if place.get("project")), ""),
         next((str(place["region"]) for place in places if place.get("region")), ""),

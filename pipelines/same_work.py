@@ -79,19 +79,19 @@ def adopt(client: Any, prepared: Prepared, *, own_id: bool) -> Adopted:
 
 def _active_runs(client: Any, config: RunConfig, line: str, work: str) -> Iterator[RunName]:
     """Yield the runs of the line that have not ended and do the same work, a schedule's included."""
-    vertex = config.vertex
+    cloud = config.cloud
     request = {
-        "parent": f"projects/{vertex.project}/locations/{vertex.region}",
+        "parent": f"projects/{cloud.project}/locations/{cloud.region}",
         "filter": f'display_name="{config.run.name}"'
         + "".join(f' AND state!="PIPELINE_STATE_{state}"' for state in ("SUCCEEDED", "FAILED", "CANCELLED")),
         "read_mask": {"paths": ["name", "state", "create_time", "runtime_config"]},
     }
-    with explained(f"the runs of {config.run.name}", project=vertex.project):
+    with explained(f"the runs of {config.run.name}", project=cloud.project):
         found = list(client.list_pipeline_jobs(request=request, **read_options()))
     for job in sorted(found, key=lambda one: (one.create_time or datetime.min.replace(tzinfo=UTC), one.name)):
         values = dict(job.runtime_config.parameter_values or {})
         if values.get("line") == line and state_of(job) not in ENDED and _work_of_run(values, {}) == work:
-            yield RunName(vertex.project, vertex.region, str(job.name).rpartition("/")[2])
+            yield RunName(cloud.project, cloud.region, str(job.name).rpartition("/")[2])
 
 
 def _work_of_run(values: Mapping[str, Any], documents: Mapping[str, bytes]) -> str:
@@ -122,9 +122,9 @@ def _last_claim(folder: str) -> tuple[int, _First | None]:
 
 def _claim(folder: str, number: int, prepared: Prepared) -> bool:
     """Write down that a run does the work; whether nobody was faster."""
-    vertex = prepared.config.vertex
+    cloud = prepared.config.cloud
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    claim = {"run_id": prepared.run_id, "project": vertex.project, "region": vertex.region, "at": at}
+    claim = {"run_id": prepared.run_id, "project": cloud.project, "region": cloud.region, "at": at}
     try:
         storage.publish(storage.join(folder, f"{number:06d}.json"), json.dumps(claim).encode())
     except storage.AlreadyPublished:

@@ -55,7 +55,7 @@ class Prepared:
             template_uri=self.template,
             caching=self.caching,
         )
-        return Submission(self.config.vertex.project, self.config.vertex.region, run_id, request)
+        return Submission(self.config.cloud.project, self.config.cloud.region, run_id, request)
 
 
 @dataclass(frozen=True)

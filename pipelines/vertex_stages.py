@@ -220,15 +220,15 @@ def _job(config: RunConfig, stage: str, containers: Containers) -> Callable[...,
 
 def register_stage(config: RunConfig, containers: Containers) -> Callable[..., Any]:
     """Return the sub-pipeline that uploads a proven export: a new model, or a new version of the one of this name."""
-    image, vertex = containers.pipeline_image, config.vertex
+    image, cloud, vertex = containers.pipeline_image, config.cloud, config.vertex
     name, served_name = vertex.model.name or config.run.name, model_name(config.task.name)
     model: Mapping[str, Any] = {
-        "project": vertex.project,
-        "location": vertex.region,
+        "project": cloud.project,
+        "location": cloud.region,
         "display_name": name,
         "version_aliases": list(vertex.model.aliases),
-        "labels": dict(vertex.labels),
-        "encryption_spec_key_name": vertex.kms_key,
+        "labels": dict(cloud.labels),
+        "encryption_spec_key_name": cloud.kms_key,
     }
 
     @dsl.pipeline(name="register")
@@ -237,7 +237,7 @@ def register_stage(config: RunConfig, containers: Containers) -> Callable[..., A
         decided = own(gate(export=export, config=config, serving_image=containers.serving_image, **given), image)
         titled(decided, "gate")
         with dsl.If(decided.outputs["verdict"] == "upload", name="proven"):
-            known = own(find_model(project=vertex.project, region=vertex.region, name=name), image)
+            known = own(find_model(project=cloud.project, region=cloud.region, name=name), image)
             titled(known, "find-model")
             served = _import(
                 artifact_types.UnmanagedContainerModel,

@@ -11,7 +11,7 @@ from contracts.machines import Machine
 from pipelines.images import FORMER_NAME, record_path, uses_former_record
 from pipelines.preflight import find_rungs
 
-OFFLINE = "whether the bucket is in vertex.region, and what quotas there are, is unknown offline: `plan --online` asks"
+OFFLINE = "whether the bucket is in cloud.region, and what quotas there are, is unknown offline: `plan --online` asks"
 
 
 def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
@@ -26,7 +26,7 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
         yield f"only `submit --wait` climbs the {len(rungs)} rungs of resources.ladder; without it the first one runs"
         if config.schedule.cron:
             yield f"scheduled runs take the first rung only: {rungs[0].strategy} in {rungs[0].region}"
-    elsewhere = sorted({rung.region for rung in rungs} - {vertex.region, ""})
+    elsewhere = sorted({rung.region for rung in rungs} - {config.cloud.region, ""})
     if elsewhere:
         yield f"jobs in {', '.join(elsewhere)} read the bucket across regions: slower, and the traffic is billed"
     if any(rung.strategy == "FLEX_START" for rung in rungs) and resources.max_wait_s == 0:

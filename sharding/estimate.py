@@ -147,7 +147,7 @@ def describe_probed(found: ProbeResult, config: RunConfig, prices: PriceBook | N
 
 def _describe_cost(source_bytes: int, shuffle_bytes: int, config: RunConfig, prices: PriceBook | None) -> list[str]:
     rate = BYTES_PER_S[config.sharding.verify == "decode"]
-    machine = config.vertex.dataflow.machine_type
+    machine = config.dataflow.machine_type
     gb_per_vcpu = GB_PER_VCPU.get(machine.rpartition("-")[0], _USUAL_GB_PER_VCPU)
     vcpu_hours = source_bytes / rate / 3600
     gb_hours = vcpu_hours * gb_per_vcpu

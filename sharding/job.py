@@ -300,7 +300,7 @@ def open_job(handle: JobHandle) -> OpenJob:
         raise ConfigError(
             f"the job was planned by revision {handle.revision} of sharding, the worker has revision {REVISION}",
             allowed="workers with the version of the package that plans",
-            todo="build the worker's image anew (vertex.dataflow.worker_image) from the version that you submit with",
+            todo="build the worker's image anew (dataflow.worker_image) from the version that you submit with",
         )
     planned = PlannedJob.model_validate_json(storage.read_bytes(plan_uri(handle.output_uri, handle.fingerprint)))
     plan = Plan.from_bytes(storage.read_bytes(storage.join(planned.listing_uri(handle.output_uri), CUTS_NAME)))

@@ -6,25 +6,28 @@ Every model is frozen and refuses unknown keys, so a typing mistake is found bef
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import field_validator, model_validator
 
 from contracts.config.base import Section, refusal
+from contracts.config.cloud import (
+    CloudSection,
+    DataflowSection,
+    ImagesSection,
+    RegisteredModelSection,
+    VertexSection,
+)
 from contracts.config.code import CodeSection
 from contracts.config.data import AugmentSection, DataSection
 from contracts.config.export import ExportSection
 from contracts.config.fields import CLASS_KINDS, FILE_KINDS, FieldKind, FieldSection
+from contracts.config.former import rename_keys
 from contracts.config.profile import Knob, ProfileSection, read_off
 from contracts.config.project import ProjectSection
 from contracts.config.resources import MachineSection, ResourcesSection, RungSection, Strategy
-from contracts.config.run import (
-    DataflowSection,
-    ImagesSection,
-    InspectSection,
-    RegisteredModelSection,
-    RunSection,
-    ScheduleSection,
-    VertexSection,
-)
+from contracts.config.run import InspectSection, RunSection, ScheduleSection
 from contracts.config.sharding import SPLITS, ConvertSection, ShardingSection, SplitFractions
 from contracts.config.task import TaskSection
 from contracts.config.training import (
@@ -34,6 +37,7 @@ from contracts.config.training import (
     ParallelSection,
     TrainSection,
 )
+from contracts.errors import ConfigError
 
 __all__ = [
     "CLASS_KINDS",
@@ -43,6 +47,7 @@ __all__ = [
     "STAGE_SECTIONS",
     "AugmentSection",
     "CheckpointSection",
+    "CloudSection",
     "CodeSection",
     "ConvertSection",
     "DataSection",
@@ -90,9 +95,20 @@ class RunConfig(Section):
     export: ExportSection = ExportSection()
     resources: ResourcesSection = ResourcesSection()
     inspect: InspectSection = InspectSection()
+    cloud: CloudSection = CloudSection()
+    dataflow: DataflowSection = DataflowSection()
     vertex: VertexSection = VertexSection()
     schedule: ScheduleSection = ScheduleSection()
     project: ProjectSection = ProjectSection()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_keys(cls, values: Any) -> Any:
+        """Read documents of release 0.1.0: runs, checkpoints, what stages were given."""
+        try:
+            return rename_keys(values)[0] if isinstance(values, Mapping) else values
+        except ConfigError as error:
+            raise refusal(error.given, allowed=error.allowed, todo=error.todo) from None
 
     @field_validator("profile", mode="before")
     @classmethod
@@ -143,7 +159,7 @@ class RunConfig(Section):
 
 # The sections that each stage is given. What a stage does not get cannot change its result.
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
-    "shard": ("run", "sharding", "resources", "vertex"),
+    "shard": ("run", "sharding", "resources", "cloud", "dataflow"),
     "profile": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "profile", "resources"),
     "train": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "resources", "inspect"),
     "export": ("run", "task", "code", "data", "model", "export", "resources"),

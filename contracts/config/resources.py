@@ -42,7 +42,7 @@ class RungSection(Section):
     strategy: Strategy
     """SPOT, FLEX_START or STANDARD."""
     region: str = ""
-    """Region of the CustomJobs; unset: `vertex.region`."""
+    """Region of the CustomJobs; unset: `cloud.region`."""
 
 
 class ResourcesSection(Section):
@@ -55,7 +55,7 @@ class ResourcesSection(Section):
     strategy: Strategy = "SPOT"
     """How Vertex AI is asked for machines, where no ladder says more."""
     ladder: Annotated[list[RungSection], Field(max_length=8)] = []
-    """Places to try one after the other (docs/vertex.md); empty: `strategy` in `vertex.region` alone."""
+    """Places to try one after the other (docs/vertex.md); empty: `strategy` in `cloud.region` alone."""
     max_wait_s: Annotated[int, Field(strict=True, ge=0, le=604800)] = 86400
     """Seconds that FLEX_START waits for machines; 0: for ever."""
     max_pending_s: Annotated[float, Field(ge=10, le=604800), NotBool] = 3600
@@ -134,7 +134,7 @@ class ResourcesSection(Section):
             raise ValueError(
                 f"container: {values['container']} is gone: Vertex AI's newest PyTorch container, in which it "
                 "installed the project, ended in July 2026; build images with `shardline images build CONFIG`, or name "
-                "yours in vertex.images, and take resources.container out"
+                "yours in cloud.images, and take resources.container out"
             )
         return {name: value for name, value in values.items() if name != "container"}
 

@@ -1,4 +1,4 @@
-"""Sections `run`, `inspect`, `vertex` and `schedule`: where a line lives, what it shows, where it runs, and when."""
+"""Sections `run`, `inspect` and `schedule`: where a line lives, what it shows, and when it runs by itself."""
 
 from __future__ import annotations
 
@@ -25,94 +25,6 @@ class InspectSection(Section):
 
     samples: Literal["show", "hide"] = "show"
     """Whether pictures, text and rows of samples are shown; `hide` keeps them off every page and artifact."""
-
-
-class DataflowSection(Section):
-    """What a Dataflow job of the shard stage runs on."""
-
-    worker_image: str = ""
-    """Container image of the workers: Beam and this project installed."""
-    machine_type: str = "n1-standard-4"
-    """Compute Engine machine type of the workers."""
-    max_workers: Annotated[int, Field(strict=True, ge=1, le=4000)] = 32
-    """Most worker machines that the job may grow to."""
-    disk_gb: Annotated[int, Field(strict=True, ge=30, le=65536)] = 50
-    """Disk of a worker, in GB: it holds the shards being written."""
-    flexrs: bool = False
-    """Flexible resource scheduling: cheaper machines, and a start that may wait for up to six hours."""
-    temp_location: str = ""
-    """gs:// folder for temporary files; unset: BUCKET/dataflow/temp beside the output."""
-    staging_location: str = ""
-    """gs:// folder for the staged graph; unset: `temp_location`."""
-
-
-class ImagesSection(Section):
-    """Container images, each pinned by its digest: HOST/PATH@sha256:HEX."""
-
-    file: str = ""
-    """Record that `shardline images build` writes; what is not set here is read from it. Unset: images-PROJECT.json in
-    the current folder, by `vertex.project`."""
-    repository: str = ""
-    """Where built images are pushed: REGION-docker.pkg.dev/PROJECT/REPOSITORY."""
-    pipeline: str = ""
-    """Image of the pipeline's own tasks and of Dataflow's workers."""
-    trainer: str = ""
-    """Image of profiling and training."""
-    export: str = ""
-    """Image of the export."""
-    serving: str = ""
-    """Triton image in your Artifact Registry that serves the model; unset: the one that the export names, which lies in
-    NVIDIA's registry, where Vertex AI cannot pull it."""
-
-
-class RegisteredModelSection(Section):
-    """The model in Vertex AI's registry."""
-
-    upload: bool = True
-    """Whether a proven export is uploaded."""
-    name: str = ""
-    """Its display name; unset: `run.name`. One that exists gets a new version."""
-    aliases: list[Annotated[str, Field(pattern=r"^[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]$")]] = ["latest"]
-    """Aliases of the new version: lower-case letter first, then letters, digits and '-'."""
-
-
-class VertexSection(Section):
-    """Where in Google Cloud the line runs. Nothing here changes a result."""
-
-    project: str = ""
-    """Project id."""
-    region: str = ""
-    """Region of all jobs: that of the bucket."""
-    network: str = ""
-    """VPC network of the workers; unset: `default`."""
-    subnetwork: str = ""
-    """Subnetwork of the workers: regions/REGION/subnetworks/NAME."""
-    public_ips: bool = True
-    """Whether workers get addresses outside of the network."""
-    service_account: str = ""
-    """E-mail address of the account that jobs and workers act as; unset: the project's default."""
-    kms_key: str = ""
-    """Customer-managed encryption key: projects/P/locations/L/keyRings/R/cryptoKeys/K."""
-    labels: dict[str, str] = {}
-    """Labels of all jobs, for the bill."""
-    dataflow: DataflowSection = DataflowSection()
-    peered_network: str = ""
-    """Network that CustomJobs are peered with: projects/NUMBER/global/networks/NAME; not beside `psc_attachment`."""
-    psc_attachment: str = ""
-    """Network attachment of CustomJobs (Private Service Connect): projects/P/regions/R/networkAttachments/N."""
-    tensorboard: str = ""
-    """TensorBoard that training writes to: projects/P/locations/R/tensorboards/ID; it needs `service_account`."""
-    experiment: str = ""
-    """Experiment that each run is a row of, scheduled ones too, once it has ended; unset: none."""
-    failure_policy: Literal["slow", "fast"] = "slow"
-    """Whether tasks that do not depend on a failed one still start (slow) or not (fast). With fast the run's
-    record is not written when something fails: its task is such a one."""
-    mail: Annotated[list[str], Field(max_length=3)] = []
-    """Up to three addresses that are told when a run ends."""
-    registry: str = ""
-    """Repository of compiled pipelines: https://REGION-kfp.pkg.dev/PROJECT/REPOSITORY; unset: the file is sent."""
-    images: ImagesSection = ImagesSection()
-    model: RegisteredModelSection = RegisteredModelSection()
 
 
 class ScheduleSection(Section):

@@ -31,10 +31,10 @@ def find_money(config: RunConfig, goodput: GoodputRecord | None) -> tuple[MoneyV
         machine = find_machine(resources.machine)
     except ConfigError as error:
         return None, str(error).splitlines()[0]
-    rungs = [(rung.strategy, rung.region or config.vertex.region) for rung in resources.ladder]
-    rungs = rungs or [(resources.strategy, config.vertex.region)]
+    rungs = [(rung.strategy, rung.region or config.cloud.region) for rung in resources.ladder]
+    rungs = rungs or [(resources.strategy, config.cloud.region)]
     prices = [price for strategy, region in rungs if (price := hourly_price(machine, strategy, region)) is not None]
-    standard = hourly_price(machine, "STANDARD", config.vertex.region)
+    standard = hourly_price(machine, "STANDARD", config.cloud.region)
     strategy = " or ".join(dict.fromkeys(strategy for strategy, _ in rungs))
     if len(prices) < len(rungs) or _is_own_price(config, prices):
         if resources.price_usd_per_h is None:

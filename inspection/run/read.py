@@ -25,6 +25,7 @@ from contracts.artifacts import (
     Verification,
 )
 from contracts.config import STAGES
+from contracts.config.former import rename_keys
 from contracts.previous import RUN_NAME
 from contracts.result import RESULTS_FOLDER
 from inspection.attempts import Events
@@ -64,7 +65,8 @@ def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: 
     now = time.time() if now is None else now
     start = _read_start(reading)
     record = _read_record(reading)
-    config = as_object(start.get("config")) or (record.config if record else {})
+    given = as_object(start.get("config")) or (record.config if record else {})
+    config = reading.attempt("the configuration by its keys of today", lambda: rename_keys(given)[0]) or given
     pictures = pictures and shows_samples(config)
     attempts = {stage: _read_attempts(reading, stage) for stage in STAGES}
     started_at = as_moment(start.get("started_at")) or (as_moment(record.started_at) if record else None)
@@ -297,8 +299,8 @@ def _error(stages: list[StageView]) -> str:
 
 def _console(place: RunPlace, start: dict[str, Any], config: dict[str, Any]) -> str | None:
     """Return the run's page in Google's console, where it is a PipelineJob."""
-    vertex = as_object(config.get("vertex"))
-    project, region = vertex.get("project"), vertex.get("region")
+    cloud = as_object(config.get("cloud"))
+    project, region = cloud.get("project"), cloud.get("region")
     if "run_config" not in as_object(start.get("arguments")) or not _is_word(project) or not _is_word(region):
         return None
     page = f"https://console.cloud.google.com/vertex-ai/locations/{region}/pipelines/runs/{place.run_id}"

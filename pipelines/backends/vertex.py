@@ -42,14 +42,14 @@ class Vertex:
             config: The resolved configuration.
             region: Of the jobs; empty: the configuration's.
         """
-        self._vertex = config.vertex
-        self._region = region or config.vertex.region
+        self._cloud, self._vertex = config.cloud, config.vertex
+        self._region = region or config.cloud.region
         self._psc = {"network_attachment": config.vertex.psc_attachment} if config.vertex.psc_attachment else None
         self._tensorboard = {f"{config.run.name}-train": config.vertex.tensorboard}
 
     def submit(self, spec: JobSpec) -> str:
         """Create the CustomJob, and return its full resource name."""
-        vertex = self._vertex
+        cloud, vertex = self._cloud, self._vertex
         scheduling: dict[str, Any] = {"strategy": spec.strategy, "restart_job_on_worker_restart": True}
         if spec.timeout_s is not None:
             scheduling["timeout"] = {"seconds": round(spec.timeout_s)}
@@ -58,36 +58,36 @@ class Vertex:
         job_spec = {
             "worker_pool_specs": worker_pools(spec),
             "scheduling": scheduling,
-            "service_account": vertex.service_account,
+            "service_account": cloud.service_account,
             "network": vertex.peered_network,
             "psc_interface_config": self._psc,
         }
-        request = {"display_name": spec.name, "labels": dict(vertex.labels), "job_spec": job_spec}
-        if vertex.kms_key:
-            request["encryption_spec"] = {"kms_key_name": vertex.kms_key}
-        with explained(f"submitting {spec.name}", project=vertex.project):
-            parent = f"projects/{vertex.project}/locations/{self._region}"
+        request = {"display_name": spec.name, "labels": dict(cloud.labels), "job_spec": job_spec}
+        if cloud.kms_key:
+            request["encryption_spec"] = {"kms_key_name": cloud.kms_key}
+        with explained(f"submitting {spec.name}", project=cloud.project):
+            parent = f"projects/{cloud.project}/locations/{self._region}"
             job = job_client(self._region).create_custom_job(parent=parent, custom_job=request, **write_options())
         return str(job.name)
 
     def state(self, job: str) -> JobState:
         """Return how far a CustomJob is; the exit code of its containers is nowhere."""
-        with explained(job, project=self._vertex.project):
+        with explained(job, project=self._cloud.project):
             message = job_client(region_of(job)).get_custom_job(name=job, **read_options())
         return JobState(phase_of(message), message=error_text(message.error))
 
     def cancel(self, job: str) -> None:
         """Ask for the end of a CustomJob; one that has ended already, or is gone, is no error."""
-        with explained(f"cancelling {job}", project=self._vertex.project):
+        with explained(f"cancelling {job}", project=self._cloud.project):
             cancel_custom_job(job_client(region_of(job)), job)
 
     def logs(self, job: str) -> Iterator[str]:
         """Yield what its machines have printed, by time, as far as Cloud Logging has it."""
         from pipelines.logs import read_job_entries
 
-        with explained(job, project=self._vertex.project):
+        with explained(job, project=self._cloud.project):
             created = job_client(region_of(job)).get_custom_job(name=job, **read_options()).create_time
-        for entry in read_job_entries(self._vertex.project, job, created):
+        for entry in read_job_entries(self._cloud.project, job, created):
             yield entry.text
 
     def task(self, spec: JobSpec, **values: Any) -> Any:
@@ -99,19 +99,19 @@ class Vertex:
         """
         from google_cloud_pipeline_components.v1.custom_job import CustomTrainingJobOp
 
-        vertex = self._vertex
+        cloud, vertex = self._cloud, self._vertex
         if self._psc:
             values["psc_interface_config"] = self._psc
         return CustomTrainingJobOp(
             display_name=spec.name,
             worker_pool_specs=worker_pools(spec),
-            project=vertex.project,
+            project=cloud.project,
             restart_job_on_worker_restart=True,
-            service_account=vertex.service_account,
+            service_account=cloud.service_account,
             tensorboard=self._tensorboard.get(spec.name, ""),
             network=vertex.peered_network,
-            labels=dict(vertex.labels),
-            encryption_spec_key_name=vertex.kms_key,
+            labels=dict(cloud.labels),
+            encryption_spec_key_name=cloud.kms_key,
             **values,
         )
 

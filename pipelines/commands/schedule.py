@@ -188,11 +188,11 @@ def _schedules(config: RunConfig) -> Schedules:
     from contracts.errors import ConfigError
     from pipelines.schedule import Schedules
 
-    if not config.vertex.project or not config.vertex.region:
+    if not config.cloud.project or not config.cloud.region:
         raise ConfigError(
-            "vertex.project or vertex.region is not set", allowed="both", todo="set them in the configuration"
+            "cloud.project or cloud.region is not set", allowed="both", todo="set them in the configuration"
         )
-    return Schedules(config.vertex.project, config.vertex.region)
+    return Schedules(config.cloud.project, config.cloud.region)
 
 
 def _show(schedule: Any) -> None:
@@ -205,5 +205,5 @@ def _show(schedule: Any) -> None:
 def _say_rungs(config: RunConfig) -> None:
     if len(config.resources.ladder) > 1:
         first = config.resources.ladder[0]
-        place = f"{first.strategy} in {first.region or config.vertex.region}"
+        place = f"{first.strategy} in {first.region or config.cloud.region}"
         print(f"a scheduled run uses the first rung of the ladder only: {place}", file=sys.stderr)

@@ -92,7 +92,7 @@ def _submit(prepared: Prepared, *, own_id: bool, tags: list[str], wait: bool, up
     from pipelines.same_work import adopt
     from pipelines.submit import submit, upload_spec
 
-    client = pipeline_client(prepared.config.vertex.region)
+    client = pipeline_client(prepared.config.cloud.region)
     adopted = adopt(client, prepared, own_id=own_id)
     prepared = adopted.prepared
     if adopted.is_others:

@@ -119,24 +119,24 @@ def declare(config: RunConfig) -> Declaration:
     """
     from pipelines.cloud_names import check_name
 
-    vertex = config.vertex
+    cloud = config.cloud
     bucket = config.run.root.removeprefix("gs://").partition("/")[0] if config.run.root.startswith("gs://") else ""
     for problem in (
-        *check_name("project", "vertex.project", vertex.project),
-        *check_name("region", "vertex.region", vertex.region),
+        *check_name("project", "cloud.project", cloud.project),
+        *check_name("region", "cloud.region", cloud.region),
         *check_name("bucket", "run.root: bucket", bucket),
     ):
         raise ConfigError(problem.given, allowed=problem.allowed, todo=problem.todo)
     for where, address in (
-        ("vertex.service_account", vertex.service_account),
+        ("cloud.service_account", cloud.service_account),
         ("project.build_account", config.project.build_account),
     ):
-        if where == "vertex.service_account" or address:
-            _check_account(where, address, vertex.project)
+        if where == "cloud.service_account" or address:
+            _check_account(where, address, cloud.project)
     resources = (*_storage(config, bucket), *_accounts(config), *_repositories(config), *_network(config))
     return Declaration(
-        project=vertex.project,
-        region=vertex.region,
+        project=cloud.project,
+        region=cloud.region,
         bucket=bucket,
         apis=APIS | (BUDGET_APIS if config.project.monthly_budget else {}),
         resources=(*resources, *_extras(config)),
@@ -151,7 +151,7 @@ def _check_account(where: str, address: str, project: str) -> None:
             f"{where} = {address}" if address else f"{where} is not set",
             allowed=f"NAME@{project}.iam.gserviceaccount.com; NAME has 6 to 30 lower-case letters, digits and '-'",
             todo=f"set {where} to an account of this project, e.g. "
-            f"shardline-{'runner' if where.startswith('vertex') else 'build'}@{project}.iam.gserviceaccount.com",
+            f"shardline-{'runner' if where.startswith('cloud') else 'build'}@{project}.iam.gserviceaccount.com",
         )
 
 
@@ -161,22 +161,22 @@ def _storage(config: RunConfig, bucket: str) -> Iterator[Resource]:
     rules: list[dict[str, Any]] = [
         {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": _UPLOAD_DAYS}}
     ]
-    if not config.vertex.dataflow.temp_location:
+    if not config.dataflow.temp_location:
         condition = {"age": _TEMPORARY_DAYS, "matchesPrefix": ["dataflow/temp/"]}
         rules.append({"action": {"type": "Delete"}, "condition": condition})
     body = {
         "name": bucket,
-        "location": config.vertex.region.upper(),
+        "location": config.cloud.region.upper(),
         "labels": LABELS,
         "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "enforced"},
         "lifecycle": {"rule": rules},
     }
-    yield Resource("bucket", bucket, "data, shards, checkpoints, exports", body, place=config.vertex.region)
+    yield Resource("bucket", bucket, "data, shards, checkpoints, exports", body, place=config.cloud.region)
 
 
 def _accounts(config: RunConfig) -> Iterator[Resource]:
     for address, reason in (
-        (config.vertex.service_account, "the pipeline, its jobs and Dataflow's workers act as it"),
+        (config.cloud.service_account, "the pipeline, its jobs and Dataflow's workers act as it"),
         (config.project.build_account, "Cloud Build builds images as it"),
     ):
         if address:
@@ -186,7 +186,7 @@ def _accounts(config: RunConfig) -> Iterator[Resource]:
 
 def _repositories(config: RunConfig) -> Iterator[Resource]:
     images, registry = _image_repository(config), config.vertex.registry
-    region, project = config.vertex.region, config.vertex.project
+    region, project = config.cloud.region, config.cloud.project
     found = [(images, "DOCKER", "container images")] if images else []
     if registry:
         place, its_project, name = registry.removeprefix("https://").split("/")
@@ -205,18 +205,18 @@ def _repositories(config: RunConfig) -> Iterator[Resource]:
 
 def _image_repository(config: RunConfig) -> str:
     """Return the name of the repository of images; "" where it is another project's or region's."""
-    place = config.vertex.images.repository
+    place = config.cloud.images.repository
     if not place:
         return "shardline"
     host, project, name, *_ = [*place.split("/"), "", ""]
-    own = host == f"{config.vertex.region}-docker.pkg.dev" and project == config.vertex.project
+    own = host == f"{config.cloud.region}-docker.pkg.dev" and project == config.cloud.project
     return name if own else ""
 
 
 def _network(config: RunConfig) -> Iterator[Resource]:
     """Yield the network of Dataflow's workers: `default`, which Google makes, is only looked for."""
-    vertex = config.vertex
-    network, region = vertex.network or "default", vertex.region
+    cloud, dataflow = config.cloud, config.dataflow
+    network, region = dataflow.network or "default", cloud.region
     if "/" in network:
         # A network of another project (Shared VPC) is that project's.
         return
@@ -225,12 +225,12 @@ def _network(config: RunConfig) -> Iterator[Resource]:
             "network", network, "Dataflow's workers; every new project has it unless its organisation forbids"
         )
         return
-    subnetwork = vertex.subnetwork.rpartition("/")[2] or network
+    subnetwork = dataflow.subnetwork.rpartition("/")[2] or network
     body = {"name": network, "autoCreateSubnetworks": False, "description": DESCRIPTION}
     yield Resource("network", network, "Dataflow's workers", body)
     body = {
         "name": subnetwork,
-        "network": f"projects/{vertex.project}/global/networks/{network}",
+        "network": f"projects/{cloud.project}/global/networks/{network}",
         "ipCidrRange": SUBNETWORK_RANGE,
         "privateIpGoogleAccess": True,
         "description": DESCRIPTION,
@@ -240,7 +240,7 @@ def _network(config: RunConfig) -> Iterator[Resource]:
     )
     body = {
         "name": f"{network}-dataflow",
-        "network": f"projects/{vertex.project}/global/networks/{network}",
+        "network": f"projects/{cloud.project}/global/networks/{network}",
         "direction": "INGRESS",
         "allowed": [{"IPProtocol": "tcp", "ports": [DATAFLOW_PORTS]}],
         "sourceTags": ["dataflow"],
@@ -248,7 +248,7 @@ def _network(config: RunConfig) -> Iterator[Resource]:
         "description": DESCRIPTION,
     }
     yield Resource("firewall", f"{network}-dataflow", "Dataflow's workers exchange data with each other", body)
-    if not vertex.public_ips:
+    if not dataflow.public_ips:
         nat = {
             "name": f"{network}-nat",
             "natIpAllocateOption": "AUTO_ONLY",
@@ -256,7 +256,7 @@ def _network(config: RunConfig) -> Iterator[Resource]:
         }
         body = {
             "name": f"{network}-router",
-            "network": f"projects/{vertex.project}/global/networks/{network}",
+            "network": f"projects/{cloud.project}/global/networks/{network}",
             "nats": [nat],
             "description": DESCRIPTION,
         }
@@ -268,7 +268,7 @@ def _network(config: RunConfig) -> Iterator[Resource]:
 
 def _extras(config: RunConfig) -> Iterator[Resource]:
     if amount := config.project.monthly_budget:
-        title = f"shardline {config.vertex.project}"
+        title = f"shardline {config.cloud.project}"
         body: dict[str, Any] = {
             "displayName": title,
             "amount": {"specifiedAmount": {"units": str(amount)}},
@@ -278,18 +278,18 @@ def _extras(config: RunConfig) -> Iterator[Resource]:
     if config.project.tensorboard:
         body = {"displayName": "shardline", "labels": LABELS, "description": DESCRIPTION}
         cost = "storage of what is written, by the GB and month"
-        yield Resource("tensorboard", "shardline", "curves of runs in the console", body, cost, config.vertex.region)
+        yield Resource("tensorboard", "shardline", "curves of runs in the console", body, cost, config.cloud.region)
 
 
 def _grants(config: RunConfig, bucket: str) -> Iterator[Grant]:
-    runner, build = config.vertex.service_account, config.project.build_account
+    runner, build = config.cloud.service_account, config.project.build_account
     repositories = [resource.name for resource in _repositories(config)]
     principals: list[tuple[str, tuple[Role, ...]]] = [(f"serviceAccount:{runner}", RUNNER)]
     if build:
         principals.append((f"serviceAccount:{build}", BUILD))
     principals += [(member, USER) for member in dict.fromkeys(config.project.users)]
     places: dict[Scope, list[str]] = {
-        "project": [config.vertex.project],
+        "project": [config.cloud.project],
         "bucket": [bucket],
         "repository": repositories,
         "runner": [runner],

@@ -24,7 +24,7 @@ class Role:
     reason: str
 
 
-# The account that the pipeline's tasks, custom jobs and Dataflow's workers act as (vertex.service_account).
+# The account that the pipeline's tasks, custom jobs and Dataflow's workers act as (cloud.service_account).
 RUNNER = (
     Role("roles/aiplatform.user", "project", "starting CustomJobs, registering the model, metadata, TensorBoard"),
     Role("roles/dataflow.admin", "project", "starting the Dataflow job; Google's smallest role that may"),

@@ -1,6 +1,6 @@
 """The stage as a Dataflow job: its options, and its submission.
 
-Workers run a container image that holds this project (`vertex.dataflow.worker_image`): nothing of the submitting
+Workers run a container image that holds this project (`dataflow.worker_image`): nothing of the submitting
 process, no pickled main session and no package list travels. Options: https://cloud.google.com/dataflow/docs/reference/pipeline-options
 """
 
@@ -32,7 +32,7 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
     """Return Beam's flags for a job.
 
     Args:
-        config: Its sections vertex and resources.
+        config: Its sections cloud, dataflow and resources.
         job_name: Lower-case letters, digits and '-'.
         output_uri: gs:// URI of the output; temporary files go to its bucket unless set otherwise.
         run_id: The run that the job is labelled with; empty: none.
@@ -40,12 +40,11 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
     Raises:
         ConfigError: A field that the service needs is not set.
     """
-    vertex = config.vertex
-    dataflow = vertex.dataflow
+    cloud, dataflow = config.cloud, config.dataflow
     needed = {
-        "vertex.project": vertex.project,
-        "vertex.region": vertex.region,
-        "vertex.dataflow.worker_image": dataflow.worker_image,
+        "cloud.project": cloud.project,
+        "cloud.region": cloud.region,
+        "dataflow.worker_image": dataflow.worker_image,
     }
     if absent := [name for name, value in needed.items() if not value]:
         raise ConfigError(
@@ -55,16 +54,16 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
         )
     temp_location = dataflow.temp_location or f"gs://{_bucket_of(output_uri)}/dataflow/temp"
     optional = {
-        "network": vertex.network,
-        "subnetwork": vertex.subnetwork,
-        "service_account_email": vertex.service_account,
-        "dataflow_kms_key": vertex.kms_key,
+        "network": dataflow.network,
+        "subnetwork": dataflow.subnetwork,
+        "service_account_email": cloud.service_account,
+        "dataflow_kms_key": cloud.kms_key,
         "flexrs_goal": "COST_OPTIMIZED" if dataflow.flexrs else "",
     }
-    labels = {**vertex.labels, **({RUN_LABEL: run_label(run_id)} if run_id else {})}
+    labels = {**cloud.labels, **({RUN_LABEL: run_label(run_id)} if run_id else {})}
     return [
-        f"--project={vertex.project}",
-        f"--region={vertex.region}",
+        f"--project={cloud.project}",
+        f"--region={cloud.region}",
         f"--job_name={job_name}",
         f"--temp_location={temp_location}",
         f"--staging_location={dataflow.staging_location or temp_location}",
@@ -75,7 +74,7 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
         f"--max_num_workers={dataflow.max_workers}",
         f"--disk_size_gb={dataflow.disk_gb}",
         *(f"--{name}={value}" for name, value in optional.items() if value),
-        *(["--no_use_public_ips"] * (not vertex.public_ips)),
+        *(["--no_use_public_ips"] * (not dataflow.public_ips)),
         *(f"--labels={key}={value}" for key, value in sorted(labels.items())),
         "--experiments=use_runner_v2",
         # The service starts a process for each vCPU; one thread in each, and one pool process (sharding/write/pool.py),
@@ -100,7 +99,7 @@ def find_job(config: RunConfig, job_name: str, *, active: bool = False) -> str |
     """Return the id of the newest job of a name that is active, else of the newest that is done; None: neither.
 
     Args:
-        config: Its section vertex.
+        config: Its section cloud.
         job_name: Of the job.
         active: Leave out those that are done.
 
@@ -110,7 +109,7 @@ def find_job(config: RunConfig, job_name: str, *, active: bool = False) -> str |
     from google.cloud import dataflow_v1beta3
 
     request = dataflow_v1beta3.ListJobsRequest(
-        project_id=config.vertex.project, location=config.vertex.region, name=job_name
+        project_id=config.cloud.project, location=config.cloud.region, name=job_name
     )
     client = dataflow_v1beta3.JobsV1Beta3Client()
     found = _ask(lambda **how: list(client.list_jobs(request, **how)), f"which jobs are called {job_name}")
@@ -132,7 +131,7 @@ def wait_for(config: RunConfig, job_id: str) -> None:
 
     states = dataflow_v1beta3.JobState
     request = dataflow_v1beta3.GetJobRequest(
-        project_id=config.vertex.project, location=config.vertex.region, job_id=job_id
+        project_id=config.cloud.project, location=config.cloud.region, job_id=job_id
     )
     client = dataflow_v1beta3.JobsV1Beta3Client()
     while True:
@@ -180,7 +179,7 @@ def write_resources(path: Path, config: RunConfig, job_id: str) -> None:
 
     https://github.com/kubeflow/pipelines/tree/master/components/google-cloud/google_cloud_pipeline_components/proto
     """
-    job = f"projects/{config.vertex.project}/locations/{config.vertex.region}/jobs/{job_id}"
+    job = f"projects/{config.cloud.project}/locations/{config.cloud.region}/jobs/{job_id}"
     resource = {"resourceType": "DataflowJob", "resourceUri": f"https://dataflow.googleapis.com/v1b3/{job}"}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"resources": [resource]}))

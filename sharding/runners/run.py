@@ -55,7 +55,7 @@ def run_graph(
 
     Args:
         build: Adds the steps to an empty pipeline.
-        config: Its sections resources and vertex.
+        config: Its sections resources, cloud and dataflow.
         work: Decides between one process and several.
         job_name: What a service shows; lower-case letters, digits and '-'.
         work_uri: Folder for signs of life.
@@ -190,14 +190,14 @@ def _run_dataflow(
 
     try:
         job_id = submit(build, config, job_name=job_name, output_uri=work_uri, run_id=run_id).job_id()
-        shown = f"DataflowRunner, {config.vertex.region}"
+        shown = f"DataflowRunner, {config.cloud.region}"
     except DataflowJobAlreadyExistsError:
         # Another run was quicker: its job does this one's work.
         found = find_job(config, job_name, active=True)
         if found is None:
             raise TryAgain(f"a Dataflow job {job_name} has just ended; run again, and it is reused") from None
         job_id = found
-        shown = f"DataflowRunner, {config.vertex.region}: job {job_id} of this name runs already"
+        shown = f"DataflowRunner, {config.cloud.region}: job {job_id} of this name runs already"
     if launch is not None:
         write_resources(launch, config, job_id)
     else:

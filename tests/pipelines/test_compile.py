@@ -118,7 +118,7 @@ def test_training_feeds_the_tensorboard_that_is_configured() -> None:
         "projects/123456789012/locations/us-central1/tensorboards/34",
         "a@acme-vision.iam.gserviceaccount.com",
     )
-    given = (f"vertex.tensorboard={board}", f"vertex.service_account={account}")
+    given = (f"vertex.tensorboard={board}", f"cloud.service_account={account}")
     tasks = all_tasks(compile_config(load("digits-vertex", *given)).spec)
     for path, task in tasks.items():
         if not path.endswith(JOB):
@@ -196,7 +196,7 @@ def test_a_stage_is_given_its_own_sections_by_uri_and_hash() -> None:
         assert hashlib.sha256(content).hexdigest() == sha256
     shard = json.loads(line.documents[line.parameters["shard_config"].partition("@")[0]])
     assert shard["resources"]["beam_runner"] == "dataflow"
-    assert shard["vertex"]["dataflow"]["worker_image"] == load().vertex.images.pipeline
+    assert shard["dataflow"]["worker_image"] == load().cloud.images.pipeline
     assert "train" not in shard
 
 
@@ -225,9 +225,9 @@ def test_the_model_is_not_uploaded_where_nobody_wants_it() -> None:
     [
         ("run.root=runs", "run.root"),
         ("sharding.source=raw/digits", "sharding.source"),
-        ("vertex.project=", "vertex.project"),
+        ("cloud.project=", "cloud.project"),
         ("resources.machine.type=n1-standard-5", "n1-standard-5"),
-        ("vertex.images.trainer=a.io/b:latest", "not pinned"),
+        ("cloud.images.trainer=a.io/b:latest", "not pinned"),
     ],
 )
 def test_what_cannot_run_is_refused(override: str, words: str) -> None:

@@ -39,7 +39,7 @@ def test_every_key_has_a_meaning_and_a_default_or_must_be_given() -> None:
         ("export.precision", ("export",)),
         ("resources.strategy", ()),
         ("resources.machine.boot_disk_gb", ()),
-        ("vertex.labels", ()),
+        ("cloud.labels", ()),
         ("data.cache_dir", ("profile",)),
         ("checkpoint.every_steps", ()),
         ("inspect.samples", ()),
@@ -54,8 +54,8 @@ def test_a_key_is_described_and_one_that_is_none_is_refused() -> None:
     assert "type: number, above 0 up to 720" in said and "unit: h" in said and "default: 168" in said
     section = CliRunner().invoke(app, ["config", "show", "--describe", "checkpoint"]).output
     assert "checkpoint: When checkpoints are written" in section and "checkpoint.keep_last  (default: 2)" in section
-    nested = CliRunner().invoke(app, ["config", "show", "--describe", "vertex.images"]).output
-    assert nested.startswith("vertex.images: a section\n  vertex.images.file")
+    nested = CliRunner().invoke(app, ["config", "show", "--describe", "cloud.images"]).output
+    assert nested.startswith("cloud.images: a section\n  cloud.images.file")
     assert CliRunner().invoke(app, ["config", "show"]).exit_code == 2
     unknown = CliRunner().invoke(app, ["config", "show", "--describe", "train.epoch"])
     assert unknown.exit_code == 2 and "did you mean train.epochs" in unknown.stderr

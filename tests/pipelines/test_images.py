@@ -29,22 +29,22 @@ def record(folder: Path, **changes: str) -> Path:
 
 def test_the_configuration_wins_over_the_record(tmp_path: Path) -> None:
     path = record(tmp_path)
-    resolved = config(f"vertex.images={{file: '{path}', trainer: 'us-docker.pkg.dev/other/t{DIGEST}'}}")
+    resolved = config(f"cloud.images={{file: '{path}', trainer: 'us-docker.pkg.dev/other/t{DIGEST}'}}")
     assert find_image(resolved, "trainer") == f"us-docker.pkg.dev/other/t{DIGEST}"
     assert find_image(resolved, "pipeline") == f"{REPOSITORY}/pipeline{DIGEST}"
 
 
 def test_without_images_there_is_advice(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"vertex.images.pipeline is not set") as caught:
-        find_image(config(f"vertex.images={{file: '{tmp_path / 'absent.json'}'}}"), "pipeline")
+    with pytest.raises(ConfigError, match=r"cloud.images.pipeline is not set") as caught:
+        find_image(config(f"cloud.images={{file: '{tmp_path / 'absent.json'}'}}"), "pipeline")
     assert "shardline images build" in caught.value.todo
-    assert "set vertex.images" in caught.value.todo
+    assert "set cloud.images" in caught.value.todo
 
 
 def test_each_project_of_a_folder_has_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    unset = "vertex.images={pipeline: ''}"
-    other = ("vertex.project=other-project", unset)
+    unset = "cloud.images={pipeline: ''}"
+    other = ("cloud.project=other-project", unset)
     record(tmp_path)
     # That of release 0.1.0, where it is of this project.
     assert find_image(config(unset), "pipeline") == f"{REPOSITORY}/pipeline{DIGEST}"
@@ -70,7 +70,7 @@ def test_each_project_of_a_folder_has_a_record(tmp_path: Path, monkeypatch: pyte
 def test_a_damaged_record_is_refused(tmp_path: Path, changes: dict[str, str], said: str) -> None:
     path = record(tmp_path, **changes)
     with pytest.raises(ConfigError, match=said):
-        find_image(config(f"vertex.images={{file: '{path}'}}"), "trainer")
+        find_image(config(f"cloud.images={{file: '{path}'}}"), "trainer")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ Images = Callable[..., subprocess.CompletedProcess[str]]
 def images(tmp_path: Path) -> Images:
     """Runs `shardline images` in a folder of its own, with a PATH of the test's."""
     path = tmp_path / "flowers.yaml"
-    values = {**VALID, "vertex": {**VALID["vertex"], "images": {"repository": REPOSITORY}}}
+    values = {**VALID, "cloud": {**VALID["cloud"], "images": {"repository": REPOSITORY}}}
     path.write_text(yaml.safe_dump(values))
 
     def run(*arguments: str, tools: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -212,12 +212,12 @@ def test_without_a_tool_there_is_advice(images: Images) -> None:
     answer = images("build")
     assert answer.returncode == 2
     assert "neither gcloud nor docker is installed" in answer.stderr
-    assert "set vertex.images" in answer.stderr
+    assert "set cloud.images" in answer.stderr
     assert "docker is not installed" in images("build", "--with", "docker").stderr
 
 
 def test_without_a_repository_there_is_advice(images: Images) -> None:
-    answer = images("build", "vertex.images.repository=''")
+    answer = images("build", "cloud.images.repository=''")
     assert answer.returncode == 2
     assert "gcloud artifacts repositories create" in answer.stderr
 

@@ -104,7 +104,7 @@ def test_enough_of_everything(plan: Plan) -> None:
 def test_a_bucket_elsewhere(plan: Plan) -> None:
     answer = plan("run.root=gs://there/runs", "resources.nodes=1")
     assert answer.returncode == 2
-    assert "problem: gs://there is in europe-west4, and vertex.region = us-central1" in answer.stdout
+    assert "problem: gs://there is in europe-west4, and cloud.region = us-central1" in answer.stdout
 
 
 def test_a_bucket_of_many_regions_is_a_warning(plan: Plan) -> None:
@@ -117,7 +117,7 @@ def test_a_bucket_of_many_regions_is_a_warning(plan: Plan) -> None:
     ("arguments", "variables", "said"),
     [
         (("run.root=gs://nowhere/runs",), {}, "nowhere"),
-        (("run.root=gs://here/runs", "vertex.project=other-project"), {}, "other-project"),
+        (("run.root=gs://here/runs", "cloud.project=other-project"), {}, "other-project"),
         (("run.root=gs://here/runs",), {"GOOGLE_APPLICATION_CREDENTIALS": "/nowhere.json"}, "credentials"),
     ],
 )
@@ -130,6 +130,6 @@ def test_what_cannot_be_asked(plan: Plan, arguments: tuple[str, ...], variables:
 
 
 def test_a_plan_without_a_place_asks_nobody(plan: Plan) -> None:
-    answer = plan("vertex.project=''", "run.root=gs://here/runs", https_proxy="http://127.0.0.1:9")
+    answer = plan("cloud.project=''", "run.root=gs://here/runs", https_proxy="http://127.0.0.1:9")
     assert answer.returncode == 2
-    assert "problem: vertex.project is not set" in answer.stdout
+    assert "problem: cloud.project is not set" in answer.stdout

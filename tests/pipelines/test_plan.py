@@ -19,7 +19,7 @@ VALID: dict[str, Any] = {
     "run": {"name": "flowers", "root": "gs://my-bucket/runs"},
     "sharding": {"source": "gs://my-bucket/raw"},
     "resources": {"machine": {"type": "g2-standard-12"}, "nodes": 2},
-    "vertex": {
+    "cloud": {
         "project": "my-project",
         "region": "us-central1",
         "images": {
@@ -30,10 +30,10 @@ VALID: dict[str, Any] = {
 
 # What breaks each rule -> what the problem says.
 BREAKS: list[tuple[tuple[str, ...], str]] = [
-    (("vertex.project=''",), "vertex.project is not set"),
-    (("vertex.project=My Project",), "vertex.project = My Project"),
-    (("vertex.region=''",), "vertex.region is not set"),
-    (("vertex.region=us-central1-a",), "not a zone"),
+    (("cloud.project=''",), "cloud.project is not set"),
+    (("cloud.project=My Project",), "cloud.project = My Project"),
+    (("cloud.region=''",), "cloud.region is not set"),
+    (("cloud.region=us-central1-a",), "not a zone"),
     (("resources.ladder=[{strategy: SPOT, region: Iowa}]",), "resources.ladder.0.region = Iowa"),
     (("run.root=/tmp/runs",), "run.root = /tmp/runs"),
     (("run.root=gs://My_Bucket!/x",), "run.root: bucket"),
@@ -83,42 +83,42 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
         ("vertex.psc_attachment=projects/my-project/regions/us-east1/networkAttachments/a",),
         "vertex.psc_attachment is in us-east1",
     ),
-    (("vertex.tensorboard=projects/12/locations/us-central1/tensorboards/34",), "vertex.service_account"),
+    (("vertex.tensorboard=projects/12/locations/us-central1/tensorboards/34",), "cloud.service_account"),
     (
         (
             "vertex.tensorboard=projects/12/locations/us-east1/tensorboards/34",
-            "vertex.service_account=a@my-project.iam.gserviceaccount.com",
+            "cloud.service_account=a@my-project.iam.gserviceaccount.com",
         ),
         "vertex.tensorboard is in us-east1, jobs run in us-central1",
     ),
-    (("vertex.tensorboard=my-board", "vertex.service_account=a@b.com"), "tensorboards/NUMBER"),
+    (("vertex.tensorboard=my-board", "cloud.service_account=a@b.com"), "tensorboards/NUMBER"),
     (
-        ("vertex.kms_key=projects/my-project/locations/europe-west4/keyRings/r/cryptoKeys/k",),
-        "vertex.kms_key is in europe-west4",
+        ("cloud.kms_key=projects/my-project/locations/europe-west4/keyRings/r/cryptoKeys/k",),
+        "cloud.kms_key is in europe-west4",
     ),
     (
         (
-            "vertex.kms_key=projects/my-project/locations/us-central1/keyRings/r/cryptoKeys/k",
+            "cloud.kms_key=projects/my-project/locations/us-central1/keyRings/r/cryptoKeys/k",
             "resources.ladder=[{strategy: SPOT}, {strategy: SPOT, region: us-east1}]",
         ),
         "jobs run in us-east1",
     ),
-    (("vertex.kms_key=k",), "cryptoKeys/KEY"),
-    (("vertex.labels={Team: vision}",), "vertex.labels.Team"),
-    (("vertex.labels={team: Vision}",), "vertex.labels.team = Vision"),
-    (("vertex.labels={goog-team: vision}",), "not with goog"),
+    (("cloud.kms_key=k",), "cryptoKeys/KEY"),
+    (("cloud.labels={Team: vision}",), "cloud.labels.Team"),
+    (("cloud.labels={team: Vision}",), "cloud.labels.team = Vision"),
+    (("cloud.labels={goog-team: vision}",), "not with goog"),
     (("resources.env={RANK: '0'}",), "resources.env.RANK"),
     (("resources.env={CLUSTER_SPEC: '{}'}",), "resources.env.CLUSTER_SPEC"),
     (("resources.env={PET_NNODES: '2'}",), "resources.env.PET_NNODES"),
     (("resources.env={a-b: '2'}",), "no variable's name"),
-    (("vertex.service_account=me",), "vertex.service_account = me"),
+    (("cloud.service_account=me",), "cloud.service_account = me"),
     (("vertex.mail=[a@b.com, nobody]",), "vertex.mail.1 = nobody"),
     (("vertex.experiment=My Runs",), "vertex.experiment"),
     ((f"vertex.experiment={81 * 'e'}",), "up to 80"),
     (("vertex.registry=us-docker.pkg.dev/p/r",), "kfp.pkg.dev"),
     (("vertex.model.aliases=[best, best]",), "each alias once"),
     (("vertex.model.aliases=[default]",), "moves the alias default"),
-    (("vertex.images.trainer=us-docker.pkg.dev/p/r/trainer:latest",), "is not pinned by its digest"),
+    (("cloud.images.trainer=us-docker.pkg.dev/p/r/trainer:latest",), "is not pinned by its digest"),
     (
         ("resources.machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_V100}",),
         "compute capability sm70",
@@ -127,10 +127,10 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (("resources.machine.boot_disk_type=pd-standard",), "pd-standard of g2-standard-12"),
     (("resources.machine={type: a3-highgpu-8g, boot_disk_type: pd-standard}",), "pd-standard of a3-highgpu-8g"),
     (("code.path=/nonexistent", "model.architecture='net:build'"), "code.path"),
-    (("vertex.images.export=''",), "vertex.images.export is not set"),
-    (("vertex.images.serving=''",), "vertex.model.upload without vertex.images.serving"),
-    (("vertex.images.serving=nvcr.io/nvidia/tritonserver:26.08-py3",), "*.pkg.dev"),
-    (("vertex.images.serving=docker.io/gcr.io/x",), "shardline serve RUN --dry-run"),
+    (("cloud.images.export=''",), "cloud.images.export is not set"),
+    (("cloud.images.serving=''",), "vertex.model.upload without cloud.images.serving"),
+    (("cloud.images.serving=nvcr.io/nvidia/tritonserver:26.08-py3",), "*.pkg.dev"),
+    (("cloud.images.serving=docker.io/gcr.io/x",), "shardline serve RUN --dry-run"),
     (("schedule.cron=0 6 * *",), "schedule.cron"),
     (("schedule.cron=0 6 L * *",), "L is not of unix-cron"),
     (("schedule.cron=0 6 * * 5#2",), "# is not of unix-cron"),
@@ -197,7 +197,7 @@ def test_every_rule_has_a_configuration_that_breaks_it(rule: Callable[[RunConfig
 
 def test_an_error_says_how_many_more_there_are() -> None:
     with pytest.raises(ConfigError, match=r"also: .*nobody\n  also: .*Runs"):
-        require_plan(config("vertex.project=''", "vertex.experiment=My Runs", "vertex.mail=[nobody]"))
+        require_plan(config("cloud.project=''", "vertex.experiment=My Runs", "vertex.mail=[nobody]"))
 
 
 def test_a_ladder_is_planned_rung_by_rung() -> None:
@@ -285,9 +285,9 @@ def test_own_prices(tmp_path: Path) -> None:
 
 
 def test_no_serving_image_is_needed_where_nothing_is_uploaded() -> None:
-    assert require_plan(config("vertex.images.serving=''", "vertex.model.upload=false")).ok
+    assert require_plan(config("cloud.images.serving=''", "vertex.model.upload=false")).ok
     for image in ("us-central1-docker.pkg.dev/p/r/triton:26.08", "gcr.io/p/triton", "eu.gcr.io/p/triton:1"):
-        assert require_plan(config(f"vertex.images.serving={image}")).ok
+        assert require_plan(config(f"cloud.images.serving={image}")).ok
 
 
 def test_what_does_nothing_or_leaves_no_record_is_warned_of() -> None:

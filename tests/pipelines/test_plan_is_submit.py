@@ -45,9 +45,9 @@ CHOICES: dict[str, Sequence[str]] = {
     "resources.timeout_hours": ("168", "168", "200"),
     "resources.nccl": ("auto", "off"),
     "train.epochs": ("1", "10", "100"),
-    "vertex.labels": ("{}", "{team: vision}", "{Team: vision}"),
+    "cloud.labels": ("{}", "{team: vision}", "{Team: vision}"),
     "vertex.model.upload": ("true", "false"),
-    "vertex.images.serving": (VALID["vertex"]["images"]["serving"], "''"),
+    "cloud.images.serving": (VALID["cloud"]["images"]["serving"], "''"),
     "vertex.failure_policy": ("slow", "fast"),
     "code.path": ("''", "''", "''", "/nonexistent"),
 }

@@ -35,9 +35,9 @@ def test_a_laptops_configuration_gets_stand_ins_that_are_named(tmp_path: Path) -
     prepared = prepare(config, None)
     named = {text.partition(" ")[0].rstrip(":") for text in prepared.stand_ins}
     assert named == {
-        "vertex.project",
-        "vertex.region",
-        "vertex.images",
+        "cloud.project",
+        "cloud.region",
+        "cloud.images",
         "run.root",
         "resources.machine.type",
         "sharding.source",

@@ -36,8 +36,8 @@ def test_a_template_may_differ_in_parameters_alone(spec: dict[str, Any], tmp_pat
     [
         ("resources.nodes=3", "replica_count"),
         ("resources.machine.boot_disk_gb=200", "boot_disk_size_gb: 100 there, 200 by the configuration"),
-        ("vertex.labels={team: vision}", "labels"),
-        ("vertex.service_account=a@my-project.iam.gserviceaccount.com", "service_account"),
+        ("cloud.labels={team: vision}", "labels"),
+        ("cloud.service_account=a@my-project.iam.gserviceaccount.com", "service_account"),
         ("resources.env={NCCL_DEBUG: INFO}", "NCCL_DEBUG"),
         ("vertex.model.name=other", "display_name"),
         ("vertex.mail=[a@b.com]", "more"),

@@ -83,7 +83,7 @@ def wait_for_runs(cloud: LocalCloud, count: int) -> list[Any]:
 
 def submit_register(cloud: LocalCloud, tmp_path: Path, change: Any = None) -> Any:
     """Submit the pipeline that is only the gate and the registry; return its job when it has ended."""
-    given = ["export.allow_unproven=false", f"vertex.images.serving={SERVING}"]
+    given = ["export.allow_unproven=false", f"cloud.images.serving={SERVING}"]
     config = load_config(ROOT / "configs" / "digits-vertex.yaml", given)
     register = register_stage(config, find_containers(config))
 
@@ -214,12 +214,12 @@ def test_files_that_come_between_two_runs_of_a_schedule_are_all_that_the_second_
             profile={"window_s": 0.05},
             resources={"machine": {"type": "n1-standard-4"}, "ranks": 1},
             schedule={"cron": "0 6 * * 1", "time_zone": "Europe/Berlin"},
-            vertex={
+            cloud={
                 "project": PROJECT,
                 "region": "us-central1",
                 "images": {role: f"a.io/{role}@sha256:{'0' * 64}" for role in ("pipeline", "trainer", "export")},
-                "model": {"upload": False},
             },
+            vertex={"model": {"upload": False}},
         )
     )
     path = tmp_path / "weekly.yaml"

@@ -45,7 +45,8 @@ def config(tmp_path: Path) -> Path:
         profile={"window_s": 0.05},
         train={"epochs": 2000},
         resources={"machine": {"type": "n1-standard-4"}, "nodes": 2, "ranks": 1},
-        vertex={"project": PROJECT, "region": "us-central1", "images": images, "model": {"upload": False}},
+        cloud={"project": PROJECT, "region": "us-central1", "images": images},
+        vertex={"model": {"upload": False}},
     )
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump(RunConfig.model_validate(values).model_dump(mode="json")))

@@ -26,15 +26,19 @@ from sharding.runners.dataflow import submit
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dataflow-job.json"
 IMAGE = "europe-west4-docker.pkg.dev/acme-vision/shardline/worker@sha256:" + "0" * 64
-VERTEX = {
+CLOUD = {
     "project": "acme-vision",
     "region": "europe-west4",
-    "subnetwork": "regions/europe-west4/subnetworks/workers",
-    "public_ips": False,
     "service_account": "sharding@acme-vision.iam.gserviceaccount.com",
     "kms_key": "projects/acme-vision/locations/europe-west4/keyRings/line/cryptoKeys/shards",
     "labels": {"team": "vision", "line": "digits"},
-    "dataflow": {"worker_image": IMAGE, "max_workers": 8, "flexrs": True},
+}
+WORKERS = {
+    "worker_image": IMAGE,
+    "max_workers": 8,
+    "flexrs": True,
+    "subnetwork": "regions/europe-west4/subnetworks/workers",
+    "public_ips": False,
 }
 
 OPTIONS = (
@@ -133,7 +137,8 @@ def submit_job():
                 "beam_runner": "dataflow",
                 "beam_options": ["--no_auth", f"--dataflow_endpoint={endpoint.url}/"],
             },
-            "vertex": VERTEX,
+            "cloud": CLOUD,
+            "dataflow": WORKERS,
         },
         where="test",
     )

@@ -59,7 +59,8 @@ def test_engines_move_no_fingerprint():
                     "beam_idle_s": 60,
                     "beam_options": ["--x=1"],
                 },
-                "vertex": {"project": "p", "region": "r", "labels": {"a": "b"}, "dataflow": {"flexrs": True}},
+                "cloud": {"project": "p", "region": "r", "labels": {"a": "b"}},
+                "dataflow": {"flexrs": True},
             },
         )
     )
@@ -74,10 +75,10 @@ def test_engines_move_no_fingerprint():
         ("resources", "beam_environment_type", "SSH"),
         ("resources", "beam_silence_s", 4),
         ("resources", "beam_idle_s", 4),
-        ("vertex", "labels", {"a": 1}),
-        ("vertex", "dataflow", {"max_workers": 0}),
-        ("vertex", "dataflow", {"disk_gb": 29}),
-        ("vertex", "dataflow", {"machine": "n1"}),
+        ("cloud", "labels", {"a": 1}),
+        ("dataflow", "max_workers", 0),
+        ("dataflow", "disk_gb", 29),
+        ("dataflow", "machine", "n1"),
     ],
 )
 def test_ranges(section, key, value):
@@ -156,17 +157,20 @@ def test_flags_for_a_job_service():
 
 
 def test_flags_for_dataflow():
-    with pytest.raises(ConfigError, match=r"vertex.project, vertex.region, vertex.dataflow.worker_image"):
+    with pytest.raises(ConfigError, match=r"cloud.project, cloud.region, dataflow.worker_image"):
         dataflow_flags(RunConfig(), job_name="job", output_uri="gs://b/o")
-    section = {"project": "p", "region": "r", "dataflow": {"worker_image": "i"}}
-    config = parse_config({"vertex": section}, where="test")
+    cloud, dataflow = {"project": "p", "region": "r"}, {"worker_image": "i"}
+    config = parse_config({"cloud": cloud, "dataflow": dataflow}, where="test")
     flags = dataflow_flags(config, job_name="job", output_uri="gs://bucket/o/x")
     assert "--temp_location=gs://bucket/dataflow/temp" in flags
     assert "--staging_location=gs://bucket/dataflow/temp" in flags
     assert not [flag for flag in flags if flag.endswith("=") or "save_main_session" in flag]
     with pytest.raises(ConfigError, match="gs://BUCKET"):
         dataflow_flags(config, job_name="job", output_uri="file:///o")
-    private = parse_config({"vertex": {**section, "public_ips": False, "labels": {"b": "2", "a": "1"}}}, where="test")
+    private = parse_config(
+        {"cloud": {**cloud, "labels": {"b": "2", "a": "1"}}, "dataflow": {**dataflow, "public_ips": False}},
+        where="test",
+    )
     flags = dataflow_flags(private, job_name="job", output_uri="gs://bucket/o/x")
     assert "--no_use_public_ips" in flags
     assert [flag for flag in flags if flag.startswith("--labels")] == ["--labels=a=1", "--labels=b=2"]

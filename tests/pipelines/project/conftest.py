@@ -10,12 +10,12 @@ RUNNER = "shardline-runner@acme-vision.iam.gserviceaccount.com"
 BUILD = "shardline-build@acme-vision.iam.gserviceaccount.com"
 DOCUMENT: dict[str, Any] = {
     "run": {"name": "digits", "root": "gs://acme-vision-line/lines"},
-    "vertex": {"project": "acme-vision", "region": "us-central1", "service_account": RUNNER},
+    "cloud": {"project": "acme-vision", "region": "us-central1", "service_account": RUNNER},
 }
 # Everything that can be declared.
 WHOLE = (
-    "vertex.network=line",
-    "vertex.public_ips=false",
+    "dataflow.network=line",
+    "dataflow.public_ips=false",
     "vertex.registry=https://us-central1-kfp.pkg.dev/acme-vision/pipelines",
     f"project.build_account={BUILD}",
     'project.users=["user:ada@acme.com"]',

@@ -48,15 +48,15 @@ def test_every_grant_has_a_declared_resource_and_a_reason(whole: RunConfig) -> N
 def test_a_private_network_has_nat_and_lets_workers_talk(whole: RunConfig) -> None:
     kinds = [resource.kind for resource in declare(whole).resources]
     assert kinds.index("network") < kinds.index("subnetwork") < kinds.index("firewall") < kinds.index("router")
-    public = [resource.kind for resource in declare(configure("vertex.network=line")).resources]
+    public = [resource.kind for resource in declare(configure("dataflow.network=line")).resources]
     assert "router" not in public
 
 
 def test_what_belongs_to_another_project_is_not_declared() -> None:
     other = declare(
         configure(
-            "vertex.images.repository=us-central1-docker.pkg.dev/other-project/images",
-            "vertex.network=projects/other-project/global/networks/shared",
+            "cloud.images.repository=us-central1-docker.pkg.dev/other-project/images",
+            "dataflow.network=projects/other-project/global/networks/shared",
             "vertex.registry=https://us-central1-kfp.pkg.dev/other-project/pipelines",
         )
     )
@@ -67,12 +67,12 @@ def test_what_belongs_to_another_project_is_not_declared() -> None:
 @pytest.mark.parametrize(
     ("override", "given"),
     [
-        ("vertex.project=''", "vertex.project is not set"),
-        ("vertex.region=us-central1-a", "vertex.region = us-central1-a"),
+        ("cloud.project=''", "cloud.project is not set"),
+        ("cloud.region=us-central1-a", "cloud.region = us-central1-a"),
         ("run.root=runs", "run.root: bucket is not set"),
-        ("vertex.service_account=''", "vertex.service_account is not set"),
-        ("vertex.service_account=line@acme-vision.iam.gserviceaccount.com", "vertex.service_account = line@"),
-        ("vertex.service_account=shardline-runner@other.iam.gserviceaccount.com", "vertex.service_account = shard"),
+        ("cloud.service_account=''", "cloud.service_account is not set"),
+        ("cloud.service_account=line@acme-vision.iam.gserviceaccount.com", "cloud.service_account = line@"),
+        ("cloud.service_account=shardline-runner@other.iam.gserviceaccount.com", "cloud.service_account = shard"),
         ("project.build_account=someone@acme.com", "project.build_account = someone@acme.com"),
         ('project.users=["ada@acme.com"]', "project.users.0"),
         ("project.monthly_budget=-1", "project.monthly_budget"),

@@ -28,7 +28,7 @@ def main(spec: str, config_path: str, run_id: str) -> None:
     )
     made: list[Submitted] = []
     ending = climb(
-        pipeline_client(config.vertex.region),
+        pipeline_client(config.cloud.region),
         prepare(config, compiled, run_id=run_id),
         [Rung(strategy, {"strategy": strategy}, pending_limit_s=2) for strategy in STRATEGIES],
         TaskLines,

@@ -262,7 +262,7 @@ def make_config() -> MakeConfig:
         values: dict[str, Any] = {
             "run": {"name": "tiny", "root": "gs://bucket-1/runs"},
             "sharding": {"source": "gs://bucket-1/raw"},
-            "vertex": {"project": PROJECT, "region": REGION},
+            "cloud": {"project": PROJECT, "region": REGION},
         }
         for name, changes in sections.items():
             values[name] = {**values.get(name, {}), **changes}
@@ -276,9 +276,9 @@ def compiled_line(config: RunConfig, spec: dict[str, Any]) -> CompiledLine:
     line = storage.join(config.run.root, config.run.name)
     return CompiledLine(
         spec=spec,
-        parameters={"line": line, "region": config.vertex.region, "strategy": "SPOT", "max_wait": "86400s"},
+        parameters={"line": line, "region": config.cloud.region, "strategy": "SPOT", "max_wait": "86400s"},
         documents={storage.join(line, "configs", "0123.json"): b"{}\n"},
         display_name=config.run.name,
         pipeline_root=storage.join(line, "pipeline"),
-        labels=dict(config.vertex.labels),
+        labels=dict(config.cloud.labels),
     )

@@ -33,7 +33,7 @@ CONFIG: dict[str, Any] = {
         "machine": {"type": "g2-standard-12"},
         "ladder": [{"strategy": "SPOT"}, {"strategy": "SPOT", "region": "us-east4"}],
     },
-    "vertex": {
+    "cloud": {
         "project": PROJECT,
         "region": REGION,
         "service_account": f"runner@{PROJECT}.iam.gserviceaccount.com",
@@ -175,7 +175,7 @@ def test_what_cannot_work_ends_with_2_and_creates_nothing(
 ) -> None:
     before = len(cloud.pipelines.started)
     for override, said in (
-        ("vertex.project=nobody-1", "no such project"),
+        ("cloud.project=nobody-1", "no such project"),
         ("run.root=gs://bucket-gone/r", "no such bucket"),
     ):
         failed = shardline("submit", config, override, code=2)

@@ -180,7 +180,7 @@ def test_one_recipe_has_one_hash_in_two_lines(make_config: MakeConfig) -> None:
         return describe_params(record, config, {}, trained)
 
     here = params(run={"name": "here"})
-    there = params(run={"name": "there"}, vertex={"region": "europe-west4"}, resources={"strategy": "STANDARD"})
+    there = params(run={"name": "there"}, cloud={"region": "europe-west4"}, resources={"strategy": "STANDARD"})
     other = params(run={"name": "here"}, train={"learning_rate": 0.125})
     assert here["train_fingerprint"] == there["train_fingerprint"] != other["train_fingerprint"]
     # A size of images is no parameter of rows; of the user's own task it may be one.

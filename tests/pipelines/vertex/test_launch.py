@@ -13,12 +13,11 @@ from sharding.adoption import name_job
 from sharding.task import shard
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud
 
-VERTEX = {
-    "project": PROJECT,
-    "region": REGION,
+DATAFLOW: dict[str, Any] = {
+    "resources": {"beam_runner": "dataflow"},
+    "cloud": {"project": PROJECT, "region": REGION},
     "dataflow": {"worker_image": f"us-docker.pkg.dev/p/r/worker@sha256:{64 * '0'}"},
 }
-DATAFLOW: dict[str, Any] = {"resources": {"beam_runner": "dataflow"}, "vertex": VERTEX}
 
 
 def job_of(path: Path) -> str:

@@ -58,7 +58,7 @@ def climb(
     """Climb SPOT, STANDARD where some strategies find no machines; return what the command came to."""
     config = {
         "run": {"name": "tiny", "root": "gs://acme-line/lines"},
-        "vertex": {"project": PROJECT, "region": REGION},
+        "cloud": {"project": PROJECT, "region": REGION},
     }
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(config))

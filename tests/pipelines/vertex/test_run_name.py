@@ -17,7 +17,7 @@ def test_a_full_name_says_all() -> None:
 
 def test_an_id_needs_a_configuration_or_both_options(make_config: MakeConfig) -> None:
     assert find_run_name("tiny-1", project="p", region="us-east4") == FOUND
-    config = make_config(vertex={"project": "p", "region": "us-east4"})
+    config = make_config(cloud={"project": "p", "region": "us-east4"})
     assert find_run_name("tiny-1", config=config) == FOUND
     assert find_run_name("tiny-1", config=config, region="us-west1").region == "us-west1"
     with pytest.raises(ConfigError, match="the project and the region"):
@@ -29,12 +29,12 @@ def test_an_id_needs_a_configuration_or_both_options(make_config: MakeConfig) ->
 def test_a_folder_says_it_by_its_start_document(tmp_path: Path, make_config: MakeConfig) -> None:
     root = storage.normalise(tmp_path)
     for run_id, started_at in (("tiny-2", "2026-01-01T00:00:00Z"), ("tiny-1", "2026-01-02T00:00:00Z")):
-        start = {"id": run_id, "started_at": started_at, "config": {"vertex": {"project": "p", "region": "us-east4"}}}
+        start = {"id": run_id, "started_at": started_at, "config": {"cloud": {"project": "p", "region": "us-east4"}}}
         storage.publish(f"{root}/line-a/runs/{run_id}/run-start.json", json.dumps(start).encode())
     assert find_run_name(f"{root}/line-a/runs/tiny-1") == FOUND
     assert find_run_name(f"{root}/line-a") == FOUND
     assert find_run_name(f"{root}/line-a:latest") == FOUND
-    config = make_config(run={"name": "line-a", "root": root}, vertex={"project": "p", "region": "us-east4"})
+    config = make_config(run={"name": "line-a", "root": root}, cloud={"project": "p", "region": "us-east4"})
     assert find_run_name("line-a:latest", config=config) == FOUND
     with pytest.raises(ConfigError, match="is no run"):
         find_run_name(f"{root}/line-b")

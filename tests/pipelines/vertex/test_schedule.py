@@ -41,7 +41,7 @@ class Scheduled:
 @pytest.fixture
 def make(cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]) -> Any:
     def made(name: str, spec: dict[str, Any] | None = None, **schedule: Any) -> Scheduled:
-        config = make_config(run={"name": name}, schedule={**WEEKLY, **schedule}, vertex={"labels": {"team": "vision"}})
+        config = make_config(run={"name": name}, schedule={**WEEKLY, **schedule}, cloud={"labels": {"team": "vision"}})
         return Scheduled(config, spec or tiny_spec)
 
     return made

@@ -17,7 +17,7 @@ DOCUMENT = "gs://bucket-1/runs/tiny/configs/0123.json"
 
 @pytest.fixture
 def prepared(make_config: MakeConfig, tiny_spec: dict[str, Any]) -> Prepared:
-    config = make_config(vertex={"labels": {"team": "vision"}, "service_account": "runner@example.com"})
+    config = make_config(cloud={"labels": {"team": "vision"}, "service_account": "runner@example.com"})
     return prepare(config, compiled_line(config, tiny_spec))
 
 
@@ -108,7 +108,7 @@ def test_a_missing_bucket_is_found_before_the_job(
 
 
 def test_an_unknown_project_is_named(cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]) -> None:
-    config = make_config(vertex={"project": "nobody"})
+    config = make_config(cloud={"project": "nobody"})
     prepared = prepare(config, compiled_line(config, tiny_spec))
     with pytest.raises(ConfigError, match=r"no such project.*\n.*\n.*nobody"):
         submit(prepared, prepared.submission(prepared.run_id))
