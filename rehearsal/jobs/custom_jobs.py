@@ -11,8 +11,9 @@ from typing import Any
 
 from google.cloud import aiplatform_v1
 from google.rpc import status_pb2
+from google.rpc.code_pb2 import CANCELLED, INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED
 
-from rehearsal.jobs.gang import CANCELLED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, Ended, Gang
+from rehearsal.jobs.gang import Ended, Gang
 from rehearsal.jobs.lifecycle import JobThreads
 from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook
 from rehearsal.jobs.market import Market
@@ -33,8 +34,6 @@ _LOOK_S = 0.2
 # "About one minute after a job ends, Vertex AI sets the error code on the training job object":
 # https://docs.cloud.google.com/vertex-ai/docs/training/understanding-training-service
 ERROR_DELAY_S = 60.0
-# google.rpc.Code
-_INTERNAL = 13
 
 
 class CustomJobRuns:
@@ -125,7 +124,7 @@ class CustomJobRuns:
             self._store.update(name, lambda job: _tell_error(job, ended))
 
     def _fail(self, name: str, fault: str) -> None:
-        self._end(name, Ended("FAILED", _INTERNAL, f"the rehearsal's own fault: {fault}"))
+        self._end(name, Ended("FAILED", INTERNAL, f"the rehearsal's own fault: {fault}"))
 
     def _end(self, name: str, ended: Ended) -> None:
         now = moment(self._clock.now())

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from google.rpc.code_pb2 import CANCELLED, DEADLINE_EXCEEDED, INVALID_ARGUMENT, OK, RESOURCE_EXHAUSTED
+
 from rehearsal.jobs.logbook import severity_of
 from rehearsal.jobs.market import Market, Preempted, Preemption, Progress
 from rehearsal.jobs.restarts import (
@@ -55,8 +57,6 @@ NOTICE_S = 30.0
 # Between the starts of two machines of a job: no page says how far apart they come.
 STAGGER_S = 5.0
 _POLL_S = 0.1
-# google.rpc.Code
-INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, CANCELLED = 3, 4, 8, 1
 
 Say = Callable[[Machine, str, str], None]
 """Machine, text and severity of a line for the log."""
@@ -68,7 +68,8 @@ class Ended:
 
     state: str
     """SUCCEEDED, FAILED or CANCELLED."""
-    code: int = 0
+    code: int = OK
+    """google.rpc.Code."""
     message: str = ""
 
 
@@ -291,9 +292,8 @@ class Gang:
     def _start_all(self, *, new_disks: bool) -> None:
         port = None if self._network.has_namespaces else free_ports(len(self._machines))
         self._pools = cluster(self._machines, self._job, loopback_port=port)
-        before = self._nodes
         if new_disks:
-            for node in before:
+            for node in self._nodes:
                 self._remove(node)
             self._nodes = []
         self._notice = None
@@ -301,12 +301,12 @@ class Gang:
         order = list(range(len(self._machines)))
         # Any may be the first to come; of one job it is always the same.
         random.Random(f"{self._job.name} {self._starts}").shuffle(order)
-        nodes: dict[int, _Node] = {}
-        for number in order:
-            if nodes and self.cancelled.wait(STAGGER_S * self._scale.time_scale):
+        # One that is not started again, because the job is cancelled, is still there to be removed.
+        nodes = dict(enumerate(self._nodes))
+        for place, number in enumerate(order):
+            if place and self.cancelled.wait(STAGGER_S * self._scale.time_scale):
                 break
-            machine = self._machines[number]
-            nodes[number] = self._start(machine, before[number] if before and not new_disks else None)
+            nodes[number] = self._start(self._machines[number], nodes.get(number))
             self._nodes = [nodes[one] for one in sorted(nodes)]
         self._begin_to_count()
 

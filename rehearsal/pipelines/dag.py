@@ -15,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from google.rpc.code_pb2 import CANCELLED, FAILED_PRECONDITION
+
 from contracts.errors import ShardlineError
 from rehearsal.pipelines.conditions import evaluate
 from rehearsal.pipelines.containers import Containers
-from rehearsal.pipelines.reports import CANCELLED, FAILED_PRECONDITION, Path, Reporter, error_of
+from rehearsal.pipelines.reports import Path, Reporter, error_of
 from rehearsal.pipelines.task import Call, TaskRunner
 from rehearsal.pipelines.values import (
     Data,

@@ -15,6 +15,7 @@ from typing import Any
 from google.cloud import aiplatform_v1
 from google.protobuf import json_format
 from google.rpc import status_pb2
+from google.rpc.code_pb2 import CANCELLED, INTERNAL, INVALID_ARGUMENT, UNIMPLEMENTED
 
 from contracts.canonical import canonical
 from rehearsal.guard import PYTHON_GUARD
@@ -25,7 +26,7 @@ from rehearsal.machines.network import Network
 from rehearsal.machines.processes import Tree, clean_environment
 from rehearsal.pipelines.job import Job
 from rehearsal.pipelines.pipeline import PLACE_VARIABLE, ContainerPlace
-from rehearsal.pipelines.reports import CANCELLED, INVALID_ARGUMENT, UNIMPLEMENTED, error_of, task_id
+from rehearsal.pipelines.reports import error_of, task_id
 from rehearsal.pipelines.spec import find_refusals, normalise
 from rehearsal.pipelines.task_details import job_of, moment, note_tasks
 from rehearsal.pipelines.values import TaskFailed
@@ -40,7 +41,6 @@ CANCEL_GRACE_S = 10.0
 _JOB_END_S = 60.0
 # How often a run's process is looked at for a cancellation.
 _LOOK_S = 0.2
-_INTERNAL = 13
 # A pipe holds as much.
 _PIECE_BYTES = 1 << 16
 
@@ -112,7 +112,7 @@ class PipelineRuns:
         self._threads.close()
 
     def _fail(self, name: str, fault: str) -> None:
-        self._finish(name, "FAILED", error_of(_INTERNAL, f"the rehearsal's own fault: {fault}"))
+        self._finish(name, "FAILED", error_of(INTERNAL, f"the rehearsal's own fault: {fault}"))
 
     def _execute(self, name: str, cancelled: threading.Event) -> None:
         try:
@@ -149,7 +149,7 @@ class PipelineRuns:
             self._finish(name, "CANCELLED", error_of(CANCELLED, "the run was cancelled"))
         elif last is None:
             said = f"the orchestrator ended with exit code {code}: see {folder / 'orchestrator.log'}"
-            self._finish(name, "FAILED", error_of(_INTERNAL, said))
+            self._finish(name, "FAILED", error_of(INTERNAL, said))
         else:
             self._finish(name, last["state"], last["error"])
 

@@ -20,11 +20,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 Path = tuple[str, ...]
-# google.rpc.Code
-FAILED_PRECONDITION = 9
-CANCELLED = 1
-INVALID_ARGUMENT = 3
-UNIMPLEMENTED = 12
 
 FINAL_STATES = frozenset({"SUCCEEDED", "FAILED", "SKIPPED", "CANCELLED", "NOT_TRIGGERED"})
 

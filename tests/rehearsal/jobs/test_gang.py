@@ -93,6 +93,29 @@ def test_machines_come_one_by_one_and_the_job_runs_when_all_are_up(
     assert jobs.store.get(name).start_time
 
 
+def test_a_cancel_between_two_restarts_leaves_no_disk(
+    make_jobs: Callable[..., Jobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import os, sys, time, uuid; open(f'{sys.argv[1]}/{uuid.uuid4()}', 'w').close(); "
+    code += "[time.sleep(0.01) for _ in iter(lambda: os.path.exists(f'{sys.argv[1]}/go'), True)]; sys.exit(1)"
+    jobs, told = make_jobs(restarts="lenient"), tmp_path / "told"
+    told.mkdir()
+    monkeypatch.setattr(gang, "STAGGER_S", 0.0)
+    name = jobs.submit(code, str(told), nodes=2, restart_job_on_worker_restart=True)
+    while len([*told.iterdir()]) < 2:
+        time.sleep(0.01)
+    disks = jobs.folder / name.rpartition("/")[2]
+    assert len([*disks.glob("disk-*")]) == 2
+    monkeypatch.setattr(gang, "STAGGER_S", 1e6)
+    (told / "go").touch()
+    # One of them has been started again, and the other waits for its turn.
+    while len([*told.iterdir()]) < 4:
+        time.sleep(0.01)
+    jobs.runs.cancel(name)
+    assert jobs.runs.wait(name, LIMIT_S).state == aiplatform_v1.JobState.JOB_STATE_CANCELLED
+    assert not [*disks.glob("disk-*")]
+
+
 @pytest.mark.parametrize("reading", ["strict", "lenient"])
 @pytest.mark.parametrize("kind", ["sigterm", "sigkill"])
 def test_a_preempted_gang_starts_again_on_new_machines(
