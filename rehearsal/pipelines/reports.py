@@ -30,6 +30,15 @@ def task_id(job_uuid: str, path: Path) -> int:
     return int.from_bytes(digest[:8]) >> 1
 
 
+def custom_job_id(number: int, attempt: int) -> int:
+    """Return the id of the custom job that Vertex runs a task's container in, by the task's id and attempt.
+
+    https://docs.cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.pipelineJobs#ContainerDetail
+    (mainJob: "the name of the CustomJob for the main container execution").
+    """
+    return number + attempt - 1
+
+
 def error_of(code: int, message: str) -> dict[str, Any]:
     """Return an error as google.rpc.Status has it."""
     return {"code": code, "message": message}

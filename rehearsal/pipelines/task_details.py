@@ -9,7 +9,7 @@ from typing import Any
 from google.cloud import aiplatform_v1
 from google.rpc import status_pb2
 
-from rehearsal.pipelines.reports import FINAL_STATES
+from rehearsal.pipelines.reports import FINAL_STATES, custom_job_id
 
 # proto-plus declares an enum's members as numbers.
 State: Any = aiplatform_v1.PipelineTaskDetail.State
@@ -68,7 +68,7 @@ def _note_task(job: Any, report: Mapping[str, Any], now: float) -> None:
 
 def job_of(name: str, number: int, attempt: int) -> str:
     """Return the name of the custom job that Vertex runs a task's container in."""
-    return f"{name.rpartition('/pipelineJobs/')[0]}/customJobs/{number + attempt - 1}"
+    return f"{name.rpartition('/pipelineJobs/')[0]}/customJobs/{custom_job_id(number, attempt)}"
 
 
 def _find(job: Any, report: Mapping[str, Any], now: float) -> Any:

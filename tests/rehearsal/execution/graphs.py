@@ -79,7 +79,9 @@ def read_text(made: dsl.Input[dsl.Artifact], heard: dsl.OutputPath(str)):
 @dsl.container_component
 def flaky(marker: str):
     return dsl.ContainerSpec(
-        image=IMAGE, command=["sh", "-c", 'test -e "$0" || { touch "$0"; exit 3; }'], args=[marker]
+        image=IMAGE,
+        command=["sh", "-c", 'echo "$CLOUD_ML_JOB_ID" >> "$0.jobs"; test -e "$0" || { touch "$0"; exit 3; }'],
+        args=[marker],
     )
 
 

@@ -167,7 +167,11 @@ def test_retries(pipelines: Pipelines, tmp_path: Path) -> None:
     job = pipelines.run(graphs.again, marker=str(tmp_path / "marker"))
     found = detail(job, "flaky")
     assert found.state.name == "SUCCEEDED"
-    assert len(found.executor_detail.container_detail.failed_main_jobs) == 1
+    container = found.executor_detail.container_detail
+    assert len(container.failed_main_jobs) == 1
+    # Each attempt is a custom job, and is told its id.
+    jobs = [name.rpartition("/")[2] for name in (*container.failed_main_jobs, container.main_job)]
+    assert (tmp_path / "marker.jobs").read_text().split() == jobs
 
 
 def test_cancel_leaves_no_process(pipelines: Pipelines, tmp_path: Path) -> None:
