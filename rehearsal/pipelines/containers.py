@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contracts.endings import JOB_ID_VARIABLE
 from contracts.errors import ShardlineError
 from rehearsal.machines.machine import tenant_identity
 from rehearsal.machines.metadata import Identity
@@ -133,7 +132,7 @@ class Containers:
             # The mount makes folders of whatever is written below them.
             Path(self.mount.path_of(root)).mkdir(parents=True, exist_ok=True)
             resources = executor_input["outputs"].get("parameters", {}).get("gcp_resources", {}).get("outputFile")
-            env = {JOB_ID_VARIABLE: str(custom_job_id(task_id(self.job.uuid, task.path), attempt)), **env}
+            env = {"CLOUD_ML_JOB_ID": str(custom_job_id(task_id(self.job.uuid, task.path), attempt)), **env}
             code, tail = self._execute(task.path, f"{attempt}", words, env, self._when_lost(task.path, resources))
             if code is None:
                 # On another machine, with what it had written to the mount: a launcher finds the job that it started.

@@ -29,17 +29,23 @@ class Kind:
 
 
 _HYPERDISK = ("hyperdisk-balanced",)
+# Compute Engine has no pd-standard of these: https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines
+_SSD = ("pd-ssd",)
+_SSD_OR_HYPERDISK = ("pd-ssd", "hyperdisk-balanced")
 _BOTH = ("pd-ssd", "pd-standard", "hyperdisk-balanced")
 
 # Families whose GPUs are part of the machine.
 _WITH_GPUS: dict[str, Kind] = {
-    **{f"g2-standard-{n}": Kind(n, "NVIDIA_L4", 1) for n in (4, 8, 12, 16, 32)},
-    **{f"g2-standard-{n}": Kind(n, "NVIDIA_L4", n // 12) for n in (24, 48, 96)},
+    **{f"g2-standard-{n}": Kind(n, "NVIDIA_L4", 1, _SSD) for n in (4, 8, 12, 16, 32)},
+    **{f"g2-standard-{n}": Kind(n, "NVIDIA_L4", n // 12, _SSD) for n in (24, 48, 96)},
     **{f"a2-highgpu-{n}g": Kind(12 * n, "NVIDIA_TESLA_A100", n) for n in (1, 2, 4, 8)},
     "a2-megagpu-16g": Kind(96, "NVIDIA_TESLA_A100", 16),
     **{f"a2-ultragpu-{n}g": Kind(12 * n, "NVIDIA_A100_80GB", n) for n in (1, 2, 4, 8)},
-    **{f"a3-highgpu-{n}g": Kind(26 * n, "NVIDIA_H100_80GB", n, _BOTH, spot_only=n < 8) for n in (1, 2, 4, 8)},
-    "a3-megagpu-8g": Kind(208, "NVIDIA_H100_MEGA_80GB", 8, _BOTH),
+    **{
+        f"a3-highgpu-{n}g": Kind(26 * n, "NVIDIA_H100_80GB", n, _SSD_OR_HYPERDISK, spot_only=n < 8)
+        for n in (1, 2, 4, 8)
+    },
+    "a3-megagpu-8g": Kind(208, "NVIDIA_H100_MEGA_80GB", 8, _SSD_OR_HYPERDISK),
     "a3-ultragpu-8g": Kind(224, "NVIDIA_H200_141GB", 8, _HYPERDISK),
     "a4-highgpu-8g": Kind(224, "NVIDIA_B200", 8, _HYPERDISK),
     "a4x-highgpu-4g": Kind(140, "NVIDIA_GB200", 4, _HYPERDISK),

@@ -60,6 +60,11 @@ POOLS = "job_spec.worker_pool_specs"
         (job(machine("n1-standard-96", "NVIDIA_TESLA_T4", 1)), f"{POOLS}[0].machine_spec.accelerator_count"),
         (job(machine("a3-highgpu-1g", "NVIDIA_H100_80GB", 1)), f"{POOLS}[0].machine_spec.machine_type"),
         (job(POOL | {"disk_spec": {"boot_disk_type": "pd-fast"}}), f"{POOLS}[0].disk_spec.boot_disk_type"),
+        # Compute Engine has no such disks of them: https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines
+        *(
+            (job(one | {"disk_spec": {"boot_disk_type": "pd-standard"}}), f"{POOLS}[0].disk_spec.boot_disk_type")
+            for one in (machine("g2-standard-8", "NVIDIA_L4", 1), machine("a3-highgpu-8g", "NVIDIA_H100_80GB", 8))
+        ),
         (job(POOL | {"disk_spec": {"boot_disk_size_gb": 50}}), f"{POOLS}[0].disk_spec.boot_disk_size_gb"),
         (job(POOL | {"container_spec": {}}), f"{POOLS}[0].container_spec.image_uri"),
         (job(network=NETWORK, psc_interface_config={"network_attachment": "a"}), "job_spec.psc_interface_config"),
