@@ -1,4 +1,4 @@
-"""Machines of Vertex AI's custom jobs: what can be combined, what it costs, and which quotas it needs.
+"""Machines: Compute Engine's types (compute) and prices; combinations and quotas of Vertex AI's custom jobs.
 
 Tables with date and source. What no source says is absent, never guessed: a price that is unknown is None, a quota
 metric whose name was only derived says so. The local Vertex has a table of its own (rehearsal/vertex/rules.py), so that

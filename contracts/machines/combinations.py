@@ -8,97 +8,30 @@ from functools import cache
 
 from contracts.config.resources import MachineSection
 from contracts.errors import ConfigError
+from contracts.machines import compute
 from contracts.machines.machine import ACCELERATORS, ALL_STRATEGIES, Machine
 
 AS_OF = "2026-11-22"
 """When the sources below were read."""
 SOURCE = "https://docs.cloud.google.com/gemini-enterprise-agent-platform/machine-learning/training/configure-compute"
-"""Machine types, numbers of GPUs and boot disks. vCPUs and memory: https://docs.cloud.google.com/compute/docs/machine-resource."""
+"""Machine types and numbers of GPUs. What a type is made of: compute.py."""
 
-_PERSISTENT = ("pd-ssd", "pd-standard")
-_EITHER = ("pd-ssd", "pd-standard", "hyperdisk-balanced")
-_SSD = ("pd-ssd",)
-_SSD_OR_HYPERDISK = ("pd-ssd", "hyperdisk-balanced")
-_HYPERDISK = ("hyperdisk-balanced",)
-# hyperdisk-balanced is SOURCE's default for A3 Ultra and A4; A4X, G4 and N4 have no persistent disks, and the families
-# that are not named have no hyperdisk-balanced (https://docs.cloud.google.com/compute/docs/disks/hyperdisks). G2, A3
-# High and A3 Mega have pd-balanced and pd-ssd but no pd-standard, whatever SOURCE says of all machines
-# (https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines).
-_DISKS = {
-    **dict.fromkeys(("a3-ultragpu", "a4-highgpu", "a4x-highgpu", "g4-standard", "n4-standard"), _HYPERDISK),
-    **dict.fromkeys(("n4-highmem", "n4-highcpu"), _HYPERDISK),
-    "g2-standard": _SSD,
-    **dict.fromkeys(("a3-highgpu", "a3-megagpu"), _SSD_OR_HYPERDISK),
-    **dict.fromkeys(("m1-ultramem", "m1-megamem"), _EITHER),
+# Numbers of vCPUs of the machines without GPUs of their own that custom jobs take (SOURCE), by type without its size.
+_SIZES: dict[str, tuple[int, ...]] = {
+    "n1-standard": (4, 8, 16, 32, 64, 96),
+    "n1-highmem": (2, 4, 8, 16, 32, 64, 96),
+    "n1-highcpu": (16, 32, 64, 96),
+    "n2-standard": (4, 8, 16, 32, 48, 64, 80),
+    "n2-highmem": (2, 4, 8, 16, 32, 48, 64, 80),
+    "n2-highcpu": (16, 32, 48, 64, 80),
+    "n4-standard": (2, 4, 8, 16, 32, 48, 64, 80),
+    "n4-highmem": (2, 4, 8, 16, 32, 48, 64, 80),
+    "n4-highcpu": (2, 4, 8, 16, 32, 48, 64, 80),
+    "e2-standard": (4, 8, 16, 32),
+    "e2-highmem": (2, 4, 8, 16),
+    "e2-highcpu": (16, 32),
+    "c2-standard": (4, 8, 16, 30, 60),
 }
-
-# GB of memory a vCPU of the machines without GPUs of their own, and their numbers of vCPUs.
-_SHAPES: dict[str, tuple[float, tuple[int, ...]]] = {
-    "n1-standard": (3.75, (4, 8, 16, 32, 64, 96)),
-    "n1-highmem": (6.5, (2, 4, 8, 16, 32, 64, 96)),
-    "n1-highcpu": (0.9, (16, 32, 64, 96)),
-    "n2-standard": (4, (4, 8, 16, 32, 48, 64, 80)),
-    "n2-highmem": (8, (2, 4, 8, 16, 32, 48, 64, 80)),
-    "n2-highcpu": (1, (16, 32, 48, 64, 80)),
-    "n4-standard": (4, (2, 4, 8, 16, 32, 48, 64, 80)),
-    "n4-highmem": (8, (2, 4, 8, 16, 32, 48, 64, 80)),
-    "n4-highcpu": (2, (2, 4, 8, 16, 32, 48, 64, 80)),
-    "e2-standard": (4, (4, 8, 16, 32)),
-    "e2-highmem": (8, (2, 4, 8, 16)),
-    "e2-highcpu": (1, (16, 32)),
-    "c2-standard": (4, (4, 8, 16, 30, 60)),
-}
-# Of n2-highmem-80 Compute Engine gives 640 GB, of m1 no round share: type -> (vCPUs, GB).
-_SINGLE = {
-    "m1-ultramem-40": (40, 961.0),
-    "m1-ultramem-80": (80, 1922.0),
-    "m1-ultramem-160": (160, 3844.0),
-    "m1-megamem-96": (96, 1433.6),
-}
-
-# Machines that bring their GPUs: type -> (accelerator, GPUs, vCPUs, GB).
-_BUILT_IN: dict[str, tuple[str, int, int, float]] = {
-    **{
-        f"g2-standard-{vcpus}": ("NVIDIA_L4", gpus, vcpus, 4.0 * vcpus)
-        for vcpus, gpus in ((4, 1), (8, 1), (12, 1), (16, 1), (24, 2), (32, 1), (48, 4), (96, 8))
-    },
-    **{f"a2-highgpu-{gpus}g": ("NVIDIA_TESLA_A100", gpus, 12 * gpus, 85.0 * gpus) for gpus in (1, 2, 4, 8)},
-    "a2-megagpu-16g": ("NVIDIA_TESLA_A100", 16, 96, 1360.0),
-    **{f"a2-ultragpu-{gpus}g": ("NVIDIA_A100_80GB", gpus, 12 * gpus, 170.0 * gpus) for gpus in (1, 2, 4, 8)},
-    **{f"a3-highgpu-{gpus}g": ("NVIDIA_H100_80GB", gpus, 26 * gpus, 234.0 * gpus) for gpus in (1, 2, 4, 8)},
-    "a3-megagpu-8g": ("NVIDIA_H100_MEGA_80GB", 8, 208, 1872.0),
-    "a3-ultragpu-8g": ("NVIDIA_H200_141GB", 8, 224, 2952.0),
-    "a4-highgpu-8g": ("NVIDIA_B200", 8, 224, 3968.0),
-    "a4x-highgpu-4g": ("NVIDIA_GB200", 4, 140, 884.0),
-    **{f"g4-standard-{48 * gpus}": ("NVIDIA_RTX_PRO_6000", gpus, 48 * gpus, 180.0 * gpus) for gpus in (1, 2, 4, 8)},
-}
-# Compute Engine sells them as spot or flex-start machines only (accelerator-optimized machines, A3 High).
-_NOT_STANDARD = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")
-_NOTES = {
-    "a4x-highgpu-4g": "ARM processors, blocks of 18 machines and a shared reservation, which no configuration can name",
-}
-
-# GPUs that an n1 takes, by its vCPUs: SOURCE's table of valid numbers.
-_UP_TO_FOUR: dict[int, tuple[int, ...]] = {
-    **dict.fromkeys((2, 4, 8, 16), (1, 2, 4)),
-    32: (2, 4),
-    64: (4,),
-    96: (4,),
-}
-_N1_GPUS: dict[str, dict[int, tuple[int, ...]]] = {
-    "NVIDIA_TESLA_T4": _UP_TO_FOUR,
-    "NVIDIA_TESLA_P4": _UP_TO_FOUR,
-    # Four P100 serve 64 vCPUs and 208 GB at most.
-    "NVIDIA_TESLA_P100": {vcpus: numbers for vcpus, numbers in _UP_TO_FOUR.items() if vcpus <= 64},
-    "NVIDIA_TESLA_V100": {
-        **dict.fromkeys((2, 4, 8), (1, 2, 4, 8)),
-        16: (2, 4, 8),
-        32: (4, 8),
-        64: (8,),
-        96: (8,),
-    },
-}
-_P100_MOST_GB = 208
 
 
 def find_machine(section: MachineSection) -> Machine:
@@ -181,19 +114,19 @@ def list_combinations() -> tuple[Machine, ...]:
 
 
 def _combinations() -> Iterator[Machine]:
-    for stem, (gb_per_vcpu, sizes) in _SHAPES.items():
+    for stem, sizes in _SIZES.items():
         for vcpus in sizes:
-            memory_gb = round(gb_per_vcpu * vcpus, 1)
+            memory_gb = round(compute.GB_PER_VCPU[stem] * vcpus, 1)
             yield _machine(f"{stem}-{vcpus}", "", 0, vcpus, memory_gb)
             if stem.startswith("n1-"):
-                for accelerator, numbers in _N1_GPUS.items():
-                    if accelerator == "NVIDIA_TESLA_P100" and memory_gb > _P100_MOST_GB:
+                for accelerator, numbers in compute.N1_GPUS.items():
+                    if accelerator == "NVIDIA_TESLA_P100" and memory_gb > compute.P100_MOST_GB:
                         continue
                     for gpus in numbers.get(vcpus, ()):
                         yield _machine(f"{stem}-{vcpus}", accelerator, gpus, vcpus, memory_gb)
-    for type_, (vcpus, memory_gb) in _SINGLE.items():
+    for type_, (vcpus, memory_gb) in compute.SINGLE.items():
         yield _machine(type_, "", 0, vcpus, memory_gb)
-    for type_, (accelerator, gpus, vcpus, memory_gb) in _BUILT_IN.items():
+    for type_, (accelerator, gpus, vcpus, memory_gb) in compute.BUILT_IN.items():
         yield _machine(type_, accelerator, gpus, vcpus, memory_gb)
 
 
@@ -202,10 +135,10 @@ def _machine(type_: str, accelerator: str, gpus: int, vcpus: int, memory_gb: flo
     strategies = [
         name
         for name in ALL_STRATEGIES
-        if not (name == "STANDARD" and type_ in _NOT_STANDARD)
+        if not (name == "STANDARD" and type_ in compute.NOT_STANDARD)
         and not (name == "FLEX_START" and (known is None or not known.flex_start))
     ]
-    if type_ in _NOTES:
+    if type_ in compute.NOTES:
         strategies = []
     return Machine(
         type=type_,
@@ -213,9 +146,9 @@ def _machine(type_: str, accelerator: str, gpus: int, vcpus: int, memory_gb: flo
         accelerator_count=gpus,
         vcpus=vcpus,
         memory_gb=memory_gb,
-        boot_disks=_DISKS.get(type_.rpartition("-")[0], _PERSISTENT),
+        boot_disks=compute.BOOT_DISKS.get(type_.rpartition("-")[0], compute.PERSISTENT),
         strategies=tuple(strategies),
-        note=_NOTES.get(type_, known.note if known else ""),
+        note=compute.NOTES.get(type_, known.note if known else ""),
     )
 
 
