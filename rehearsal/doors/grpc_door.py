@@ -1,8 +1,12 @@
-"""The gRPC door: every method of every service, without TLS (the guard's port puts that in front)."""
+"""The gRPC door: every method of every service, without TLS (the guard's port puts that in front).
+
+Methods are served as if requests were streams of one message, which look the same on the wire: grpc reads the message
+of a unary method before its handler is called, that of a stream when the handler asks, once the token was checked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NoReturn
@@ -17,6 +21,8 @@ from rehearsal.resources.cloud_state import Caller
 
 # A held Get keeps its thread: more than a rehearsal has jobs under way.
 _THREADS = 64
+# That of Google's front ends, which say "Request payload size exceeds the limit: 10485760 bytes."
+_MAX_REQUEST_BYTES = 10 << 20
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -26,7 +32,7 @@ class GrpcDoor:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         options = [
-            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
         ]
@@ -43,15 +49,18 @@ class GrpcDoor:
         """End all calls and stop serving."""
         self._server.stop(grace=None).wait()
 
-    def call(self, method: Method, request: Any, context: grpc.ServicerContext) -> Any:
-        """Answer one call."""
+    def call(self, method: Method, requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+        """Answer one call; its message is read and parsed for who may call."""
         self._admit(method.path, context)
         try:
+            if (message := next(requests, None)) is None:
+                raise ServiceError("INVALID_ARGUMENT", "The call brings no message.")
+            request = deserialize(method.request_type, message)
             return self._dispatcher.call(method, request, _caller(context))
         except ServiceError as error:
             _abort(context, error)
 
-    def refuse(self, path: str, request: bytes, context: grpc.ServicerContext) -> Any:
+    def refuse(self, path: str, requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         """Say that the local cloud does not have a method."""
         self._admit(path, context)
         self._dispatcher.log.add("grpc", path, "", "UNIMPLEMENTED", _caller(context).user_agent)
@@ -71,16 +80,14 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
         self._door = door
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}
         for _, method in methods():
-            self._handlers[method.path] = grpc.unary_unary_rpc_method_handler(
-                partial(door.call, method),
-                request_deserializer=partial(deserialize, method.request_type),
-                response_serializer=serialize,
+            self._handlers[method.path] = grpc.stream_unary_rpc_method_handler(
+                partial(door.call, method), response_serializer=serialize
             )
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         path = handler_call_details.method
         found = self._handlers.get(path)
-        return found or grpc.unary_unary_rpc_method_handler(partial(self._door.refuse, path))
+        return found or grpc.stream_unary_rpc_method_handler(partial(self._door.refuse, path))
 
 
 def _abort(context: grpc.ServicerContext, error: ServiceError) -> NoReturn:

@@ -6,6 +6,7 @@ from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
 
 from rehearsal.doors.errors import ServiceError
 
@@ -22,8 +23,11 @@ def serialize(message: Any) -> bytes:
 
 
 def deserialize(kind: Any, data: bytes) -> Any:
-    """Return the message of type `kind` that the bytes hold."""
-    return kind.deserialize(data) if hasattr(kind, "deserialize") else kind.FromString(data)
+    """Return the message of type `kind` that the bytes hold; ServiceError INVALID_ARGUMENT where they hold none."""
+    try:
+        return kind.deserialize(data) if hasattr(kind, "deserialize") else kind.FromString(data)
+    except DecodeError:
+        raise ServiceError("INVALID_ARGUMENT", "The request holds no message of this method.") from None
 
 
 def to_dict(message: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,40 @@ def test_grpc_executes_nothing(cloud: LocalCloud, job: dict[str, Any]) -> None:
     logged = [entry.status for entry in cloud.vertex.access_log.entries() if entry.door == "grpc"]
     assert logged == found
     assert not list(cloud.store.list("projects/", gapic.CustomJob))
+
+
+@pytest.mark.parametrize("method", ["CreateCustomJob", "NoSuchMethod"])
+def test_grpc_refuses_before_it_reads_a_message(cloud: LocalCloud, method: str) -> None:
+    """A stream of requests looks like one request on the wire: here none ever comes."""
+    answered = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        answered.wait()
+        yield from ()
+
+    with grpc.insecure_channel(f"127.0.0.1:{cloud.vertex.grpc_port}") as channel:
+        call = channel.stream_unary(f"/google.cloud.aiplatform.v1.JobService/{method}")
+        with pytest.raises(grpc.RpcError) as refused:
+            call(nothing(), timeout=30)
+        answered.set()
+    assert refused.value.code().name == "UNAUTHENTICATED"
+
+
+def test_grpc_takes_messages_of_a_limited_size(cloud: LocalCloud) -> None:
+    metadata = (("authorization", f"Bearer {cloud.vertex.access.token}"),)
+    found = []
+    with grpc.insecure_channel(f"127.0.0.1:{cloud.vertex.grpc_port}") as channel:
+        call = channel.unary_unary("/google.cloud.aiplatform.v1.JobService/CreateCustomJob")
+        # Too large; no message of this type; an empty message, which is one.
+        for message in (b"\x0a" * (11 << 20), b"\xff", b""):
+            with pytest.raises(grpc.RpcError) as refused:
+                call(message, metadata=metadata, timeout=30)
+            found.append(str(refused.value.code().name))
+        stream = channel.stream_unary("/google.cloud.aiplatform.v1.JobService/CreateCustomJob")
+        with pytest.raises(grpc.RpcError) as refused:
+            stream(iter(()), metadata=metadata, timeout=30)
+        found.append(str(refused.value.code().name))
+    assert found == ["RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "INVALID_ARGUMENT", "INVALID_ARGUMENT"]
 
 
 def signed(access: Access, *, stranger: bool = False, **claims: Any) -> str:
