@@ -18,6 +18,14 @@ from contracts.config import MachineSection, RunConfig
 from contracts.errors import EXIT_FAULT, EXIT_OK, TryAgain
 from contracts.machines import find_machine
 
+INPUTS: dict[str, dict[str, str]] = {
+    "shard": {},
+    "profile": {"shards": "shard"},
+    "train": {"shards": "shard", "profile": "profile"},
+    "export": {"shards": "shard", "checkpoint": "train"},
+}
+"""The inputs of each stage, and the stage that makes each of them."""
+
 
 @dataclass(frozen=True)
 class Container:

@@ -24,19 +24,12 @@ from contracts.resolve import stage_config
 from contracts.stage import new_attempt_id
 from inspection.trace import StageTrace
 from pipelines.backends.local import Local
-from pipelines.jobs import Backend, Container, stage_job
+from pipelines.jobs import INPUTS, Backend, Container, stage_job
 from pipelines.place import line_uri, stage_root
 from pipelines.progress import make_view
 from pipelines.shard_warnings import read_warnings
 from pipelines.watch import find_interruption, watch
 
-# The inputs of each stage, and the stage whose output each one is.
-INPUTS: dict[str, dict[str, str]] = {
-    "shard": {},
-    "profile": {"shards": "shard"},
-    "train": {"shards": "shard", "profile": "profile"},
-    "export": {"shards": "shard", "checkpoint": "train"},
-}
 # Training cuts the batch by itself when nothing was measured.
 _OPTIONAL = ("profile",)
 

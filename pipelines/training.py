@@ -5,7 +5,8 @@ A stage is a sub-pipeline with one signature. On this machine its body is one ta
 """
 
 # No `from __future__ import annotations` here: kfp reads the types of parameters from the functions.
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +16,20 @@ from components.export import export as local_export
 from components.profile import profile as local_profile
 from components.shard import shard as local_shard
 from components.train import train as local_train
+from pipelines.jobs import INPUTS
+
+PLACE = ("region", "strategy", "max_wait", "timeout")
+"""Parameters that another try in another place changes."""
+
+COMMON = ("line", "run_id", "flags", "config", "data_date", *PLACE)
+"""What every stage takes, as text."""
 
 
 @dataclass(frozen=True)
 class Stages:
     """The four stages of one place, as sub-pipelines: each returns the URI of what it has finished.
 
-    All take, as text: line, run_id, flags, config, data_date, region, strategy, max_wait and timeout; and the URIs of
-    their inputs: shards (profile, train, export), profile (train), checkpoint (export).
+    All take COMMON, and the URIs of their inputs (INPUTS).
     """
 
     shard: Callable[..., Any]
@@ -51,74 +58,41 @@ def wire(stages: Stages, configs: dict[str, Any], common: dict[str, Any]) -> dic
     return {"shard": shards, "profile": report, "train": weights, "export": engine}
 
 
-@dsl.pipeline(name="shard")
-def _shard(
-    line: str,
-    run_id: str,
-    flags: str,
-    config: str,
-    data_date: str,
-    region: str,
-    strategy: str,
-    max_wait: str,
-    timeout: str,
-) -> str:
-    return local_shard(config=config, line=line, run_id=run_id, flags=flags).output
+def sub_pipeline(name: str, inputs: Sequence[str], build: Callable[[dict[str, Any]], Any]) -> Any:
+    """Return a sub-pipeline that takes text and returns text.
+
+    Args:
+        name: Its name.
+        inputs: Names of what it takes: kfp reads them from the signature.
+        build: Adds its tasks to the pipeline and returns its output; is given its inputs by name.
+    """
+
+    def body(*values: Any) -> Any:
+        return build(dict(zip(inputs, values, strict=True)))
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    body.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(word, kind, annotation=str) for word in inputs], return_annotation=str
+    )
+    return dsl.pipeline(name=name)(body)
 
 
-@dsl.pipeline(name="profile")
-def _profile(
-    line: str,
-    run_id: str,
-    flags: str,
-    config: str,
-    data_date: str,
-    region: str,
-    strategy: str,
-    max_wait: str,
-    timeout: str,
-    shards: str,
-) -> str:
-    return local_profile(config=config, line=line, run_id=run_id, flags=flags, shards=shards).output
+def stage(name: str, build: Callable[[dict[str, Any]], Any]) -> Any:
+    """Return a stage: a sub-pipeline with the inputs that `wire` gives it."""
+    return sub_pipeline(name, (*COMMON, *INPUTS[name]), build)
 
 
-@dsl.pipeline(name="train")
-def _train(
-    line: str,
-    run_id: str,
-    flags: str,
-    config: str,
-    data_date: str,
-    region: str,
-    strategy: str,
-    max_wait: str,
-    timeout: str,
-    shards: str,
-    profile: str,
-) -> str:
-    return local_train(config=config, line=line, run_id=run_id, flags=flags, shards=shards, profile=profile).output
+def _local_stage(name: str, component: Callable[..., Any]) -> Any:
+    taken = ("line", "run_id", "flags", "config", *INPUTS[name])
+    return stage(name, lambda given: component(**{word: given[word] for word in taken}).output)
 
 
-@dsl.pipeline(name="export")
-def _export(
-    line: str,
-    run_id: str,
-    flags: str,
-    config: str,
-    data_date: str,
-    region: str,
-    strategy: str,
-    max_wait: str,
-    timeout: str,
-    shards: str,
-    checkpoint: str,
-) -> str:
-    return local_export(
-        config=config, line=line, run_id=run_id, flags=flags, shards=shards, checkpoint=checkpoint
-    ).output
-
-
-LOCAL = Stages(shard=_shard, profile=_profile, train=_train, export=_export)
+LOCAL = Stages(
+    shard=_local_stage("shard", local_shard),
+    profile=_local_stage("profile", local_profile),
+    train=_local_stage("train", local_train),
+    export=_local_stage("export", local_export),
+)
 
 
 @dsl.pipeline(name="shardline")
@@ -146,6 +120,5 @@ def training(
         LOCAL,
         {"shard": shard_config, "profile": profile_config, "train": train_config, "export": export_config},
         # What follows is Vertex AI's alone.
-        {"line": line, "run_id": run_id, "flags": flags}
-        | dict.fromkeys(("data_date", "region", "strategy", "max_wait", "timeout"), ""),
+        {"line": line, "run_id": run_id, "flags": flags} | dict.fromkeys(("data_date", *PLACE), ""),
     )

@@ -35,8 +35,8 @@ from contracts.result import RUNS_FOLDER
 from contracts.serving import model_name
 from pipelines.backends.vertex import Vertex
 from pipelines.images import Containers
-from pipelines.jobs import machine_name, stage_job
-from pipelines.training import Stages
+from pipelines.jobs import INPUTS, machine_name, stage_job
+from pipelines.training import PLACE, Stages, stage, sub_pipeline
 
 # Triton under Vertex AI: it listens where the environment says, which Vertex AI sets from these
 # (https://docs.cloud.google.com/vertex-ai/docs/predictions/using-nvidia-triton).
@@ -53,8 +53,8 @@ def vertex_stages(config: RunConfig, containers: Containers) -> Stages:
     return Stages(
         shard=_shard_stage(containers.pipeline_image),
         profile=_profile_stage(config, containers),
-        train=_job_stage(config, "train", containers, ("shards", "profile")),
-        export=_job_stage(config, "export", containers, ("shards", "checkpoint")),
+        train=_job_stage(config, "train", containers),
+        export=_job_stage(config, "export", containers),
     )
 
 
@@ -68,10 +68,10 @@ def never_cached(task: Any) -> Any:
     return task.set_caching_options(enable_caching=False)
 
 
-def _shard_stage(image: str) -> Callable[..., Any]:
-    @dsl.pipeline(name="shard-what-is-new")
-    def shard_what_is_new(line: str, run_id: str, flags: str, config: str, data_date: str) -> str:
-        given = {"line": line, "run_id": run_id, "flags": flags, "config": config, "data_date": data_date}
+def _shard_stage(image: str) -> Any:
+    taken = ("line", "run_id", "flags", "config", "data_date")
+
+    def list_and_launch(given: dict[str, Any]) -> Any:
         source = titled(own(list_source(**given), image), "list-source")
         with dsl.If(source.outputs["finished"] == "no", name="no-shards-yet"):
             job = titled(own(launch_dataflow(expect=source.outputs["uri"], **given), image), "launch-dataflow")
@@ -79,137 +79,75 @@ def _shard_stage(image: str) -> Callable[..., Any]:
             titled(waited, "wait-gcp-resources")
         return source.outputs["uri"]
 
-    @dsl.pipeline(name="shard")
-    def shard(
-        line: str,
-        run_id: str,
-        flags: str,
-        config: str,
-        data_date: str,
-        region: str,
-        strategy: str,
-        max_wait: str,
-        timeout: str,
-    ) -> str:
-        given = {"line": line, "run_id": run_id, "flags": flags, "config": config, "data_date": data_date}
-        made = titled(never_cached(shard_what_is_new(**given)), "shard-what-is-new")
-        told = own(report(stage="shard", line=line, run_id=run_id, at=made.output), image)
-        return titled(told, "report").outputs["uri"]
+    shard_what_is_new = sub_pipeline("shard-what-is-new", taken, list_and_launch)
 
-    return shard
+    def shard(given: dict[str, Any]) -> Any:
+        made = titled(never_cached(shard_what_is_new(**_some(given, taken))), "shard-what-is-new")
+        return _report("shard", given, made.output, image)
+
+    return stage("shard", shard)
 
 
-def _profile_stage(config: RunConfig, containers: Containers) -> Callable[..., Any]:
+def _profile_stage(config: RunConfig, containers: Containers) -> Any:
     image = containers.pipeline_image
     # The digest stands for all that is installed: of what looks for the profile, nothing is the machine's.
     software, hardware = containers.profile.image, machine_name(config.resources.machine)
     job = _job(config, "profile", containers)
+    looked_at = ("line", "run_id", "flags", "config", "shards")
+    taken = ("line", "run_id", "flags", "config", *PLACE, "shards")
 
-    @dsl.pipeline(name="profile-if-missing")
-    def profile_if_missing(
-        line: str,
-        run_id: str,
-        flags: str,
-        config: str,
-        region: str,
-        strategy: str,
-        max_wait: str,
-        timeout: str,
-        shards: str,
-    ) -> str:
-        given = {"line": line, "run_id": run_id, "flags": flags, "config": config, "shards": shards}
-        found = titled(own(find_profile(machine=hardware, software=software, **given), image), "find-profile")
+    def find_or_measure(given: dict[str, Any]) -> Any:
+        look = find_profile(machine=hardware, software=software, **_some(given, looked_at))
+        found = titled(own(look, image), "find-profile")
         with dsl.If(found.outputs["finished"] == "no", name="no-profile-yet"):
-            more = ["--machine", hardware, "--software", software, "--shards", shards]
-            job((line, run_id, flags, config, region, strategy, max_wait, timeout), more)
+            job(given, ["--machine", hardware, "--software", software, "--shards", given["shards"]])
         return found.outputs["uri"]
 
-    @dsl.pipeline(name="profile")
-    def profile(
-        line: str,
-        run_id: str,
-        flags: str,
-        config: str,
-        data_date: str,
-        region: str,
-        strategy: str,
-        max_wait: str,
-        timeout: str,
-        shards: str,
-    ) -> str:
-        given = {"line": line, "run_id": run_id, "flags": flags, "config": config, "shards": shards}
-        place = {"region": region, "strategy": strategy, "max_wait": max_wait, "timeout": timeout}
-        made = never_cached(profile_if_missing(**given, **place))
-        told = own(
-            report(stage="profile", line=line, run_id=run_id, at=titled(made, "profile-if-missing").output), image
-        )
-        return titled(told, "report").outputs["uri"]
+    profile_if_missing = sub_pipeline("profile-if-missing", taken, find_or_measure)
 
-    return profile
+    def profile(given: dict[str, Any]) -> Any:
+        made = titled(never_cached(profile_if_missing(**_some(given, taken))), "profile-if-missing")
+        return _report("profile", given, made.output, image)
+
+    return stage("profile", profile)
 
 
-def _job_stage(config: RunConfig, stage: str, containers: Containers, inputs: tuple[str, str]) -> Callable[..., Any]:
+def _job_stage(config: RunConfig, name: str, containers: Containers) -> Any:
     """Return a stage that is one job, always started: its command finds by itself what is finished."""
-    image = containers.pipeline_image
-    job = _job(config, stage, containers)
+    image, job = containers.pipeline_image, _job(config, name, containers)
 
-    def run(common: Sequence[Any], shards: Any, other: Any) -> Any:
-        line, run_id = common[0], common[1]
-        ended = job(common, [f"--{inputs[0]}", shards, f"--{inputs[1]}", other])
-        given = {"line": line, "run_id": run_id}
-        told = report_training(**given) if stage == "train" else report(stage=stage, **given)
-        titled(told, "report-training" if stage == "train" else "report")
+    def run(given: dict[str, Any]) -> Any:
+        ended = job(given, [word for made in INPUTS[name] for word in (f"--{made}", given[made])])
+        ids = _some(given, ("line", "run_id"))
+        told = report_training(**ids) if name == "train" else report(stage=name, **ids)
+        titled(told, "report-training" if name == "train" else "report")
         return own(told, image).after(ended).outputs["uri"]
 
-    # kfp reads the names of parameters from the function: those of the two stages differ in the last.
-    @dsl.pipeline(name="train")
-    def train(
-        line: str,
-        run_id: str,
-        flags: str,
-        config: str,
-        data_date: str,
-        region: str,
-        strategy: str,
-        max_wait: str,
-        timeout: str,
-        shards: str,
-        profile: str,
-    ) -> str:
-        return run((line, run_id, flags, config, region, strategy, max_wait, timeout), shards, profile)
+    return stage(name, run)
 
-    @dsl.pipeline(name="export")
-    def export(
-        line: str,
-        run_id: str,
-        flags: str,
-        config: str,
-        data_date: str,
-        region: str,
-        strategy: str,
-        max_wait: str,
-        timeout: str,
-        shards: str,
-        checkpoint: str,
-    ) -> str:
-        return run((line, run_id, flags, config, region, strategy, max_wait, timeout), shards, checkpoint)
 
-    return train if stage == "train" else export
+def _report(name: str, given: dict[str, Any], at: Any, image: str) -> Any:
+    told = own(report(stage=name, at=at, **_some(given, ("line", "run_id"))), image)
+    return titled(told, "report").outputs["uri"]
+
+
+def _some(given: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: given[name] for name in names}
 
 
 def _job(config: RunConfig, stage: str, containers: Containers) -> Callable[..., Any]:
     """Return a function that adds the stage's CustomJob to the pipeline that is being built."""
     backend, spec = Vertex(config), stage_job(config, stage, getattr(containers, stage))
 
-    def add(common: Sequence[Any], more: Sequence[Any]) -> Any:
-        line, run_id, flags, config, region, strategy, max_wait, timeout = common
-        given = ("--line", line, "--run", run_id, "--flags", flags, "--config", config, *more)
+    def add(given: dict[str, Any], more: Sequence[Any]) -> Any:
+        line, run_id = given["line"], given["run_id"]
+        words = ("--line", line, "--run", run_id, "--flags", given["flags"], "--config", given["config"], *more)
         task = backend.task(
-            replace(spec, args=given),
-            location=region,
-            strategy=strategy,
-            max_wait_duration=max_wait,
-            timeout=timeout,
+            replace(spec, args=words),
+            location=given["region"],
+            strategy=given["strategy"],
+            max_wait_duration=given["max_wait"],
+            timeout=given["timeout"],
             # Vertex AI's own folders (AIP_*): beside the run's documents. kfp puts the values into the text.
             base_output_directory=f"{line}/{RUNS_FOLDER}/{run_id}",
         )
