@@ -6,11 +6,12 @@ be served is what was proven is told by its hashes: `require_proven` compares th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from contracts import storage
-from contracts.artifacts import EngineEntry, ExportManifest, Verification, hash_content
+from contracts.artifacts import MANIFEST_NAME, EngineEntry, ExportManifest, Verification
 from contracts.errors import ConfigError, DataError
+from contracts.output import MARK_NAME
 from contracts.serving import REPOSITORY
 
 VERIFIED_FOLDER = "verified"
@@ -67,19 +68,28 @@ def require_proven(uri: str, document: ExportManifest, *, allow_unproven: bool) 
         )
 
 
+def find_strangers(uri: str, document: ExportManifest, folder: str = "") -> Iterator[str]:
+    """Yield the names of files that the export did not write: Triton would serve a version that was added.
+
+    Args:
+        uri: The export.
+        document: Its manifest.
+        folder: Part of the export that is listed; empty: all of it.
+    """
+    known = {entry.name for entry in document.shipped_files()} | {MANIFEST_NAME, MARK_NAME}
+    known |= {f"{VERIFIED_FOLDER}/{entry.target}.json" for entry in document.engines}
+    for found in storage.list_objects(storage.join(uri, folder) if folder else uri):
+        name = f"{folder}/{found.name}" if folder else found.name
+        if name not in known:
+            yield name
+
+
 def _find_change(uri: str, document: ExportManifest) -> str | None:
     """Return what the Triton repository holds that the manifest does not: all of it is read."""
-    known = {entry.name: entry.sha256 for entry in document.shipped_files() if entry.name.startswith(f"{REPOSITORY}/")}
-    lacking = set(known)
-    # Not the manifest's files alone: Triton would serve a version that was added.
-    for found in storage.list_objects(storage.join(uri, REPOSITORY)):
-        name = f"{REPOSITORY}/{found.name}"
-        if name not in known:
-            return f"{name} is not of this export"
-        if (sha256 := hash_content(storage.join(uri, *name.split("/")))) != known[name]:
-            return f"{name} has sha256 {sha256}, its manifest says {known[name]}"
-        lacking.remove(name)
-    return f"{min(lacking)} is missing" if lacking else None
+    if (stranger := next(find_strangers(uri, document, REPOSITORY), None)) is not None:
+        return f"{stranger} is not of this export"
+    served = (entry for entry in document.shipped_files() if entry.name.startswith(f"{REPOSITORY}/"))
+    return next((damage for entry in served if (damage := entry.damage(uri))), None)
 
 
 def _ran_when_built(document: ExportManifest, entry: EngineEntry) -> bool:

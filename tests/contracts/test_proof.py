@@ -17,7 +17,6 @@ from contracts.artifacts import (
     Served,
     ShippedFile,
     Verification,
-    hash_content,
 )
 from contracts.artifacts.export import NO_SERVER
 from contracts.errors import ConfigError, DataError
@@ -77,23 +76,22 @@ MODEL = "triton/classifier/1/model.onnx"
 
 def make_served(uri: str, *targets: str, lacks: Sequence[str] = (), **changes: Any) -> ExportManifest:
     """Write a model and its configuration; return the manifest of an export that serves them."""
-    hashes = {}
     for name, content in ((MODEL, b"a model"), (CONFIG, b"a configuration")):
         storage.replace(storage.join(uri, *name.split("/")), content)
-        hashes[name] = hash_content(storage.join(uri, *name.split("/")))
+    model, settings = (ShippedFile.of(uri, name) for name in (MODEL, CONFIG))
     served = Served(
         runtime="tensorrt_rtx",
         model=MODEL,
-        sha256=hashes[MODEL],
+        sha256=model.sha256,
         config=CONFIG,
-        config_sha256=hashes[CONFIG],
+        config_sha256=settings.sha256,
         graph_level=1,
         ran="onnxruntime 1 CPUExecutionProvider",
         unproven=[*lacks, NO_SERVER],
     )
-    graph = GraphEntry(name=MODEL, **FILE, sha256=hashes[MODEL], precision="fp32")
-    engines = [make_engine(target).model_copy(update={"onnx_sha256": hashes[MODEL]}) for target in targets]
-    files = [ShippedFile(name=CONFIG, **FILE, sha256=hashes[CONFIG])]
+    graph = GraphEntry(**model.model_dump(), precision="fp32")
+    engines = [make_engine(target).model_copy(update={"onnx_sha256": model.sha256}) for target in targets]
+    files = [settings]
     return make_export(*targets, **{"graphs": [graph], "engines": engines, "files": files, "served": served, **changes})
 
 
@@ -139,9 +137,11 @@ def test_another_file_than_the_proven_one_is_refused(tmp_path: Path, name: str) 
     uri = storage.normalise(tmp_path)
     document = make_served(uri)
     require_proven(uri, document, allow_unproven=False)
-    (tmp_path / name).write_bytes(b"another")
-    with pytest.raises(ConfigError, match=f"is damaged: {name} has sha256"):
-        require_proven(uri, document, allow_unproven=True)
+    content = (tmp_path / name).read_bytes()
+    for other, words in ((b"other", "has bytes 5"), (b"A" + content[1:], "has crc32c")):
+        (tmp_path / name).write_bytes(other)
+        with pytest.raises(ConfigError, match=f"is damaged: {name} {words}"):
+            require_proven(uri, document, allow_unproven=True)
     (tmp_path / name).unlink()
     with pytest.raises(ConfigError, match=f"is damaged: {name} is missing"):
         require_proven(uri, document, allow_unproven=True)

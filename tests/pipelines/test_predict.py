@@ -24,7 +24,7 @@ from pipelines.predict import find_export
 from rehearsal.gcs import BucketServer
 from tests.trainer.export import colours
 from trainer.export import targets
-from trainer.export.engines import engine_run
+from trainer.export.engines import engine_open
 from trainer.predict import predict_task
 
 ID, NEWER, FAILED = "20261121-120000-0001", "20261121-130000-0001", "20261121-140000-0001"
@@ -353,7 +353,7 @@ def test_where_no_engine_runs_the_graph_answers(
     sha256 = hashlib.sha256(b"not an engine").hexdigest()
     engine = make_engine(**entry, builder=builder, sha256=sha256)
     edit_manifest(copy, lambda values: values.update(engines=[engine.model_dump()]))
-    for module in (targets, engine_run):
+    for module in (targets, engine_open):
         monkeypatch.setattr(module, "gpu_target", lambda: gpu)
     code, out, err = answer(capfd, copy, images["red"])
     assert (code, out.split()[1]) == (0, "red")
@@ -376,7 +376,7 @@ def test_the_engine_answers_where_it_runs(
         return lambda batch: {"logits": np.tile(np.arange(6, dtype=np.float32), (len(batch["images"]), 1))}
 
     # There is no GPU here: what stands for the engine prefers the last class.
-    monkeypatch.setattr(engine_run, "open_engine", open_engine)
+    monkeypatch.setattr(engine_open, "open_engine", open_engine)
     code, out, err = answer(capfd, copy, images["red"], images["blue"])
     assert (code, [line.split()[1] for line in out.splitlines()]) == (0, ["white", "white"])
     assert calls == [(copy / "model.engine", engine, ["batch", 6])]

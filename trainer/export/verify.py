@@ -15,28 +15,24 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from contracts import storage
 from contracts.artifacts import (
-    MANIFEST_NAME,
     EngineEntry,
     ExportManifest,
-    FileEntry,
     Gate,
     ShardManifest,
     Verification,
 )
 from contracts.artifacts.signature import Signature
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, CheckFailed, ConfigError, DataError, ErrorDocument
-from contracts.output import MARK_NAME
 from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
-from contracts.proof import VERIFIED_FOLDER, find_unproven, verification_uri
+from contracts.proof import find_strangers, find_unproven, verification_uri
 from trainer.export.bundle.bundles import bundle_of
-from trainer.export.engines import engine_run
+from trainer.export.engines import engine_open, engine_run
 from trainer.export.gates import proof
 from trainer.export.gates.arrays import StoredArrays
 from trainer.export.processes import run_step
@@ -94,14 +90,17 @@ def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) ->
     Raises:
         DataError: The shards are others.
     """
-    gates = [_judge_checksums(uri, document)]
     later = ["bundle", *(f"engine {entry.target}" for entry in document.engines)]
-    if _failed(gates):
-        # Neither files nor manifest are what was made: they are nothing to load, and no place to look for shards.
-        return gates + [_not_run(name, document, "checksum failed") for name in later]
-    shards_uri, shards = _find_shards(uri, document, shards_uri)
-    with tempfile.TemporaryDirectory(prefix="shardline-verify-") as name, _on_this_machine(uri, document) as folder:
+    with tempfile.TemporaryDirectory(prefix="shardline-verify-") as name:
         work = Path(name)
+        # Of an export in a bucket what was compared is what runs.
+        copies = None if storage.is_local(uri) else work / "export"
+        gates = [_judge_checksums(uri, document, copies)]
+        if _failed(gates):
+            # Neither files nor manifest are what was made: nothing to load, and no place to look for shards.
+            return gates + [_not_run(name, document, "checksum failed") for name in later]
+        folder = copies or storage.local_path(uri)
+        shards_uri, shards = _find_shards(uri, document, shards_uri)
         gates.append(_judge_bundle(folder, document, shards_uri, shards, work))
         wrong = ", ".join(_failed(gates))
         for entry in document.engines:
@@ -131,30 +130,25 @@ def _find_shards(uri: str, document: ExportManifest, given: str | None) -> tuple
     return shards_uri, shards
 
 
-def _judge_checksums(uri: str, document: ExportManifest) -> Gate:
+def _judge_checksums(uri: str, document: ExportManifest, copies: Path | None) -> Gate:
+    """Read every file once, and write what was read below `copies`."""
     ran = "the manifest's seal; size, crc32c and sha256 of every file, and that there is no other"
     if contradiction := document.find_contradiction():
         return _gate("checksum", document, [contradiction], ran=ran)
-    findings = list(_find_strangers(uri, document))
+    try:
+        findings = [f"{name} is not of this export" for name in find_strangers(uri, document)]
+    except OSError as error:
+        findings = [f"{error.filename} cannot be looked at: {error.strerror}"]
     for entry in document.shipped_files():
-        if damage := entry.damage(uri):
+        copy = None if copies is None else copies / entry.name
+        if copy is not None:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+        if damage := entry.damage(uri, copy=copy):
             findings.append(damage)
     for engine in document.engines:
         if engine.onnx_sha256 != document.graph().sha256:
             findings.append(f"{engine.name} was built from another graph than the one that ships")
     return _gate("checksum", document, findings, ran=ran)
-
-
-def _find_strangers(uri: str, document: ExportManifest) -> Iterator[str]:
-    """Yield what is said about files that the export did not write: Triton serves a version that was added."""
-    known = {entry.name for entry in document.shipped_files()} | {MANIFEST_NAME, MARK_NAME}
-    known |= {f"{VERIFIED_FOLDER}/{entry.target}.json" for entry in document.engines}
-    try:
-        for found in storage.list_objects(uri):
-            if found.name not in known:
-                yield f"{found.name} is not of this export"
-    except OSError as error:
-        yield f"{error.filename} cannot be looked at: {error.strerror}"
 
 
 def _judge_bundle(
@@ -187,8 +181,8 @@ def _judge_engine(
     """Run an engine where its GPU is. Not executed so far: no GPU."""
     name = f"engine {entry.target}"
     try:
-        engine_run.require_gpu(entry)
-    except engine_run.NoGpu as error:
+        engine_open.require_gpu(entry)
+    except engine_open.NoGpu as error:
         return _not_run(name, document, error.given)
     if shards is None:
         return _not_run(name, document, f"no shards in {storage.display(shards_uri)}; pass --shards")
@@ -266,29 +260,6 @@ def _gate(name: str, document: ExportManifest, findings: list[str], *, ran: str)
 
 def _not_run(name: str, document: ExportManifest, reason: str) -> Gate:
     return Gate(name=name, precision=document.precision, status="not run", ran=f"not run: {reason}", reason=reason)
-
-
-@contextmanager
-def _on_this_machine(uri: str, document: ExportManifest) -> Iterator[Path]:
-    """Give the export's folder; that of a bucket is copied first, and the copy deleted in the end."""
-    if storage.is_local(uri):
-        yield storage.local_path(uri)
-        return
-    with tempfile.TemporaryDirectory(prefix="shardline-export-") as name:
-        for entry in document.owned_files():
-            _copy(entry, uri, Path(name))
-        yield Path(name)
-
-
-def _copy(entry: FileEntry, uri: str, folder: Path) -> None:
-    path = folder / entry.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with storage.open_read(entry.uri(uri)) as stream, path.open("wb") as target:
-            while piece := stream.read(1 << 22):
-                target.write(piece)
-    except FileNotFoundError:
-        return  # the checksums say so
 
 
 if __name__ == "__main__":

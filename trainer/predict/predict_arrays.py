@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", metavar="FILE", help="another model of the same folder")
     parser.add_argument("--url", metavar="URL", help="ask a running Triton: http://HOST:8000")
     options = parser.parse_args(arguments)
+    if options.threads < 1:
+        parser.error(f"--threads {options.threads}: allowed are whole numbers from 1")
+    if not Path(options.outputs).absolute().parent.is_dir():
+        parser.error(f"OUTPUTS.npz {options.outputs}: its folder is not there; make it, or name another")
     folder = Path(__file__).resolve().parent
     try:
         said = read_signature(folder)
@@ -88,9 +93,9 @@ def read_inputs(path: Path, said: dict[str, Any]) -> runtimes.Arrays:
     wanted = ", ".join(f"{name} {spec['dtype']} {spec['shape']}" for name, spec in said["inputs"].items())
     todo = "write it with numpy.savez(FILE, NAME=ARRAY, ...)"
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise runtimes.BadInput(
             f"{path} cannot be read: {error}", allowed=f"a .npz file of {wanted}", todo=todo
         ) from None

@@ -20,10 +20,11 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.proof import find_unproven, require_proven
 from inspection.task import main as inspection_main
+from rehearsal.gcs import BucketServer
 from tests.inspection.test_task import publish_config
 from tests.trainer.export.conftest import Finished
-from trainer.export.engines import engine_run
-from trainer.export.engines.engine_run import NoGpu, open_engine
+from trainer.export.engines import engine_open, engine_run
+from trainer.export.engines.engine_open import NoGpu, open_engine
 from trainer.export.verify import _judge_engine, main
 from trainer.export.workshop import hash_file
 from trainer.predict import predict_task
@@ -99,7 +100,7 @@ class FakeGpu:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ran: list[str] = []
         self.error: Exception | None = None
-        monkeypatch.setattr(engine_run, "require_gpu", lambda entry: None)
+        monkeypatch.setattr(engine_open, "require_gpu", lambda entry: None)
         monkeypatch.setattr(engine_run, "judge_engine", self.judge)
         monkeypatch.setattr("trainer.export.verify._device_name", lambda: "a GPU")
 
@@ -232,6 +233,22 @@ def test_without_its_shards_the_bundle_is_not_tried(copy: Path, capfd: pytest.Ca
     assert not any(line.startswith("passed") and " bundle " in line for line in said.splitlines())
 
 
+def test_files_in_a_bucket_are_read_once_and_what_was_compared_runs(
+    copy: Path, bucket_server: BucketServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    uri = "gs://bucket-1/line/export/1"
+    for path in copy.rglob("*"):
+        if path.is_file():
+            storage.publish(storage.join(uri, *path.relative_to(copy).parts), path.read_bytes())
+    (shards,) = (copy.parents[1] / "shard").iterdir()
+    code = main([uri, f"--shards={shards}"])
+    said = capfd.readouterr().out
+    assert code == 0, said
+    assert any(line.startswith("passed") and " bundle " in line for line in said.splitlines())
+    for name in (SERVED, "model.fp32.onnx", "predict.py"):
+        assert len(bucket_server.access_log.entries(operation="objects.media", object=f"*/{name}")) == 1
+
+
 def change_byte(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -261,7 +278,7 @@ def test_one_byte_of_what_is_served_stops_verify_upload_and_predict(
     shutil.rmtree(copy.parents[1] / "shard")
     assert failed_gates(copy, capfd) == {"checksum"}
     assert inspection_main(upload) == 2
-    assert f"is damaged: {name} has sha256" in capfd.readouterr().err
+    assert f"is damaged: {name} has crc32c" in capfd.readouterr().err
     assert not any(path.exists() for path in written)
     # The settings say how the model is run: both are used to predict.
     assert predict_task.main(predict) == 2

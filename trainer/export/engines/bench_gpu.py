@@ -12,8 +12,7 @@ from typing import Any
 
 from contracts.artifacts import EngineEntry
 from contracts.artifacts.signature import Signature
-from contracts.errors import CheckFailed
-from trainer.export.engines.bench import Queued
+from trainer.export.engines.timing import Queued
 from trainer.export.gates.arrays import StoredArrays
 from trainer.export.gates.sessions import CPU, CUDA, TENSORRT_PROVIDER, open_session
 
@@ -50,7 +49,7 @@ def prepare_onnx(path: Path, inputs: StoredArrays, provider: str) -> Prepare:
 def prepare_engine(
     path: Path, entry: EngineEntry, signature: Signature, inputs: StoredArrays, *, with_graph: bool
 ) -> Prepare:
-    """Return what makes calls of an engine, by batch size; it is opened as `engine_run.open_engine` opens it.
+    """Return what makes calls of an engine, by batch size; it is opened as `engine_open.open_engine` opens it.
 
     Args:
         path: The engine.
@@ -59,50 +58,14 @@ def prepare_engine(
         inputs: Samples.
         with_graph: Record the call once as a CUDA graph, and replay that.
     """
-    import torch
+    from trainer.export.engines.engine_open import Engine, open_engine
 
-    from trainer.export.engines.engine_run import open_engine
-    from trainer.model.tensors import DTYPES
-
-    opened: list[Any] = []
+    opened: list[Engine] = []
 
     def prepare(batch: int) -> Callable[[], object]:
         if not opened:
             opened.append(open_engine(path, entry, signature))
-        _, engine = opened[0].owners
-        context = engine.create_execution_context()
-        given = {name: torch.from_numpy(array).cuda() for name, array in inputs.fill(batch).items()}
-        for name, tensor in given.items():
-            if not context.set_input_shape(name, tuple(tensor.shape)):
-                raise CheckFailed(f"{path.name} refuses a batch of {batch}")
-        outputs = {
-            name: torch.empty(tuple(context.get_tensor_shape(name)), dtype=DTYPES[spec.dtype], device="cuda")
-            for name, spec in signature.outputs.items()
-        }
-        for name, tensor in {**given, **outputs}.items():
-            context.set_tensor_address(name, tensor.data_ptr())
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()  # the inputs are there before another stream reads them
-
-        def enqueue() -> None:
-            if not context.execute_async_v3(stream.cuda_stream):
-                raise CheckFailed(f"{path.name} does not run a batch of {batch}")
-
-        call = enqueue
-        if with_graph:
-            # The first call loads kernels, which cannot be recorded.
-            enqueue()
-            stream.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
-                enqueue()
-
-            def call() -> None:
-                with torch.cuda.stream(stream):
-                    graph.replay()
-
-        # Its memory must live as long as it is called.
-        call.owners = (given, outputs, context)  # type: ignore[attr-defined]
-        return Queued(call, stream.synchronize)
+        placed = opened[0].place(inputs.fill(batch), own_context=True)
+        return Queued(placed.record() if with_graph else placed.enqueue, placed.finish)
 
     return prepare

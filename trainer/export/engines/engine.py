@@ -2,7 +2,7 @@
 
 Here: `build_engine`. Run by trainer/export/task.py. No precision flag is set anywhere: the graph carries precision, and
 networks are strongly typed (TensorRT 11 knows nothing else). An engine is never loaded here, which needs a GPU
-(engine_run.py); so what is to be known about it is taken from the build.
+(engine_open.py); so what is to be known about it is taken from the build.
 """
 
 from __future__ import annotations

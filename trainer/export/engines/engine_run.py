@@ -1,15 +1,14 @@
-"""Builds, runs and times engines on this machine's GPU. Without a GPU it says why an engine did not run.
+"""Builds, runs and times engines on this machine's GPU.
 
-Here: `open_engine`; `GpuRunner`, what engine_gate.py asks; `judge_engine`, which `shardline verify` asks. Not executed
-so far: this project has had no GPU. Written after the API of tensorrt_rtx 1.7 and the documentation of tensorrt 10 and
-11; the first run on a GPU is the first test of it.
+Here: `GpuRunner`, what engine_gate.py asks; `judge_engine`, which `shardline verify` asks. Not executed so far
+(engine_open.py).
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,132 +17,18 @@ from typing import Any, cast
 from contracts.artifacts import EngineEntry, EngineTensor, Gate, Parity
 from contracts.artifacts.signature import Signature
 from contracts.config.export import Runtime
-from contracts.errors import CheckFailed, ConfigError
+from contracts.errors import CheckFailed
 from trainer.export.engines import engine_gate
-from trainer.export.engines.engine import build_engine, load_api, make_logger
+from trainer.export.engines.engine import build_engine
 from trainer.export.engines.engine_gate import Ran, Trial, Trials, make_trials
-from trainer.export.gates.arrays import Array, Arrays, StoredArrays, pad_batch, store_arrays
+from trainer.export.engines.engine_open import BatchRefused, open_engine
+from trainer.export.gates.arrays import Arrays, StoredArrays, pad_batch, store_arrays
 from trainer.export.gates.parity import Runner
 from trainer.export.gates.proof import Ends
-from trainer.export.targets import Builder, gpu_target, gpus_of, version_of
+from trainer.export.targets import Builder, gpu_target
 
 # Calls of an engine that are timed, after as many that are not counted.
 _TIMED_CALLS = 50
-
-
-class NoGpu(ConfigError):
-    """An engine was to be opened where it cannot run."""
-
-
-class BatchRefused(Exception):
-    """A batch is outside of the engine's profile."""
-
-
-def require_gpu(entry: EngineEntry) -> None:
-    """See to it that an engine can run here.
-
-    Raises:
-        NoGpu: There is no GPU, or another one than the engine was built for.
-    """
-    here = gpu_target()
-    if here == entry.target:
-        return
-    raise NoGpu(
-        f"{entry.name} was built for {entry.target} ({', '.join(gpus_of(entry.target))}); this machine has "
-        f"{'no GPU' if here is None else f'a GPU of {here}'}",
-        allowed="a machine with a GPU of that compute capability: an engine is compiled for it",
-        todo="run it there; here the ONNX graph beside it gives the same answers (predict.py), or build an engine for "
-        "this GPU with export.targets",
-    )
-
-
-def open_engine(path: Path, entry: EngineEntry, signature: Signature) -> Runner:
-    """Return a function that runs an engine file on the first GPU. Not executed so far (see the module).
-
-    Args:
-        path: The engine.
-        entry: What the manifest says of it.
-        signature: Its inputs and outputs.
-
-    Raises:
-        NoGpu: There is no GPU that it was built for.
-        ConfigError: The builder package does not load, or is of another version than the one that built it.
-        CheckFailed: The engine does not load.
-    """
-    require_gpu(entry)
-    module, _, built_with = entry.builder.partition(" ")
-    api = load_api(module)
-    if (installed := version_of(module)) != built_with:
-        raise ConfigError(
-            f"{path.name} was built by {entry.builder}, installed is {module} {installed}",
-            allowed="the very version that built it: engines do not load in others",
-            todo=f"install {module} {built_with}, or export again",
-        )
-    import torch
-
-    messages: list[str] = []
-    runtime = api.Runtime(make_logger(api, messages))
-    engine = runtime.deserialize_cuda_engine(path.read_bytes())
-    if engine is None:
-        raise CheckFailed(f"{path.name} does not load in {entry.builder}: {' '.join(messages[-3:])}")
-    context = engine.create_execution_context()
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    dtypes = _output_types(api, engine, signature)
-
-    def place(inputs: Mapping[str, Array]) -> dict[str, torch.Tensor]:
-        """Put inputs on the device; return where the outputs come."""
-        on_device = {name: torch.from_numpy(array).cuda() for name, array in inputs.items()}
-        shapes = {name: list(tensor.shape) for name, tensor in on_device.items()}
-        for name, tensor in on_device.items():
-            if not context.set_input_shape(name, tuple(tensor.shape)):
-                raise BatchRefused(f"{path.name} refuses {shapes}: {' '.join(messages[-3:])}")
-        outputs = {
-            name: torch.empty(tuple(context.get_tensor_shape(name)), dtype=dtype, device="cuda")
-            for name, dtype in dtypes.items()
-        }
-        for name, tensor in {**on_device, **outputs}.items():
-            context.set_tensor_address(name, tensor.data_ptr())
-        # The copies above are on torch's current stream; the engine's work must come after them.
-        stream.wait_stream(torch.cuda.current_stream())
-        # Inputs must live as long as they are read.
-        run.placed = on_device  # type: ignore[attr-defined]
-        return outputs
-
-    def execute() -> None:
-        if not context.execute_async_v3(stream.cuda_stream):
-            raise CheckFailed(f"{path.name} does not run: {' '.join(messages[-3:])}")
-        stream.synchronize()
-
-    def run(inputs: Mapping[str, Array]) -> Arrays:
-        outputs = place(inputs)
-        execute()
-        return {name: tensor.cpu().numpy() for name, tensor in outputs.items()}
-
-    # The runtime and the engine must live as long as the context that the closures hold.
-    run.owners = (runtime, engine)  # type: ignore[attr-defined]
-    run.place, run.execute = place, execute  # type: ignore[attr-defined]
-    return run
-
-
-def _output_types(api: Any, engine: Any, signature: Signature) -> dict[str, Any]:
-    """Return torch's types of an engine's outputs by name: the signature's first, in its order."""
-    import torch
-
-    types = {
-        "FLOAT": torch.float32,
-        "HALF": torch.float16,
-        "INT64": torch.int64,
-        "INT32": torch.int32,
-        "UINT8": torch.uint8,
-        "BOOL": torch.bool,
-    }
-    names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
-    outputs = [name for name in names if engine.get_tensor_mode(name) == api.TensorIOMode.OUTPUT]
-    ordered = [
-        *(name for name in signature.outputs if name in outputs),
-        *(n for n in outputs if n not in signature.outputs),
-    ]
-    return {name: types[engine.get_tensor_dtype(name).name] for name in ordered}
 
 
 @dataclass(frozen=True)
@@ -270,14 +155,13 @@ def time_engines(
         CheckFailed: An engine does not load, or does not run.
     """
     with _named(f"a batch of {batch}"):
-        runners: list[Any] = [open_engine(path, entry, signature) for path, entry in engines]
-        # Outputs must live as long as they are written.
-        kept = [run.place(inputs.fill(batch)) for run in runners]
-        found: list[list[float]] = [[] for _ in kept]
+        opened = [open_engine(path, entry, signature) for path, entry in engines]
+        batches = [engine.place(inputs.fill(batch)) for engine in opened]
+        found: list[list[float]] = [[] for _ in batches]
         for _ in range(2 * _TIMED_CALLS):
-            for run, times in zip(runners, found, strict=True):
+            for placed, times in zip(batches, found, strict=True):
                 began = time.perf_counter()
-                run.execute()
+                placed.execute()
                 times.append(1000 * (time.perf_counter() - began))
     return [statistics.median(times[_TIMED_CALLS:]) for times in found]
 

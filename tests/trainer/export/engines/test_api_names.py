@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.export.engines import engine, engine_run
+from trainer.export.engines import engine, engine_open
 from trainer.export.engines.engine import load_api
 
 # Variables that hold objects of the API.
@@ -26,9 +26,9 @@ RTX_ONLY = {"_set_targets"}
 
 
 def used_names(*, rtx: bool) -> set[str]:
-    """Return the attributes that engine.py and engine_run.py take of the API's objects."""
+    """Return the attributes that engine.py and engine_open.py take of the API's objects."""
     found = set()
-    for module in (engine, engine_run):
+    for module in (engine, engine_open):
         assert module.__file__ is not None
         for function in ast.walk(ast.parse(Path(module.__file__).read_text())):
             if not isinstance(function, ast.FunctionDef) or (function.name in RTX_ONLY and not rtx):
@@ -49,6 +49,8 @@ def attributes_of(function: ast.FunctionDef) -> set[str]:
                 node = node.func
         if isinstance(node, ast.Name) and node.id in OBJECTS:
             found |= set(chain)
+        elif isinstance(node, ast.Name) and node.id == "self" and chain and chain[-1].lstrip("_") in OBJECTS:
+            found |= set(chain[:-1])
     return found
 
 

@@ -15,18 +15,14 @@ from contracts.config import ModelSection
 from tests.trainer.export.conftest import CLASSES, IMAGE_SIZE, MODEL
 from tests.trainer.export.graphs import image_signature, store_images
 from tests.trainer.export.handover import make_export
-from trainer.export.engines.bench import (
+from trainer.export.engines.bench import Bench, Device, Runner, _measure_batch, measure_latency
+from trainer.export.engines.timing import (
     LEAST_ROUNDS,
     MOST_CALLS,
     MOST_ROUNDS,
     WARM_UP_CALLS,
-    Bench,
-    Device,
     Queued,
-    Runner,
-    _measure_batch,
     describe,
-    measure_latency,
     measure_rate,
     time_calls,
 )

@@ -24,7 +24,8 @@ from tests.trainer.export.engines.engine_double import EngineDouble
 from tests.trainer.export.graphs import image_signature, write_graph
 from trainer.export import choosing, making, workshop
 from trainer.export.engines.engine_gate import judge_engine, make_trials
-from trainer.export.engines.engine_run import GpuRunner, NoGpu
+from trainer.export.engines.engine_open import NoGpu
+from trainer.export.engines.engine_run import GpuRunner
 from trainer.export.gates.arrays import store_arrays
 from trainer.export.gates.proof import Ends, write_end_inputs, write_graph_outputs
 from trainer.export.graph.layer_errors import expose_values, find_added
