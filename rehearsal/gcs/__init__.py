@@ -16,6 +16,7 @@ reached with `STORAGE_EMULATOR_HOST` (`BucketServer.environment` has what child 
     index          which there are, in SQLite: the commit
     content        their bytes on disk, and the tree of plain files
     faults         what goes wrong, and what a request costs, by rule
+    write_rate     one write per second to an object, in a rehearsal
     access_log     who asked for what
 
 Who may call is checked by rehearsal.doors.access: requests bring its token, unless the server was made open, for tests.
@@ -23,10 +24,10 @@ Who may call is checked by rehearsal.doors.access: requests bring its token, unl
 Written with the standard library (http.server, sqlite3) and google-crc32c: nothing to install, readable to the end, and
 its limits were measured (benchmarks in the commit that added it). It serves loopback only.
 
-What it does not prove: permissions (there is no IAM, every caller may do everything), quotas and rate limits that were
-not set by a rule, latency and bandwidth of the real service, consistency between regions, encryption keys, retention,
-soft delete, object versioning (only the live generation exists), notifications, lifecycle rules, signed URLs,
-decompressive transcoding, gRPC. What it does not know is refused with 501, never ignored.
+What it does not prove: permissions (there is no IAM, every caller may do everything), quotas and other rate limits that
+were not set by a rule, latency and bandwidth of the real service, consistency between regions, encryption keys,
+retention, soft delete, object versioning (only the live generation exists), notifications, lifecycle rules, signed
+URLs, decompressive transcoding, gRPC. What it does not know is refused with 501, never ignored.
 """
 
 from rehearsal.gcs.faults import Rule

@@ -222,9 +222,9 @@ class JsonApi:
                 del self._rewrites[next(iter(self._rewrites))]
             more = {"totalBytesRewritten": str(done), "done": False, "rewriteToken": token}
             return json_response(progress | more)
-        self._rewrites.pop(token or "", None)
         fields = settable(json_object(request)) or None
         record = self._objects.copy(source, to_bucket, to_name, fields, Preconditions.from_query(request.query))
+        self._rewrites.pop(token or "", None)
         resource = object_resource(record, request.endpoint)
         return json_response(progress | {"totalBytesRewritten": str(source.size), "done": True, "resource": resource})
 

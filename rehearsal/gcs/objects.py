@@ -18,6 +18,7 @@ from rehearsal.gcs.content import STATE_FOLDER, Content, ContentFolder, read_in_
 from rehearsal.gcs.index import Bucket, Index, Record
 from rehearsal.gcs.messages import ApiError
 from rehearsal.gcs.preconditions import NOTHING, Preconditions
+from rehearsal.gcs.write_rate import WriteRate
 
 # https://cloud.google.com/storage/quotas#objects
 MAX_NAME_BYTES = 1024
@@ -25,10 +26,16 @@ MAX_COMPOSED = 32
 
 
 class Objects:
-    """The buckets and objects below a root folder."""
+    """The buckets and objects below a root folder.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: The folder, made if it is not there.
+        write_interval_s: Shortest time between two writes to one object; 0: no limit (write_rate.py).
+    """
+
+    def __init__(self, root: Path, *, write_interval_s: float = 0.0) -> None:
         root.mkdir(parents=True, exist_ok=True)
+        self.write_rate = WriteRate(write_interval_s)
         self.contents = ContentFolder(root)
         self.lock = threading.RLock()
         self._index = Index(root / STATE_FOLDER / "index.sqlite")
@@ -163,6 +170,7 @@ class Objects:
         with self.lock:
             try:
                 self.check_upload(bucket, name, check)
+                self.write_rate.take("write", bucket, name)
             except BaseException:
                 self.contents.remove(content.id)
                 raise
@@ -208,6 +216,7 @@ class Objects:
         """
         with self.lock:
             found = self.get(bucket, name, generation, check, reading=False)
+            self.write_rate.take("metadata update", bucket, name)
             changed = replace(
                 found,
                 metageneration=found.metageneration + 1,
@@ -257,6 +266,7 @@ class Objects:
             if name == source:
                 return self.copy(found, bucket, name, None, check)
             self.check_upload(bucket, name, check)
+            self.write_rate.take("write", bucket, name)
             now = self._next_us()
             content_id = self.contents.duplicate(found.content_id)
             moved = replace(found, name=name, generation=now, metageneration=1, updated_us=now, content_id=content_id)

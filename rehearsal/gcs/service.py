@@ -28,6 +28,7 @@ from rehearsal.gcs.messages import ApiError, error_response
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import NOTHING
 from rehearsal.gcs.uploads import Uploads
+from rehearsal.gcs.write_rate import INTERVAL_S
 from rehearsal.gcs.xml_api import XmlApi
 from rehearsal.gcs.xml_uploads import MIN_PART_BYTES, XmlUploads
 
@@ -44,6 +45,7 @@ class BucketService:
         access_log: File of JSON lines to append to.
         rules: Faults and costs from the start.
         min_part_bytes: Smallest part of an XML multipart upload; tests may lower it.
+        write_interval_s: Shortest time between two writes to one object, by which 429 is answered; 0: no limit.
     """
 
     def __init__(
@@ -54,9 +56,10 @@ class BucketService:
         access_log: str | Path | None = None,
         rules: Iterable[Rule] = (),
         min_part_bytes: int = MIN_PART_BYTES,
+        write_interval_s: float = INTERVAL_S,
     ) -> None:
         self.root = Path(root)
-        self.objects = Objects(self.root)
+        self.objects = Objects(self.root, write_interval_s=write_interval_s)
         self.faults = Faults()
         self.faults.set(*rules)
         self.access_log = AccessLog(None if access_log is None else Path(access_log))

@@ -12,7 +12,8 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
@@ -192,13 +193,18 @@ class Uploads:
         if writer.size > total:
             raise ApiError(400, f"The upload holds {writer.size} bytes, its range says {total}")
         content = writer.finish()
+        # What is refused is removed. The session's own stays for the client who sends the last chunk again after 429.
+        attempt = replace(content, id=self._objects.contents.duplicate(content.id))
         try:
             session.finished = self._commit(
-                session.bucket, session.name, content, session.resource, session.check, request.headers
+                session.bucket, session.name, attempt, session.resource, session.check, request.headers
             )
-        except ApiError:
-            self._sessions.pop(session_id, None)
+        except ApiError as error:
+            if error.status != HTTPStatus.TOO_MANY_REQUESTS:
+                self._sessions.pop(session_id, None)
+                writer.discard()
             raise
+        writer.discard()
         return json_response(object_resource(session.finished, request.endpoint))
 
 
