@@ -67,7 +67,7 @@ def main() -> None:
             )
             began = time.monotonic()
             done = subprocess.run(
-                [*CLI, "rehearse", str(CONFIG), "--source", str(raw), "--preempt", "2", "--json"],
+                [*CLI, "rehearse", str(CONFIG), "--source", str(raw), "--preempt", "2", "-o", "json"],
                 cwd=folder,
                 check=True,
                 capture_output=True,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shlex
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -63,14 +64,15 @@ def check_options(*, serve: bool, config: Path | None, clock_rate: float) -> Non
         )
 
 
-def run_server(server: Server, stream: TextIO, log: TextIO, *, as_json: bool) -> None:
+def run_server(server: Server, stream: TextIO, log: TextIO, *, document: Callable[[str], str] | None) -> None:
     """Start the cloud, print its variables, and serve until Ctrl-C (or SIGTERM, which ends with 143).
 
     Args:
         server: What is served.
-        stream: Where to print, at once: lines `export NAME=value`, or one line of JSON.
+        stream: Where to print, at once: lines `export NAME=value`, or the document.
         log: Where to say that it serves, and what it has served.
-        as_json: JSON: environment, project, region, buckets, folder.
+        document: Turns one line of JSON (environment, project, region, buckets, folder) into what is printed; None: no
+            document is.
 
     Raises:
         ConfigError: Options that need a configuration, or a folder in use.
@@ -80,9 +82,9 @@ def run_server(server: Server, stream: TextIO, log: TextIO, *, as_json: bool) ->
         cloud.clock.rate = server.clock_rate
         variables = dict(sorted(cloud.environment.items()))
         project = variables["GOOGLE_CLOUD_PROJECT"]
-        if as_json:
+        if document:
             found = {"environment": variables, "project": project, "region": region, "buckets": buckets}
-            text = json.dumps({**found, "folder": str(server.folder.absolute())})
+            text = document(json.dumps({**found, "folder": str(server.folder.absolute())}))
         else:
             text = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
         print(text, file=stream, flush=True)

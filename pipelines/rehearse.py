@@ -269,7 +269,7 @@ def _rehearse_run(cloud: LocalCloud, prepared: Prepared, path: Path, wanted: Wan
 
 def _ask_why(path: Path, run_id: str) -> str:
     """Return why a run ended, as `shardline status` tells its user."""
-    command = [sys.executable, "-c", _COMMAND, "status", run_id, "--config", str(path), "--json"]
+    command = [sys.executable, "-c", _COMMAND, "status", run_id, "--config", str(path), "-o", "json"]
     answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     try:
         status = json.loads(answer.stdout)

@@ -106,13 +106,13 @@ def check_use(line: Path, manifest: ExportManifest, trained: CheckpointManifest,
 
 def check_look(line: Path, record: RunRecord) -> None:
     """What a user looks at says what the record says, and its page opens in a browser."""
-    done = shardline("inspect", line, "--json")
+    done = shardline("inspect", line, "-o", "json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["id"], found["state"]) == (record.id, "succeeded")
     assert [stage["manifest_sha256"] for stage in found["stages"]] == [s.manifest_sha256 for s in record.stages]
     assert [missing["what"] for missing in found["missing"]] == ["cost"]
-    (listed,) = json.loads(shardline("runs", line, "--json").stdout)
+    (listed,) = json.loads(shardline("runs", line, "-o", "json").stdout)
     assert listed["test_value"] == record.results["metrics"]["test_accuracy"]
     done = shardline("report", line)
     assert done.returncode == 0, done.stderr
@@ -234,7 +234,7 @@ def test_kill_9_of_the_whole_tree_then_the_same_command(pictures: Path, tmp_path
         os.kill(pid, signal.SIGKILL)
     process.wait()
     (run,) = (tmp_path / "runs/killed/runs").glob("*/run-start.json")
-    assert json.loads(shardline("inspect", run.parent, "--json").stdout)["state"] == "stopped"
+    assert json.loads(shardline("inspect", run.parent, "-o", "json").stdout)["state"] == "stopped"
     done = shardline("run", killed)
     assert done.returncode == 0, done.stderr
     assert "continues from" in done.stderr

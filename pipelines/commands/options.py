@@ -47,15 +47,20 @@ def is_document(form: str | None, as_json: bool) -> bool:
     return as_json or form in ("json", "yaml")
 
 
-def print_document(content: str, form: str | None) -> None:
-    """Print a JSON document, as YAML where that is asked for."""
+def as_document(content: str, form: str | None) -> str:
+    """Return a JSON document as it is, or as YAML where that is asked for."""
     if form == "yaml":
         import json
 
         import yaml
 
         content = yaml.safe_dump(json.loads(content), sort_keys=True, allow_unicode=True, width=120).rstrip()
-    print(content)
+    return content
+
+
+def print_document(content: str, form: str | None) -> None:
+    """Print a JSON document, as YAML where that is asked for."""
+    print(as_document(content, form))
 
 
 def former(name: str, now: str) -> None:

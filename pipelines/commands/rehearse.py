@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipelines.commands.options import Debug, Overrides
+from pipelines.commands.options import AsJson, Debug, Format, Overrides, as_document, is_document, print_document
 from pipelines.reported import load, reported
 
 
@@ -96,7 +97,8 @@ def rehearse_config(
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="FOLDER", help="Leave buckets, machines and logs there.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    form: Format = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Submit to a Google Cloud on this machine, and compare what happened with what should have."""
@@ -108,6 +110,7 @@ def rehearse_config(
         from pipelines.rehearse import Wanted, check, rehearse
         from rehearsal.leftovers import claimed_folder
 
+        documented = is_document(form, as_json)
         count, rate = parse_preempt(preempt)
         wanted = Wanted(
             preemptions=count,
@@ -134,11 +137,12 @@ def rehearse_config(
         with claimed_folder(keep) as folder:
             if given is None or serve:
                 server = Server(given, source, weights, folder, wanted, clock_rate)
-                run_server(server, sys.stdout, sys.stderr, as_json=as_json)
+                document = functools.partial(as_document, form=form) if documented else None
+                run_server(server, sys.stdout, sys.stderr, document=document)
                 return
             found = rehearse(given, source=source, weights=weights, folder=folder, wanted=wanted)
-        if as_json:
-            print(to_json(found))
+        if documented:
+            print_document(to_json(found), form)
         else:
             print_rehearsal(found, sys.stdout, kept=keep)
         check(found)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.line
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Variables of a program beside a cloud whose minutes take two seconds."""
     folder = tmp_path_factory.mktemp("served")
-    command = [sys.executable, "-m", "pipelines.cli", "rehearse", "--serve", "--clock-rate=30", "--json"]
+    command = [sys.executable, "-m", "pipelines.cli", "rehearse", "--serve", "--clock-rate=30", "-o", "json"]
     variables = {**os.environ, "TMPDIR": str(folder)}
     with (
         (folder / "log").open("w") as log,

@@ -146,7 +146,7 @@ def test_the_whole_line(shapes: Path, tmp_path: Path) -> None:
     (engine,) = manifest.engines
     assert (exported.parent / engine.name).stat().st_size > 0
     check_served(exported.parent, report, shapes)
-    listed = json.loads(shardline("runs", line, "--json").stdout)
+    listed = json.loads(shardline("runs", line, "-o", "json").stdout)
     assert "mean_iou" in json.dumps(listed)
 
 

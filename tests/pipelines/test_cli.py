@@ -43,7 +43,7 @@ def test_commands_are_grouped_and_every_one_is_in_a_group() -> None:
 
 
 def test_former_names_work_for_one_release_with_a_warning(tmp_path: Path) -> None:
-    for command in (["plan"], ["runs"], ["goodput"], ["status"], ["inspect"]):
+    for command in (["plan"], ["runs"], ["goodput"], ["status"], ["inspect"], ["rehearse"]):
         assert "--json" not in CliRunner().invoke(app, [*command, "--help"]).stdout
     (tmp_path / "runs").mkdir()
     listed = {

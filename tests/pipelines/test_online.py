@@ -84,7 +84,7 @@ def test_the_project_s_quotas_decide(plan: Plan) -> None:
 
 def test_enough_of_everything(plan: Plan) -> None:
     ladder = "resources.ladder=[{strategy: SPOT, region: us-east1}, {strategy: SPOT}, {strategy: STANDARD}]"
-    answer = plan("run.root=gs://here/runs", ladder, "--json")
+    answer = plan("run.root=gs://here/runs", ladder, "-o", "json")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     made = json.loads(answer.stdout)
     assert made["online"]["bucket_location"] == "us-central1"

@@ -6,9 +6,12 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.pipelines.conftest import Shardline
 
@@ -66,12 +69,22 @@ def test_a_program_uses_it_until_ctrl_c_and_nothing_is_left(tmp_path: Path) -> N
     assert call(variables).returncode != 0
 
 
-def test_json_names_the_places_and_sigterm_ends_it_too(tmp_path: Path) -> None:
-    server = serve(tmp_path, "--json", f"--keep={tmp_path / 'kept'}")
-    assert server.stdout is not None
-    found = json.loads(server.stdout.readline())
+@pytest.mark.parametrize(
+    ("form", "read"), [(("-o", "json"), json.loads), (("-o", "yaml"), yaml.safe_load), (("--json",), json.loads)]
+)
+def test_a_document_names_the_places_and_sigterm_ends_it_too(
+    tmp_path: Path, form: tuple[str, ...], read: Callable[[str], Any]
+) -> None:
+    server = serve(tmp_path, *form, f"--keep={tmp_path / 'kept'}")
+    assert server.stderr is not None
+    said = [server.stderr.readline()]
+    if form == ("--json",):
+        assert "--json is -o json now" in said[0]
+        said.append(server.stderr.readline())
+    assert said[-1].startswith("serving project")
     server.terminate()
-    server.communicate(timeout=60)
+    printed, _ = server.communicate(timeout=60)
+    found = read(printed)
     assert server.returncode == 128 + signal.SIGTERM
     assert found["environment"]["GOOGLE_CLOUD_PROJECT"] == found["project"] == "rehearsal-project"
     assert (found["region"], found["buckets"]) == ("us-central1", ["rehearsal-line"])

@@ -80,7 +80,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def start(places: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "pipelines.cli", "rehearse", "--serve", "--json"]
+    command = [sys.executable, "-m", "pipelines.cli", "rehearse", "--serve", "-o", "json"]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
