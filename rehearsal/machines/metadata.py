@@ -79,7 +79,10 @@ class Metadata:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
         is_own = _is_own(writer.get_extra_info("peername"), writer.get_extra_info("sockname"))
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+        with (
+            contextlib.closing(writer),
+            contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError),
+        ):
             while is_own:
                 head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _IDLE_S)
                 status, kind, body = await self._answer(head.decode("latin-1"))
@@ -91,7 +94,6 @@ class Metadata:
                     + body
                 )
                 await writer.drain()
-        writer.close()
 
     async def _answer(self, head: str) -> tuple[str, str, bytes]:
         request, *lines = head.split("\r\n")
@@ -148,6 +150,8 @@ class Metadata:
             return None
         words = [word for word in path.removeprefix(_ROOT).split("/") if word]
         if words[:2] == ["instance", "service-accounts"] and len(words) == 4:
+            if words[2] not in self._values["instance"]["service-accounts"]:
+                return None
             if words[3] == "token":
                 return {"access_token": self._identity.token(), "expires_in": 3599, "token_type": "Bearer"}
             if words[3] == "scopes":

@@ -74,7 +74,6 @@ class Network:
         self._shares = itertools.cycle(range(_OWN, _MOST - _SHARED, _SHARED))
         self._hosts: dict[str, Host] = {}
         self._lock = threading.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="metadata servers", daemon=True)
         self.front: socket.socket | None = None
@@ -146,7 +145,6 @@ class Network:
             return
         for host in list(self._hosts.values()):
             host.close()
-        self.run(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -177,18 +175,6 @@ class Network:
         """Do something in the loop of the servers, and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin something in the loop, from the loop."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _stop(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     def _forget(self, name: str) -> None:
         with self._lock:
             self._hosts.pop(name, None)
@@ -217,6 +203,8 @@ class Host:
         self._inside: Inside | None = None
         self._trees: list[Tree] = []
         self._servers: list[asyncio.AbstractServer | asyncio.DatagramTransport] = []
+        self._connections: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self._files: list[Path] = []
 
     def start(
@@ -308,7 +296,12 @@ class Host:
         self._metadata = Metadata(self.name, identity, self._network._refuse)
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._network.spawn(self._metadata.serve(reader, writer))
+            if self._is_closed:
+                writer.close()
+                return
+            task = asyncio.get_running_loop().create_task(self._metadata.serve(reader, writer))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
 
         self._servers.append(await asyncio.start_server(accept, sock=web))
         if questions is not None:
@@ -318,9 +311,13 @@ class Host:
             self._servers.append(transport)
 
     async def _stop(self) -> None:
+        self._is_closed = True
         for server in self._servers:
             server.close()
         self._servers = []
+        for task in (tasks := list(self._connections)):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _NameServer(asyncio.DatagramProtocol):

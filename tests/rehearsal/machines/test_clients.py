@@ -76,6 +76,10 @@ def test_all_of_googles_clients_are_led_by_names(tmp_path: Path) -> None:
         "variables": [],
     }
     assert cloud.vertex.refused == []
+    # gcsfs has asked for the kind of the bucket, once, and was answered: it warns, and asks again each time, otherwise.
+    layouts = [entry.status for entry in cloud.vertex.access_log.entries("StorageControl.GetStorageLayout")]
+    assert layouts == ["OK"]
+    assert not [line for line in lines if "bucket type" in line]
 
 
 def test_a_custom_jobs_default_project_is_a_tenant_project() -> None:

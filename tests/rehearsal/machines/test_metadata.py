@@ -1,16 +1,20 @@
 """The metadata server of a machine that shares this computer's loopback: this user has the token, another has not."""
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import requests
 
 from rehearsal.machines.metadata import Identity
 from rehearsal.machines.network import Network
 
 NOBODY = 65534
+REQUEST = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata-Flavor: Google\r\n\r\n"
 
 # Another user cannot always execute this interpreter: it becomes that user after its imports.
 CLIENT = """
@@ -42,6 +46,39 @@ def ask(folder: Path, user: int) -> str:
 
 def test_this_user_gets_the_token(tmp_path: Path) -> None:
     assert ask(tmp_path, os.getuid()) == "the-token"
+
+
+def test_an_account_that_is_not_the_machines_is_not_found(tmp_path: Path) -> None:
+    identity = Identity("acme", "1", "us-central1-a", "n1-standard-4", "runner@acme", lambda: "the-token")
+    found = {}
+    with Network(tmp_path, refuse=print, mode="loopback") as network:
+        address = network.add("worker-0", identity).environment["GCE_METADATA_HOST"]
+        for account in ("default", "runner@acme", "another@acme"):
+            for key in ("token", "scopes", "email"):
+                url = f"http://{address}/computeMetadata/v1/instance/service-accounts/{account}/{key}"
+                answer = requests.get(url, headers={"Metadata-Flavor": "Google"}, timeout=60)
+                found[account, key] = answer.status_code
+    assert {account for (account, _), status in found.items() if status == 200} == {"default", "runner@acme"}
+    assert [status for (account, _), status in found.items() if account == "another@acme"] == [404] * 3
+
+
+def test_connections_end_with_the_machine(tmp_path: Path) -> None:
+    identity = Identity("acme", "1", "us-central1-a", "n1-standard-4", "runner@acme", lambda: "the-token")
+    with Network(tmp_path, refuse=print, mode="loopback") as network:
+        machine, other = (network.add(name, identity) for name in ("worker-0", "worker-1"))
+        hosts = [one.environment["GCE_METADATA_HOST"].split(":") for one in (machine, other)]
+        with contextlib.ExitStack() as stack:
+            connections = [stack.enter_context(socket.create_connection((host, int(port)))) for host, port in hosts]
+            for connection in connections:
+                connection.settimeout(60)
+                connection.sendall(REQUEST)
+                assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+            machine.close()
+            # An end, or a reset: nobody answers any more.
+            with contextlib.suppress(ConnectionError):
+                assert connections[0].recv(1) == b""
+            connections[1].sendall(REQUEST)
+            assert connections[1].recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
