@@ -38,6 +38,7 @@ from rehearsal.jobs.restarts import (
     Scope,
 )
 from rehearsal.leftovers import LINKS_PREFIX
+from rehearsal.machines.commands import with_commands, write_commands
 from rehearsal.machines.machine import (
     Machine,
     Scale,
@@ -48,7 +49,6 @@ from rehearsal.machines.machine import (
     host_name,
     identity_of,
 )
-from rehearsal.machines.mount import with_python, write_python
 from rehearsal.machines.network import Host, Network
 from rehearsal.machines.processes import Tree, clean_environment
 
@@ -135,7 +135,7 @@ class Gang:
     ) -> None:
         self._job, self._machines, self._folder = job, machines, folder
         self._network, self._token = network, token
-        self._environment = with_python(clean_environment(environment), write_python(folder / "bin"))
+        self._environment = with_commands(clean_environment(environment), write_commands(folder / "bin"))
         self._say, self._market, self._scale, self._now = say, market, scale, now
         scheduling = job.job_spec.scheduling
         self._all_together = bool(scheduling.restart_job_on_worker_restart)

@@ -12,10 +12,7 @@ seen in the bucket when the task ends, not when they are closed.
 
 from __future__ import annotations
 
-import os
 import shutil
-import stat
-import sys
 import uuid
 from pathlib import Path
 
@@ -27,15 +24,6 @@ MOUNT_PREFIX = "/gcs/"
 MOUNT_VARIABLE = "SHARDLINE_REHEARSAL_GCS"
 # A file up to this size is one request, a larger one is copied in pieces of it.
 _WHOLE_BYTES = 8 << 20
-_KFP_EXECUTOR = "kfp.dsl.executor_main"
-_SCRIPT = """#!/bin/sh
-# Python as containers of a rehearsal know it.
-if [ "$1" = -m ] && [ "$2" = {executor} ]; then
-    shift 2
-    exec '{python}' -m rehearsal.pipelines.kfp_executor "$@"
-fi
-exec '{python}' "$@"
-"""
 
 
 class Mount:
@@ -94,21 +82,3 @@ class Mount:
             with new.open("wb") as target:
                 shutil.copyfileobj(source, target, _WHOLE_BYTES)
             new.replace(path)
-
-
-def write_python(folder: Path) -> Path:
-    """Write `python` and `python3`, to be found first in PATH, into a folder; return it.
-
-    A command is not changed: whichever word of it, or of a shell's script, starts Python starts this interpreter.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("python", "python3"):
-        script = folder / name
-        script.write_text(_SCRIPT.format(executor=_KFP_EXECUTOR, python=sys.executable))
-        script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    return folder
-
-
-def with_python(environment: dict[str, str], folder: Path) -> dict[str, str]:
-    """Return an environment in which these are the first."""
-    return {**environment, "PATH": os.pathsep.join([str(folder), environment.get("PATH", os.defpath)])}

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import ShardlineError
+from rehearsal.machines.commands import with_commands, write_commands
 from rehearsal.machines.machine import tenant_identity
 from rehearsal.machines.metadata import Identity
-from rehearsal.machines.mount import MOUNT_VARIABLE, Mount, with_python, write_python
+from rehearsal.machines.mount import MOUNT_VARIABLE, Mount
 from rehearsal.machines.network import Network
 from rehearsal.machines.processes import Tree, clean_environment
 from rehearsal.pipelines.job import Job
-from rehearsal.pipelines.packages import skip_installs
 from rehearsal.pipelines.placeholders import Values, expand_words, substitute
 from rehearsal.pipelines.reports import Path as TaskPath
 from rehearsal.pipelines.reports import Reporter, custom_job_id, task_id
@@ -80,7 +80,7 @@ class Containers:
     ) -> None:
         self.job, self.mount = job, Mount(folder / "gcs")
         self._folder, self._reporter = folder, reporter
-        self._environment = with_python(clean_environment(environment), write_python(folder / "bin"))
+        self._environment = with_commands(clean_environment(environment), write_commands(folder / "bin"))
         self._environment[MOUNT_VARIABLE] = str(self.mount.folder)
         self._environment[_LABELS_VARIABLE] = json.dumps(job.labels)
         self._network, self._token = network, token
@@ -124,7 +124,7 @@ class Containers:
             return
         provided = {name for side in executor_input["inputs"].values() for name in side}
         values = self.values(task.path, executor_input, task.optional)
-        words = [substitute(word, values) for word in expand_words(skip_installs(task.words), provided)]
+        words = [substitute(word, values) for word in expand_words(task.words, provided)]
         env = {name: substitute(value, values) for name, value in task.env.items()}
         root = self.task_root(task.path)
         try:

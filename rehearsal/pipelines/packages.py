@@ -1,73 +1,78 @@
-"""`pip install` in the commands of lightweight components: never executed; what is installed here counts as present.
+"""`pip install` in the commands of components, found before a run: what is not installed here is named.
 
-kfp writes such lines into a shell's script before the component's own program (kfp/dsl/component_factory.py).
+What is found is a courtesy: nothing is installed in any case (rehearsal/machines/installers.py), and a command that is
+put together while it runs fails there. kfp writes such lines into a shell's script before the component's own program
+(kfp/dsl/component_factory.py).
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from packaging.requirements import InvalidRequirement, Requirement
+from rehearsal.machines import installers
 
-# Up to what ends a command of a shell; a quoted word may hold the same characters.
-_INSTALL = re.compile(r"""(?:python3? -m )?pip3? install((?:(?:[ \t]|\\\n)+(?:'[^']*'|"[^"]*"|[^\s'"&|;\\]+))+)""")
-# What kfp writes around them: pip itself, and an environment of their own, in which nothing of this one is found.
-_AROUND = re.compile(
-    r"python3? -m ensurepip(?: --user)?|apt-get install python3-pip"
-    r'|python3 -m venv "\$tmp/venv" --system-site-packages\n\. "\$tmp/venv/bin/activate"'
-)
+_PIP = re.compile(r"pip3?(\.\d+)?")
+_PYTHON = re.compile(r"python[\d.]*")
 # What follows is a script, not the text of a program that speaks of pip.
 _SCRIPT_FLAG = re.compile(r"-[a-z]*c")
-_WITH_VALUE = ("--index-url", "--extra-index-url", "--trusted-host", "--find-links", "-i", "-f", "-t", "--target")
-
-
-def skip_installs(words: Sequence[str]) -> list[str]:
-    """Return a command in which a line that installs packages does nothing."""
-    if _INSTALL.fullmatch(shlex.join(words)):
-        return ["true"]
-    scripts = set(_scripts(words))
-    return [
-        _AROUND.sub("true", _INSTALL.sub("true", word)) if index in scripts else word
-        for index, word in enumerate(words)
-    ]
+# Between commands, and around words of a command: https://pubs.opengroup.org/onlinepubs/9699919799/utilities/V3_chap02.html
+_OPERATORS = "();<>|&\n"
+_BEFORE_A_COMMAND = {"!", "{", "if", "then", "elif", "else", "while", "until", "do", "exec", "time", "command", "env"}
+# One in a quoted word ends the search early.
+_COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
 def find_absent(words: Sequence[str]) -> list[str]:
     """Return the packages that a command installs and that are not installed here, as it names them."""
-    texts = [shlex.join(words)] if _INSTALL.fullmatch(shlex.join(words)) else [words[i] for i in _scripts(words)]
-    return [package for text in texts for match in _INSTALL.finditer(text) for package in _absent(match.group(1))]
+    scripts = [words[i] for i in range(2, len(words)) if _is_script(words[i - 2 : i])]
+    if scripts:
+        return [package for text in scripts for command in _commands(text) for package in find_absent(command)]
+    return installers.find_absent(_arguments_of_pip(words))
 
 
-def _scripts(words: Sequence[str]) -> list[int]:
-    """Return where a command has a shell's script: after `sh -c`, and again after a shell within it."""
-    places = range(2, len(words))
-    return [i for i in places if words[i - 2].endswith("sh") and _SCRIPT_FLAG.fullmatch(words[i - 1])]
+def _is_script(before: Sequence[str]) -> bool:
+    """Return whether the two words before one say that it is a shell's script."""
+    return before[0].endswith("sh") and _SCRIPT_FLAG.fullmatch(before[1]) is not None
 
 
-def _absent(arguments: str) -> Iterator[str]:
-    words = iter(shlex.split(arguments))
-    for word in words:
-        if word in ("-r", "--requirement", "-e", "--editable"):
-            yield f"{word} {next(words, '')}"
-        elif word in _WITH_VALUE:
-            next(words, None)
-        elif not word.startswith("-") and not _is_installed(word):
-            yield word
+def _arguments_of_pip(words: Sequence[str]) -> list[str]:
+    """Return what follows pip in a command that starts it; nothing where it starts something else."""
+    left = list(words)
+    while left and (left[0] in _BEFORE_A_COMMAND or _ASSIGNMENT.fullmatch(left[0])):
+        left.pop(0)
+    name = left.pop(0).rpartition("/")[2] if left else ""
+    if _PYTHON.fullmatch(name):
+        while left and left[0].startswith("-") and left[0] != "-m":
+            left.pop(0)
+        name = left[1] if left[:1] == ["-m"] and len(left) > 1 else ""
+        left = left[2:]
+    if name == "uv":
+        name, left = (left[0] if left else ""), left[1:]
+    return left if _PIP.fullmatch(name) else []
 
 
-def _is_installed(text: str) -> bool:
+def _commands(text: str) -> Iterator[list[str]]:
+    """Yield the commands of a shell's script, without redirections; up to what is no script."""
+    text = _COMMENT.sub("", text.replace("\\\n", " "))
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=_OPERATORS)
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
+    found: list[str] = []
     try:
-        wanted = Requirement(text)
-    except InvalidRequirement:
-        # A path, or a URL without a name.
-        return False
-    if wanted.marker is not None and not wanted.marker.evaluate():
-        return True
-    try:
-        importlib.metadata.distribution(wanted.name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        for token in lexer:
+            if not token or set(token) - set(_OPERATORS):
+                found.append(token)
+            elif set(token) & set("<>"):
+                # Its file, and a number of a stream before it, are no words of the command.
+                next(lexer, None)
+                if found and found[-1].isdecimal():
+                    found.pop()
+            else:
+                yield found
+                found = []
+    except ValueError:
+        # A quote without an end, of a here-document.
+        return
+    yield found
