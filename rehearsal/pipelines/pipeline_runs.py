@@ -97,7 +97,7 @@ class PipelineRuns:
 
         def change(job: Any) -> None:
             if not has_ended(job):
-                job.state = State.PIPELINE_STATE_CANCELLING
+                job.state, job.update_time = State.PIPELINE_STATE_CANCELLING, moment(self._clock.now())
 
         self._store.update(name, change)
         self._threads.cancel(name)

@@ -9,7 +9,7 @@ https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.met
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,42 +54,35 @@ def create_artifact(cloud: CloudState, request: types.CreateArtifactRequest, cal
     return artifact
 
 
-def get_artifact(cloud: CloudState, request: types.GetArtifactRequest, caller: Caller) -> types.Artifact:
-    """Return an artifact."""
-    name = cloud.resolve_name(request.name, "aiplatform.artifacts.get")
-    found = _read(cloud, name.rpartition("/artifacts/")[0]).artifacts.get(name)
-    if found is None:
-        raise not_found(name)
-    return types.Artifact(found)
+def _getter(kind: Any, collection: str) -> Callable[[CloudState, Any, Caller], Any]:
+    """Return the method that returns one message of a collection: artifacts or executions."""
+
+    def get(cloud: CloudState, request: Any, caller: Caller) -> Any:
+        name = cloud.resolve_name(request.name, f"aiplatform.{collection}.get")
+        found = getattr(_read(cloud, name.rpartition(f"/{collection}/")[0]), collection).get(name)
+        if found is None:
+            raise not_found(name)
+        return kind(found)
+
+    return get
 
 
-def get_execution(cloud: CloudState, request: types.GetExecutionRequest, caller: Caller) -> types.Execution:
-    """Return an execution."""
-    name = cloud.resolve_name(request.name, "aiplatform.executions.get")
-    found = _read(cloud, name.rpartition("/executions/")[0]).executions.get(name)
-    if found is None:
-        raise not_found(name)
-    return types.Execution(found)
+def _lister(kind: Any, collection: str, response: Any) -> Callable[[CloudState, Any, Caller], Any]:
+    """Return the method that lists a collection: artifacts or executions."""
 
+    def list_(cloud: CloudState, request: Any, caller: Caller) -> Any:
+        graph = _read(cloud, cloud.find(request.parent, f"aiplatform.{collection}.list").name)
+        found = select(
+            getattr(graph, collection).values(),
+            kind,
+            filter=request.filter,
+            order_by=request.order_by,
+            contexts_of=lambda item: graph.contexts.get(item.name, set()),
+        )
+        chosen, token = page(found, request.page_size, request.page_token)
+        return response(**{collection: chosen}, next_page_token=token)
 
-def list_artifacts(
-    cloud: CloudState, request: types.ListArtifactsRequest, caller: Caller
-) -> types.ListArtifactsResponse:
-    """List artifacts."""
-    graph = _read(cloud, cloud.find(request.parent, "aiplatform.artifacts.list").name)
-    found = _select(graph, graph.artifacts, types.Artifact, request)
-    chosen, token = page(found, request.page_size, request.page_token)
-    return types.ListArtifactsResponse(artifacts=chosen, next_page_token=token)
-
-
-def list_executions(
-    cloud: CloudState, request: types.ListExecutionsRequest, caller: Caller
-) -> types.ListExecutionsResponse:
-    """List executions."""
-    graph = _read(cloud, cloud.find(request.parent, "aiplatform.executions.list").name)
-    found = _select(graph, graph.executions, types.Execution, request)
-    chosen, token = page(found, request.page_size, request.page_token)
-    return types.ListExecutionsResponse(executions=chosen, next_page_token=token)
+    return list_
 
 
 def add_to_context(
@@ -121,16 +114,6 @@ def query_lineage(
         artifacts=[artifact for name, artifact in graph.artifacts.items() if name in inside],
         executions=[execution for name, execution in graph.executions.items() if name in inside],
         events=[event for event in graph.events if {event.artifact, event.execution} <= inside],
-    )
-
-
-def _select(graph: _Graph, items: dict[str, Any], kind: Any, request: Any) -> list[Any]:
-    return select(
-        items.values(),
-        kind,
-        filter=request.filter,
-        order_by=request.order_by,
-        contexts_of=lambda item: graph.contexts.get(item.name, set()),
     )
 
 
@@ -189,10 +172,10 @@ def _run_execution(place: str, job: Any) -> Any:
 
 METHODS = {
     "CreateArtifact": create_artifact,
-    "GetArtifact": get_artifact,
-    "ListArtifacts": list_artifacts,
-    "GetExecution": get_execution,
-    "ListExecutions": list_executions,
+    "GetArtifact": _getter(types.Artifact, "artifacts"),
+    "ListArtifacts": _lister(types.Artifact, "artifacts", types.ListArtifactsResponse),
+    "GetExecution": _getter(types.Execution, "executions"),
+    "ListExecutions": _lister(types.Execution, "executions", types.ListExecutionsResponse),
     "AddContextArtifactsAndExecutions": add_to_context,
     "QueryContextLineageSubgraph": query_lineage,
 }

@@ -109,16 +109,10 @@ def _masked(job: types.PipelineJob, paths: list[str]) -> types.PipelineJob:
 def cancel(cloud: CloudState, request: types.CancelPipelineJobRequest, caller: Caller) -> Empty:
     """Ask that a pipeline job end, with the custom jobs that it started; what has ended is left alone."""
     job = cloud.find(request.name, "aiplatform.pipelineJobs.cancel")
-    if has_ended(job):
-        return Empty()
-
-    def mark(job: types.PipelineJob) -> None:
-        if not has_ended(job):
-            job.state, job.update_time = _STATE.PIPELINE_STATE_CANCELLING, cloud.now()
-
-    cloud.store.update(job.name, mark)
-    cloud.pipelines.cancel(job.name)
-    custom_jobs.cancel_those_of(cloud, job.name.rsplit("/pipelineJobs/", 1)[0], RUN_LABEL, job.labels[RUN_LABEL])
+    if not has_ended(job):
+        cloud.pipelines.cancel(job.name)
+        place = job.name.rsplit("/pipelineJobs/", 1)[0]
+        custom_jobs.cancel_those_of(cloud, place, RUN_LABEL, job.labels[RUN_LABEL])
     return Empty()
 
 
