@@ -52,10 +52,17 @@ def run_uri(line: str, run_id: str) -> str:
 
 
 def leave_result(line: str, run_id: str, stage: str, uri: str, *, reused: bool) -> StageResult:
-    """Write down what a stage made; a later attempt of the same run writes the same again."""
+    """Write down what a stage made; a later attempt, and each machine of a training, writes the same again.
+
+    Create-only at first: Cloud Storage takes one write per second to an object, and machines finish together.
+    """
     sha256 = hashlib.sha256(storage.read_bytes(storage.join(uri, MANIFEST_NAME))).hexdigest()
     result = StageResult(stage=stage, uri=uri, manifest_sha256=sha256, reused=reused)
-    storage.replace(_uri(line, run_id, stage), (result.model_dump_json(indent=1) + "\n").encode())
+    where, content = _uri(line, run_id, stage), (result.model_dump_json(indent=1) + "\n").encode()
+    try:
+        storage.publish(where, content)
+    except storage.AlreadyPublished:
+        storage.replace(where, content)
     return result
 
 
