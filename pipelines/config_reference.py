@@ -136,6 +136,8 @@ def to_markdown() -> str:
         "for YAML's language server a file begins with `# yaml-language-server: $schema=PATH`.",
         "`N` stands for a place in a list, `NAME` for a name in a map. The last column says which stages are made anew",
         "when the key changes; an empty one changes no result.",
+        "Former keys of section `vertex` (release 0.1.0) are read in files, overrides and recorded runs; a file or an",
+        "override with one is answered by a warning that names the key of today (`shardline config show` writes it).",
     ]
     section = ""
     for key in list_keys():

@@ -15,8 +15,6 @@ _OF_VERTEX: dict[str, tuple[str, ...]] = {
     **{key: ("dataflow", key) for key in NETWORK_KEYS},
     "dataflow": ("dataflow",),
 }
-# Former keys that are sections themselves: parts of them may be given by both names.
-_SECTIONS = ("vertex.dataflow", "vertex.images")
 
 
 def find_new_path(path: Sequence[str]) -> tuple[str, ...]:
@@ -54,7 +52,7 @@ def rename_keys(
 
 
 def _put(values: dict[str, Any], path: tuple[str, ...], value: Any, given: tuple[str, str]) -> None:
-    """Set a value in copies of the mappings above it, unless one is there.
+    """Set a value in copies of the mappings above it, where none is yet.
 
     Args:
         values: Sections; what is below them is not changed.
@@ -72,17 +70,9 @@ def _put(values: dict[str, Any], path: tuple[str, ...], value: Any, given: tuple
         inner = dict(inner or {})
         values[key] = inner
         values = inner
-    there = values.get(last)
-    if last not in values or there is None:
-        values[last] = value
-    elif former in _SECTIONS and isinstance(there, Mapping) and isinstance(value, Mapping | None):
-        values[last] = dict(there)
-        for key, part in (value or {}).items():
-            if key in there:
-                _refuse(f"{former}.{key}", ".".join((*path, key)), where)
-            values[last][key] = part
-    else:
+    if values.get(last) is not None:
         _refuse(former, ".".join(path), where)
+    values[last] = value
 
 
 def refuse_both(overrides: Sequence[str]) -> None:

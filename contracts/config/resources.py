@@ -22,18 +22,19 @@ Strategy = Literal["STANDARD", "SPOT", "FLEX_START"]
 
 
 class MachineSection(Section):
-    """One kind of machine of a Vertex AI CustomJob. What can be combined: `shardline plan`, contracts/machines."""
+    """One kind of machine of Compute Engine. What can be combined, and what Vertex AI takes of it: `shardline plan`."""
 
     type: str = ""
     """Compute Engine machine type, e.g. g2-standard-12."""
     accelerator_type: str = ""
-    """As Vertex AI names it, e.g. NVIDIA_L4; unset: what the machine type brings, none where it brings none."""
+    """GPU by the name of Vertex AI's API, e.g. NVIDIA_L4 (Compute Engine: nvidia-l4); unset: what the machine type
+    brings, none where it brings none."""
     accelerator_count: Annotated[int, Field(strict=True, ge=1, le=16)] | Auto = "auto"
     """GPUs of one machine; `auto`: what the machine type brings, one where that is to be chosen."""
     boot_disk_type: Literal["pd-ssd", "pd-standard", "hyperdisk-balanced"] = "pd-ssd"
-    """Disk that the machine starts from; it holds the cache of shards too."""
+    """Disk of Compute Engine that the machine starts from; it holds the cache of shards too."""
     boot_disk_gb: Annotated[int, Field(strict=True, ge=100, le=64000)] = 100
-    """Its size, in GB."""
+    """Its size, in GB; Vertex AI takes no less than 100."""
 
 
 class RungSection(Section):
@@ -49,7 +50,7 @@ class ResourcesSection(Section):
     """What the stages run on. Nothing here changes a step; a budget may end training before its last."""
 
     machine: MachineSection = MachineSection()
-    """Machines of profiling and training on Vertex AI."""
+    """Machines of profiling and training, where a cloud starts them."""
     serving_machine: MachineSection = MachineSection()
     """Machine of the export: the kind that will serve, since an engine belongs to its GPU; unset: `machine`."""
     strategy: Strategy = "SPOT"

@@ -93,9 +93,10 @@ def test_a_former_section_as_an_override_leaves_the_network(tmp_path: Path) -> N
         (
             {"vertex": {"dataflow": {"disk_gb": 40}}, "dataflow": {"disk_gb": 50}},
             [],
-            "vertex.dataflow.disk_gb",
-            "dataflow.disk_gb",
+            "vertex.dataflow",
+            "dataflow",
         ),
+        ({"vertex": {"images": {"file": "a"}}, "cloud": {"images": {}}}, [], "vertex.images", "cloud.images"),
         ({"vertex": {"network": "a"}, "dataflow": {"network": "b"}}, [], "vertex.network", "dataflow.network"),
         ({"vertex": {"labels": {"a": "1"}}, "cloud": {"labels": {"b": "2"}}}, [], "vertex.labels", "cloud.labels"),
         ({}, ["vertex.region=a", "cloud.region=b"], "vertex.region", "cloud.region"),

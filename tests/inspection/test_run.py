@@ -55,6 +55,20 @@ def test_a_fresh_run_is_known_whole(line: Path, small_shards: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("section", ["cloud", "vertex"])
+def test_a_run_of_vertex_names_its_page_in_the_console(section: str, line: Path, small_shards: str) -> None:
+    """Of release 0.1.0 too, whose section was another."""
+    planted = plant(line, small_shards)
+    path = planted.folder / "run-start.json"
+    start = json.loads(path.read_text())
+    del start["config"]["cloud"]
+    start["config"][section] = {"project": "p", "region": "us-east4"}
+    path.write_text(json.dumps({**start, "arguments": {"run_config": "gs://b/c.json"}}))
+    view = read(planted)
+    assert view.console is not None and "locations/us-east4/" in view.console and view.console.endswith("project=p")
+    assert view.config["cloud"] == {"project": "p", "region": "us-east4"} and view.place == "vertex"
+
+
 def test_hashes_lead_from_the_engine_to_the_listing(line: Path, small_shards: str) -> None:
     found = {entry.name: entry for entry in read(plant(line, small_shards)).lineage}
     assert list(found) == ["listing", "shards", "profile", "checkpoint", "export", "engine sm89"]
