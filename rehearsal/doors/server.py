@@ -17,7 +17,7 @@ from rehearsal.doors.calls import Dispatcher
 from rehearsal.doors.grpc_door import GrpcDoor
 from rehearsal.doors.http_door import HttpDoor, answer_allowed_locations
 from rehearsal.gcs.service import BucketService
-from rehearsal.guard import PYTHON_GUARD, REFUSED_VARIABLE, Guard, Passage, write_certificate
+from rehearsal.guard import PYTHON_GUARD, REFUSED_VARIABLE, Guard, ProxyRequest, write_certificate
 from rehearsal.resources.buckets import Buckets
 from rehearsal.resources.cloud_state import CloudState
 from rehearsal.resources.quotas import Quotas
@@ -96,7 +96,7 @@ class VertexServer:
         self._refused = folder / "refused-hosts.txt"
         self._asked_for: dict[str, None] = {}
         self._guard = Guard(
-            self._certificate, grpc_port=self._grpc.port, http_port=self._http.port, on_passage=self._log_passage
+            self._certificate, grpc_port=self._grpc.port, http_port=self._http.port, on_request=self._log_proxied
         )
 
     def listen(self, front: socket.socket) -> None:
@@ -152,9 +152,9 @@ class VertexServer:
         return self._dispatcher.log
 
     @property
-    def passages(self) -> list[Passage]:
+    def proxied(self) -> list[ProxyRequest]:
         """What the proxy was asked for, refused ones too."""
-        return list(self._guard.passages)
+        return list(self._guard.proxied)
 
     @property
     def refused(self) -> list[str]:
@@ -167,11 +167,11 @@ class VertexServer:
             hosts += self._refused.read_text().splitlines()
         return list(dict.fromkeys(hosts))
 
-    def _log_passage(self, passage: Passage) -> None:
-        if not passage.allowed:
-            parts = urlsplit(passage.target if "://" in passage.target else f"//{passage.target}")
+    def _log_proxied(self, request: ProxyRequest) -> None:
+        if not request.allowed:
+            parts = urlsplit(request.target if "://" in request.target else f"//{request.target}")
             self.note_refused(parts.hostname or parts.netloc)
-            self.access_log.add("proxy", passage.method, passage.target, "403", "")
+            self.access_log.add("proxy", request.method, request.target, "403", "")
 
     @property
     def environment(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ sitecustomize holds for Python's own sockets. A C library that opens a socket by
 from pathlib import Path
 
 from rehearsal.guard.certificate import Certificate, write_certificate
-from rehearsal.guard.proxy import Passage
+from rehearsal.guard.proxy import ProxyRequest
 from rehearsal.guard.relay import Guard
 
 PYTHON_GUARD = Path(__file__).parent / "python"
@@ -20,4 +20,4 @@ PYTHON_GUARD = Path(__file__).parent / "python"
 REFUSED_VARIABLE = "SHARDLINE_REHEARSAL_REFUSED"
 """Names the file of the hosts that were refused."""
 
-__all__ = ["PYTHON_GUARD", "REFUSED_VARIABLE", "Certificate", "Guard", "Passage", "write_certificate"]
+__all__ = ["PYTHON_GUARD", "REFUSED_VARIABLE", "Certificate", "Guard", "ProxyRequest", "write_certificate"]

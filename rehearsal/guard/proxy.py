@@ -13,7 +13,7 @@ _MAX_HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Passage:
+class ProxyRequest:
     """One request to the proxy."""
 
     target: str
@@ -27,7 +27,7 @@ async def serve_proxy(
     writer: asyncio.StreamWriter,
     tls_port: int,
     pump: Callable[..., object],
-    log: Callable[[Passage], None],
+    log: Callable[[ProxyRequest], None],
 ) -> None:
     """Answer one client: a tunnel to the TLS port for Google's hosts, 403 for everything else."""
     try:
@@ -36,7 +36,7 @@ async def serve_proxy(
         return
     method, target = [*head.split(b"\r\n", 1)[0].decode("latin-1").split(" "), "", ""][:2]
     allowed = method == "CONNECT" and _ALLOWED.fullmatch(target) is not None
-    log(Passage(target, allowed, method))
+    log(ProxyRequest(target, allowed, method))
     if not allowed:
         text = f"{target} is outside this rehearsal: only *.googleapis.com:443 and REGION-kfp.pkg.dev:443 are inside\n"
         writer.write(

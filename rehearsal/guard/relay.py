@@ -15,11 +15,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
 from rehearsal.guard.certificate import Certificate
-from rehearsal.guard.proxy import Passage, serve_proxy
+from rehearsal.guard.proxy import ProxyRequest, serve_proxy
 
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 1 << 16
-_MAX_PASSAGES = 100_000
+_MAX_REQUESTS = 100_000
 
 
 class Guard:
@@ -29,7 +29,7 @@ class Guard:
         certificate: What the TLS port shows.
         grpc_port: Where h2 is relayed to, without TLS.
         http_port: Where HTTP/1.1 is relayed to, without TLS.
-        on_passage: Told of every request to the proxy, in the guard's thread.
+        on_request: Told of every request to the proxy, in the guard's thread.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Guard:
         *,
         grpc_port: int,
         http_port: int,
-        on_passage: Callable[[Passage], None] = lambda passage: None,
+        on_request: Callable[[ProxyRequest], None] = lambda request: None,
     ) -> None:
-        self.passages: deque[Passage] = deque(maxlen=_MAX_PASSAGES)
+        self.proxied: deque[ProxyRequest] = deque(maxlen=_MAX_REQUESTS)
         """The newest requests to the proxy, refused ones too."""
-        self._on_passage = on_passage
+        self._on_request = on_request
         self._ports = {"h2": grpc_port, "http/1.1": http_port}
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.load_cert_chain(certificate.chain, certificate.key)
@@ -106,9 +106,9 @@ class Guard:
     def _accept_proxy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._spawn(serve_proxy(reader, writer, self.tls_port, _pump, self._passed), writer)
 
-    def _passed(self, passage: Passage) -> None:
-        self.passages.append(passage)
-        self._on_passage(passage)
+    def _passed(self, request: ProxyRequest) -> None:
+        self.proxied.append(request)
+        self._on_request(request)
 
     async def _serve_tls(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Clients that negotiate nothing speak HTTP/1.1.

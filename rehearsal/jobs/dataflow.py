@@ -17,7 +17,7 @@ from rehearsal.jobs.lifecycle import JobThreads
 from rehearsal.jobs.logbook import DATAFLOW_RESOURCE, Clock, LogBook, severity_of
 from rehearsal.machines.metadata import Identity
 from rehearsal.machines.network import Network
-from rehearsal.machines.processes import Tree, clean_environment
+from rehearsal.machines.processes import ProcessTree, clean_environment
 from rehearsal.pipelines.task_details import moment
 from rehearsal.resources.states import has_ended
 from rehearsal.resources.store import Store
@@ -107,7 +107,7 @@ class DataflowJobs:
             if self.network is None
             else self.network.add(f"worker-{zlib.crc32(name.encode()):08x}", self._identity(job))
         )
-        start = Tree if host is None else host.start
+        start = ProcessTree if host is None else host.start
         tree = start(command, environment=environment, folder=folder, on_line=hear)
         try:
             self._set_state(name, "RUNNING")

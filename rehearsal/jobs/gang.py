@@ -50,7 +50,7 @@ from rehearsal.machines.machine import (
     identity_of,
 )
 from rehearsal.machines.network import Host, Network
-from rehearsal.machines.processes import Tree, clean_environment
+from rehearsal.machines.processes import ProcessTree, clean_environment
 
 # Between a notice and the end of a spot machine: https://docs.cloud.google.com/compute/docs/instances/spot#preemption
 NOTICE_S = 30.0
@@ -77,7 +77,7 @@ class Ended:
 class _Node:
     machine: Machine
     host: Host
-    tree: Tree
+    tree: ProcessTree
     disk: Path
     watch: Progress
 

@@ -29,7 +29,7 @@ from typing import Any, Literal, Self, cast, get_args
 from rehearsal.machines import metadata, names
 from rehearsal.machines.metadata import Identity, Metadata
 from rehearsal.machines.namespaces import Inside, NamespacesRefused, limit_bandwidth, make_cloud, make_machine
-from rehearsal.machines.processes import Tree
+from rehearsal.machines.processes import ProcessTree
 
 Mode = Literal["auto", "namespaces", "loopback"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -201,7 +201,7 @@ class Host:
         """Variables that its commands need to find its metadata server; none in a namespace."""
         self._own = -1
         self._inside: Inside | None = None
-        self._trees: list[Tree] = []
+        self._trees: list[ProcessTree] = []
         self._servers: list[asyncio.AbstractServer | asyncio.DatagramTransport] = []
         self._connections: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -216,7 +216,7 @@ class Host:
         on_line: Callable[[str], None],
         pass_fds: Sequence[int] = (),
         cores: Sequence[int] = (),
-    ) -> Tree:
+    ) -> ProcessTree:
         """Run a command on this machine, as process 1 of a container where there are namespaces.
 
         Args:
@@ -227,7 +227,7 @@ class Host:
             pass_fds: Descriptors that it inherits.
             cores: Those that it may use; none given: all of this process's.
         """
-        tree = Tree(
+        tree = ProcessTree(
             command,
             environment={**environment, **self.environment},
             folder=folder,

@@ -76,7 +76,7 @@ def _folders(environment: Mapping[str, str]) -> list[str]:
     return [os.path.abspath(part) for part in given if part]  # noqa: PTH100
 
 
-class Tree:
+class ProcessTree:
     """A running command and everything below it.
 
     Args:

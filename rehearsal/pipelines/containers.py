@@ -21,7 +21,7 @@ from rehearsal.machines.machine import tenant_identity
 from rehearsal.machines.metadata import Identity
 from rehearsal.machines.mount import MOUNT_VARIABLE, Mount
 from rehearsal.machines.network import Network
-from rehearsal.machines.processes import Tree, clean_environment
+from rehearsal.machines.processes import ProcessTree, clean_environment
 from rehearsal.pipelines.job import Job
 from rehearsal.pipelines.placeholders import Values, expand_words, substitute
 from rehearsal.pipelines.reports import Path as TaskPath
@@ -85,7 +85,7 @@ class Containers:
         self._environment[_LABELS_VARIABLE] = json.dumps(job.labels)
         self._network, self._token = network, token
         self._names = itertools.count()
-        self._trees: set[Tree] = set()
+        self._trees: set[ProcessTree] = set()
         self._lost = list(job.lost_tasks)
         self._lock = threading.Lock()
         self.cancelled = threading.Event()

@@ -23,7 +23,7 @@ from rehearsal.jobs.lifecycle import JobThreads
 from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook, severity_of
 from rehearsal.machines.mount import GCS_PREFIX
 from rehearsal.machines.network import Network
-from rehearsal.machines.processes import Tree, clean_environment
+from rehearsal.machines.processes import ProcessTree, clean_environment
 from rehearsal.pipelines.job import Job
 from rehearsal.pipelines.pipeline import PLACE_VARIABLE, ContainerPlace
 from rehearsal.pipelines.reports import error_of, task_id
@@ -153,7 +153,7 @@ class PipelineRuns:
         else:
             self._finish(name, last["state"], last["error"])
 
-    def _watch(self, tree: Tree, cancelled: threading.Event) -> None:
+    def _watch(self, tree: ProcessTree, cancelled: threading.Event) -> None:
         """End a run's process when the run is cancelled."""
         while tree.wait(_LOOK_S) is None:
             if cancelled.is_set():
@@ -171,7 +171,7 @@ class PipelineRuns:
             last = next((report for report in reports if report["report"] == "end"), last)
         return last
 
-    def _start_child(self, folder: Path, writer: int) -> Tree:
+    def _start_child(self, folder: Path, writer: int) -> ProcessTree:
         log = folder / "orchestrator.log"
 
         def hear(line: str) -> None:
@@ -188,7 +188,7 @@ class PipelineRuns:
             folders = environment["PYTHONPATH"].split(os.pathsep)
             environment["PYTHONPATH"] = os.pathsep.join(part for part in folders if part != str(PYTHON_GUARD))
         descriptors = [writer, *((share.user, share.net) if share else ())]
-        return Tree(command, environment=environment, folder=folder, on_line=hear, pass_fds=descriptors)
+        return ProcessTree(command, environment=environment, folder=folder, on_line=hear, pass_fds=descriptors)
 
     def _begin(self, job: Any) -> None:
         if not has_ended(job) and job.state != State.PIPELINE_STATE_CANCELLING:

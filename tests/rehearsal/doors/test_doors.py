@@ -232,7 +232,7 @@ def test_grpc_and_rest_as_googles_hosts_and_no_other_host(make_cloud: Callable[.
     assert found["elsewhere"] == [wrong_region, wrong_service, wrong_service]
     assert (found["other region"], found["other service"]) == ("InvalidArgument", "NotFound")
     assert found["refused"] == [True, True, True]
-    refused = [passage.target for passage in cloud.server.passages if not passage.allowed]
+    refused = [request.target for request in cloud.server.proxied if not request.allowed]
     assert refused == [
         "example.com:443",
         "pypi.org:443",

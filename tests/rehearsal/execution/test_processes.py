@@ -13,7 +13,7 @@ import pytest
 import rehearsal
 from rehearsal.guard import PYTHON_GUARD
 from rehearsal.machines import processes
-from rehearsal.machines.processes import MARK_VARIABLE, Tree, clean_environment, find_marked
+from rehearsal.machines.processes import MARK_VARIABLE, ProcessTree, clean_environment, find_marked
 
 PROJECT = str(Path(rehearsal.__file__).parents[1])
 LIMIT_S = 120.0
@@ -30,10 +30,10 @@ sys.exit(3)
 """
 
 
-def run(folder: Path, code: str, *args: str, **more: str) -> tuple[Tree, list[str]]:
+def run(folder: Path, code: str, *args: str, **more: str) -> tuple[ProcessTree, list[str]]:
     lines: list[str] = []
     environment = clean_environment(more)
-    return Tree(
+    return ProcessTree(
         [sys.executable, "-c", code, *args], environment=environment, folder=folder, on_line=lines.append
     ), lines
 
@@ -45,7 +45,7 @@ def wait_for(lines: list[str], text: str) -> None:
         time.sleep(0.02)
 
 
-def mark_of(tree: Tree) -> str:
+def mark_of(tree: ProcessTree) -> str:
     return tree._environment[MARK_VARIABLE]
 
 
@@ -84,7 +84,7 @@ def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_what_cannot_be_started_says_so(tmp_path: Path) -> None:
     lines: list[str] = []
-    tree = Tree(["no-such-program"], environment=clean_environment(), folder=tmp_path, on_line=lines.append)
+    tree = ProcessTree(["no-such-program"], environment=clean_environment(), folder=tmp_path, on_line=lines.append)
     assert tree.wait(LIMIT_S) == 127
     assert lines == ["no-such-program: No such file or directory"]
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_started_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["a\0b", "x" * (1 << 18)])
 def test_what_the_system_refuses_to_start_says_so(tmp_path: Path, word: str) -> None:
     lines: list[str] = []
-    tree = Tree(["echo", word], environment=clean_environment(), folder=tmp_path, on_line=lines.append)
+    tree = ProcessTree(["echo", word], environment=clean_environment(), folder=tmp_path, on_line=lines.append)
     assert tree.wait(LIMIT_S) == 126
     tree.kill()
     assert len(lines) == 1 and lines[0].startswith("echo: cannot be started: ")
@@ -102,7 +102,7 @@ def test_its_cores(tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
     lines: list[str] = []
     command = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
-    tree = Tree(command, environment=clean_environment(), folder=tmp_path, on_line=lines.append, cores=[core])
+    tree = ProcessTree(command, environment=clean_environment(), folder=tmp_path, on_line=lines.append, cores=[core])
     assert tree.wait(LIMIT_S) == 0
     assert lines == [f"[{core}]"]
 

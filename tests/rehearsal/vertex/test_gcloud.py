@@ -33,5 +33,5 @@ def test_it_creates_lists_describes_and_cancels(cloud: Cloud, tmp_path: Path) ->
     job_id = listed["name"].rsplit("/", 1)[1]
     gcloud(cloud, "cancel", job_id)
     assert json.loads(gcloud(cloud, "describe", job_id))["state"] == "JOB_STATE_CANCELLED"
-    assert [passage for passage in cloud.server.passages if not passage.allowed] == []
+    assert [request for request in cloud.server.proxied if not request.allowed] == []
     assert all("gcloud" in entry.user_agent for entry in cloud.server.access_log.entries())

@@ -67,7 +67,7 @@ def test_a_list_has_the_fields_of_its_mask(done: Done) -> None:
 
 def test_storage_by_its_own_name_is_the_bucket_server(done: Done) -> None:
     assert done.found["storage"] == ["there"]
-    assert "storage.googleapis.com:443" in {passage.target for passage in done.cloud.server.passages}
+    assert "storage.googleapis.com:443" in {request.target for request in done.cloud.server.proxied}
 
 
 def test_the_buckets_owner_is_checked_and_right(done: Done) -> None:
@@ -117,7 +117,7 @@ def test_the_sdk_over_rest(done: Done) -> None:
 
 
 def test_nothing_went_elsewhere(done: Done) -> None:
-    refused = {passage.target.split("/")[2] for passage in done.cloud.server.passages if not passage.allowed}
+    refused = {request.target.split("/")[2] for request in done.cloud.server.proxied if not request.allowed}
     # The logging client looks whether it runs on a machine of Google's.
     assert refused <= {"metadata.google.internal."}
     unknown = [e for e in done.cloud.server.access_log.entries() if e.status in ("UNIMPLEMENTED", "404", "INTERNAL")]
