@@ -32,7 +32,7 @@ STAGE_MODULES = {
 # kfp.local accepts only an image with "python" in its name for a component that it runs as a plain process.
 BASE_IMAGE = "python:3.11-slim"
 
-# Process id of whoever runs the components, where that is a process of this machine (pipelines/orchestrator.py).
+# Process id of whoever runs the components, where that is a process of this machine (pipelines/local/orchestrator.py).
 ORCHESTRATOR_PID_VARIABLE = "SHARDLINE_ORCHESTRATOR_PID"
 
 

@@ -1,7 +1,7 @@
 """Checks of a configuration before its first stage: what they are for, and what they answer.
 
 `python -m trainer.check` and `python -m sharding.sources.check` print one `CheckAnswer` as the last line of stdout;
-pipelines/checks.py asks them for `shardline run`, `plan` and `submit`.
+pipelines/rules/checks.py asks them for `shardline run`, `plan` and `submit`.
 """
 
 from __future__ import annotations

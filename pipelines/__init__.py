@@ -2,19 +2,22 @@
 
 Every module, by what it is about:
 
-    commands     cli, commands/ (a module a topic), reported, place; config_reference documents the configuration's keys
-    graphs       training wires the stages; vertex_line and vertex_stages are its bodies on Vertex AI, with images
-                 and build; compile makes the file
-    jobs         jobs and the interface of the places that run them; backends/ has a module a place
-    this machine local, orchestrator, stages, watch, progress, profiled, drill, goodput, predict; shard_warnings;
-                 clean deletes what no run needs; serve prints what starts a server
-    planning     plan, which plan, compile, submit, schedule and rehearse make; plan_inputs; its rules preflight,
-                 name_rules, cloud_names, submission_rules, spend, warn, problem; checks asks the stages, and
-                 check_cache keeps what they answer; estimate, measured, online; compare; plan_table, compare_table
-    submission   submit, request, template, same_work; follow and ladder wait for it; schedule and drift
-    runs         status, logs, cancel; run_name, run_tasks, run_jobs find what belongs to one; evidence and diagnosis
-                 say why one failed, by the table known_failures; google has the clients and the services' failures in
-                 our terms
-    rehearsal    rehearse, undisturbed, rehearsed, disturbances; rehearsal_serve; rehearsal_config, rehearsal_options,
-                 rehearsal_report, rehearsal_steps
+    cli          with commands/ (a module a topic), reported, place; config_reference documents the configuration's keys
+    jobs         jobs and the interface of the places that run them
+    backends/    the places: local, vertex
+    graph/       wiring joins the stages; vertex is the pipeline of Vertex AI; compile
+    images/      record says which image each stage runs in; build
+    local/       this machine: run and its orchestrator, stages one by one, watch, progress, profiled, drill,
+                 shard_warnings
+    plan/        plan, which plan, compile, submit, schedule and rehearse make; inputs, estimate, measured, spend,
+                 online; compare; table, compare_table
+    rules/       what a plan refuses: preflight, names, cloud_names, submission, problem; warn; checks asks the
+                 stages, and check_cache keeps what they answer
+    submission/  submit, request, template, same_work; ladder waits for it; schedule and drift
+    runs/        follow, status, logs, cancel; name, tasks, jobs find what belongs to one; evidence and diagnosis say
+                 why one failed, by the table known_failures
+    rehearse/    rehearse, undisturbed, rehearsed, disturbances; serve, config, options, report, steps
+    project/     what a Google Cloud project needs: declaration, roles, as terraform or gcloud
+    google       the clients and the services' failures in our terms
+    and          goodput, predict; clean deletes what no run needs; serve prints what starts a server
 """

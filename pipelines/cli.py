@@ -113,7 +113,7 @@ def run(
     """Run the whole line on this machine; finished stages are reused."""
     with reported(debug):
         from inspection.report import print_table
-        from pipelines.local import run_local
+        from pipelines.local.run import run_local
 
         outcome = run_local(load(config, overrides), fresh=fresh, debug=debug, started_at_s=context.obj)
         if any(stage.uri for stage in outcome.record.stages):
@@ -138,7 +138,7 @@ def shard(
     """Turn images in class folders, or the rows of a table, into shards."""
     if dry_run:
         with reported(debug):
-            from pipelines.stages import estimate_shards
+            from pipelines.local.stages import estimate_shards
 
             print(estimate_shards(load(config, overrides), prices=prices), flush=True)
         return
@@ -173,7 +173,7 @@ def profile(
 ) -> None:
     """Measure how to cut the global batch and how to load, and what is slow; print what was found out."""
     with reported(debug):
-        from pipelines.profiled import run_profile
+        from pipelines.local.profiled import run_profile
 
         for line in run_profile(
             config,
@@ -240,7 +240,7 @@ def drill(
 ) -> None:
     """Train with and without kills, and compare every sample and every bit; exit code 1 when they differ."""
     with reported(debug):
-        from pipelines.drill import run_drill
+        from pipelines.local.drill import run_drill
 
         code = run_drill(
             load(config, overrides),
@@ -376,7 +376,7 @@ def _run_alone(
     debug: bool,
 ) -> None:
     with reported(debug):
-        from pipelines.stages import run_stage_alone
+        from pipelines.local.stages import run_stage_alone
 
         _print_place(
             run_stage_alone(stage, load(config, overrides), output=output, given=given, fresh=fresh, debug=debug).uri

@@ -29,7 +29,7 @@ def load(config: Path, overrides: list[str] | None) -> RunConfig:
 def reported(debug: bool) -> Iterator[None]:
     """End the command on an error: its message on stderr, its exit code, a traceback only with --debug."""
     from contracts.errors import EXIT_OK, ErrorDocument, ShardlineError
-    from pipelines.stages import StageFailed
+    from pipelines.local.stages import StageFailed
 
     try:
         yield

@@ -1,6 +1,6 @@
 """`shardline serve MODEL --dry-run`: how an export is served, by Triton here and by an endpoint of Vertex AI.
 
-Nothing is started and nothing is sent. The uploaded model is that of a pipeline (pipelines/vertex_stages.py).
+Nothing is started and nothing is sent. The uploaded model is that of a pipeline (pipelines/graph/vertex.py).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def describe_serving(model: str, *, dry_run: bool) -> Iterator[str]:
 def _requests(image: str, artifact_uri: str, name: str, on: Machine) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what is posted to Vertex AI, and where: the model, an endpoint, and the model on it."""
     # Here: it imports kfp.
-    from pipelines.vertex_stages import container_spec
+    from pipelines.graph.vertex import container_spec
 
     place = "projects/PROJECT/locations/REGION"
     spec = container_spec(image, name)

@@ -14,7 +14,7 @@ import yaml
 
 from contracts import PACKAGES
 from examples.digits import write_digits
-from pipelines.build import CONTEXT, IMAGE_FILES, stage_context
+from pipelines.images.build import CONTEXT, IMAGE_FILES, stage_context
 
 ROOT = Path(__file__).parents[1]
 # Python files of the checkout, or shared libraries and data below it, that a process of the installed package opens.
@@ -91,7 +91,9 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
 
 
 def test_an_installed_package_builds_the_images_of_the_checkout(installed: Path, tmp_path: Path) -> None:
-    code = "import sys, pathlib; from pipelines.build import *; root = find_sources(); print(find_commit(root))\n"
+    code = (
+        "import sys, pathlib; from pipelines.images.build import *; root = find_sources(); print(find_commit(root))\n"
+    )
     code += "stage_context(root, pathlib.Path(sys.argv[1]))"
     command = [str(installed / "bin" / "python"), "-c", code, str(tmp_path / "installed")]
     done = subprocess.run(command, cwd=tmp_path, env=clean(), capture_output=True, text=True, timeout=120, check=False)
@@ -116,7 +118,7 @@ def test_an_editable_installation_is_the_checkout(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", build], cwd=ROOT, check=True, capture_output=True, text=True)
     folder = install(tmp_path / "environment", tmp_path / done.stdout.strip())
     (tmp_path / "line.yaml").write_text("{}")
-    code = "import pipelines.build; print(pipelines.build.find_sources())"
+    code = "import pipelines.images.build; print(pipelines.images.build.find_sources())"
     for command, arguments in (("python", ["-c", code]), ("shardline", ["config", "show", "line.yaml"])):
         said = subprocess.run(
             [str(folder / "bin" / command), *arguments],

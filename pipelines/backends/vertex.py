@@ -14,7 +14,7 @@ from contracts.config import RunConfig
 from contracts.machines import find_machine
 from pipelines.google import explained, job_client, read_options, write_options
 from pipelines.jobs import JobSpec, JobState, Phase
-from pipelines.run_tasks import error_text
+from pipelines.runs.tasks import error_text
 
 # States of a CustomJob (google.cloud.aiplatform_v1.types.JobState); one that is being cancelled still runs.
 _PHASES = {
@@ -83,7 +83,7 @@ class Vertex:
 
     def logs(self, job: str) -> Iterator[str]:
         """Yield what its machines have printed, by time, as far as Cloud Logging has it."""
-        from pipelines.logs import read_job_entries
+        from pipelines.runs.logs import read_job_entries
 
         with explained(job, project=self._cloud.project):
             created = job_client(region_of(job)).get_custom_job(name=job, **read_options()).create_time

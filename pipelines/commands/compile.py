@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri, plan_of
+from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri
 from pipelines.reported import load, reported
 
 
@@ -30,7 +30,8 @@ def compile_config(
     """Write the pipeline that Vertex AI runs for a configuration, and print its hash."""
     with reported(debug):
         from contracts.canonical import canonical_hash
-        from pipelines.compile import compile_line, write_spec
+        from pipelines.graph.compile import compile_line, write_spec
+        from pipelines.plan.plan import plan_of
 
         resolved = load(config, overrides)
         compiled = compile_line(resolved, plan_of(resolved, prices, profile))

@@ -77,7 +77,7 @@ def compact(config: ConfigPath, overrides: Overrides = None, debug: Debug = Fals
     """Write every sample of a chain of increments again, without tombstones, into a new manifest of the chain."""
     with reported(debug):
         from contracts import storage
-        from pipelines.stages import run_stage_alone
+        from pipelines.local.stages import run_stage_alone
 
         made = run_stage_alone(
             "shard", load(config, overrides), output=None, given={}, fresh=False, debug=debug, compact=True

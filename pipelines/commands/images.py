@@ -35,7 +35,7 @@ def build(
 ) -> None:
     """Build and push the images, and record the digests that a submission pins."""
     with reported(debug):
-        from pipelines.build import build_images
+        from pipelines.images.build import build_images
 
         resolved = load(config, overrides)
         record = build_images(
@@ -47,7 +47,7 @@ def build(
 def describe(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
     """Print the image that each role would run in, pinned; exit code 2 where one is not."""
     with reported(debug):
-        from pipelines.images import ROLES, find_image
+        from pipelines.images.record import ROLES, find_image
 
         resolved = load(config, overrides)
         for role in ROLES:

@@ -6,14 +6,9 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
-
-if TYPE_CHECKING:
-    from contracts.config import RunConfig
-    from pipelines.plan import Plan
-    from pipelines.submission_rules import Asked
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file.", show_default=False)]
 Overrides = Annotated[
@@ -78,21 +73,3 @@ def describes(app: typer.Typer, command: Callable[..., None], where: str) -> Non
 
     app.command("describe")(command)
     app.command("show", hidden=True)(show)
-
-
-def plan_of(
-    config: RunConfig, prices: Path | None, profile: str | None, asked: Asked | None = None, *, online: bool = False
-) -> Plan:
-    """Return the plan that compile, submit and schedule go by, with which nothing is wrong.
-
-    Raises:
-        ConfigError: Its first problem.
-    """
-    from pipelines.plan import make_plan, outline
-    from pipelines.plan_inputs import read_inputs
-
-    if online:
-        # What rules alone refuse needs no credentials.
-        outline(config, read_inputs(config, prices=prices), asked).require()
-    inputs = read_inputs(config, prices=prices, profile=profile, online=online)
-    return make_plan(config, inputs, asked, online=online).require()

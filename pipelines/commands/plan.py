@@ -24,7 +24,7 @@ from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
-    from pipelines.plan_inputs import PlanInputs
+    from pipelines.plan.inputs import PlanInputs
 
 
 def register(app: typer.Typer) -> None:
@@ -63,8 +63,8 @@ def plan(
 ) -> None:
     """Show what a submission would create where, whether it can work, and its cost; exit code 2 when it cannot."""
     with reported(debug):
-        from pipelines.plan import make_plan, outline
-        from pipelines.plan_inputs import read_inputs
+        from pipelines.plan.inputs import read_inputs
+        from pipelines.plan.plan import make_plan, outline
 
         resolved = load(config, overrides)
         online = online and not outline(resolved).lacks_a_place
@@ -72,8 +72,8 @@ def plan(
         if compare:
             _compare(resolved, machines, nodes, kept, inputs, form=form, as_json=as_json)
             return
-        from pipelines.plan_table import print_plan, to_json
-        from pipelines.submission_rules import Asked
+        from pipelines.plan.table import print_plan, to_json
+        from pipelines.rules.submission import Asked
 
         asked = Asked(run_id=run_id, template=template)
         made = make_plan(resolved, inputs, asked, online=online, quotas=online, complete=True)
@@ -98,9 +98,9 @@ def _compare(
     as_json: bool,
 ) -> None:
     from contracts.machines import find_machine
-    from pipelines.compare import KEPT_PER_DOUBLING, compare
-    from pipelines.compare_table import print_comparison, to_json
-    from pipelines.measured import parse_machines, parse_numbers
+    from pipelines.plan.compare import KEPT_PER_DOUBLING, compare
+    from pipelines.plan.compare_table import print_comparison, to_json
+    from pipelines.plan.measured import parse_machines, parse_numbers
 
     own = [] if machines else [find_machine(config.resources.machine)]
     comparison = compare(

@@ -103,11 +103,11 @@ def rehearse_config(
 ) -> None:
     """Submit to a Google Cloud on this machine, and compare what happened with what should have."""
     with reported(debug):
-        from pipelines.disturbances import Disturbances
-        from pipelines.rehearsal_options import parse_network, parse_preempt, parse_reading, read_rules
-        from pipelines.rehearsal_report import print_rehearsal, to_json
-        from pipelines.rehearsal_serve import Server, check_options, run_server
-        from pipelines.rehearse import Wanted, check, rehearse
+        from pipelines.rehearse.disturbances import Disturbances
+        from pipelines.rehearse.options import parse_network, parse_preempt, parse_reading, read_rules
+        from pipelines.rehearse.rehearse import Wanted, check, rehearse
+        from pipelines.rehearse.report import print_rehearsal, to_json
+        from pipelines.rehearse.serve import Server, check_options, run_server
         from rehearsal.leftovers import claimed_folder
 
         documented = is_document(form, as_json)

@@ -13,7 +13,7 @@ from pipelines.commands.options import AsJson, Debug, Format, is_document, print
 from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
-    from pipelines.run_name import RunName
+    from pipelines.runs.name import RunName
 
 _INTERRUPTED = 130
 
@@ -51,8 +51,8 @@ def status(
     """Show the tasks and jobs of a submitted run, and why it failed."""
     with reported(debug):
         from pipelines.google import pipeline_client
-        from pipelines.ladder import list_rungs
-        from pipelines.status import print_status, read_status, to_json
+        from pipelines.runs.status import print_status, read_status, to_json
+        from pipelines.submission.ladder import list_rungs
 
         name = _find(run, config, project, region)
         client = pipeline_client(name.region)
@@ -83,8 +83,8 @@ def logs(
     """Print what the tasks and jobs of a submitted run printed."""
     with reported(debug):
         from pipelines.google import pipeline_client
-        from pipelines.ladder import list_rungs
-        from pipelines.logs import parse_since, read_logs
+        from pipelines.runs.logs import parse_since, read_logs
+        from pipelines.submission.ladder import list_rungs
 
         moment_since = parse_since(since) if since else None
         name = _find(run, config, project, region)
@@ -106,9 +106,9 @@ def logs(
 def cancel(run: Run, config: Config = None, project: Project = "", region: Region = "", debug: Debug = False) -> None:
     """End a submitted run and every job that it started; waits until nothing of it runs."""
     with reported(debug):
-        from pipelines.cancel import cancel as cancel_run
         from pipelines.google import pipeline_client
-        from pipelines.ladder import list_rungs
+        from pipelines.runs.cancel import cancel as cancel_run
+        from pipelines.submission.ladder import list_rungs
 
         name = _find(run, config, project, region)
         client = pipeline_client(name.region)
@@ -125,6 +125,6 @@ def cancel(run: Run, config: Config = None, project: Project = "", region: Regio
 
 
 def _find(run: str, config: Path | None, project: str, region: str) -> RunName:
-    from pipelines.run_name import find_run_name
+    from pipelines.runs.name import find_run_name
 
     return find_run_name(run, config=load(config, None) if config else None, project=project, region=region)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri, describes, plan_of
+from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri, describes
 from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
-    from pipelines.drift import Times
-    from pipelines.plan import Plan
-    from pipelines.schedule import Schedules
-    from pipelines.submit import Prepared
+    from pipelines.plan.plan import Plan
+    from pipelines.submission.drift import Times
+    from pipelines.submission.schedule import Schedules
+    from pipelines.submission.submit import Prepared
 
 _app = typer.Typer(help="Run a line by the clock.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -43,7 +43,7 @@ def create(
 ) -> None:
     """Schedule a line; one that is scheduled so already is left alone."""
     with reported(debug):
-        from pipelines.plan_table import cost_values
+        from pipelines.plan.table import cost_values
 
         resolved, plan, prepared, times = _prepare(config, overrides, prices, profile, online=not dry_run)
         if dry_run:
@@ -60,7 +60,7 @@ def create(
 def list_schedules(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
     """Print the schedules of the configuration's project and region."""
     with reported(debug):
-        from pipelines.schedule import id_of
+        from pipelines.submission.schedule import id_of
 
         for schedule in _schedules(load(config, overrides)).list():
             next_run = schedule.next_run_time.isoformat(timespec="seconds") if schedule.next_run_time else "none"
@@ -73,7 +73,7 @@ def describe(
 ) -> None:
     """Print a line's schedule and the runs that it started last."""
     with reported(debug):
-        from pipelines.run_tasks import state_of
+        from pipelines.runs.tasks import state_of
 
         schedules, found = _find(config, overrides, schedule_id)
         _show(found)
@@ -93,8 +93,8 @@ def diff(
     """Compare the configuration with what is scheduled; exit code 1 when they differ."""
     with reported(debug):
         from contracts.errors import CheckFailed
-        from pipelines.drift import find_drift
-        from pipelines.schedule import id_of
+        from pipelines.submission.drift import find_drift
+        from pipelines.submission.schedule import id_of
 
         resolved, _, prepared, times = _prepare(config, overrides, prices, profile, online=False)
         found = _schedules(resolved).require(resolved, schedule_id)
@@ -115,7 +115,7 @@ def update(
 ) -> None:
     """Make a line's schedule what the configuration says."""
     with reported(debug):
-        from pipelines.schedule import id_of
+        from pipelines.submission.schedule import id_of
 
         resolved, _, prepared, times = _prepare(config, overrides, prices, profile, online=True)
         schedules = _schedules(resolved)
@@ -128,7 +128,7 @@ def update(
 def pause(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "", debug: Debug = False) -> None:
     """Stop a line's schedule from firing; a run of it goes on."""
     with reported(debug):
-        from pipelines.schedule import id_of
+        from pipelines.submission.schedule import id_of
 
         schedules, found = _find(config, overrides, schedule_id)
         schedules.pause(found)
@@ -145,7 +145,7 @@ def resume(
 ) -> None:
     """Let a line's schedule fire again."""
     with reported(debug):
-        from pipelines.schedule import id_of
+        from pipelines.submission.schedule import id_of
 
         schedules, found = _find(config, overrides, schedule_id)
         schedules.resume(found, catch_up=catch_up)
@@ -156,7 +156,7 @@ def resume(
 def delete(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "", debug: Debug = False) -> None:
     """Delete a line's schedule; a run of it goes on."""
     with reported(debug):
-        from pipelines.schedule import id_of
+        from pipelines.submission.schedule import id_of
 
         schedules, found = _find(config, overrides, schedule_id)
         schedules.delete(found)
@@ -166,10 +166,11 @@ def delete(config: ConfigPath, overrides: Overrides = None, schedule_id: Schedul
 def _prepare(
     config: Path, overrides: list[str] | None, prices: Path | None, profile: str | None, *, online: bool
 ) -> tuple[RunConfig, Plan, Prepared, Times]:
-    from pipelines.compile import compile_line
-    from pipelines.drift import read_times
-    from pipelines.submission_rules import Asked
-    from pipelines.submit import prepare
+    from pipelines.graph.compile import compile_line
+    from pipelines.plan.plan import plan_of
+    from pipelines.rules.submission import Asked
+    from pipelines.submission.drift import read_times
+    from pipelines.submission.submit import prepare
 
     resolved = load(config, overrides)
     plan = plan_of(resolved, prices, profile, Asked(scheduled=True), online=online)
@@ -186,7 +187,7 @@ def _find(config: Path, overrides: list[str] | None, schedule_id: str) -> tuple[
 
 def _schedules(config: RunConfig) -> Schedules:
     from contracts.errors import ConfigError
-    from pipelines.schedule import Schedules
+    from pipelines.submission.schedule import Schedules
 
     if not config.cloud.project or not config.cloud.region:
         raise ConfigError(
@@ -196,7 +197,7 @@ def _schedules(config: RunConfig) -> Schedules:
 
 
 def _show(schedule: Any) -> None:
-    from pipelines.schedule import describe
+    from pipelines.submission.schedule import describe
 
     for name, text in describe(schedule):
         print(f"{name:<24} {text}")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri, RunId, Template, plan_of
+from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri, RunId, Template
 from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
-    from pipelines.submit import Prepared, Submitted
+    from pipelines.submission.submit import Prepared, Submitted
 
 _INTERRUPTED = 130
 
@@ -51,11 +51,12 @@ def register(app: typer.Typer) -> None:
         """Run the line on Vertex AI Pipelines."""
         code = 0
         with reported(debug):
-            from pipelines.compile import compile_line
-            from pipelines.plan_table import cost_values, describe_cost
-            from pipelines.submission_rules import Asked
-            from pipelines.submit import prepare
-            from pipelines.warn import OFFLINE
+            from pipelines.graph.compile import compile_line
+            from pipelines.plan.plan import plan_of
+            from pipelines.plan.table import cost_values, describe_cost
+            from pipelines.rules.submission import Asked
+            from pipelines.rules.warn import OFFLINE
+            from pipelines.submission.submit import prepare
 
             resolved = load(config, overrides)
             asked = Asked(run_id=run_id, template=template, tags=tuple(tag or ()))
@@ -86,11 +87,11 @@ def register(app: typer.Typer) -> None:
 
 def _submit(prepared: Prepared, *, own_id: bool, tags: list[str], wait: bool, upload: bool) -> int:
     from contracts.errors import TryAgain
-    from pipelines.follow import make_view
     from pipelines.google import pipeline_client
-    from pipelines.ladder import climb, make_rungs
-    from pipelines.same_work import adopt
-    from pipelines.submit import submit, upload_spec
+    from pipelines.runs.follow import make_view
+    from pipelines.submission.ladder import climb, make_rungs
+    from pipelines.submission.same_work import adopt
+    from pipelines.submission.submit import submit, upload_spec
 
     client = pipeline_client(prepared.config.cloud.region)
     adopted = adopt(client, prepared, own_id=own_id)

@@ -117,7 +117,7 @@ def declare(config: RunConfig) -> Declaration:
     Raises:
         ConfigError: It names no project, region, bucket or account, or one that Google would refuse.
     """
-    from pipelines.cloud_names import check_name
+    from pipelines.rules.cloud_names import check_name
 
     cloud = config.cloud
     bucket = config.run.root.removeprefix("gs://").partition("/")[0] if config.run.root.startswith("gs://") else ""

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from contracts import PACKAGES
-from pipelines.build import BUILD_FILE, CONTEXT, stage_context
-from pipelines.images import ROLES
+from pipelines.images.build import BUILD_FILE, CONTEXT, stage_context
+from pipelines.images.record import ROLES
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.build import stage_context
+from pipelines.images.build import stage_context
 from tests.docker.test_dockerfiles import ROOT, all_of
 
 # What runs in each image: the commands of components, jobs and workers; and what they import only once they work.

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from contracts.resolve import load_config
-from pipelines.compile import compile_line
-from pipelines.plan import outline
+from pipelines.graph.compile import compile_line
+from pipelines.plan.plan import outline
 
 CONFIGS = ("digits-vertex", "photos-a100-spot", "photos-h100-flex")
 GOLDEN = Path(__file__).parent

@@ -1,9 +1,9 @@
 """A configuration, planned by the rules alone and compiled."""
 
 from contracts.config import RunConfig
-from pipelines.compile import CompiledLine, compile_line
-from pipelines.plan import Plan, outline
-from pipelines.plan_inputs import PlanInputs
+from pipelines.graph.compile import CompiledLine, compile_line
+from pipelines.plan.inputs import PlanInputs
+from pipelines.plan.plan import Plan, outline
 
 
 def compile_config(config: RunConfig) -> CompiledLine:

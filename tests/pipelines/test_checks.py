@@ -11,14 +11,14 @@ import yaml
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-import pipelines.check_cache
-import pipelines.checks
+import pipelines.rules.check_cache
+import pipelines.rules.checks
 from contracts.checked import CheckAnswer, Finding
 from contracts.machines import find_machine
 from contracts.resolve import parse_config
-from pipelines.check_cache import find_answer, keep_answer, name_question
-from pipelines.checks import check_here, check_planned
 from pipelines.cli import app
+from pipelines.rules.check_cache import find_answer, keep_answer, name_question
+from pipelines.rules.checks import check_here, check_planned
 from tests.conftest import OWN_CODE
 from tests.pipelines.test_plan import VALID
 
@@ -152,7 +152,7 @@ def test_a_check_that_ends_or_hangs_is_a_warning(tmp_path: Path, monkeypatch: py
     assert found.problems == ()
     assert found.warnings == ("unchecked, since the check ended with exit code 3: own code, network, weights",)
     (tmp_path / "hangs.py").write_text("import time\ntime.sleep(60)\n")
-    monkeypatch.setattr(pipelines.checks, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(pipelines.rules.checks, "TIMEOUT_S", 0.01)
     found = check_here(parse_config({"model": {"architecture": "hangs:net"}} | code, where="test"))
     assert found.problems == () and "the check has not ended after 0.01 s" in found.warnings[0]
 
@@ -223,7 +223,7 @@ class TestCache:
         assert find_answer("a") is None
 
     def test_the_oldest_go(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(pipelines.check_cache, "_MAX_KEPT", 2)
+        monkeypatch.setattr(pipelines.rules.check_cache, "_MAX_KEPT", 2)
         for number in range(3):
             keep_answer(str(number), CheckAnswer(), 2e9)
             os.utime(tmp_path / f"cache/checks/{number}.json", (number, number))

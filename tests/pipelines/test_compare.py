@@ -20,11 +20,11 @@ from contracts.artifacts import (
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import model_fingerprint
 from pipelines.cli import app
-from pipelines.compare import compare
-from pipelines.estimate import Profile, estimate_time, find_profile, read_profile
-from pipelines.measured import find_measurements, parse_machines, parse_numbers
-from pipelines.plan import outline
-from pipelines.plan_inputs import PlanInputs
+from pipelines.plan.compare import compare
+from pipelines.plan.estimate import Profile, estimate_time, find_profile, read_profile
+from pipelines.plan.inputs import PlanInputs
+from pipelines.plan.measured import find_measurements, parse_machines, parse_numbers
+from pipelines.plan.plan import outline
 from tests.pipelines.compiled import require_plan
 from tests.pipelines.test_plan import VALID, config
 

@@ -18,7 +18,7 @@ from contracts.canonical import canonical_hash
 from contracts.config import STAGES
 from contracts.errors import ConfigError
 from contracts.resolve import load_config
-from pipelines.compile import write_spec
+from pipelines.graph.compile import write_spec
 from tests.golden.write_lines import CONFIGS, ROOT, compiled, golden_path
 from tests.pipelines.compiled import compile_config
 from tests.pipelines.test_training import EDGES, stage_edges
@@ -172,8 +172,8 @@ def test_pools_are_one_machine_and_the_rest() -> None:
 def test_a_rung_of_the_ladder_changes_parameters_alone() -> None:
     first = load("photos-a100-spot")
     line = compile_config(first)
-    from pipelines.compile import rung_parameters
-    from pipelines.plan import find_rungs
+    from pipelines.graph.compile import rung_parameters
+    from pipelines.plan.plan import find_rungs
 
     rungs = [rung_parameters(first, rung) for rung in find_rungs(first)]
     assert [(rung["region"], rung["strategy"]) for rung in rungs] == [

@@ -3,8 +3,8 @@ from collections.abc import Sequence
 import pytest
 
 from contracts.errors import ErrorDocument
-from pipelines.diagnosis import Diagnosis, Said
-from pipelines.diagnosis import diagnose as diagnose_said
+from pipelines.runs.diagnosis import Diagnosis, Said
+from pipelines.runs.diagnosis import diagnose as diagnose_said
 
 # The run's own message comes with every failure, and says nothing.
 VOID = (

@@ -13,9 +13,9 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.resolve import load_config
 from pipelines.cli import app
-from pipelines.disturbances import Disturbances
-from pipelines.rehearsal_report import print_rehearsal
-from pipelines.rehearsed import Rehearsed
+from pipelines.rehearse.disturbances import Disturbances
+from pipelines.rehearse.rehearsed import Rehearsed
+from pipelines.rehearse.report import print_rehearsal
 from rehearsal.jobs.market import Preempted, Stockout
 
 DIGITS = Path(__file__).parents[2] / "configs" / "digits-vertex.yaml"

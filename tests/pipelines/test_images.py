@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from contracts.errors import ConfigError, ShardlineError, TryAgain
-from pipelines import build
-from pipelines.build import find_commit, find_sources, parse_build
-from pipelines.images import ROLES, find_image, is_pinned, read_record
-from pipelines.plan import outline
+from pipelines.images import build
+from pipelines.images.build import find_commit, find_sources, parse_build
+from pipelines.images.record import ROLES, find_image, is_pinned, read_record
+from pipelines.plan.plan import outline
 from tests.pipelines.test_plan import DIGEST, VALID, config
 
 REPOSITORY = "us-docker.pkg.dev/my-project/images"

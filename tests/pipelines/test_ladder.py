@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.diagnosis import Said, diagnose, diagnose_waiting
-from pipelines.follow import Ending, find_overdue
-from pipelines.ladder import decide, rung_run_id
-from pipelines.run_jobs import Job
+from pipelines.runs.diagnosis import Said, diagnose, diagnose_waiting
+from pipelines.runs.follow import Ending, find_overdue
+from pipelines.runs.jobs import Job
+from pipelines.submission.ladder import decide, rung_run_id
 
 
 def job(state: str, name: str = "a", created_at: datetime | None = None) -> Job:

@@ -17,7 +17,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from inspection.run.find import find_place
 from inspection.run.read import read_run
-from pipelines.local import check_line
+from pipelines.local.run import check_line
 
 Shardline = Callable[..., subprocess.CompletedProcess[str]]
 KFP_CHATTER = ("KFP Executor", "executor_input", "parameterValues", "INFO", "Traceback", "RuntimeError")

@@ -11,7 +11,7 @@ import pytest
 
 from contracts.pinned import unpin
 from contracts.resolve import parse_config
-from pipelines.compile import CompiledLine
+from pipelines.graph.compile import CompiledLine
 from tests.conftest import OWN_CODE, small_config
 from tests.pipelines.compiled import compile_config
 from tests.pipelines.conftest import Shardline

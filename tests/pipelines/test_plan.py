@@ -9,9 +9,9 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import read_price_file
 from contracts.resolve import apply_override, parse_config
-from pipelines.plan import outline
-from pipelines.plan_inputs import PlanInputs
-from pipelines.preflight import RULES, find_problems, find_rungs
+from pipelines.plan.inputs import PlanInputs
+from pipelines.plan.plan import outline
+from pipelines.rules.preflight import RULES, find_problems, find_rungs
 from tests.pipelines.compiled import require_plan
 
 DIGEST = "@sha256:" + "0123456789abcdef" * 4

@@ -12,15 +12,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-import pipelines.compile
+import pipelines.graph.compile
 from contracts import storage
 from contracts.artifacts import TrainingEstimate
 from contracts.checked import CheckAnswer, Finding
 from contracts.config import RunConfig
-from pipelines import checks
 from pipelines.cli import app
-from pipelines.compile import CompiledLine, compile_line
-from pipelines.plan import Plan
+from pipelines.graph.compile import CompiledLine, compile_line
+from pipelines.plan.plan import Plan
+from pipelines.rules import checks
 from tests.pipelines.test_compare import report
 from tests.pipelines.test_plan import VALID
 
@@ -105,7 +105,7 @@ def test_plan_and_submit_agree(files: dict[str, str], monkeypatch: pytest.Monkey
             return compile_line(config, plan)
         return CompiledLine({"pipelineInfo": {"name": "x"}, "root": {}}, {}, {}, config.run.name, "gs://b/p", {})
 
-    monkeypatch.setattr(pipelines.compile, "compile_line", compile_few)
+    monkeypatch.setattr(pipelines.graph.compile, "compile_line", compile_few)
     for _ in range(CONFIGURATIONS):
         arguments, options = draw(chance, files)
         code, printed, told = shardline("plan", *arguments, *options, "-o", "json")

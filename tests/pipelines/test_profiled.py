@@ -14,7 +14,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.estimate import estimate_training
 from pipelines.cli import app
-from pipelines.profiled import describe_profile, parse_duration
+from pipelines.local.profiled import describe_profile, parse_duration
 from tests.conftest import small_config
 from tests.inspection.test_profile import report as make_report
 

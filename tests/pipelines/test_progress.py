@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from inspection.trace import StageTrace
-from pipelines.progress import Bars, PlainLines, View
+from pipelines.local.progress import Bars, PlainLines, View
 
 
 def progress(done: float, total: float, unit: str = "steps", message: str = "") -> dict[str, Any]:

@@ -7,8 +7,8 @@ import pytest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.resolve import load_config
-from pipelines.rehearsal_config import prepare
-from pipelines.rehearsal_options import parse_preempt, read_rules
+from pipelines.rehearse.config import prepare
+from pipelines.rehearse.options import parse_preempt, read_rules
 from tests.pipelines.compiled import compile_config
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ import pytest
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from pipelines.rehearsal_options import parse_network, parse_preempt, parse_reading
-from pipelines.rehearse import Wanted, _processes
+from pipelines.rehearse.options import parse_network, parse_preempt, parse_reading
+from pipelines.rehearse.rehearse import Wanted, _processes
 from tests.conftest import small_config
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from contracts.events import EVENTS_NAME
-from pipelines import rehearsal_steps as steps
-from pipelines.rehearsal_steps import StepWatch
+from pipelines.rehearse import steps
+from pipelines.rehearse.steps import StepWatch
 
 
 def leave(folder: Path, step: int) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from contracts.config import RunConfig
 from contracts.errors import CheckFailed
-from pipelines.rehearse import check
-from pipelines.rehearsed import Comparison, Rehearsed
+from pipelines.rehearse.rehearse import check
+from pipelines.rehearse.rehearsed import Comparison, Rehearsed
 
 
 def rehearsed(**changes: Any) -> Rehearsed:

@@ -3,7 +3,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.request import find_differences, make_run_id, set_caching
+from pipelines.submission.request import find_differences, make_run_id, set_caching
 
 JOB: dict[str, Any] = {
     "pipelineSpec": {"root": {"dag": {"tasks": {"a": {"cachingOptions": {}}}}}, "n": 1},

@@ -23,7 +23,7 @@ from contracts.artifacts import CheckpointManifest
 from contracts.config import RunConfig
 from contracts.resolve import load_config
 from pipelines.jobs import JobSpec, JobState, Phase
-from pipelines.stages import run_stage_alone
+from pipelines.local.stages import run_stage_alone
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = (

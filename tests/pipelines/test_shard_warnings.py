@@ -6,9 +6,9 @@ from pathlib import Path
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.result import leave_result
-from pipelines.run_name import RunName
-from pipelines.shard_warnings import read_warnings, read_warnings_of_run
-from pipelines.status import Status, print_status, to_json
+from pipelines.local.shard_warnings import read_warnings, read_warnings_of_run
+from pipelines.runs.name import RunName
+from pipelines.runs.status import Status, print_status, to_json
 from tests.pipelines.conftest import Shardline
 
 TEXT = "3 images of 48 were transparent and were laid on white"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.plan import outline
-from pipelines.submission_rules import Asked, find_asked_problems, find_template_problems
+from pipelines.plan.plan import outline
+from pipelines.rules.submission import Asked, find_asked_problems, find_template_problems
 from tests.pipelines.compiled import compile_config
 from tests.pipelines.test_plan import config
 

@@ -8,7 +8,7 @@ import yaml
 from kfp import compiler
 
 from contracts.config import STAGES
-from pipelines.training import training
+from pipelines.graph.wiring import training
 
 EDGES = {
     ("shard", "profile", "shards"),

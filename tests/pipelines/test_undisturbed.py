@@ -10,8 +10,8 @@ from google.cloud.aiplatform_v1 import JobServiceClient, types
 
 from contracts.config import RunConfig
 from pipelines.backends import vertex
-from pipelines.rehearsed import UNDISTURBED
-from pipelines.undisturbed import begin_training
+from pipelines.rehearse.rehearsed import UNDISTURBED
+from pipelines.rehearse.undisturbed import begin_training
 from rehearsal.cloud import LocalCloud
 from rehearsal.machines.machine import Scale
 from tests.conftest import small_config

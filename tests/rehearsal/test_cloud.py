@@ -19,8 +19,8 @@ from contracts.artifacts import MANIFEST_NAME, Gate, ShardManifest
 from contracts.config import RunConfig
 from contracts.resolve import load_config
 from contracts.result import find_result
-from pipelines.images import find_containers
-from pipelines.vertex_stages import register_stage
+from pipelines.graph.vertex import register_stage
+from pipelines.images.record import find_containers
 from rehearsal.clock import Clock
 from rehearsal.cloud import BUCKETS_FOLDER, LocalCloud
 from tests.conftest import small_config, write_pictures

@@ -11,11 +11,11 @@ from pathlib import Path
 warnings.simplefilter("ignore")
 
 from contracts.resolve import load_config  # noqa: E402
-from pipelines.compile import CompiledLine  # noqa: E402
-from pipelines.follow import TaskLines  # noqa: E402
 from pipelines.google import pipeline_client  # noqa: E402
-from pipelines.ladder import Rung, climb  # noqa: E402
-from pipelines.submit import Submitted, prepare  # noqa: E402
+from pipelines.graph.compile import CompiledLine  # noqa: E402
+from pipelines.runs.follow import TaskLines  # noqa: E402
+from pipelines.submission.ladder import Rung, climb  # noqa: E402
+from pipelines.submission.submit import Submitted, prepare  # noqa: E402
 
 STRATEGIES = ("SPOT", "STANDARD")
 

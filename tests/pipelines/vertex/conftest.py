@@ -21,7 +21,7 @@ from contracts import storage
 from contracts.canonical import canonical
 from contracts.config import RunConfig
 from contracts.resolve import parse_config
-from pipelines.compile import CompiledLine
+from pipelines.graph.compile import CompiledLine
 from rehearsal.clock import Clock
 from rehearsal.doors.server import VertexServer
 from rehearsal.gcs import BucketServer

@@ -11,17 +11,17 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-import pipelines.cancel
-import pipelines.compile
-import pipelines.ladder
+import pipelines.graph.compile
+import pipelines.runs.cancel
+import pipelines.submission.ladder
 from contracts import storage
 from contracts.canonical import canonical_hash
 from contracts.config import RunConfig
 from pipelines.cli import app
-from pipelines.compile import CompiledLine, compile_line
-from pipelines.plan import Plan
-from pipelines.run_name import RunName
-from pipelines.submit import to_dict
+from pipelines.graph.compile import CompiledLine, compile_line
+from pipelines.plan.plan import Plan
+from pipelines.runs.name import RunName
+from pipelines.submission.submit import to_dict
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, STOCKOUT, Cloud
 
 COMPILED: dict[str, CompiledLine] = {}
@@ -62,10 +62,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
             COMPILED[key] = compile_line(config, plan)
         return COMPILED[key]
 
-    monkeypatch.setattr(pipelines.compile, "compile_line", compile_once)
-    monkeypatch.setattr(pipelines.ladder.climb, "__kwdefaults__", {"poll_s": 0.05})
-    defaults = pipelines.cancel.cancel.__kwdefaults__ or {}
-    monkeypatch.setattr(pipelines.cancel.cancel, "__kwdefaults__", {**defaults, "poll_s": 0.05})
+    monkeypatch.setattr(pipelines.graph.compile, "compile_line", compile_once)
+    monkeypatch.setattr(pipelines.submission.ladder.climb, "__kwdefaults__", {"poll_s": 0.05})
+    defaults = pipelines.runs.cancel.cancel.__kwdefaults__ or {}
+    monkeypatch.setattr(pipelines.runs.cancel.cancel, "__kwdefaults__", {**defaults, "poll_s": 0.05})
 
 
 def shardline(*arguments: str, code: int = 0) -> Result:
@@ -148,14 +148,14 @@ def test_wait_status_logs_and_cancel(cloud: Cloud, config: str) -> None:
 
 def test_ctrl_c_names_the_rung_that_runs(cloud: Cloud, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.pipelines.script.outcomes |= {"us-central1": STOCKOUT, "us-east4": "running"}
-    follow = pipelines.ladder.follow
+    follow = pipelines.submission.ladder.follow
 
     def interrupted(client: Any, name: RunName, *arguments: Any, **options: Any) -> Any:
         if name.id.endswith("-r2"):
             raise KeyboardInterrupt
         return follow(client, name, *arguments, **options)
 
-    monkeypatch.setattr(pipelines.ladder, "follow", interrupted)
+    monkeypatch.setattr(pipelines.submission.ladder, "follow", interrupted)
     left = shardline("submit", config, "--wait", "--run-id", "rung-1", code=130)
     assert "run rung-1-r2 goes on" in left.stderr and "shardline cancel rung-1-r2 " in left.stderr
     assert "shardline submit CONFIG --wait --run-id rung-1`" in left.stderr

@@ -18,7 +18,7 @@ from inspection.experiment import CLASSIFICATION_NAME, MAX_LENGTH, describe_para
 from inspection.summary import Times, make_record
 from inspection.task import main
 from inspection.trace import StageTrace
-from pipelines.submit import prepare, submit
+from pipelines.submission.submit import prepare, submit
 from tests.inspection.stages.documents import evaluation, trained_with_evaluation
 from tests.inspection.test_summary import DOCUMENTS
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, Cloud, MakeConfig, compiled_line

@@ -9,13 +9,13 @@ import pytest
 
 from contracts import storage
 from contracts.errors import ErrorDocument, TryAgain
-from pipelines.cancel import cancel
-from pipelines.follow import TaskLines, TaskTable, follow
 from pipelines.google import pipeline_client
-from pipelines.ladder import Rung, climb
-from pipelines.run_name import RunName
-from pipelines.status import print_status, read_status, to_json
-from pipelines.submit import Prepared, Submitted, prepare, read_job, submit
+from pipelines.runs.cancel import cancel
+from pipelines.runs.follow import TaskLines, TaskTable, follow
+from pipelines.runs.name import RunName
+from pipelines.runs.status import print_status, read_status, to_json
+from pipelines.submission.ladder import Rung, climb
+from pipelines.submission.submit import Prepared, Submitted, prepare, read_job, submit
 from rehearsal.gcs import BucketServer
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, QUOTA, REGION, STOCKOUT, Cloud, MakeConfig, compiled_line
 

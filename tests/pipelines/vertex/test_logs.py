@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from contracts.errors import ConfigError
-from pipelines.cancel import cancel
 from pipelines.google import pipeline_client
-from pipelines.logs import make_filter, parse_since, read_logs
-from pipelines.run_name import RunName
-from pipelines.status import read_status
-from pipelines.submit import Prepared, prepare, submit
+from pipelines.runs.cancel import cancel
+from pipelines.runs.logs import make_filter, parse_since, read_logs
+from pipelines.runs.name import RunName
+from pipelines.runs.status import read_status
+from pipelines.submission.submit import Prepared, prepare, submit
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, QUOTA, REGION, Cloud, MakeConfig, compiled_line
 
 POLL_S = 0.05

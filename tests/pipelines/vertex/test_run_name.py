@@ -5,7 +5,7 @@ import pytest
 
 from contracts import storage
 from contracts.errors import ConfigError
-from pipelines.run_name import RunName, find_run_name
+from pipelines.runs.name import RunName, find_run_name
 from tests.pipelines.vertex.conftest import MakeConfig
 
 FOUND = RunName("p", "us-east4", "tiny-1")

@@ -11,10 +11,10 @@ import yaml
 
 from contracts import storage
 from contracts.resolve import load_config
-from pipelines.compile import CompiledLine
 from pipelines.google import pipeline_client
-from pipelines.same_work import adopt, work_of
-from pipelines.submit import prepare, publish
+from pipelines.graph.compile import CompiledLine
+from pipelines.submission.same_work import adopt, work_of
+from pipelines.submission.submit import prepare, publish
 from tests.pipelines.vertex.conftest import NUMBER, REGION, Cloud, compiled_line
 from tests.pipelines.vertex.test_commands import CONFIG, _quick, shardline
 from tests.pipelines.vertex.test_follow import wait_for

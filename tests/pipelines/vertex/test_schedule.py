@@ -7,10 +7,10 @@ from google.api_core.exceptions import InvalidArgument
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, TryAgain
-from pipelines.drift import find_drift, read_times
-from pipelines.schedule import Schedules, describe, id_of
-from pipelines.submission_rules import Asked, find_asked_problems
-from pipelines.submit import Prepared, prepare, to_dict
+from pipelines.rules.submission import Asked, find_asked_problems
+from pipelines.submission.drift import find_drift, read_times
+from pipelines.submission.schedule import Schedules, describe, id_of
+from pipelines.submission.submit import Prepared, prepare, to_dict
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud, MakeConfig, compiled_line
 
 WEEKLY = {"cron": "0 6 * * 1", "time_zone": "Europe/Berlin"}

@@ -8,8 +8,8 @@ from contracts import storage
 from contracts.canonical import canonical_hash
 from contracts.errors import ConfigError, ShardlineError, StorageError
 from pipelines.google import pipeline_client
-from pipelines.submit import Prepared, find_job, prepare, publish, submit, to_dict, upload_spec
-from pipelines.template import read_template
+from pipelines.submission.submit import Prepared, find_job, prepare, publish, submit, to_dict, upload_spec
+from pipelines.submission.template import read_template
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud, MakeConfig, compiled_line
 
 DOCUMENT = "gs://bucket-1/runs/tiny/configs/0123.json"
@@ -28,7 +28,7 @@ def received(cloud: Cloud, prepared: Prepared) -> Any:
 
 
 def prepared_name(prepared: Prepared) -> Any:
-    from pipelines.run_name import RunName
+    from pipelines.runs.name import RunName
 
     return RunName(PROJECT, REGION, prepared.run_id)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 from google.cloud import aiplatform_v1
 
-from pipelines.rehearsal_steps import StepWatch
+from pipelines.rehearse.steps import StepWatch
 from rehearsal.jobs import gang, restarts
 from rehearsal.jobs.market import Market, Preemption
 from rehearsal.machines.machine import Scale

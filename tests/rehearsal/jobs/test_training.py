@@ -11,7 +11,7 @@ from google.cloud import aiplatform_v1
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
-from pipelines.rehearsal_steps import StepWatch
+from pipelines.rehearse.steps import StepWatch
 from rehearsal.gcs import BucketServer
 from rehearsal.jobs.custom_jobs import CustomJobRuns
 from rehearsal.jobs.market import Market, spread

@@ -1,0 +1,1 @@
+"""Container images: who is what, pinned by digest, and their build."""

@@ -1,0 +1,190 @@
+"""Container images of the line, pinned by their digests: who is what, and where the record of a build lies.
+
+`shardline images build` writes the record (pipelines/images/build.py); a configuration may name images itself, and
+wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from contracts.code_files import read_requirements
+from contracts.config import RunConfig
+from contracts.errors import ConfigError
+from pipelines.jobs import Container, stage_container
+
+ROLES = ("pipeline", "trainer", "export")
+"""What an image is for: the pipeline's own tasks and Dataflow's workers; profiling and training; the export."""
+
+OWN_CODE_ROLES = ("trainer", "export")
+"""Those in which own code is imported, and in which code.requirements are installed."""
+
+FORMER_NAME = "images.json"
+"""The record of release 0.1.0, which all projects of a folder shared."""
+
+STAGE_ROLES = {"shard": "pipeline", "profile": "trainer", "train": "trainer", "export": "export"}
+"""The image that each stage runs in."""
+
+# HOST/PATH@sha256:HEX: a tag may move between two submissions, or between two machines of one job.
+PINNED = re.compile(
+    r"(?P<host>[a-z0-9.-]+\.[a-z]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-][a-z0-9_]+)*)(?::[\w.-]+)?@sha256:[0-9a-f]{64}"
+)
+
+
+class ImageRecord(BaseModel):
+    """What a build left: images-PROJECT.json."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pipeline: str
+    trainer: str
+    export: str
+    built_at: str
+    """UTC, ISO 8601."""
+    commit: Annotated[str, Field(pattern=r"^([0-9a-f]{40}(-dirty)?)?$")] = ""
+    """Commit of the sources; `-dirty`: with changes that it does not hold; empty: unknown."""
+    requirements_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """Hash of the requirements of own code (code.requirements) in trainer and export; empty: they hold none."""
+
+
+def is_pinned(reference: str) -> bool:
+    """Return whether a reference names one image for ever."""
+    return PINNED.fullmatch(reference) is not None
+
+
+def read_record(path: Path) -> ImageRecord | None:
+    """Return the record of a build; None: there is none.
+
+    Raises:
+        ConfigError: It is damaged.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _damaged(path, str(error)) from None
+    try:
+        return ImageRecord.model_validate_json(text)
+    except ValidationError as error:
+        raise _damaged(path, str(error.errors(include_url=False)[0]["msg"])) from None
+
+
+def record_path(config: RunConfig) -> Path:
+    """Return where the record of a configuration's images is: each project of a folder has one of its own."""
+    if config.cloud.images.file:
+        return Path(config.cloud.images.file)
+    return Path(f"images-{config.cloud.project}.json" if config.cloud.project else FORMER_NAME)
+
+
+def uses_former_record(config: RunConfig) -> bool:
+    """Whether images.json stands for the record, as in release 0.1.0: of images in this project, and no other is there.
+
+    Raises:
+        ConfigError: It is damaged.
+    """
+    if config.cloud.images.file or record_path(config).exists():
+        return False
+    former = read_record(Path(FORMER_NAME))
+    # HOST/PROJECT/REPOSITORY/...
+    return former is not None and former.pipeline.split("/")[1:2] == [config.cloud.project]
+
+
+def find_image(config: RunConfig, role: str) -> str:
+    """Return the pinned reference of a role's image: the configuration's, else the record's.
+
+    Raises:
+        ConfigError: There is none, it is not pinned by its digest, or it was built with other code.requirements.
+    """
+    section = config.cloud.images
+    reference: str
+    if given := getattr(section, role):
+        reference, where = given, f"cloud.images.{role}"
+    else:
+        path = Path(FORMER_NAME) if uses_former_record(config) else record_path(config)
+        record = read_record(path)
+        if record is None:
+            raise ConfigError(
+                f"cloud.images.{role} is not set, and there is no {path}",
+                allowed="HOST/PATH@sha256:HEX, or the record of `shardline images build`",
+                todo="run `shardline images build CONFIG`, or set cloud.images",
+            )
+        reference, where = getattr(record, role), f"{path}: {role}"
+        if role in OWN_CODE_ROLES:
+            _require_requirements(config, record, path)
+    if not is_pinned(reference):
+        raise ConfigError(
+            f"{where} = {reference} is not pinned by its digest",
+            allowed="HOST/PATH@sha256: and 64 hex digits",
+            todo="a tag may move under a running job: take the digest that `shardline images describe`, or the "
+            "registry, prints",
+        )
+    return reference
+
+
+@dataclass(frozen=True)
+class Containers:
+    """What runs where on Vertex AI."""
+
+    pipeline_image: str
+    profile: Container
+    train: Container
+    export: Container
+    serving_image: str
+    """Of the registered model; empty: the one that the export names."""
+
+
+def find_containers(config: RunConfig) -> Containers:
+    """Return the containers of a configuration.
+
+    Raises:
+        ConfigError: An image is not named, or not pinned by its digest.
+    """
+    stages = {
+        name: stage_container(config, name, find_image(config, STAGE_ROLES[name]))
+        for name in ("profile", "train", "export")
+    }
+    return Containers(find_image(config, "pipeline"), **stages, serving_image=config.cloud.images.serving)
+
+
+def requirements_of(config: RunConfig) -> bytes | None:
+    """Return the content of code.requirements; None: it is not set.
+
+    Raises:
+        ConfigError: It is no file that can be read.
+    """
+    path = config.code.requirements
+    return read_requirements(Path(path)) if path else None
+
+
+def hash_requirements(content: bytes | None) -> str:
+    """Return the sha256 of requirements; empty: there are none."""
+    return "" if content is None else hashlib.sha256(content).hexdigest()
+
+
+def _require_requirements(config: RunConfig, record: ImageRecord, path: Path) -> None:
+    if not config.code.requirements:
+        return
+    wanted = hash_requirements(requirements_of(config))
+    if record.requirements_sha256 != wanted:
+        built = f"of sha256 {record.requirements_sha256}" if record.requirements_sha256 else "without any"
+        raise ConfigError(
+            f"code.requirements {config.code.requirements} has sha256 {wanted}, and the images in "
+            f"{path} were built {built}",
+            allowed="images that were built with the requirements of the configuration",
+            todo="run `shardline images build CONFIG` again",
+        )
+
+
+def _damaged(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"{path} is no record of images: {why}",
+        allowed="what `shardline images build` writes",
+        todo="build again, or name the images as cloud.images.pipeline, trainer and export",
+    )

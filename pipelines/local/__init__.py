@@ -1,0 +1,1 @@
+"""Stages in the foreground of this machine: the whole line, or one of them."""

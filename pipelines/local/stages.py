@@ -1,0 +1,200 @@
+"""`shardline shard|profile|train|export`: one stage by itself, on the outputs of the ones before.
+
+An input that is not given is the finished output of this configuration's earlier stage in the line's own folder; the
+stage's own command finds it (`--locate`), since only a stage knows what its fingerprint holds.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import typer
+
+from components.launch import attempt_folder, last_line, stage_command, stage_environment
+from contracts import storage
+from contracts.config import STAGE_SECTIONS, RunConfig
+from contracts.errors import EXIT_OK, EXIT_USER_ERROR, ConfigError, ErrorDocument
+from contracts.events import LOG_NAME, EventLog
+from contracts.own_code import pin_code
+from contracts.resolve import stage_config
+from contracts.stage import new_attempt_id
+from inspection.trace import StageTrace
+from pipelines.backends.local import Local
+from pipelines.jobs import INPUTS, Backend, Container, stage_job
+from pipelines.local.progress import make_view
+from pipelines.local.shard_warnings import read_warnings
+from pipelines.local.watch import find_interruption, watch
+from pipelines.place import line_uri, stage_root
+
+# Training cuts the batch by itself when nothing was measured.
+_OPTIONAL = ("profile",)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a stage has left."""
+
+    uri: str
+    """Folder of the finished document."""
+    reused: bool
+    """It was finished before: nothing was done."""
+
+
+class StageFailed(Exception):
+    """A stage's command failed; `error` says why, in the stage's own words."""
+
+    def __init__(self, error: ErrorDocument) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+def run_stage_alone(
+    stage: str,
+    config: RunConfig,
+    *,
+    output: str | None,
+    given: Mapping[str, str | None],
+    fresh: bool,
+    debug: bool,
+    compact: bool = False,
+    backend: Backend | None = None,
+) -> Made:
+    """Run one stage to its end and return what it left.
+
+    Args:
+        stage: Its name.
+        config: The resolved configuration, with absolute paths.
+        output: Path or URI of the folder to write; None: the line's own folder.
+        given: Paths or URIs of inputs, by name; None: the line's own.
+        fresh: Delete the stage's own output for this configuration first.
+        debug: The stage shows its traceback.
+        compact: Stage shard: write every sample of a chain of increments again.
+        backend: Where it runs, with this machine's folders; None: the processes of this machine.
+
+    Raises:
+        StageFailed: It failed, or what it reads is not there.
+        UserError: A path or URI cannot be used.
+    """
+    if "code" in STAGE_SECTIONS[stage]:
+        # For what it refuses and warns of; the stage does it again, and makes the copy.
+        for warning in pin_code(config, line_uri(config)).warnings:
+            typer.echo(f"{stage}: warning: {warning}", err=True)
+    inputs = locate_inputs(stage, config, given)
+    attempt = new_attempt_id()
+    if output is None:
+        root = stage_root(config, stage)
+        place = {"root": root}
+    else:
+        place = {"output": storage.normalise(output)}
+        root = place["output"].rpartition("/")[0]
+    trace = StageTrace(stage, attempt_folder(root, attempt))
+    place["events"] = str(trace.folder)
+    try:
+        events = EventLog(trace.folder, stage=stage, attempt=attempt)
+    except OSError as error:
+        raise ConfigError(
+            f"{storage.display(root)} cannot be written ({error.strerror})",
+            allowed="a folder that you may write, or one that can be made",
+            todo="set run.root, or --output, to another folder, or correct its permissions",
+        ) from None
+    wanted = {"fresh": fresh, "debug": debug, "compact": compact}
+    flags = " ".join(word for word, is_wanted in wanted.items() if is_wanted)
+    launched_at = time.time()
+    command = stage_command(
+        stage, place=place, config=_config_option(stage, config), inputs=inputs, attempt=attempt, flags=flags
+    )
+    # The interpreter, -m and the module; then the stage's own arguments.
+    container = Container("", tuple(command[:3]), stage_environment())
+    spec = stage_job(config, stage, container, command[3:])
+    ending = watch(backend or Local(trace.folder / LOG_NAME), spec, traces=[trace], view=make_view([stage]))
+    events.emit("exit", exit_code=ending.state.code, launched_at=launched_at, wall_s=ending.wall_s)
+    list(trace.poll())
+    if (failure := find_interruption(ending) or trace.find_error()) is not None:
+        raise StageFailed(failure)
+    # The shard stage has said its own.
+    for warning in read_warnings(inputs["shards"]) if stage != "shard" else []:
+        typer.echo(f"{stage}: warning: {warning}", err=True)
+    assert trace.uri is not None, f"stage {stage} ended well and has told no folder"
+    return Made(trace.uri, trace.reused)
+
+
+def locate_inputs(stage: str, config: RunConfig, given: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the URI of each input of a stage: what was given, else the line's own.
+
+    Raises:
+        StageFailed: An earlier stage has not run; the error says which.
+    """
+    inputs: dict[str, str] = {}
+    for name, maker in INPUTS[stage].items():
+        if (value := given.get(name)) is not None:
+            inputs[name] = storage.normalise(value)
+            continue
+        try:
+            inputs[name] = _locate(maker, config, inputs)
+        except StageFailed as failure:
+            if name not in _OPTIONAL or failure.error.exit_code != EXIT_USER_ERROR:
+                raise
+            typer.echo(f"{stage}: goes on without a {name}: {failure.error.message.splitlines()[0]}", err=True)
+    return inputs
+
+
+def estimate_shards(config: RunConfig, *, prices: str | None) -> str:
+    """Return in words what the shard stage would write and cost, as its own command knows it.
+
+    Raises:
+        StageFailed: The source or the price file cannot be used.
+    """
+    return (
+        _ask(
+            "shard",
+            stage_command(
+                "shard",
+                place={"root": stage_root(config, "shard")},
+                config=_config_option("shard", config),
+                inputs={"prices": prices} if prices else {},
+                flags="dry-run",
+            ),
+        )
+        .decode()
+        .rstrip()
+    )
+
+
+def _locate(stage: str, config: RunConfig, found: Mapping[str, str]) -> str:
+    """Ask a stage's command where its finished output is."""
+    inputs = {name: found[name] for name in INPUTS[stage] if name in found}
+    missing = {name: None for name in INPUTS[stage] if name not in found and name not in _OPTIONAL}
+    inputs |= locate_inputs(stage, config, missing) if missing else {}
+    command = stage_command(
+        stage,
+        place={"root": stage_root(config, stage)},
+        config=_config_option(stage, config),
+        inputs=inputs,
+        flags="locate",
+    )
+    return last_line(_ask(stage, command))
+
+
+def _ask(stage: str, command: list[str]) -> bytes:
+    """Run a stage's command that only answers, and return what it printed.
+
+    Raises:
+        StageFailed: It said no.
+    """
+    answer = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, env=stage_environment(), check=False
+    )
+    if answer.returncode == EXIT_OK:
+        return answer.stdout
+    said = answer.stderr.decode(errors="replace").strip()
+    # A stage's last words are `NAME: error: MESSAGE`, over several lines; warnings of libraries may stand before.
+    message = said.rpartition(f"{stage}: error: ")[2] or f"the command of stage {stage} ended with {answer.returncode}"
+    raise StageFailed(ErrorDocument(kind="Answer", exit_code=abs(answer.returncode), message=message))
+
+
+def _config_option(stage: str, config: RunConfig) -> dict[str, str]:
+    return {"config-json": json.dumps(stage_config(config, stage))}

@@ -1,0 +1,1 @@
+"""The plan that compile, submit, schedule and rehearse make: rules, machines, prices, time, caps."""

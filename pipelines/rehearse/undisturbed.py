@@ -1,0 +1,118 @@
+"""The same work once more without disturbances, so that there is something to compare a disturbed rehearsal with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from contracts.artifacts import CheckpointManifest, ShardManifest
+from contracts.resolve import stage_config
+from contracts.result import find_result
+from pipelines.backends.vertex import Vertex, phase_of, region_of
+from pipelines.jobs import Container, Phase, stage_job, wait
+from pipelines.rehearse.rehearsed import UNDISTURBED, Comparison, Rehearsed
+
+if TYPE_CHECKING:
+    from contracts.config import RunConfig
+    from rehearsal.cloud import LocalCloud
+
+# More than any training that a rehearsal can play.
+_LIMIT_S = 3600.0
+_LOOK_S = 0.5
+# Until the local Vertex has set a job's error.
+_ERROR_LIMIT_S = 90.0
+
+
+def begin_training(cloud: LocalCloud, config: RunConfig, line: str, over: threading.Event) -> Future[str]:
+    """Train again as soon as the disturbed training has ended, beside the stages that follow it in the line.
+
+    Args:
+        cloud: In which nothing but preemptions of spot machines goes wrong.
+        config: What was submitted.
+        line: The line that was submitted.
+        over: Set when the submission has ended.
+
+    Returns:
+        Why the training did not end well; empty: it did.
+    """
+    from rehearsal.resources.states import has_ended
+
+    future: Future[str] = Future()
+
+    def run() -> None:
+        try:
+            while not any(has_ended(job) for job in _trainings(cloud, config)) and not over.wait(_LOOK_S):
+                continue
+            future.set_result(_train(cloud, config, f"{line}-{UNDISTURBED}"))
+        except Exception as error:  # noqa: BLE001  # a thread's entry: whoever asks for the result gets it
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=UNDISTURBED, daemon=True).start()
+    return future
+
+
+def compare(cloud: LocalCloud, found: Rehearsed, training: Future[str] | None, *, has_rules: bool) -> Comparison:
+    """Shard and train again without faults, on machines that stay, and say what came of it.
+
+    Training starts from the shards and the profile of the disturbed run: the profile is a measurement, and another cut
+    of the batch would end in other last bits.
+
+    Args:
+        cloud: In which nothing goes wrong any more (LocalCloud.calm).
+        found: The disturbed run.
+        training: The undisturbed training, where it has begun already (`begin_training`).
+        has_rules: Whether rules of the buckets could have touched the shards: they are made again then.
+    """
+    line = f"{found.line}-{UNDISTURBED}"
+    shards = _same_shards(found, line) if has_rules else None
+    reason = _train(cloud, found.config, line) if training is None else training.result()
+    trained = find_result(line, UNDISTURBED, "train")
+    if reason or trained is None:
+        return Comparison(shards, None, reason or "the undisturbed training has left no result")
+    return Comparison(shards, CheckpointManifest.load(trained.uri).parameters_sha256)
+
+
+def _same_shards(found: Rehearsed, line: str) -> bool:
+    """Shard the source on this machine, and compare names, sizes and checksums of all files."""
+    resources = found.config.resources.model_copy(update={"beam_runner": "fnapi"})
+    config = stage_config(found.config.model_copy(update={"resources": resources}), "shard")
+    command = [sys.executable, "-m", "sharding.task", "--line", line, "--run", UNDISTURBED]
+    subprocess.run([*command, "--config-json", json.dumps(config)], capture_output=True, check=False)
+    made, again = (find_result(*place, "shard") for place in ((found.line, found.run_id), (line, UNDISTURBED)))
+    if made is None or again is None:
+        return False
+    one, other = (ShardManifest.load(result.uri) for result in (made, again))
+    return (one.fingerprint, one.shards, one.index) == (other.fingerprint, other.shards, other.index)
+
+
+def _trainings(cloud: LocalCloud, config: RunConfig) -> list[Any]:
+    from google.cloud.aiplatform_v1 import types
+
+    name = f"{config.run.name}-train"
+    return [job for job in cloud.store.list("projects/", types.CustomJob) if job.display_name == name]
+
+
+def _train(cloud: LocalCloud, config: RunConfig, line: str) -> str:
+    """Run the training job again for another line; return why it did not end well."""
+    disturbed = next(iter(_trainings(cloud, config)), None)
+    if disturbed is None or phase_of(disturbed) is not Phase.SUCCEEDED:
+        return "the disturbed training did not succeed"
+    given = disturbed.job_spec.worker_pool_specs[0].container_spec
+    words = list(given.args)
+    words[words.index("--line") + 1] = line
+    words[words.index("--run") + 1] = UNDISTURBED
+    container = Container(given.image_uri, tuple(given.command), {entry.name: entry.value for entry in given.env})
+    # Nobody takes machines away that are paid for in full.
+    spec = replace(stage_job(config, "train", container, words), name=UNDISTURBED, strategy="STANDARD")
+    backend = Vertex(config, region=region_of(disturbed.name))
+    job = backend.submit(spec)
+    ended = wait(backend, job, limit_s=_LIMIT_S, poll_s=_LOOK_S)
+    if ended.phase is Phase.SUCCEEDED:
+        return ""
+    told = cloud.store.wait(job, lambda message: message.error.code, _ERROR_LIMIT_S)
+    return f"the undisturbed training ended as {ended.phase}: {told.error.message}"

@@ -1,0 +1,247 @@
+"""What can be known to be wrong with a submission before anything is asked of Google Cloud.
+
+Each rule is a function that yields what it finds; RULES lists them all. A rule that needs Google Cloud's answer
+(quotas, the bucket's region) is in pipelines/plan/online.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from contracts import storage
+from contracts.config import MachineSection, RunConfig, RungSection
+from contracts.errors import ConfigError, UserError
+from contracts.machines import ACCELERATORS, LEAST_CAPABILITY, Machine, find_machine
+from contracts.own_code import pin_code
+from pipelines.images.record import ROLES, find_image
+from pipelines.jobs import num_nodes
+from pipelines.rules.cloud_names import check_name, region_of_resource
+from pipelines.rules.names import NAME_RULES, PLACE_RULES
+from pipelines.rules.problem import Problem
+
+# Of a model's container, image_uri "must identify an image in Artifact Registry or Container Registry":
+# https://docs.cloud.google.com/vertex-ai/docs/reference/rest/v1/ModelContainerSpec
+_REGISTRY = re.compile(r"([a-z0-9.-]+\.pkg\.dev|([a-z]+\.)?gcr\.io)/.")
+
+# Sources that may name each image's split (sharding/sources/tables.py).
+MANIFEST_SUFFIXES = (".csv", ".jsonl", ".parquet")
+
+# Vertex AI ends what the Dynamic Workload Scheduler started after 7 days at the latest (schedule-jobs-dws).
+MAX_FLEX_HOURS = 168
+
+
+def find_rungs(config: RunConfig) -> tuple[RungSection, ...]:
+    """Return the places to try, in order, each with its region: the ladder, or the one of `resources.strategy`."""
+    rungs = config.resources.ladder or [RungSection(strategy=config.resources.strategy)]
+    return tuple(rung.model_copy(update={"region": rung.region or config.cloud.region}) for rung in rungs)
+
+
+def find_problems(config: RunConfig) -> tuple[Problem, ...]:
+    """Return everything that is wrong, the most basic first; no problem twice."""
+    return tuple(dict.fromkeys(problem for rule in RULES for problem in rule(config)))
+
+
+def _machines(config: RunConfig) -> Iterator[Problem]:
+    for where, section in _machine_sections(config):
+        try:
+            machine = find_machine(section)
+        except ConfigError as error:
+            yield Problem.of(error, where)
+            continue
+        yield from _gpu(where, machine)
+        yield from _boot_disk(where, section, machine)
+        yield from _strategy(where, machine, config)
+
+
+def _gpu(where: str, machine: Machine) -> Iterator[Problem]:
+    accelerator = ACCELERATORS.get(machine.accelerator_type)
+    if accelerator is not None and not accelerator.is_of_images:
+        yield Problem(
+            f"{where}: {machine.label}: {accelerator.short} has compute capability {accelerator.capability}",
+            f"sm{LEAST_CAPABILITY} and later: the images are built on CUDA 13, which has no code for earlier GPUs",
+            "take NVIDIA_TESLA_T4 on the same machine type, or g2-standard-12 (one L4)",
+        )
+
+
+def _boot_disk(where: str, section: MachineSection, machine: Machine) -> Iterator[Problem]:
+    if section.boot_disk_type not in machine.boot_disks:
+        yield Problem(
+            f"{where}.boot_disk_type = {section.boot_disk_type} of {machine.type}",
+            " or ".join(machine.boot_disks),
+            f"set {where}.boot_disk_type={machine.boot_disks[0]}",
+        )
+
+
+def _strategy(where: str, machine: Machine, config: RunConfig) -> Iterator[Problem]:
+    for rung in find_rungs(config):
+        if rung.strategy in machine.strategies:
+            continue
+        if not machine.strategies:
+            yield Problem(
+                f"{where}: {machine.label}: {machine.note}",
+                "machines that SPOT, FLEX_START or STANDARD hand out",
+                "take another machine, e.g. a3-ultragpu-8g",
+            )
+            return
+        yield Problem(
+            f"{where}: {machine.label} by {rung.strategy}",
+            " or ".join(machine.strategies),
+            f"set resources.strategy={machine.strategies[0]}, correct resources.ladder, or take another machine",
+        )
+
+
+def _ranks(config: RunConfig) -> Iterator[Problem]:
+    try:
+        machine = find_machine(config.resources.machine)
+    except ConfigError:
+        return
+    ranks = config.resources.ranks
+    if machine.gpus and ranks != "auto" and ranks > machine.gpus:
+        yield Problem(
+            f"resources.ranks = {ranks} on {machine.label}",
+            f"up to {machine.gpus}: one rank per GPU",
+            "lower resources.ranks, leave it at auto, or take a machine with more GPUs",
+        )
+        return
+    total = num_nodes(config) * (ranks if ranks != "auto" else machine.gpus or 1)
+    batch = config.train.global_batch_size
+    if total > batch:
+        yield Problem(
+            f"train.global_batch_size = {batch} on {total} ranks",
+            f"at least {total}: one sample a rank",
+            "raise train.global_batch_size, or lower resources.nodes",
+        )
+
+
+def find_early_stopping_problems(config: RunConfig) -> Iterator[Problem]:
+    """Yield that early stopping has nothing to go by; a manifest may give the splits itself."""
+    gives_splits = config.sharding.source.lower().endswith(MANIFEST_SUFFIXES)
+    if config.train.early_stopping is not None and config.sharding.splits.validation == 0 and not gives_splits:
+        yield Problem(
+            "train.early_stopping with sharding.splits.validation = 0",
+            "a fraction above 0: it goes by the validation split",
+            "set sharding.splits.validation, or leave train.early_stopping out",
+        )
+
+
+def _tensorboard(config: RunConfig) -> Iterator[Problem]:
+    vertex = config.vertex
+    if not vertex.tensorboard:
+        return
+    if not config.cloud.service_account:
+        yield Problem(
+            "vertex.tensorboard without cloud.service_account",
+            "a TensorBoard together with the account that writes to it",
+            "set cloud.service_account to an account with roles/aiplatform.user and access to the bucket",
+        )
+    yield from _regional("tensorboard", "vertex.tensorboard", vertex.tensorboard, config)
+
+
+def _network(config: RunConfig) -> Iterator[Problem]:
+    vertex = config.vertex
+    if vertex.peered_network and vertex.psc_attachment:
+        yield Problem(
+            "vertex.peered_network and vertex.psc_attachment are both set",
+            "one of them",
+            "keep the one by which the jobs shall reach your network: peering or Private Service Connect",
+        )
+    if vertex.peered_network:
+        yield from check_name("network", "vertex.peered_network", vertex.peered_network)
+    if vertex.psc_attachment:
+        yield from _regional("attachment", "vertex.psc_attachment", vertex.psc_attachment, config)
+
+
+def _kms_key(config: RunConfig) -> Iterator[Problem]:
+    if config.cloud.kms_key:
+        yield from _regional("key", "cloud.kms_key", config.cloud.kms_key, config)
+
+
+def _regional(kind: str, where: str, value: str, config: RunConfig) -> Iterator[Problem]:
+    """Check a resource's name, and that it is where the jobs that use it are."""
+    wrong = list(check_name(kind, where, value))
+    if wrong:
+        yield from wrong
+        return
+    region = region_of_resource(value)
+    for job_region in dict.fromkeys([config.cloud.region, *(rung.region for rung in find_rungs(config))]):
+        if job_region and region != job_region:
+            yield Problem(
+                f"{where} is in {region}, jobs run in {job_region}",
+                f"one in {job_region}: it serves its own region only",
+                f"name one in {job_region}, or let no rung of resources.ladder leave {region}",
+            )
+
+
+def _code(config: RunConfig) -> Iterator[Problem]:
+    try:
+        pin_code(config, storage.join(storage.normalise(config.run.root), config.run.name))
+    except UserError as error:
+        yield Problem.of(error)
+
+
+def _images(config: RunConfig) -> Iterator[Problem]:
+    for role in ROLES:
+        try:
+            find_image(config, role)
+        except ConfigError as error:
+            yield Problem.of(error)
+            if "there is no" in error.given:
+                return
+
+
+def _serving_image(config: RunConfig) -> Iterator[Problem]:
+    image = config.cloud.images.serving
+    if not config.vertex.model.upload or _REGISTRY.match(image):
+        return
+    yield Problem(
+        f"cloud.images.serving = {image}" if image else "vertex.model.upload without cloud.images.serving",
+        "an image in Artifact Registry (*.pkg.dev) or Container Registry (gcr.io): Vertex AI takes no other",
+        "mirror the Triton image that `shardline serve RUN --dry-run` names (docs/vertex.md) and set "
+        "cloud.images.serving, or set vertex.model.upload=false",
+    )
+
+
+def _ladder(config: RunConfig) -> Iterator[Problem]:
+    rungs = find_rungs(config)
+    for number, rung in enumerate(rungs):
+        if rung in rungs[:number]:
+            yield Problem(
+                f"resources.ladder.{number} = {rung.strategy} in {rung.region or 'cloud.region'} is there twice",
+                "rungs that differ in strategy or region",
+                "remove it: what had no machine a moment ago is asked for again only by another submission",
+            )
+
+
+def _timeouts(config: RunConfig) -> Iterator[Problem]:
+    resources = config.resources
+    flexible = any(rung.strategy == "FLEX_START" for rung in find_rungs(config))
+    if flexible and resources.timeout_hours > MAX_FLEX_HOURS:
+        yield Problem(
+            f"resources.timeout_hours = {resources.timeout_hours:g} with FLEX_START",
+            f"up to {MAX_FLEX_HOURS}: 7 days",
+            "lower it, or leave FLEX_START out",
+        )
+
+
+RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
+    *PLACE_RULES,
+    _machines,
+    _ranks,
+    find_early_stopping_problems,
+    _ladder,
+    _timeouts,
+    _network,
+    _tensorboard,
+    _kms_key,
+    *NAME_RULES,
+    _code,
+    _images,
+    _serving_image,
+)
+
+
+def _machine_sections(config: RunConfig) -> Iterator[tuple[str, MachineSection]]:
+    yield "resources.machine", config.resources.machine
+    if config.resources.serving_machine.type:
+        yield "resources.serving_machine", config.resources.serving_machine

@@ -1,0 +1,78 @@
+"""What is no mistake, but should be known before a submission."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from contracts.config import ResourcesSection, RunConfig
+from contracts.errors import ConfigError
+from contracts.machines import Machine
+from pipelines.images.record import FORMER_NAME, record_path, uses_former_record
+from pipelines.rules.preflight import find_rungs
+
+OFFLINE = "whether the bucket is in cloud.region, and what quotas there are, is unknown offline: `plan --online` asks"
+
+
+def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
+    """Yield the warnings of a configuration."""
+    resources, vertex = config.resources, config.vertex
+    rungs = find_rungs(config)
+    yield OFFLINE
+    if machine is not None and machine.note:
+        yield f"{machine.label}: {machine.note}"
+    yield from _network(resources, machine)
+    if len(rungs) > 1:
+        yield f"only `submit --wait` climbs the {len(rungs)} rungs of resources.ladder; without it the first one runs"
+        if config.schedule.cron:
+            yield f"scheduled runs take the first rung only: {rungs[0].strategy} in {rungs[0].region}"
+    elsewhere = sorted({rung.region for rung in rungs} - {config.cloud.region, ""})
+    if elsewhere:
+        yield f"jobs in {', '.join(elsewhere)} read the bucket across regions: slower, and the traffic is billed"
+    if any(rung.strategy == "FLEX_START" for rung in rungs) and resources.max_wait_s == 0:
+        yield "resources.max_wait_s = 0: FLEX_START waits for machines for ever"
+    if any(rung.strategy == "SPOT" for rung in rungs):
+        yield (
+            "SPOT machines may be taken at any moment, perhaps without notice; Vertex AI restarts a worker up to 5 "
+            "times and then the job up to 3 times (unverified), and training goes on from its newest checkpoint"
+        )
+    if resources.max_hours is not None and resources.max_hours > resources.timeout_hours:
+        yield (
+            f"resources.max_hours = {resources.max_hours:g} is beyond resources.timeout_hours = "
+            f"{resources.timeout_hours:g}: the job is ended before training ends itself"
+        )
+    with contextlib.suppress(ConfigError):
+        # A damaged record is a problem that a rule finds.
+        if uses_former_record(config):
+            yield f"images are those of {FORMER_NAME}, the name of release 0.1.0: rename it to {record_path(config)}"
+    if vertex.failure_policy == "fast":
+        yield (
+            "vertex.failure_policy=fast: when a task fails, the run's record (run.json, report.md) is not written, "
+            "since its task is not started any more"
+        )
+    if vertex.model.upload and config.export.allow_unproven:
+        yield "export.allow_unproven: an engine that never ran on its GPU may be uploaded"
+
+
+# Presets of https://docs.cloud.google.com/ai-hypercomputer/docs/nccl/overview; `resources.nccl` takes what is a script.
+_PRESETS = {
+    "a3-highgpu": "GPUDirect-TCPX (NCCL_NET=GPUDirectTCPX_v7, its daemon and four data interfaces)",
+    "a3-megagpu": "GPUDirect-TCPXO (/var/lib/tcpxo/lib64/nccl-env-profile.sh)",
+    "a3-ultragpu": "gIB (/usr/local/gib/scripts/set_nccl_env.sh)",
+    "a4-highgpu": "gIB (/usr/local/gib/scripts/set_nccl_env.sh)",
+}
+
+
+def _network(resources: ResourcesSection, machine: Machine | None) -> Iterator[str]:
+    """Warn of several machines whose fast network needs what the project's images do not bring."""
+    nodes = 1 if resources.nodes == "auto" else resources.nodes
+    preset = _PRESETS.get(machine.type.rpartition("-")[0]) if machine is not None else None
+    if nodes == 1 or preset is None or machine is None:
+        return
+    taken = "is sourced where an image has its script (resources.nccl=auto)"
+    if resources.nccl == "off":
+        taken = "is not sourced (resources.nccl=off)"
+    yield (
+        f"{nodes} x {machine.type} exchange gradients over plain TCP, a fraction of their network, unless the image "
+        f"has {preset}, which {taken}"
+    )

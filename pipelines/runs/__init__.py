@@ -1,0 +1,1 @@
+"""Runs on Vertex AI: their names, tasks, jobs, states, logs, and why one failed."""

@@ -1,0 +1,1 @@
+"""From a compiled line to a run of Vertex Pipelines: requests, templates, rungs, schedules."""

@@ -1,0 +1,220 @@
+"""`shardline submit`: from a compiled line to a PipelineJob of Vertex Pipelines, by Google's client.
+
+The same run id is the same job: one that exists is reported, and refused when it is not what would be submitted. First
+the stages' sections are published (create-only, named by their content), then the job is created: whoever is killed
+between leaves documents that nobody reads, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from contracts import storage
+from contracts.errors import ConfigError, ShardlineError
+from contracts.stores import AlreadyPublished
+from pipelines.google import (
+    explained,
+    first_line,
+    is_about_project,
+    pipeline_client,
+    read_options,
+    write_options,
+)
+from pipelines.runs.name import RunName
+from pipelines.runs.tasks import state_of
+from pipelines.submission.request import Submission, check_run_id, find_differences, make_request, make_run_id
+from pipelines.submission.template import is_in_registry, upload
+
+if TYPE_CHECKING:
+    from contracts.config import RunConfig
+    from pipelines.graph.compile import CompiledLine
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A line that is ready to be submitted, as often as a ladder has rungs."""
+
+    config: RunConfig
+    compiled: CompiledLine
+    run_id: str
+    spec: dict[str, Any]
+    """The compiled spec, or a template's."""
+    template: str
+    """URI of a template in Artifact Registry; empty: the spec is sent."""
+    caching: bool | None
+
+    def submission(self, run_id: str, parameters: Mapping[str, Any] | None = None) -> Submission:
+        """Return one submission of it: the same spec, under an id of its own, with other parameters."""
+        request = make_request(
+            self.config,
+            self.compiled,
+            parameters=parameters,
+            spec=self.spec,
+            template_uri=self.template,
+            caching=self.caching,
+        )
+        return Submission(self.config.cloud.project, self.config.cloud.region, run_id, request)
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job that is there."""
+
+    name: RunName
+    state: str
+    existed: bool
+    """Whether it was there before."""
+    warning: str = ""
+    """What did not work beside the job itself."""
+
+
+def prepare(
+    config: RunConfig,
+    compiled: CompiledLine,
+    *,
+    run_id: str = "",
+    template: str = "",
+    template_spec: dict[str, Any] | None = None,
+    caching: bool | None = None,
+) -> Prepared:
+    """Return what is to be submitted.
+
+    Args:
+        config: The resolved configuration.
+        compiled: The line, compiled from it: its parameters and documents count, and its spec without a template.
+        run_id: Id of the run; empty: one is made.
+        template: A compiled pipeline to take instead: a file, gs://, or one in Artifact Registry.
+        template_spec: Its spec, which the plan has read.
+        caching: Switches the cache of all tasks on or off; None: as each task says.
+
+    Raises:
+        ConfigError: The id cannot be used.
+    """
+    chosen = check_run_id(run_id) if run_id else make_run_id(config.run.name)
+    spec = compiled.spec if template_spec is None else template_spec
+    return Prepared(config, compiled, chosen, spec, template if is_in_registry(template) else "", caching)
+
+
+def upload_spec(prepared: Prepared, tags: Sequence[str]) -> Prepared:
+    """Put the spec into `vertex.registry`, and return what names it there."""
+    uri = upload(prepared.spec, registry=prepared.config.vertex.registry, tags=tags)
+    return replace(prepared, template=uri)
+
+
+def submit(prepared: Prepared, submission: Submission) -> Submitted:
+    """Create the job, unless it is there.
+
+    Raises:
+        ConfigError: A job of this id is another one, or something given cannot work.
+        TryAgain: A quota is used up, or there was no answer.
+        StorageError: The bucket cannot be used.
+    """
+    name = RunName(submission.project, submission.region, submission.run_id)
+    client = pipeline_client(submission.region)
+    if (found := find_job(client, name)) is not None:
+        return _accept(found, submission, name)
+    publish(prepared.compiled.documents)
+    try:
+        with explained(f"submitting {submission.run_id}", project=submission.project):
+            message = _create(client, submission)
+    except ShardlineError as error:
+        # The job may be there all the same: an answer was lost, or another process was faster.
+        made = _find_after(client, name, error)
+        if made is None:
+            raise
+        accepted = _accept(made, submission, name)
+        cause = f" ({first_line(error.__cause__)})" if error.__cause__ else ""
+        return replace(accepted, existed=False, warning=f"the job is there, but: {first_line(error)}{cause}")
+    return Submitted(name, state_of(message), False)
+
+
+def publish(documents: Mapping[str, bytes]) -> None:
+    """Publish what the stages will read; content that is there already is fine.
+
+    Raises:
+        StorageError: The bucket is not there, or may not be written.
+        ShardlineError: Another content is there under a name that is made from the content.
+    """
+    for uri, content in documents.items():
+        try:
+            storage.publish(uri, content)
+        except AlreadyPublished as error:
+            raise ShardlineError(f"{uri} holds something else than its name says") from error
+
+
+def find_job(client: Any, name: RunName) -> Any | None:
+    """Return a PipelineJob's message; None: there is none of this name."""
+    from google.api_core.exceptions import NotFound
+
+    with explained(f"run {name.id}", project=name.project):
+        try:
+            return client.get_pipeline_job(name=name.resource, **read_options())
+        except NotFound as error:
+            if is_about_project(error):
+                raise
+            return None
+
+
+def read_job(client: Any, name: RunName) -> Any:
+    """Return a PipelineJob's message.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    if (found := find_job(client, name)) is None:
+        raise ConfigError(
+            f"there is no run {name.id} in project {name.project}, region {name.region}",
+            allowed="the id of a run that was submitted there",
+            todo="check id, project and region; `shardline submit` prints all three",
+        )
+    return found
+
+
+def to_dict(message: Any) -> dict[str, Any]:
+    """Return a message of the API as JSON, its fields in the API's names."""
+    from google.protobuf.json_format import MessageToDict
+
+    found: dict[str, Any] = MessageToDict(message._pb)
+    return found
+
+
+def _create(client: Any, submission: Submission) -> Any:
+    """Create the job and return its message."""
+    from google.cloud.aiplatform_v1.types import PipelineJob
+    from google.protobuf.json_format import ParseDict
+
+    message = PipelineJob()
+    ParseDict(submission.request, message._pb)
+    return client.create_pipeline_job(
+        parent=f"projects/{submission.project}/locations/{submission.region}",
+        pipeline_job=message,
+        pipeline_job_id=submission.run_id,
+        **write_options(),
+    )
+
+
+def _accept(found: Any, submission: Submission, name: RunName) -> Submitted:
+    """Report a job that is there.
+
+    Raises:
+        ConfigError: It is another one.
+    """
+    differences = find_differences(submission.request, to_dict(found))
+    if differences:
+        told = "\n    ".join(str(difference) for difference in differences[:8])
+        raise ConfigError(
+            f"run {name.id} exists, and differs:\n    {told}",
+            allowed="the same run id for the same spec and parameters",
+            todo="take another --run-id, or the configuration that the run was submitted with",
+        )
+    return Submitted(name, state_of(found), True)
+
+
+def _find_after(client: Any, name: RunName, error: Exception) -> Any | None:
+    """Return the job if it is there after all; what asking for it comes to is no news beside `error`."""
+    try:
+        return find_job(client, name)
+    except ShardlineError:
+        raise error from None
