@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from contracts import storage
 from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.config.base import REFUSED
-from contracts.config.former import NETWORK_KEYS, find_new_path, refuse_both, rename_keys
+from contracts.config.former import NETWORK_KEYS, find_former, find_new_path, rename_keys
 from contracts.config.profile import read_off
 from contracts.errors import ConfigError
 from contracts.pinned import unpin
@@ -55,12 +55,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
             by its former and by its new key.
     """
     values, former = rename_keys(read_yaml(Path(path)), where=str(path))
-    refuse_both(overrides)
+    former |= find_former(overrides)
     for override in overrides:
         apply_override(values, override)
-        key = override.partition("=")[0]
-        if (new := ".".join(find_new_path(key.split(".")))) != key:
-            former[key] = new
     for key, new in former.items():
         sys.stderr.write(f"warning: {key} is {new} now; the former key goes in the next release\n")
     return parse_config(values, where=str(path), overrides=overrides)
@@ -110,8 +107,8 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     target, keys, given = values, list(find_new_path(keys)), keys
     if given == ["vertex", "dataflow"] and isinstance(value, dict):
         # These keys of the section were not in the former one, which this replaces.
-        kept = {key: kept for key, kept in (values.get("dataflow") or {}).items() if key in NETWORK_KEYS}
-        value = kept | value
+        there = values.get("dataflow")
+        value = {key: there[key] for key in NETWORK_KEYS if isinstance(there, dict) and key in there} | value
     for key in keys[:-1]:
         inner = target.get(key)
         if target is values and key == "profile":

@@ -75,19 +75,23 @@ def _put(values: dict[str, Any], path: tuple[str, ...], value: Any, given: tuple
     values[last] = value
 
 
-def refuse_both(overrides: Sequence[str]) -> None:
-    """Refuse overrides that set one value by its former and by its new key.
+def find_former(overrides: Sequence[str]) -> dict[str, str]:
+    """Return the dotted new key of each former one among overrides.
 
     Raises:
-        ConfigError: Two do; it names both.
+        ConfigError: Two overrides set one value, by its former and by its new key.
     """
+    found: dict[str, str] = {}
     paths = [tuple(override.partition("=")[0].split(".")) for override in overrides]
     for path in paths:
-        new = find_new_path(path)
+        if (new := find_new_path(path)) == path:
+            continue
+        found[".".join(path)] = ".".join(new)
         for other in paths:
             shorter = min(len(new), len(other))
-            if new != path and find_new_path(other) == other and other[:shorter] == new[:shorter]:
+            if find_new_path(other) == other and other[:shorter] == new[:shorter]:
                 _refuse(".".join(path), ".".join(other), "overrides")
+    return found
 
 
 def _refuse(former: str, new: str, where: str) -> None:

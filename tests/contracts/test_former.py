@@ -84,6 +84,7 @@ def test_a_former_section_as_an_override_leaves_the_network(tmp_path: Path) -> N
     dataflow = load_config(path, ["vertex.dataflow={flexrs: true}"]).dataflow
     assert dataflow.flexrs and not dataflow.public_ips and dataflow.disk_gb == 50
     assert load_config(path, ["vertex.dataflow.disk_gb=80"]).dataflow.disk_gb == 80
+    assert load_config(written(tmp_path, {"dataflow": 3}), ["vertex.dataflow={flexrs: true}"]).dataflow.flexrs
 
 
 @pytest.mark.parametrize(
