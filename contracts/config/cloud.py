@@ -88,7 +88,7 @@ class VertexSection(Section):
     psc_attachment: str = ""
     """Network attachment of CustomJobs (Private Service Connect): projects/P/regions/R/networkAttachments/N."""
     tensorboard: str = ""
-    """TensorBoard that training writes to: projects/P/locations/R/tensorboards/ID; it needs `service_account`."""
+    """TensorBoard that training writes to: projects/P/locations/R/tensorboards/ID; it needs `cloud.service_account`."""
     experiment: str = ""
     """Experiment that each run is a row of, scheduled ones too, once it has ended; unset: none."""
     failure_policy: Literal["slow", "fast"] = "slow"
