@@ -15,6 +15,7 @@ from contracts.artifacts import Attempt, Calibration, EngineEntry, Gate, Parity,
 from contracts.artifacts.signature import Signature
 from contracts.errors import CheckFailed
 from contracts.serving import CONFIG_NAME, REPOSITORY, TENSORRT, model_name
+from trainer.export.bundle.shipped import Shipped
 from trainer.export.bundle.triton import describe_served, write_repository
 from trainer.export.bundle.triton_config import ServedModel
 from trainer.export.choosing import choose_precision
@@ -280,13 +281,19 @@ def _judge_bundle(work: Workshop) -> None:
     gate = work.step(
         "bundle",
         work.bundle.check_bundle,
-        work.shipment,
+        Shipped(
+            work.shipment,
+            work.graphs[0].name,
+            work.inputs.shards_uri,
+            work.inputs.shards,
+            work.threads,
+            work.inputs.config.data,
+            work.split.places,
+        ),
         work.inputs,
         work.split,
         work.fp32_outputs,
         work.scores,
-        model_name=work.graphs[0].name,
-        threads=work.threads,
     )
     work.gates.append(gate)
     if failed := describe_failed([gate]):

@@ -32,6 +32,7 @@ from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, CheckFailed, ConfigErro
 from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
 from contracts.proof import find_strangers, find_unproven, verification_uri
 from trainer.export.bundle.bundles import bundle_of
+from trainer.export.bundle.shipped import Shipped
 from trainer.export.engines import engine_open, engine_run
 from trainer.export.gates import proof
 from trainer.export.gates.arrays import StoredArrays
@@ -101,13 +102,15 @@ def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) ->
             return gates + [_not_run(name, document, "checksum failed") for name in later]
         folder = copies or storage.local_path(uri)
         shards_uri, shards = _find_shards(uri, document, shards_uri)
-        gates.append(_judge_bundle(folder, document, shards_uri, shards, work))
+        fp32 = document.graph("fp32").name
+        shipped = None if shards is None else Shipped(folder, fp32, shards_uri, shards, threads_per_rank(1))
+        gates.append(_judge_bundle(shipped, document, shards_uri, work))
         wrong = ", ".join(_failed(gates))
         for entry in document.engines:
             if wrong:
                 gates.append(_not_run(f"engine {entry.target}", document, f"{wrong} failed"))
             else:
-                gates.append(_judge_engine(uri, folder, document, entry, shards_uri, shards, work))
+                gates.append(_judge_engine(uri, shipped, document, entry, shards_uri, work))
     return gates
 
 
@@ -151,32 +154,19 @@ def _judge_checksums(uri: str, document: ExportManifest, copies: Path | None) ->
     return _gate("checksum", document, findings, ran=ran)
 
 
-def _judge_bundle(
-    folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest | None, work: Path
-) -> Gate:
-    if shards is None:
-        return _not_run("bundle", document, f"no shards in {storage.display(shards_uri)}; pass --shards")
-    gate, _ = run_step(
-        bundle_of(document.task).check_again,
-        folder,
-        document,
-        shards_uri,
-        shards,
-        model_name=document.graph("fp32").name,
-        work=work,
-        threads=threads_per_rank(1),
-    )
+def _judge_bundle(shipped: Shipped | None, document: ExportManifest, shards_uri: str, work: Path) -> Gate:
+    if shipped is None:
+        return _not_run("bundle", document, _no_shards(shards_uri))
+    gate, _ = run_step(bundle_of(document.task).check_again, shipped, document, work)
     return gate
 
 
+def _no_shards(shards_uri: str) -> str:
+    return f"no shards in {storage.display(shards_uri)}; pass --shards"
+
+
 def _judge_engine(
-    uri: str,
-    folder: Path,
-    document: ExportManifest,
-    entry: EngineEntry,
-    shards_uri: str,
-    shards: ShardManifest | None,
-    work: Path,
+    uri: str, shipped: Shipped | None, document: ExportManifest, entry: EngineEntry, shards_uri: str, work: Path
 ) -> Gate:
     """Run an engine where its GPU is. Not executed so far: no GPU."""
     name = f"engine {entry.target}"
@@ -184,24 +174,24 @@ def _judge_engine(
         engine_open.require_gpu(entry)
     except engine_open.NoGpu as error:
         return _not_run(name, document, error.given)
-    if shards is None:
-        return _not_run(name, document, f"no shards in {storage.display(shards_uri)}; pass --shards")
+    if shipped is None:
+        return _not_run(name, document, _no_shards(shards_uri))
     # A copy: between its checksum and its run the folder's own may become another.
     engine = work / f"{entry.target}.engine"
-    if damage := entry.damage(storage.normalise(folder), copy=engine):
+    if damage := entry.damage(storage.normalise(shipped.folder), copy=engine):
         return _gate(name, document, [f"{damage}: it was changed meanwhile"], ran="sha256")
     read = bundle_of(document.task).read_inputs
-    inputs, _ = run_step(read, folder, document, shards_uri, shards, work)
+    inputs, _ = run_step(read, shipped, document, work)
     reference, _ = run_step(
         proof.write_graph_outputs,
-        folder / document.graph("fp32").name,
+        shipped.folder / shipped.model_name,
         inputs,
         work / "fp32-outputs",
         batch_size=16,
-        threads=threads_per_rank(1),
+        threads=shipped.threads,
     )
     signature = document.model_signature
-    ends = _find_ends(folder / document.graph("fp32").name, signature, inputs, work)
+    ends = _find_ends(shipped.folder / shipped.model_name, signature, inputs, work)
     try:
         gate, _ = engine_run.judge_engine(
             engine, entry, signature, inputs, reference, ends=ends, work=work, run=_run_named

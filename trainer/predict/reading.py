@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,18 +29,27 @@ class BadInput(Exception):
 
 
 def require_packages(packages: Mapping[str, str]) -> None:
-    """End the program with exit code 2 where what a predict.py imports is not installed.
+    """Import what a predict.py needs; end the program with exit code 2 where something is not installed.
+
+    A file of the export that is called like a package is not taken for it: the folder, first in sys.path, is left out.
 
     Args:
         packages: Distributions by the module that each brings.
     """
-    if missing := [name for module, name in packages.items() if find_spec(module) is None]:
-        error = BadInput(
+    folder, missing = sys.path.pop(0), []
+    for module, name in packages.items():
+        try:
+            import_module(module)
+        except ImportError as error:
+            missing.append(f"{name} ({error})")
+    sys.path.insert(0, folder)
+    if missing:
+        found = BadInput(
             f"{sys.executable} has no {', '.join(missing)}",
             allowed=f"a Python with {', '.join(packages.values())} and onnxruntime",
             todo=f"{sys.executable} -m pip install {' '.join(packages.values())} onnxruntime",
         )
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {found}\n")
         raise SystemExit(EXIT_BAD_INPUT)
 
 

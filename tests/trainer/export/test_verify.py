@@ -23,6 +23,7 @@ from inspection.task import main as inspection_main
 from rehearsal.gcs import BucketServer
 from tests.inspection.test_task import publish_config
 from tests.trainer.export.conftest import Finished
+from trainer.export.bundle.shipped import Shipped
 from trainer.export.engines import engine_open, engine_run
 from trainer.export.engines.engine_open import NoGpu, open_engine
 from trainer.export.verify import _judge_engine, main
@@ -165,7 +166,8 @@ def test_an_engine_that_is_exchanged_meanwhile_does_not_run(
     (copy / "model.fp16.sm89.engine").write_bytes(b"other code")
     shards_uri = storage.normalise(copy.parents[1] / "shard" / document.shards_fingerprint)
     shards = ShardManifest.load(shards_uri)
-    gate = _judge_engine(uri, copy, document, document.engines[0], shards_uri, shards, tmp_path)
+    shipped = Shipped(copy, document.graph("fp32").name, shards_uri, shards, 1)
+    gate = _judge_engine(uri, shipped, document, document.engines[0], shards_uri, tmp_path)
     assert (gate.status, gpu.ran) == ("failed", [])
 
 

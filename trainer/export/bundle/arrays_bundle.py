@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, ExportManifest, Gate, ShardManifest
+from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, ExportManifest, Gate
 from contracts.artifacts.export import Figure
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.bundle.shipped import PROGRAMS, ShippedFailed, name_versions, run_shipped, write_program
+from trainer.export.bundle.shipped import PROGRAMS, Shipped, ShippedFailed, name_versions, run_shipped, write_program
 from trainer.export.gates.scores import allowed_loss, judge_scores
 
 if TYPE_CHECKING:
@@ -66,14 +66,7 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
 
 
 def check_bundle(
-    folder: Path,
-    inputs: Inputs,
-    split: TestSplit,
-    outputs: StoredArrays,
-    scores: Mapping[str, Scores],
-    *,
-    model_name: str,
-    threads: int,
+    shipped: Shipped, inputs: Inputs, split: TestSplit, outputs: StoredArrays, scores: Mapping[str, Scores]
 ) -> Gate:
     """Run the shipped predict.py on samples of the test split, and compare with what the graph gave.
 
@@ -81,28 +74,17 @@ def check_bundle(
     """
     given = next(split.inputs.batches(_TRIED_SAMPLES))
     samples = len(next(iter(given.values())))
-    gate = _try_program(folder, given, next(outputs.batches(samples)), model_name=model_name, threads=threads)
+    gate = _try_program(shipped, given, next(outputs.batches(samples)))
     return hold_to_evaluation(gate, inputs, split, scores)
 
 
-def check_again(
-    folder: Path,
-    document: ExportManifest,
-    shards_uri: str,
-    shards: ShardManifest,
-    *,
-    model_name: str,
-    work: Path,
-    threads: int,
-) -> Gate:
+def check_again(shipped: Shipped, document: ExportManifest, work: Path) -> Gate:
     """Say that without the task's code nothing is compared."""
     reason = f"only the code of task {document.task} makes inputs of samples; its export did so"
     return Gate(name=GATE_NAME, precision="fp32", status="not run", ran=f"not run: {reason}", reason=reason)
 
 
-def read_inputs(
-    folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
-) -> StoredArrays:
+def read_inputs(shipped: Shipped, document: ExportManifest, work: Path) -> StoredArrays:
     """Return noise."""
     from trainer.export.gates.arrays import random_inputs, store_arrays
 
@@ -148,7 +130,7 @@ def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
     )
 
 
-def _try_program(folder: Path, given: Arrays, expected: Arrays, *, model_name: str, threads: int) -> Gate:
+def _try_program(shipped: Shipped, given: Arrays, expected: Arrays) -> Gate:
     import numpy as np
 
     figures: dict[str, Figure] = {"samples": len(next(iter(given.values())))}
@@ -157,7 +139,7 @@ def _try_program(folder: Path, given: Arrays, expected: Arrays, *, model_name: s
         np.savez(work / "inputs.npz", **given)  # type: ignore[arg-type]
         arguments, reason = ("inputs.npz", "outputs.npz"), ""
         try:
-            run_shipped(folder, arguments, work=work, model_name=model_name, threads=threads, limit_s=_LIMIT_S)
+            run_shipped(shipped, arguments, work=work, limit_s=_LIMIT_S)
         except ShippedFailed as failure:
             reason = str(failure)
         else:

@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from contracts.artifacts import CheckpointManifest, ExportManifest, Gate, ShardManifest
+from contracts.artifacts import CheckpointManifest, ExportManifest, Gate
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 
 if TYPE_CHECKING:
+    from trainer.export.bundle.shipped import Shipped
     from trainer.export.gates.arrays import Arrays, StoredArrays
     from trainer.export.gates.proof import TestSplit
     from trainer.export.gates.scores import Scores
@@ -78,54 +79,33 @@ class Bundle(Protocol):
 
     def check_bundle(
         self,
-        folder: Path,
+        shipped: Shipped,
         inputs: Inputs,
         split: TestSplit,
         outputs: StoredArrays,
         scores: Mapping[str, Scores],
-        *,
-        model_name: str,
-        threads: int,
     ) -> Gate:
         """Run the shipped predict.py on the test split: the gate `bundle`. For a process of its own.
 
         Args:
-            folder: The export's, on this machine.
+            shipped: The export.
             inputs: Of the export.
             split: The samples of the test split.
             outputs: What the fp32 graph gives for them.
             scores: Metrics of these samples, of torch and of the fp32 graph. Of the whole split training has counted
                 the same (evaluation.json); of a part torch's stand for that.
-            model_name: Path of the fp32 graph, below the folder.
-            threads: Intra-op threads of ONNX Runtime.
         """
 
-    def check_again(
-        self,
-        folder: Path,
-        document: ExportManifest,
-        shards_uri: str,
-        shards: ShardManifest,
-        *,
-        model_name: str,
-        work: Path,
-        threads: int,
-    ) -> Gate:
+    def check_again(self, shipped: Shipped, document: ExportManifest, work: Path) -> Gate:
         """Return the gate `bundle` of a finished export, without its task. For a process of its own.
 
         Args:
-            folder: The export's, on this machine; its checksums are right.
+            shipped: The export; its checksums are right.
             document: Its manifest.
-            shards_uri: Folder of the shards that it was made from.
-            shards: Their manifest.
-            model_name: Path of the fp32 graph, below the folder.
             work: A folder for files in between.
-            threads: Intra-op threads of ONNX Runtime.
         """
 
-    def read_inputs(
-        self, folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
-    ) -> StoredArrays:
+    def read_inputs(self, shipped: Shipped, document: ExportManifest, work: Path) -> StoredArrays:
         """Return inputs that an engine of a finished export is tried with. For a process of its own."""
 
     def read_labels(self, folder: Path) -> list[str] | None:

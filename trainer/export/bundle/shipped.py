@@ -1,6 +1,7 @@
 """Runs the predict.py of an export directory, as a process of its own.
 
-Here: `run_shipped`, from files to its end, and `ShippedProgram`, lines in and lines of JSON out. It is isolated
+Here: `Shipped`, a folder and the samples that its program is asked about; `run_shipped`, from files to its end, and
+`ShippedProgram`, lines in and lines of JSON out. It is isolated
 (`python -I`): it finds the installed packages, and nothing of ours by way of the current folder or PYTHONPATH. Used by
 the bundle gates of tasks (trainer/export/bundle/bundles.py, `check_bundle`).
 """
@@ -16,10 +17,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from trainer.export.bundle.bundles import PREDICT_NAME
+from contracts.artifacts import ExportManifest, ShardManifest
+from contracts.config import DataSection
+from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.gates.samples import Places, samples_of
 
 # Where its parts lie that are not a task's own.
 PROGRAMS = Path(__file__).parents[2] / "predict"
@@ -33,21 +38,43 @@ _SAID_CHARACTERS = 2000
 _CHUNK_LIMIT_S = 1800.0
 
 
-def lay_out_again(folder: Path, tried: Path, names: Iterable[str], *, program: Path) -> Path:
-    """Return a new folder with files of an export and this package's own predict.py, for a finished export.
+@dataclass(frozen=True)
+class Shipped:
+    """An export's folder on this machine, and the samples of the test split that its predict.py is asked about."""
+
+    folder: Path
+    model_name: str
+    """Path of the graph that is run, below the folder; the fp32 one, since only it must agree to the sample."""
+    shards_uri: str
+    """Folder of the shards."""
+    shards: ShardManifest
+    threads: int
+    """Intra-op threads of ONNX Runtime."""
+    data: DataSection = field(default_factory=DataSection)
+    """How shards in a bucket are read."""
+    places: Places = None
+    """Which samples; None: all."""
+
+
+def lay_out_again(
+    shipped: Shipped, document: ExportManifest, work: Path, names: Iterable[str], *, program: Path
+) -> Shipped:
+    """Return the same with this package's own predict.py in a new folder, and the samples that the export's gates ran.
 
     Args:
-        folder: The export's.
-        tried: The new folder.
-        names: Of the files.
+        shipped: A finished export.
+        document: Its manifest.
+        work: Where the folder is made.
+        names: Of the files besides graphs.
         program: The predict.py.
     """
+    tried = work / GATE_NAME
     tried.mkdir()
-    for name in set(names):
+    for name in {*names, shipped.model_name, document.graph().name}:
         (tried / name).parent.mkdir(parents=True, exist_ok=True)
-        (tried / name).symlink_to(folder / name)
+        (tried / name).symlink_to(shipped.folder / name)
     write_program(tried, program)
-    return tried
+    return replace(shipped, folder=tried, places=samples_of(document, shipped.shards_uri, shipped.shards))
 
 
 def write_program(folder: Path, program: Path) -> list[str]:
@@ -75,30 +102,21 @@ class ShippedFailed(Exception):
 
 
 def run_shipped(
-    folder: Path,
-    arguments: Sequence[str],
-    *,
-    work: Path,
-    model_name: str,
-    threads: int,
-    limit_s: float,
-    answers: Path | None = None,
+    shipped: Shipped, arguments: Sequence[str], *, work: Path, limit_s: float, answers: Path | None = None
 ) -> None:
     """Run it to its end.
 
     Args:
-        folder: The export's folder.
+        shipped: The export.
         arguments: Of the program.
         work: Its current folder.
-        model_name: Path of the graph to run, below the folder.
-        threads: Intra-op threads of ONNX Runtime.
         limit_s: Seconds after which it is killed.
         answers: File that gets what it prints; None: that is let go.
 
     Raises:
         ShippedFailed: It fails, or takes longer.
     """
-    command = _command(folder, arguments, model_name=model_name, threads=threads)
+    command = _command(shipped, arguments)
     with open(answers or os.devnull, "wb") as out, tempfile.TemporaryFile() as said:
         try:
             code = subprocess.run(command, cwd=work, stdout=out, stderr=said, timeout=limit_s, check=False).returncode
@@ -115,15 +133,13 @@ class ShippedProgram:
     both must fit in there, or both sides wait.
 
     Args:
-        folder: The export's folder.
-        options: Of the program, besides those below.
+        shipped: The export.
+        options: Of the program, besides those for graph and threads.
         work: Its current folder.
-        model_name: Path of the graph to run, below the folder.
-        threads: Intra-op threads of ONNX Runtime.
     """
 
-    def __init__(self, folder: Path, options: Sequence[str], *, work: Path, model_name: str, threads: int) -> None:
-        self._command = _command(folder, options, model_name=model_name, threads=threads)
+    def __init__(self, shipped: Shipped, options: Sequence[str], *, work: Path) -> None:
+        self._command = _command(shipped, options)
         self._work, self._stack = work, contextlib.ExitStack()
         self._process: subprocess.Popen[bytes]
 
@@ -213,9 +229,10 @@ class ShippedProgram:
                 stream.close()  # type: ignore[union-attr]
 
 
-def _command(folder: Path, arguments: Sequence[str], *, model_name: str, threads: int) -> list[str]:
-    program = str(folder.resolve() / PREDICT_NAME)
-    return [sys.executable, "-I", program, *arguments, f"--model={model_name}", f"--threads={threads}"]
+def _command(shipped: Shipped, arguments: Sequence[str]) -> list[str]:
+    program = str(shipped.folder.resolve() / PREDICT_NAME)
+    more = [f"--model={shipped.model_name}", f"--threads={shipped.threads}"]
+    return [sys.executable, "-I", program, *arguments, *more]
 
 
 def _failed(code: int, said: IO[bytes]) -> ShippedFailed:

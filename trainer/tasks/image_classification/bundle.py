@@ -10,8 +10,7 @@ from urllib.parse import unquote
 from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifest
 from contracts.artifacts.export import Figure, Gate
 from contracts.artifacts.signature import Signature
-from contracts.config import DataSection
-from trainer.export.gates.samples import Places, samples_of
+from trainer.export.bundle.shipped import Shipped
 from trainer.tasks.classes.accuracy import judge_accuracy
 from trainer.tasks.classes.shipped_answers import Expected, add_reason, compare_answers
 from trainer.tasks.images import bundle as images
@@ -63,53 +62,16 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
 
 
 def check_bundle(
-    folder: Path,
-    inputs: Inputs,
-    split: TestSplit,
-    outputs: StoredArrays,
-    scores: Mapping[str, Scores],
-    *,
-    model_name: str,
-    threads: int,
+    shipped: Shipped, inputs: Inputs, split: TestSplit, outputs: StoredArrays, scores: Mapping[str, Scores]
 ) -> Gate:
     """Run the shipped predict.py, and count as evaluation.json has counted, and the trainer's own pixels."""
     expected, missing = Expected.of_export(inputs, split, outputs, scores)
-    gate = try_program(
-        folder,
-        inputs.shards_uri,
-        inputs.shards,
-        model_name=model_name,
-        expected=expected,
-        data=inputs.config.data,
-        threads=threads,
-        places=split.places,
-        known=(split.inputs, outputs),
-    )
-    return add_reason(gate, missing)
+    return add_reason(try_program(shipped, expected, known=(split.inputs, outputs)), missing)
 
 
-def check_again(
-    folder: Path,
-    document: ExportManifest,
-    shards_uri: str,
-    shards: ShardManifest,
-    *,
-    model_name: str,
-    work: Path,
-    threads: int,
-) -> Gate:
+def check_again(shipped: Shipped, document: ExportManifest, work: Path) -> Gate:
     """Run this package's own predict.py on the folder's files, and count as its manifest has counted."""
-    tried = images.lay_out_again(folder, document, model_name=model_name, work=work)
-    return try_program(
-        tried,
-        shards_uri,
-        shards,
-        model_name=model_name,
-        expected=Expected.of_finished(document),
-        data=DataSection(),
-        threads=threads,
-        places=samples_of(document, shards_uri, shards),
-    )
+    return try_program(images.lay_out_again(shipped, document, work), Expected.of_finished(document))
 
 
 def introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) -> tuple[str, list[str]]:
@@ -127,33 +89,15 @@ def describe_limits() -> list[str]:
     ]
 
 
-def try_program(
-    folder: Path,
-    shards_uri: str,
-    shards: ShardManifest,
-    *,
-    model_name: str,
-    expected: Expected,
-    data: DataSection,
-    threads: int,
-    places: Places = None,
-    known: Known | None = None,
-    precision: str = "fp32",
-) -> Gate:
+def try_program(shipped: Shipped, expected: Expected, *, known: Known | None = None, precision: str = "fp32") -> Gate:
     """Run the shipped predict.py on the files of the test split, and count its right answers.
 
     An answer is right when the name that it gives is the name of the sample's class in the shards' manifest, which has
     it from the source. One process answers for all images; files of a few hundred are on the disk at a time.
 
     Args:
-        folder: The export's folder on this machine.
-        shards_uri: Folder of the shards.
-        shards: Their manifest.
-        model_name: File name of the graph to run; the fp32 one, since only it must agree to the image.
+        shipped: The export, and the images.
         expected: What it should come to.
-        data: How shards in a bucket are read.
-        threads: Intra-op threads of ONNX Runtime.
-        places: Which samples of the test split; None: all.
         known: What the graph gave for the trainer's own inputs; None: it runs again for all.
         precision: Of the graph.
 
@@ -164,6 +108,7 @@ def try_program(
     Raises:
         DataError: A shard is damaged.
     """
+    shards = shipped.shards
     if undecidable := expected.undecidable(shards.splits["test"].samples):
         return not_decidable(undecidable, precision=precision)
     right = 0
@@ -173,22 +118,11 @@ def try_program(
         if predictions:
             right += predictions[0][0] == shards.classes[label]
 
-    found = ask_about_split(
-        folder,
-        shards_uri,
-        shards,
-        data,
-        model_name=model_name,
-        threads=threads,
-        top=1,
-        judge=judge,
-        places=places,
-        known=known,
-    )
+    found = ask_about_split(shipped, top=1, judge=judge, known=known)
     compared = compare_answers(
         expected, right=right, samples=found.images, mean_score=found.mean_score, failed=bool(found.failure)
     )
-    figures = {**compared.figures, **_look_at_paths(shards_uri, shards)}
+    figures = {**compared.figures, **_look_at_paths(shipped.shards_uri, shards)}
     undecided = "every answer names one class: it says nothing about pixels" if len(found.predicted) < 2 else ""
     return conclude(
         found, compared.reasons, figures=figures, limits=compared.limits, undecided=undecided, precision=precision

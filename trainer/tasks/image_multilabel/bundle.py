@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, ExportManifest, ShardManifest
+from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, ExportManifest
 from contracts.artifacts.export import Figure, Gate
 from contracts.artifacts.multilabel import MultilabelDetails, thresholds_of
 from contracts.artifacts.signature import Signature
-from contracts.config import DataSection
 from trainer.export.bundle.bundles import GATE_NAME
-from trainer.export.gates.samples import Places, samples_of
+from trainer.export.bundle.shipped import Shipped
 from trainer.export.gates.scores import judge_scores
 from trainer.tasks.images import bundle as images
 from trainer.tasks.images.gate import (
@@ -77,29 +76,16 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
 
 
 def check_bundle(
-    folder: Path,
-    inputs: Inputs,
-    split: TestSplit,
-    outputs: StoredArrays,
-    scores: Mapping[str, Scores],
-    *,
-    model_name: str,
-    threads: int,
+    shipped: Shipped, inputs: Inputs, split: TestSplit, outputs: StoredArrays, scores: Mapping[str, Scores]
 ) -> Gate:
     """Run the shipped predict.py, and compare its labels with the trainer's own way and with evaluation.json."""
     evaluation, missing = inputs.find_evaluation()
     if split.places is not None:  # it has counted other images as well
         evaluation, missing = None, f"{split.samples} of {inputs.shards.splits['test'].samples} test samples"
     gate = try_program(
-        folder,
-        inputs.shards_uri,
-        inputs.shards,
-        model_name=model_name,
+        shipped,
         own=OwnWay(_logits(outputs, split.samples), _thresholds(inputs.checkpoint), inputs.shards.classes),
         expected=None if evaluation is None else MultilabelDetails.of(evaluation),
-        data=inputs.config.data,
-        threads=threads,
-        places=split.places,
         known=(split.inputs, outputs),
     )
     if not missing:
@@ -107,28 +93,11 @@ def check_bundle(
     return gate.model_copy(update={"reason": "; ".join(part for part in (gate.reason, missing) if part)})
 
 
-def check_again(
-    folder: Path,
-    document: ExportManifest,
-    shards_uri: str,
-    shards: ShardManifest,
-    *,
-    model_name: str,
-    work: Path,
-    threads: int,
-) -> Gate:
+def check_again(shipped: Shipped, document: ExportManifest, work: Path) -> Gate:
     """Run this package's own predict.py on the folder's files, and count as the gate of the export has counted."""
     recorded = next((gate for gate in document.gates if gate.name == GATE_NAME), None)
-    return try_program(
-        images.lay_out_again(folder, document, model_name=model_name, work=work),
-        shards_uri,
-        shards,
-        model_name=model_name,
-        recorded=None if recorded is None else recorded.figures,
-        data=DataSection(),
-        threads=threads,
-        places=samples_of(document, shards_uri, shards),
-    )
+    tried = images.lay_out_again(shipped, document, work)
+    return try_program(tried, recorded=None if recorded is None else recorded.figures)
 
 
 def introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) -> tuple[str, list[str]]:
@@ -233,32 +202,20 @@ class _Counts:
 
 
 def try_program(
-    folder: Path,
-    shards_uri: str,
-    shards: ShardManifest,
+    shipped: Shipped,
     *,
-    model_name: str,
-    data: DataSection,
-    threads: int,
     own: OwnWay | None = None,
     expected: MultilabelDetails | None = None,
     recorded: Mapping[str, Figure] | None = None,
-    places: Places = None,
     known: Known | None = None,
 ) -> Gate:
     """Run the shipped predict.py on the files of the test split, and compare the labels that it says of each.
 
     Args:
-        folder: The export's folder on this machine.
-        shards_uri: Folder of the shards.
-        shards: Their manifest.
-        model_name: File name of the fp32 graph.
-        data: How shards in a bucket are read.
-        threads: Intra-op threads of ONNX Runtime.
+        shipped: The export, and the images.
         own: The trainer's own way; None: it cannot be had.
         expected: What evaluation.json says; None: there is none, or what computed it is no fp32.
         recorded: Figures of the gate when the export was made.
-        places: Which samples of the test split; None: all.
         known: What the graph gave for the trainer's own inputs; None: it runs again for all.
 
     Returns:
@@ -269,6 +226,7 @@ def try_program(
     Raises:
         DataError: A shard is damaged.
     """
+    shards = shipped.shards
     if not shards.splits["test"].samples:
         return not_decidable("the test split is empty", precision="fp32")
     if own is None and expected is None and recorded is None:
@@ -280,18 +238,7 @@ def try_program(
         if own is not None:
             own.compare(predictions)
 
-    found = ask_about_split(
-        folder,
-        shards_uri,
-        shards,
-        data,
-        model_name=model_name,
-        threads=threads,
-        top=None,
-        judge=judge,
-        places=places,
-        known=known,
-    )
+    found = ask_about_split(shipped, top=None, judge=judge, known=known)
     figures, limits, reasons = counts.figures(), dict[str, float](), list[str]()
     near = float(recorded.get("near_threshold") or 0) if recorded is not None else 0.0
     if own is not None:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifest
+from contracts.artifacts import CheckpointManifest, ExportManifest
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, StorageError
-from trainer.export.bundle import shipped
-from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
+from trainer.export.bundle import shipped as programs
+from trainer.export.bundle.bundles import PREDICT_NAME
+from trainer.export.bundle.shipped import Shipped
 from trainer.tasks.classes.labels import LABELS_NAME, list_classes, write_json
 from trainer.tasks.images.names import PREPROCESS_NAME, class_of
 
@@ -111,25 +112,15 @@ def write_files(
         preprocessing["activation"] = activation
     write_json(folder / LABELS_NAME, labels)
     write_json(folder / PREPROCESS_NAME, preprocessing)
-    return [LABELS_NAME, PREPROCESS_NAME, *shipped.write_program(folder, _own_program())]
+    return [LABELS_NAME, PREPROCESS_NAME, *programs.write_program(folder, _own_program())]
 
 
-def lay_out_again(folder: Path, document: ExportManifest, *, model_name: str, work: Path) -> Path:
-    """Return a folder with the files of a finished export, and this package's own predict.py.
-
-    Args:
-        folder: The export's.
-        document: Its manifest.
-        model_name: File name of the fp32 graph.
-        work: Where the folder is made.
-    """
-    names = (model_name, LABELS_NAME, PREPROCESS_NAME, document.graph().name)
-    return shipped.lay_out_again(folder, work / GATE_NAME, names, program=_own_program())
+def lay_out_again(shipped: Shipped, document: ExportManifest, work: Path) -> Shipped:
+    """Return the same with this package's own predict.py in a new folder (trainer/export/bundle/shipped.py)."""
+    return programs.lay_out_again(shipped, document, work, (LABELS_NAME, PREPROCESS_NAME), program=_own_program())
 
 
-def read_inputs(
-    folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
-) -> StoredArrays:
+def read_inputs(shipped: Shipped, document: ExportManifest, work: Path) -> StoredArrays:
     """Return the images that the gates took of the test split, as preprocess.json says."""
     import numpy as np
 
@@ -140,11 +131,11 @@ def read_inputs(
     from trainer.tasks.images.predict import Preprocessing
     from trainer.tasks.images.transforms import EvaluationTransform
 
-    said = Preprocessing.read(folder / PREPROCESS_NAME)
+    said = Preprocessing.read(shipped.folder / PREPROCESS_NAME)
     mean, std = said.mean, said.std
     transform = EvaluationTransform(said.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
-    reader = ShardReader(shards_uri, shards, "test")
-    wanted = samples_of(document, shards_uri, shards) or range(len(reader))
+    reader = ShardReader(shipped.shards_uri, shipped.shards, "test")
+    wanted = samples_of(document, shipped.shards_uri, shipped.shards) or range(len(reader))
 
     def decode(place: int) -> Pixels:
         try:

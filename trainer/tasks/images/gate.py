@@ -12,15 +12,13 @@ import contextlib
 import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from contracts.artifacts import ShardManifest
 from contracts.artifacts.export import Figure, Gate
-from contracts.config import DataSection
 from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.bundle.shipped import ShippedFailed, ShippedProgram, name_versions
+from trainer.export.bundle.shipped import Shipped, ShippedFailed, ShippedProgram, name_versions
 from trainer.export.gates.samples import SPLIT, Places, each_sample
 
 if TYPE_CHECKING:
@@ -120,19 +118,7 @@ class Findings:
         }
 
 
-def ask_about_split(
-    folder: Path,
-    shards_uri: str,
-    shards: ShardManifest,
-    data: DataSection,
-    *,
-    model_name: str,
-    threads: int,
-    top: int | None,
-    judge: Judge,
-    places: Places = None,
-    known: Known | None = None,
-) -> Findings:
+def ask_about_split(shipped: Shipped, *, top: int | None, judge: Judge, known: Known | None = None) -> Findings:
     """Ask the shipped program about files of the test split.
 
     One process answers for all images; files of a few hundred are on the disk at a time. Where the graph has run on the
@@ -140,28 +126,23 @@ def ask_about_split(
     are held against the trainer's: equal ones are answered with what the graph gave, others by the graph.
 
     Args:
-        folder: The export's folder on this machine.
-        shards_uri: Folder of the shards.
-        shards: Their manifest.
-        data: How shards in a bucket are read.
-        model_name: File name of the graph to run; the fp32 one, since only it must agree to the image.
-        threads: Intra-op threads of ONNX Runtime.
+        shipped: The export, and the images.
         top: Most labels of an image; None: what the program says by itself.
         judge: Takes each image with its answer, in the order of the split.
-        places: Which samples of the split; None: all.
         known: What the graph gave before.
 
     Raises:
         DataError: A shard is damaged.
     """
     found, options = Findings(), ["--json-lines=-", "--format=json", *([f"--top={top}"] if top else [])]
-    chosen: Sequence[int] = range(shards.splits[SPLIT].samples) if places is None else places
+    places = shipped.places
+    chosen: Sequence[int] = range(shipped.shards.splits[SPLIT].samples) if places is None else places
 
     def answers(places: Places, *more: str) -> Iterator[tuple[_Asked, dict[str, Any]]]:
         asked = deque[_Asked]()
         with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
-            chunks = _write_images(Path(name), shards_uri, shards, data, asked, places)
-            program = ShippedProgram(folder, [*options, *more], work=Path(name), model_name=model_name, threads=threads)
+            chunks = _write_images(Path(name), replace(shipped, places=places), asked)
+            program = ShippedProgram(shipped, [*options, *more], work=Path(name))
             with contextlib.closing(chunks), program:
                 for answer in _ask(program, chunks, Path(name)):
                     yield asked.popleft(), answer
@@ -181,7 +162,7 @@ def ask_about_split(
         # Here: it imports numpy.
         from trainer.export.bundle.known_server import KnownServer
 
-        with KnownServer(folder / model_name, *known, threads=threads) as server:
+        with KnownServer(shipped.folder / shipped.model_name, *known, threads=shipped.threads) as server:
             said = list(count(answers(places, f"--url={server.url}")))
         found.own, found.others = len(own), server.others
         found.otherwise = sum(map(_differ, own, (said[place] for place in sorted(few))))
@@ -275,9 +256,7 @@ def not_decidable(reason: str, *, precision: str) -> Gate:
     return Gate(name=GATE_NAME, precision=precision, status="not decidable", ran=f"not run: {reason}", reason=reason)
 
 
-def _write_images(
-    work: Path, shards_uri: str, shards: ShardManifest, data: DataSection, asked: deque[_Asked], places: Places
-) -> Generator[list[str]]:
+def _write_images(work: Path, shipped: Shipped, asked: deque[_Asked]) -> Generator[list[str]]:
     """Write the files of the test split under names that tell nothing, and yield these a chunk at a time.
 
     What is to be known of each file is appended to `asked`.
@@ -285,10 +264,10 @@ def _write_images(
     # Here: it brings the cache of a bucket with it.
     from trainer.data.reader import ShardReader
 
-    reader = ShardReader(shards_uri, shards, SPLIT, data)
+    reader = ShardReader(shipped.shards_uri, shipped.shards, SPLIT, shipped.data)
     names: list[str] = []
     num_bytes = 0
-    for number, sample in enumerate(each_sample(reader, places, CHUNK_IMAGES)):
+    for number, sample in enumerate(each_sample(reader, shipped.places, CHUNK_IMAGES)):
         content = sample["image"]
         names.append(f"{number:09d}")
         (work / names[-1]).write_bytes(content)

@@ -37,7 +37,7 @@ else:
     sys.dont_write_bytecode = True
     import reading
 
-    # What comes next imports them.
+    # Before anything else imports them, which would find files of this folder first.
     reading.require_packages({"numpy": "numpy", "PIL": "Pillow"})
     import runtimes
     import serving

@@ -10,17 +10,18 @@ import argparse
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifest
+from contracts.artifacts import CheckpointManifest, ExportManifest
 from contracts.artifacts.export import Gate
 from contracts.artifacts.signature import Signature
-from contracts.config import DataSection, RunConfig
+from contracts.config import RunConfig
 from trainer.export.bundle.arrays_bundle import hold_to_evaluation
-from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.bundle.shipped import lay_out_again, write_program
+from trainer.export.bundle.bundles import PREDICT_NAME
+from trainer.export.bundle.shipped import Shipped, lay_out_again, write_program
 from trainer.export.gates.samples import samples_of
 from trainer.export.gates.scores import judge_scores
 from trainer.tasks.classes.accuracy import judge_accuracy
@@ -95,74 +96,35 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
 
 
 def check_bundle(
-    folder: Path,
-    inputs: Inputs,
-    split: TestSplit,
-    outputs: StoredArrays,
-    scores: Mapping[str, Scores],
-    *,
-    model_name: str,
-    threads: int,
+    shipped: Shipped, inputs: Inputs, split: TestSplit, outputs: StoredArrays, scores: Mapping[str, Scores]
 ) -> Gate:
     """Run the shipped predict.py on the rows of the test split, and compare its answers with the graph's.
 
     What the graph is worth on them is held against what training found with these weights.
     """
-    gate = try_program(
-        folder,
-        inputs.shards_uri,
-        inputs.shards,
-        outputs.batches(ROWS, most=split.samples),
-        model_name=model_name,
-        data=inputs.config.data,
-        threads=threads,
-        places=split.places,
-    )
+    gate = try_program(shipped, outputs.batches(ROWS, most=split.samples))
     return hold_to_evaluation(gate, inputs, split, scores)
 
 
-def check_again(
-    folder: Path,
-    document: ExportManifest,
-    shards_uri: str,
-    shards: ShardManifest,
-    *,
-    model_name: str,
-    work: Path,
-    threads: int,
-) -> Gate:
+def check_again(shipped: Shipped, document: ExportManifest, work: Path) -> Gate:
     """Run this package's own predict.py on the folder's files, and compare its answers with the fp32 graph's."""
     from trainer.export.gates import proof
 
-    names = (model_name, TABLE_NAME, document.graph().name)
-    tried = lay_out_again(folder, work / GATE_NAME, names, program=Path(__file__).with_name(PREDICT_NAME))
-    given = read_inputs(folder, document, shards_uri, shards, work)
-    found = proof.write_graph_outputs(
-        folder / model_name, given, work / "test-outputs", batch_size=ROWS, threads=threads
-    )
-    gate = try_program(
-        tried,
-        shards_uri,
-        shards,
-        found.batches(ROWS),
-        model_name=model_name,
-        data=DataSection(),
-        threads=threads,
-        places=samples_of(document, shards_uri, shards),
-    )
-    return hold_to_manifest(gate, document)
+    tried = lay_out_again(shipped, document, work, [TABLE_NAME], program=Path(__file__).with_name(PREDICT_NAME))
+    given, graph = read_inputs(shipped, document, work), shipped.folder / shipped.model_name
+    found = proof.write_graph_outputs(graph, given, work / "test-outputs", batch_size=ROWS, threads=shipped.threads)
+    return hold_to_manifest(try_program(tried, found.batches(ROWS)), document)
 
 
-def read_inputs(
-    folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
-) -> StoredArrays:
+def read_inputs(shipped: Shipped, document: ExportManifest, work: Path) -> StoredArrays:
     """Return the rows that the gates took of the test split, as table.json says."""
     from trainer.export.gates.arrays import store_arrays
     from trainer.predict.serving import Asked
     from trainer.tasks.tabular.predict import Table
 
-    table = Table.read(folder / TABLE_NAME)
-    found = read_rows(table, shards_uri, shards, places=samples_of(document, shards_uri, shards))
+    table = Table.read(shipped.folder / TABLE_NAME)
+    places = samples_of(document, shipped.shards_uri, shipped.shards)
+    found = read_rows(table, replace(shipped, places=places))
     rows = (table.prepare(Asked(f"row {number}", cells)) for number, (cells, _) in enumerate(found))
     return store_arrays(work / "test-inputs", (table.arrays_of(batch) for batch in _chunks(rows, ROWS)))
 

@@ -16,12 +16,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contracts.artifacts import ExportManifest, ShardManifest
+from contracts.artifacts import ExportManifest
 from contracts.artifacts.export import Figure, Gate
-from contracts.config import DataSection
 from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.bundle.shipped import ShippedFailed, name_versions, run_shipped
-from trainer.export.gates.samples import SPLIT, Places, each_sample
+from trainer.export.bundle.shipped import Shipped, ShippedFailed, name_versions, run_shipped
+from trainer.export.gates.samples import SPLIT, each_sample
 
 if TYPE_CHECKING:
     from trainer.data.reader import ShardReader
@@ -52,31 +51,15 @@ class _Findings:
     failure: str = ""
 
 
-def try_program(
-    folder: Path,
-    shards_uri: str,
-    shards: ShardManifest,
-    outputs: Iterator[Arrays],
-    *,
-    model_name: str,
-    data: DataSection,
-    threads: int,
-    places: Places = None,
-) -> Gate:
+def try_program(shipped: Shipped, outputs: Iterator[Arrays]) -> Gate:
     """Run the shipped predict.py on the rows of the test split, and compare its answers with what the graph gives.
 
     The rows are written as a user would have them, half of them as CSV and half as JSON lines; numbers as the shards
     hold them.
 
     Args:
-        folder: The export's folder on this machine.
-        shards_uri: Folder of the shards.
-        shards: Their manifest.
+        shipped: The export, and the rows.
         outputs: Of the graph for these rows, in their order.
-        model_name: File name of the graph to run; the fp32 one.
-        data: How shards in a bucket are read.
-        threads: Intra-op threads of ONNX Runtime.
-        places: Which rows of the test split; None: all.
 
     Returns:
         The gate. Figures: rows; difference (of a class's probability, or of a value over the range of all values);
@@ -84,22 +67,20 @@ def try_program(
     """
     from trainer.tasks.tabular.predict import Table
 
-    table = Table.read(folder / TABLE_NAME)
-    samples = shards.splits[SPLIT].samples if places is None else len(places)
+    table, shards = Table.read(shipped.folder / TABLE_NAME), shipped.shards
+    samples = shards.splits[SPLIT].samples if shipped.places is None else len(shipped.places)
     found, reasons = _Findings(), []
     # Not the names of table.json: those are part of what is tried.
     classes = None if table.labels is None else shards.classes
     with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
         work = Path(name)
-        names, truths = _write_rows(work, table, read_rows(table, shards_uri, shards, data, places), samples)
+        names, truths = _write_rows(work, table, read_rows(table, shipped), samples)
         answers = work / "answers.jsonl"
         try:
             run_shipped(
-                folder,
+                shipped,
                 names,
                 work=work,
-                model_name=model_name,
-                threads=threads,
                 limit_s=_LIMIT_S + samples * _LIMIT_S_PER_ROW,
                 answers=answers,
             )
@@ -189,21 +170,20 @@ def hold_to_manifest(gate: Gate, document: ExportManifest) -> Gate:
     return gate.model_copy(update=update)
 
 
-def read_rows(
-    table: Table, shards_uri: str, shards: ShardManifest, data: DataSection | None = None, places: Places = None
-) -> Iterator[tuple[dict[str, Any], float]]:
+def read_rows(table: Table, shipped: Shipped) -> Iterator[tuple[dict[str, Any], float]]:
     """Yield the cells of rows of the test split by column, None where one is missing, and their labels."""
-    reader = open_reader(table, shards_uri, shards, data)
-    for sample in each_sample(reader, places, ROWS):
+    reader = open_reader(table, shipped)
+    for sample in each_sample(reader, shipped.places, ROWS):
         yield cells_of(table, sample), sample[LABEL]
 
 
-def open_reader(table: Table, shards_uri: str, shards: ShardManifest, data: DataSection | None) -> ShardReader:
+def open_reader(table: Table, shipped: Shipped) -> ShardReader:
     """Return what reads the columns and the labels of the test split."""
     # Here: it brings the cache of a bucket with it.
     from trainer.data.reader import ShardReader
 
-    return ShardReader(shards_uri, shards, "test", data, fields=[*(one.name for one in table.fields), LABEL])
+    names = [*(one.name for one in table.fields), LABEL]
+    return ShardReader(shipped.shards_uri, shipped.shards, SPLIT, shipped.data, fields=names)
 
 
 def cells_of(table: Table, sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ else:
     sys.dont_write_bytecode = True
     import reading
 
-    # What comes next imports them.
+    # Before anything else imports them, which would find files of this folder first.
     reading.require_packages({"numpy": "numpy"})
     import runtimes
     import serving

@@ -12,19 +12,26 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifest
+from contracts.artifacts import CheckpointManifest, ExportManifest
 from contracts.artifacts.export import Figure, Gate
 from contracts.artifacts.signature import Signature
-from contracts.config import DataSection, RunConfig
+from contracts.config import RunConfig
 from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.bundle.shipped import ShippedFailed, ShippedProgram, lay_out_again, name_versions, write_program
-from trainer.export.gates.samples import SPLIT, Places, each_sample, samples_of
+from trainer.export.bundle.shipped import (
+    Shipped,
+    ShippedFailed,
+    ShippedProgram,
+    lay_out_again,
+    name_versions,
+    write_program,
+)
+from trainer.export.gates.samples import SPLIT, each_sample, samples_of
 from trainer.tasks.classes.accuracy import judge_accuracy
 from trainer.tasks.classes.labels import LABELS_NAME, list_classes, write_json
 from trainer.tasks.classes.labels import read_labels as read_labels
@@ -114,71 +121,31 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
 
 
 def check_bundle(
-    folder: Path,
-    inputs: Inputs,
-    split: TestSplit,
-    outputs: StoredArrays,
-    scores: Mapping[str, Scores],
-    *,
-    model_name: str,
-    threads: int,
+    shipped: Shipped, inputs: Inputs, split: TestSplit, outputs: StoredArrays, scores: Mapping[str, Scores]
 ) -> Gate:
     """Run the shipped predict.py, and count as evaluation.json has counted, and the trainer's own tokens."""
     expected, missing = Expected.of_export(inputs, split, outputs, scores)
-    gate = try_program(
-        folder,
-        inputs.shards_uri,
-        inputs.shards,
-        model_name=model_name,
-        expected=expected,
-        data=inputs.config.data,
-        threads=threads,
-        places=split.places,
-    )
-    return add_reason(gate, missing)
+    return add_reason(try_program(shipped, expected), missing)
 
 
-def check_again(
-    folder: Path,
-    document: ExportManifest,
-    shards_uri: str,
-    shards: ShardManifest,
-    *,
-    model_name: str,
-    work: Path,
-    threads: int,
-) -> Gate:
+def check_again(shipped: Shipped, document: ExportManifest, work: Path) -> Gate:
     """Run this package's own predict.py on the folder's files, and count as its manifest has counted."""
-    tried = lay_out_again(
-        folder,
-        work / GATE_NAME,
-        [model_name, LABELS_NAME, TEXT_NAME, TOKENIZER_NAME, document.graph().name],
-        program=Path(__file__).with_name(PREDICT_NAME),
-    )
-    return try_program(
-        tried,
-        shards_uri,
-        shards,
-        model_name=model_name,
-        expected=Expected.of_finished(document),
-        data=DataSection(),
-        threads=threads,
-        places=samples_of(document, shards_uri, shards),
-    )
+    names, program = (LABELS_NAME, TEXT_NAME, TOKENIZER_NAME), Path(__file__).with_name(PREDICT_NAME)
+    tried = lay_out_again(shipped, document, work, names, program=program)
+    return try_program(tried, Expected.of_finished(document))
 
 
-def read_inputs(
-    folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest, work: Path
-) -> StoredArrays:
+def read_inputs(shipped: Shipped, document: ExportManifest, work: Path) -> StoredArrays:
     """Return the texts that the gates took of the test split, as text.json says."""
     from trainer.export.gates.arrays import store_arrays
     from trainer.tasks.text_classification.predict import Preparation, open_encoder, pad
 
-    said = Preparation.read(folder / TEXT_NAME)
-    encoder = open_encoder(folder / said.tokenizer, said)
+    said = Preparation.read(shipped.folder / TEXT_NAME)
+    encoder = open_encoder(shipped.folder / said.tokenizer, said)
+    places = samples_of(document, shipped.shards_uri, shipped.shards)
 
     def batches() -> Iterator[Arrays]:
-        for texts in _read_texts(shards_uri, shards, DataSection(), samples_of(document, shards_uri, shards)):
+        for texts in _read_texts(replace(shipped, places=places)):
             encoded = [encoder.encode(text) for text, _ in texts]
             tokens, mask = pad(encoded, padding=said.padding, least=said.least, multiple=said.multiple)
             yield {said.tokens: tokens, said.mask: mask}
@@ -229,41 +196,24 @@ def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
     return answer_samples(folder, options, KIND, open_files)
 
 
-def try_program(
-    folder: Path,
-    shards_uri: str,
-    shards: ShardManifest,
-    *,
-    model_name: str,
-    expected: Expected,
-    data: DataSection,
-    threads: int,
-    places: Places = None,
-    precision: str = "fp32",
-) -> Gate:
+def try_program(shipped: Shipped, expected: Expected, *, precision: str = "fp32") -> Gate:
     """Run the shipped predict.py on the texts of the test split, and count its right answers.
 
     An answer is right when the name that it gives is the name of the sample's class in the shards' manifest, which has
     it from the source.
 
     Args:
-        folder: The export's folder on this machine.
-        shards_uri: Folder of the shards.
-        shards: Their manifest.
-        model_name: File name of the graph to run; the fp32 one, since only it must agree to the text.
+        shipped: The export, and the texts.
         expected: What it should come to.
-        data: How shards in a bucket are read.
-        threads: Intra-op threads of ONNX Runtime.
-        places: Which samples of the test split; None: all.
         precision: Of the graph.
 
     Raises:
         DataError: A shard is damaged.
     """
-    if undecidable := expected.undecidable(shards.splits["test"].samples):
+    if undecidable := expected.undecidable(shipped.shards.splits["test"].samples):
         ran = f"not run: {undecidable}"
         return Gate(name=GATE_NAME, precision=precision, status="not decidable", ran=ran, reason=undecidable)
-    found = _ask(folder, shards_uri, shards, data, places, model_name=model_name, threads=threads)
+    found = _ask(shipped)
     compared = compare_answers(
         expected, right=found.right, samples=found.texts, mean_score=found.mean_score, failed=bool(found.failure)
     )
@@ -326,27 +276,18 @@ class _Findings:
         }
 
 
-def _ask(
-    folder: Path,
-    shards_uri: str,
-    shards: ShardManifest,
-    data: DataSection,
-    places: Places,
-    *,
-    model_name: str,
-    threads: int,
-) -> _Findings:
+def _ask(shipped: Shipped) -> _Findings:
     """Ask the shipped program about texts of the test split."""
     found, truths = _Findings(), list[int]()
     with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
         work = Path(name)
         # In a file: answers to long texts and the texts themselves would fill the pipes on both sides.
         with (work / "texts").open("w", encoding="utf-8") as lines:
-            for texts in _read_texts(shards_uri, shards, data, places):
+            for texts in _read_texts(shipped):
                 lines.writelines(f"{json.dumps(text)}\n" for text, _ in texts)
                 truths += [label for _, label in texts]
         options = ["--json-lines=texts", "--format=json"]
-        program = ShippedProgram(folder, options, work=work, model_name=model_name, threads=threads)
+        program = ShippedProgram(shipped, options, work=work)
         try:
             with program:
                 for start in range(0, len(truths), _READ_TEXTS):
@@ -354,7 +295,7 @@ def _ask(
                     names = [f"text {place}" for place in range(start, start + len(labels))]
                     for label, what, answer in zip(labels, names, program.answers(names), strict=True):
                         try:
-                            found.add(shards.classes[label], answer)
+                            found.add(shipped.shards.classes[label], answer)
                         except (LookupError, TypeError, ValueError):
                             raise program.misunderstood(what, answer) from None
                 program.finish()
@@ -363,15 +304,13 @@ def _ask(
     return found
 
 
-def _read_texts(
-    shards_uri: str, shards: ShardManifest, data: DataSection, places: Places = None
-) -> Iterator[list[tuple[str, int]]]:
+def _read_texts(shipped: Shipped) -> Iterator[list[tuple[str, int]]]:
     """Yield texts of the test split with their labels, some at a time."""
     # Here: it brings the cache of a bucket with it.
     from trainer.data.reader import ShardReader
 
-    reader = ShardReader(shards_uri, shards, SPLIT, data)
-    samples = each_sample(reader, places, _READ_TEXTS)
+    reader = ShardReader(shipped.shards_uri, shipped.shards, SPLIT, shipped.data)
+    samples = each_sample(reader, shipped.places, _READ_TEXTS)
     while texts := [(sample["text"], sample["label"]) for sample in islice(samples, _READ_TEXTS)]:
         yield texts
 

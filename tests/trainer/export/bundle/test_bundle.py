@@ -14,12 +14,12 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import Gate, ShardManifest
-from contracts.config import DataSection
 from tests.trainer.export import colours
 from tests.trainer.export.colours import GRAPH_NAME
 from tests.trainer.export.graphs import image_signature, run_onnx
 from trainer.data.reader import ShardReader
 from trainer.export.bundle import known_server, shipped
+from trainer.export.bundle.shipped import Shipped
 from trainer.export.gates.arrays import StoredArrays, store_arrays
 from trainer.predict.runtimes import softmax
 from trainer.tasks.classes.shipped_answers import Expected
@@ -42,17 +42,9 @@ class Export:
 
     def check(self, folder: Path | None = None, *, knows: bool = False, **changes: Any) -> Gate:
         places = changes.pop("places", None)
-        return bundle.try_program(
-            folder or self.folder,
-            self.shards_uri,
-            self.shards,
-            model_name=GRAPH_NAME,
-            expected=Expected(**{"evaluation_right": self.right, **changes}),
-            data=DataSection(),
-            threads=1,
-            places=places,
-            known=self.known if knows else None,
-        )
+        shipped = Shipped(folder or self.folder, GRAPH_NAME, self.shards_uri, self.shards, 1, places=places)
+        expected = Expected(**{"evaluation_right": self.right, **changes})
+        return bundle.try_program(shipped, expected, known=self.known if knows else None)
 
 
 def make_export(place: Path, **options: Any) -> Export:
@@ -238,15 +230,8 @@ def test_a_part_of_the_split_is_asked_about(export: Export) -> None:
 def test_an_empty_test_split_decides_nothing(export: Export) -> None:
     empty = export.shards.splits["train"]
     shards = export.shards.model_copy(update={"splits": {**export.shards.splits, "test": empty}})
-    gate = bundle.try_program(
-        export.folder,
-        export.shards_uri,
-        shards,
-        model_name=GRAPH_NAME,
-        expected=Expected(evaluation_right=0),
-        data=DataSection(),
-        threads=1,
-    )
+    shipped = Shipped(export.folder, GRAPH_NAME, export.shards_uri, shards, 1)
+    gate = bundle.try_program(shipped, Expected(evaluation_right=0))
     assert (gate.status, gate.ran) == ("not decidable", "not run: the test split is empty")
 
 

@@ -15,11 +15,11 @@ import pytest
 from contracts import storage
 from contracts.artifacts import FileEntry, Gate, ShardManifest
 from contracts.artifacts.multilabel import LabelOutcome, MultilabelDetails
-from contracts.config import DataSection
 from tests.trainer.export import colours
 from tests.trainer.export.colours import CLASSES, GRAPH_NAME
 from tests.trainer.export.graphs import image_signature, run_onnx
 from trainer.data.reader import ShardReader
+from trainer.export.bundle.shipped import Shipped
 from trainer.predict.runtimes import BadFolder
 from trainer.predict.serving import in_words
 from trainer.tasks.image_multilabel import bundle
@@ -44,10 +44,8 @@ class Export:
 
     def check(self, folder: Path | None = None, thresholds: list[float] = THRESHOLDS, **changes: Any) -> Gate:
         own = bundle.OwnWay(iter(self.logits), thresholds, CLASSES)
-        arguments = {"own": own, "expected": self.details(), "data": DataSection(), "threads": 1, **changes}
-        return bundle.try_program(
-            folder or self.folder, self.shards_uri, self.shards, model_name=GRAPH_NAME, **arguments
-        )
+        shipped = Shipped(folder or self.folder, GRAPH_NAME, self.shards_uri, self.shards, 1)
+        return bundle.try_program(shipped, **{"own": own, "expected": self.details(), **changes})
 
     @property
     def said(self) -> np.ndarray:
@@ -197,9 +195,7 @@ def test_a_finished_export_is_held_against_its_own_figures(export: Export, copy:
     def again(name: str) -> Gate:
         work = tmp_path / name
         work.mkdir()
-        return bundle.check_again(
-            copy, document, export.shards_uri, export.shards, model_name=GRAPH_NAME, work=work, threads=1
-        )
+        return bundle.check_again(Shipped(copy, GRAPH_NAME, export.shards_uri, export.shards, 1), document, work)
 
     # Not the folder's program: this package's own.
     (copy / "predict.py").write_text("raise SystemExit(9)")

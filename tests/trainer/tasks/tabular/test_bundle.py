@@ -15,11 +15,12 @@ import torch
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, Gate, ShardManifest
-from contracts.config import DataSection, RunConfig
+from contracts.config import RunConfig
 from rehearsal.gcs import BucketServer
 from tests.trainer.tasks.tabular.tables import COLUMNS, make_rows, table_task, write_shards
 from tests.trainer.tasks.text_classification.test_bundle import write_manifest
 from trainer.data.evaluation import evaluation_batches
+from trainer.export.bundle.shipped import Shipped
 from trainer.export.gates import parity
 from trainer.export.graph import onnx_graph
 from trainer.export.inputs import Inputs
@@ -49,15 +50,7 @@ class Exported:
         return [run({name: batch[name].numpy() for name in self.task.signature.inputs}) for batch, _ in batches]
 
     def judge(self, folder: Path) -> Gate:
-        return bundle.try_program(
-            folder,
-            self.shards_uri,
-            self.shards,
-            iter(self.outputs()),
-            model_name=GRAPH,
-            data=DataSection(),
-            threads=1,
-        )
+        return bundle.try_program(Shipped(folder, GRAPH, self.shards_uri, self.shards, 1), iter(self.outputs()))
 
     def changed(self, folder: Path, **changes: Any) -> Path:
         """A copy of the folder, with another table.json."""

@@ -27,13 +27,13 @@ from contracts.artifacts import (
     ShardManifest,
     ShippedFile,
 )
-from contracts.config import DataSection
 from contracts.own_code import append_code
 from contracts.resolve import parse_config
 from rehearsal.gcs import BucketServer
 from tests.conftest import OWN_CODE
 from tests.trainer.tasks.text_classification.texts import CLASSES, sections
 from trainer.data.evaluation import evaluation_batches
+from trainer.export.bundle.shipped import Shipped
 from trainer.export.graph.onnx_graph import EXAMPLE_BATCH, export_graph
 from trainer.export.inputs import Inputs
 from trainer.export.targets import Builder
@@ -66,15 +66,10 @@ class Export:
         return float(softmax(self.logits).max(axis=1).mean())
 
     def check(self, folder: Path | None = None, **expected: Any) -> Gate:
-        return bundle.try_program(
-            folder or self.folder,
-            self.shards_uri,
-            self.shards,
-            model_name=GRAPH,
-            expected=Expected(**{"evaluation_right": self.right, **expected}),
-            data=DataSection(),
-            threads=1,
-        )
+        return bundle.try_program(self.shipped(folder), Expected(**{"evaluation_right": self.right, **expected}))
+
+    def shipped(self, folder: Path | None = None) -> Shipped:
+        return Shipped(folder or self.folder, GRAPH, self.shards_uri, self.shards, 1)
 
 
 def write_manifest(folder: Path, signature: Any, names: list[str], **changes: Any) -> ExportManifest:
@@ -151,7 +146,7 @@ def export(text_shards: str, tmp_path_factory: pytest.TempPathFactory) -> Export
             labels += batch["label"].tolist()
     found = np.concatenate(logits)
     right = int((found.argmax(axis=1) == labels).sum())
-    texts = [text for part in bundle._read_texts(text_shards, shards, DataSection()) for text, _ in part]
+    texts = [text for part in bundle._read_texts(Shipped(Path(), "", text_shards, shards, 1)) for text, _ in part]
     write_manifest(
         place / "export",
         task.signature,
@@ -244,9 +239,7 @@ def test_a_finished_export_is_looked_at_again(export: Export, copy: Path, tmp_pa
 
     def again(folder: Path, work: str) -> Gate:
         (tmp_path / work).mkdir()
-        return bundle.check_again(
-            folder, document, export.shards_uri, export.shards, model_name=GRAPH, work=tmp_path / work, threads=1
-        )
+        return bundle.check_again(export.shipped(folder), document, tmp_path / work)
 
     assert again(export.folder, "one").status == "passed"
     # The program is this package's own.
@@ -258,7 +251,7 @@ def test_a_finished_export_is_looked_at_again(export: Export, copy: Path, tmp_pa
 
 def test_an_engine_is_tried_with_the_same_inputs(export: Export, tmp_path: Path) -> None:
     document = ExportManifest.load(storage.normalise(export.folder))
-    stored = bundle.read_inputs(export.folder, document, export.shards_uri, export.shards, tmp_path)
+    stored = bundle.read_inputs(export.shipped(), document, tmp_path)
     (batch,) = stored.batches(100)
     assert stored.samples == len(export.texts) and set(batch) == {"tokens", "mask"}
     assert batch["tokens"].shape[1] % 8 == 0 and batch["mask"].sum(axis=1).max() > batch["tokens"].shape[1] - 8
