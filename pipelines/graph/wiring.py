@@ -12,10 +12,7 @@ from typing import Any
 
 from kfp import dsl
 
-from components.export import export as local_export
-from components.profile import profile as local_profile
-from components.shard import shard as local_shard
-from components.train import train as local_train
+from components.stage import run_stage
 from pipelines.jobs import INPUTS
 
 PLACE = ("region", "strategy", "max_wait", "timeout")
@@ -82,17 +79,12 @@ def stage(name: str, build: Callable[[dict[str, Any]], Any]) -> Any:
     return sub_pipeline(name, (*COMMON, *INPUTS[name]), build)
 
 
-def _local_stage(name: str, component: Callable[..., Any]) -> Any:
+def _local_stage(name: str) -> Any:
     taken = ("line", "run_id", "flags", "config", *INPUTS[name])
-    return stage(name, lambda given: component(**{word: given[word] for word in taken}).output)
+    return stage(name, lambda given: run_stage(stage=name, **{word: given[word] for word in taken}).output)
 
 
-LOCAL = Stages(
-    shard=_local_stage("shard", local_shard),
-    profile=_local_stage("profile", local_profile),
-    train=_local_stage("train", local_train),
-    export=_local_stage("export", local_export),
-)
+LOCAL = Stages(**{name: _local_stage(name) for name in INPUTS})
 
 
 @dsl.pipeline(name="shardline")
