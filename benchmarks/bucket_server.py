@@ -6,11 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -47,9 +46,12 @@ class ServerProcess:
     def __enter__(self) -> Self:
         rules = self._root / "rules.json"
         rules.write_text(json.dumps(self._rules))
+        log = self._root / "requests.jsonl"
+        log.write_bytes(b"")
+        self._log, self._rest = log.open("rb"), b""
         command = [sys.executable, "-m", "rehearsal.gcs", "--root", str(self._root), "--bucket", BUCKET]
         self._process = subprocess.Popen(
-            [*command, "--open", "--rules", str(rules), "--end-with-parent"],
+            [*command, "--open", "--rules", str(rules), "--access-log", str(log), "--end-with-parent"],
             stdout=subprocess.PIPE,
             text=True,
             cwd=_REPOSITORY,
@@ -65,6 +67,7 @@ class ServerProcess:
     ) -> None:
         self._process.terminate()
         self._process.communicate()
+        self._log.close()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -83,14 +86,9 @@ class ServerProcess:
         # utime and stime in ticks: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        entries = [one for one in self._control("GET") if one["method"] == "GET" and one["object"].endswith(suffix)]
-        self._control("DELETE")
+        lines, _, self._rest = (self._rest + self._log.read()).rpartition(b"\n")
+        entries = [json.loads(line) for line in lines.splitlines()]
+        entries = [entry for entry in entries if entry["method"] == "GET" and entry["object"].endswith(suffix)]
         usage = Usage(cpu_s - self._cpu_s, sum(entry["bytes_out"] for entry in entries), len(entries))
         self._cpu_s = cpu_s
         return usage
-
-    def _control(self, method: str) -> Any:
-        request = urllib.request.Request(f"{self.endpoint}/_gcs/requests", method=method)
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=60) as answer:
-            return json.loads(answer.read() or "null")

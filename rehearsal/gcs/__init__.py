@@ -6,7 +6,7 @@
 In a rehearsal clients reach it unmodified as storage.googleapis.com (rehearsal.guard). In tests an open server is
 reached with `STORAGE_EMULATOR_HOST` (`BucketServer.environment` has what child processes need). One concept a file:
 
-    service        one request from the operation to its entry in the access log, the control endpoint
+    service        one request from the operation to its entry in the access log
     server         the service behind a port of its own (rehearsal.doors.http_server has the sockets)
     messages       errors and bodies in both dialects
     api, xml_api   which operation a URL names, in the JSON and in the XML dialect

@@ -87,10 +87,6 @@ class AccessLog:
     def clear(self) -> None:
         """Forget the entries in memory, those of requests under way too; the file keeps them."""
         self.wait()
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget the entries in memory so far, whatever is under way."""
         with self._idle:
             self._entries.clear()
 

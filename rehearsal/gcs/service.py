@@ -1,24 +1,16 @@
 """Cloud Storage as a site of the HTTP server: which operation, what the rules do to it, its entry in the access log.
 
-Whoever serves it has checked who asks. The control endpoint, for clients in other processes (a test in this one uses
-`faults` and `access_log`):
-
-    GET | PUT | DELETE /_gcs/rules       the rules in force; replace them by a JSON list of Rule; none
-    GET | DELETE       /_gcs/requests    the access log as a JSON list; forget it
+Whoever serves it has checked who asks.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from rehearsal.doors.http_messages import Request, Response, Send, json_response
+from rehearsal.doors.http_messages import Request, Response, Send
 from rehearsal.doors.request_body import RequestBody, Reset
 from rehearsal.gcs.access_log import Access, AccessLog
 from rehearsal.gcs.api import Call, JsonApi
@@ -32,7 +24,6 @@ from rehearsal.gcs.write_rate import INTERVAL_S
 from rehearsal.gcs.xml_api import XmlApi
 from rehearsal.gcs.xml_uploads import MIN_PART_BYTES, XmlUploads
 
-CONTROL_PREFIX = "/_gcs/"
 _BATCH_PATHS = ("/batch/storage/v1", "/batch")
 
 
@@ -104,15 +95,10 @@ class BucketService:
 
         self.access_log.begin()
         try:
-            if request.path.startswith(CONTROL_PREFIX):
-                entry["operation"] = "control"
-                answered(_run(lambda: self._control(request), xml=False))
-            else:
-                self._serve_api(request, answered, entry)
+            self._serve_api(request, answered, entry)
         finally:
-            if entry["operation"] != "control":
-                num_read = body.num_read if isinstance(body, RequestBody) else 0
-                self._log(request, began_s, began, entry, answer, num_read)
+            num_read = body.num_read if isinstance(body, RequestBody) else 0
+            self._log(request, began_s, began, entry, answer, num_read)
             self.access_log.end()
 
     def log_refused(self, request: Request, status: str) -> None:
@@ -196,26 +182,6 @@ class BucketService:
         entry = {"operation": call.operation, "bucket": call.bucket, "object": call.name, "fault": fails}
         self._log(request, began_s, began, entry, response, 0)
         return response
-
-    def _control(self, request: Request) -> Response:
-        target = (request.method, request.path.removeprefix(CONTROL_PREFIX))
-        if target == ("GET", "rules"):
-            return json_response([rule.model_dump(mode="json") for rule in self.faults.rules])
-        if target == ("PUT", "rules"):
-            try:
-                self.faults.set(*TypeAdapter(list[Rule]).validate_json(request.body.read()))
-            except ValidationError as error:
-                raise ApiError(400, json.dumps(error.errors(include_url=False, include_context=False))) from None
-            return Response(204)
-        if target == ("DELETE", "rules"):
-            self.faults.set()
-            return Response(204)
-        if target == ("GET", "requests"):
-            return json_response([asdict(entry) for entry in self.access_log.snapshot()])
-        if target == ("DELETE", "requests"):
-            self.access_log.forget()
-            return Response(204)
-        raise ApiError(404, f"{request.method} {request.path} is no control request")
 
 
 def _run(run: Callable[[], Response], *, xml: bool) -> Response:

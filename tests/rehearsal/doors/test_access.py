@@ -116,7 +116,6 @@ def test_a_bucket_shows_and_takes_nothing(cloud: LocalCloud, locked: BucketServe
         assert ask(port, "POST", upload, headers, b"bytes") == status
         assert ask(port, "GET", "/storage/v1/b/line/o", headers) == status
         assert ask(port, "PUT", "/line/planted", headers, b"bytes") == status
-        assert ask(port, "PUT", "/_gcs/rules", headers, b"[]") == status
         assert buckets.objects.find("line", "planted") is None
         assert {entry.status for entry in buckets.access_log.entries()} <= {401, 403}
     assert locked.access_log.entries(method="PUT")

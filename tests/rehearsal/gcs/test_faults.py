@@ -1,7 +1,6 @@
 """Every kind of fault and cost, as Google's client and gcsfs see it."""
 
 import gc
-import json
 import socket
 import time
 from collections.abc import Iterator
@@ -175,18 +174,3 @@ def test_probabilities_follow_the_seed() -> None:
 def test_rules_refuse_typing_mistakes() -> None:
     with pytest.raises(ValidationError):
         Rule.model_validate({"stauts": 503})
-
-
-def test_rules_and_log_over_http(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
-    session, control = bucket.client._http, bucket_server.endpoint + "/_gcs"
-    rules = json.dumps([{"method": "GET", "status": 503}])
-    assert session.put(f"{control}/rules", data=rules, timeout=20).status_code == 204
-    assert session.get(f"{control}/rules", timeout=20).json()[0]["status"] == 503
-    with pytest.raises(exceptions.ServiceUnavailable):
-        bucket.blob("x").reload(retry=None)
-    assert session.get(f"{control}/requests", timeout=20).json()[-1]["status"] == 503
-    assert session.put(f"{control}/rules", data='[{"stauts": 1}]', timeout=20).status_code == 400
-    assert session.delete(f"{control}/rules", timeout=20).status_code == 204
-    bucket.blob("x").reload()
-    assert session.delete(f"{control}/requests", timeout=20).status_code == 204
-    assert bucket_server.access_log.entries() == []
