@@ -18,7 +18,7 @@ from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.bundle.shipped import PROGRAMS, Shipped, ShippedFailed, name_versions, run_shipped, write_program
+from trainer.export.bundle.shipped import PROGRAMS, Shipped, ShippedFailed, ShippedProgram, name_versions, write_program
 from trainer.export.gates.scores import allowed_loss, judge_scores
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ SIGNATURE_NAME = "signature.json"
 _TRIED_SAMPLES = 16
 # The same graph in the same runtime; batches may be cut elsewhere.
 MAX_DIFFERENCE = 1e-5
-_LIMIT_S = 600.0
 # Samples that an engine is tried with, where the test split cannot be had.
 _NOISE_SAMPLES = 64
 
@@ -139,7 +138,8 @@ def _try_program(shipped: Shipped, given: Arrays, expected: Arrays) -> Gate:
         np.savez(work / "inputs.npz", **given)  # type: ignore[arg-type]
         arguments, reason = ("inputs.npz", "outputs.npz"), ""
         try:
-            run_shipped(shipped, arguments, work=work, limit_s=_LIMIT_S)
+            with ShippedProgram(shipped, arguments, work=work) as program:
+                program.finish(expected=(0,))
         except ShippedFailed as failure:
             reason = str(failure)
         else:

@@ -1,7 +1,7 @@
 """Runs the predict.py of an export directory, as a process of its own.
 
-Here: `Shipped`, a folder and the samples that its program is asked about; `run_shipped`, from files to its end, and
-`ShippedProgram`, lines in and lines of JSON out. It is isolated
+Here: `Shipped`, a folder and the samples that its program is asked about, and
+`ShippedProgram`, which is asked and answers in lines of JSON. It is isolated
 (`python -I`): it finds the installed packages, and nothing of ours by way of the current folder or PYTHONPATH. Used by
 the bundle gates of tasks (trainer/export/bundle/bundles.py, `check_bundle`).
 """
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -101,31 +101,6 @@ class ShippedFailed(Exception):
     """predict.py ended too early, or said something else than answers; the message has its own last words."""
 
 
-def run_shipped(
-    shipped: Shipped, arguments: Sequence[str], *, work: Path, limit_s: float, answers: Path | None = None
-) -> None:
-    """Run it to its end.
-
-    Args:
-        shipped: The export.
-        arguments: Of the program.
-        work: Its current folder.
-        limit_s: Seconds after which it is killed.
-        answers: File that gets what it prints; None: that is let go.
-
-    Raises:
-        ShippedFailed: It fails, or takes longer.
-    """
-    command = _command(shipped, arguments)
-    with open(answers or os.devnull, "wb") as out, tempfile.TemporaryFile() as said:
-        try:
-            code = subprocess.run(command, cwd=work, stdout=out, stderr=said, timeout=limit_s, check=False).returncode
-        except subprocess.TimeoutExpired:
-            raise ShippedFailed(f"{PREDICT_NAME} was killed after {limit_s:.0f} s") from None
-        if code:
-            raise _failed(code, said)
-
-
 class ShippedProgram:
     """A predict.py that is running. Use it as a context: nothing of it is left at its end.
 
@@ -173,7 +148,7 @@ class ShippedProgram:
         except BrokenPipeError:
             raise self._ended() from None
 
-    def answers(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def answers(self, names: Sequence[str]) -> Generator[dict[str, Any]]:
         """Yield what it says of each sample, in order.
 
         Args:
@@ -183,10 +158,7 @@ class ShippedProgram:
             ShippedFailed: It has ended, or says something else.
         """
         assert self._process.stdout is not None
-        # Killed, it ends as a program that fails: reading needs no limit of its own.
-        limit = threading.Timer(_CHUNK_LIMIT_S, self._process.kill)
-        limit.start()
-        try:
+        with self._limited():
             for name in names:
                 line = self._process.stdout.readline()
                 if not line:
@@ -198,24 +170,37 @@ class ShippedProgram:
                 if not isinstance(answer, dict):
                     raise self.misunderstood(name, line.decode(errors="replace"))
                 yield answer
-        finally:
-            limit.cancel()
 
     def misunderstood(self, name: str, said: object) -> ShippedFailed:
         """Return the error of an answer that is none."""
         return ShippedFailed(f"asked about {name}, {PREDICT_NAME} said {str(said)[:200].strip()!r}")
 
-    def finish(self) -> None:
+    def finish(self, *, expected: Sequence[int] = _FINISHED) -> None:
         """Say that nothing more is asked, and wait for its end.
 
+        Args:
+            expected: Exit codes that are no error.
+
         Raises:
-            ShippedFailed: It ends with an error.
+            ShippedFailed: It ends with an error, or not in time.
         """
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        if self._process.wait() not in _FINISHED:
+        with self._limited():
+            code = self._process.wait()
+        if code not in expected:
             raise self._ended()
+
+    @contextlib.contextmanager
+    def _limited(self) -> Iterator[None]:
+        """Kill it when the block takes too long: then it ends as a program that fails."""
+        limit = threading.Timer(_CHUNK_LIMIT_S, self._process.kill)
+        limit.start()
+        try:
+            yield
+        finally:
+            limit.cancel()
 
     def _ended(self) -> ShippedFailed:
         return _failed(self._process.wait(), self._said)

@@ -11,6 +11,7 @@ import json
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from contracts.artifacts import ExportManifest
 from contracts.artifacts.export import Figure, Gate
 from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.bundle.shipped import Shipped, ShippedFailed, name_versions, run_shipped
+from trainer.export.bundle.shipped import Shipped, ShippedFailed, ShippedProgram, name_versions
 from trainer.export.gates.samples import SPLIT, each_sample
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ LABEL = "label"
 MAX_DIFFERENCE = 1e-5
 # Rows that are read, and whose outputs are compared, at a time.
 ROWS = 256
-# Seconds that the program may take, and more for each row.
-_LIMIT_S, _LIMIT_S_PER_ROW = 600.0, 0.02
 # That the program needs.
 _PACKAGES = ("onnxruntime", "numpy")
 
@@ -75,23 +74,16 @@ def try_program(shipped: Shipped, outputs: Iterator[Arrays]) -> Gate:
     with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
         work = Path(name)
         names, truths = _write_rows(work, table, read_rows(table, shipped), samples)
-        answers = work / "answers.jsonl"
         try:
-            run_shipped(
-                shipped,
-                names,
-                work=work,
-                limit_s=_LIMIT_S + samples * _LIMIT_S_PER_ROW,
-                answers=answers,
-            )
-            with answers.open("rb") as lines:
-                _compare(found, map(json.loads, lines), outputs, truths, classes)
+            with ShippedProgram(shipped, names, work=work) as program:
+                rows = [f"row {number}" for number in range(1, samples + 1)]
+                with closing(program.answers(rows)) as answers:
+                    _compare(found, _without_errors(answers), outputs, truths, classes)
+                program.finish()
         except (ShippedFailed, ValueError, LookupError, TypeError) as failure:
             found.failure = str(failure) or type(failure).__name__
     if found.failure:
         reasons.append(found.failure)
-    elif found.rows != samples:
-        reasons.append(f"{found.rows} of {samples} rows were answered")
     # Written so that a NaN fails.
     elif not found.difference <= MAX_DIFFERENCE:
         reasons.append("its answers are not those of the graph")
@@ -107,6 +99,13 @@ def try_program(shipped: Shipped, outputs: Iterator[Arrays]) -> Gate:
         limits={"difference": MAX_DIFFERENCE},
         reason="; ".join(reasons),
     )
+
+
+def _without_errors(answers: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for number, answer in enumerate(answers, start=1):
+        if "error" in answer:
+            raise ShippedFailed(f"row {number} got no answer: {answer['error']}")
+        yield answer
 
 
 def _compare(

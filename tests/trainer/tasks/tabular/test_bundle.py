@@ -119,6 +119,24 @@ def test_the_gate_passes_and_sees_what_is_wrong(exported: Exported, tmp_path: Pa
         assert gate.status == "failed"
 
 
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ('print(\'{"error": "no"}\')', "row 1 got no answer: no"),
+        ("", "predict.py ended with exit code 0"),
+        ("print('no JSON')", "asked about row 1, predict.py said 'no JSON'"),
+        ("raise SystemExit('its last words')", "its last words"),
+    ],
+)
+def test_the_gate_sees_a_program_that_does_not_answer(
+    exported: Exported, tmp_path: Path, program: str, words: str
+) -> None:
+    folder = exported.changed(tmp_path / "changed")
+    (folder / "predict.py").write_text(program)
+    gate = exported.judge(folder)
+    assert gate.status == "failed" and words in gate.reason
+
+
 def test_rows_of_both_forms_get_the_same_answers(exported: Exported, tmp_path: Path) -> None:
     rows = make_rows(40)
     tables = [write_rows(tmp_path / name, rows, [*COLUMNS][::-1]) for name in ("rows.csv", "rows.jsonl")]
