@@ -109,7 +109,7 @@ def test_exit_handler_and_tasks_that_ignore_failure(pipelines: Pipelines) -> Non
     assert (status["state"], status["pipelineTaskName"]) == ("FAILED", "exit-handler-1")
     assert status["pipelineJobResourceName"] == job.name
     assert "fail" in status["error"]["message"]
-    lines = pipelines.runs.logs.texts(pipeline_task_name="exit-handler-1.fail")
+    lines = pipelines.logs.texts(pipeline_task_name="exit-handler-1.fail")
     assert lines == ["what went wrong"]
 
 
@@ -175,7 +175,7 @@ def test_retries(pipelines: Pipelines, tmp_path: Path) -> None:
 
 
 def test_cancel_leaves_no_process(pipelines: Pipelines, tmp_path: Path) -> None:
-    name = pipelines.submission.submit(graphs.long, pid_file=str(tmp_path / "pid"))
+    name = pipelines.submit(graphs.long, pid_file=str(tmp_path / "pid"))
     files = [tmp_path / "pid", tmp_path / "pid.deep"]
     deadline = time.monotonic() + LIMIT_S
     while not all(path.exists() and path.read_text().strip() for path in files):
@@ -204,7 +204,7 @@ def test_a_task_whose_machine_is_lost_starts_again_once(make_pipelines: Callable
     pipelines = make_pipelines(lost_tasks=["say"])
     job = pipelines.run(graphs.loop, words=["a", 'b "c"'])
     assert set(states(job).values()) == {"SUCCEEDED"}, pipelines.orchestrator_log()
-    assert sum(text.startswith(LOST_WORDS) for text in pipelines.runs.logs.texts()) == 1
+    assert sum(text.startswith(LOST_WORDS) for text in pipelines.logs.texts()) == 1
 
 
 def test_iterations_of_a_loop_are_tasks_of_their_own(pipelines: Pipelines) -> None:
@@ -215,7 +215,7 @@ def test_iterations_of_a_loop_are_tasks_of_their_own(pipelines: Pipelines) -> No
 
 
 def test_an_orchestrator_that_is_killed_fails_its_run(pipelines: Pipelines, tmp_path: Path) -> None:
-    name = pipelines.submission.submit(graphs.long, pid_file=str(tmp_path / "pid"))
+    name = pipelines.submit(graphs.long, pid_file=str(tmp_path / "pid"))
     deadline = time.monotonic() + LIMIT_S
     while not (tmp_path / "pid.deep").exists():
         assert time.monotonic() < deadline, pipelines.orchestrator_log()
@@ -278,7 +278,7 @@ def test_what_a_killed_launcher_had_started_ends_with_the_run(
     # By the project's id, as launchers are given it.
     uri = "https://europe-west4-aiplatform.googleapis.com/v1/projects/acme-vision/locations/europe-west4/customJobs/7"
     resource = json.dumps({"resources": [{"resourceType": "CustomJob", "resourceUri": uri}]})
-    name = pipelines.submission.submit(graphs.hanging, resource=resource, marker=str(tmp_path / "up"))
+    name = pipelines.submit(graphs.hanging, resource=resource, marker=str(tmp_path / "up"))
     deadline = time.monotonic() + LIMIT_S
     while not (tmp_path / "up").exists():
         assert time.monotonic() < deadline, pipelines.orchestrator_log()
