@@ -182,8 +182,6 @@ class VertexServer:
             "GOOGLE_APPLICATION_CREDENTIALS": str(self.access.key_file.absolute()),
             "GOOGLE_CLOUD_PROJECT": project,
             **self.trust,
-            # Else gcsfs asks a gRPC service for the kind of every bucket, for minutes where there is none.
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
             # gcsfs ignores the proxy variables otherwise.
             "FSSPEC_GCS": '{"session_kwargs": {"trust_env": true}}',
             # A machine that is not Google's has no metadata server; the library asks for seconds otherwise.
