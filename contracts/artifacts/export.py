@@ -45,8 +45,8 @@ class Gate(Document):
     """One condition that an export must meet, and what was found."""
 
     name: str
-    """parity, top1, batch, range, reference, accuracy, coverage, bundle, `engine TARGET` (engine sm89); those of
-    `shardline verify` are checksum, bundle, `engine TARGET`."""
+    """parity, top1, batch, sizes, range, reference, accuracy, metric, coverage, speed, bundle, served, `engine TARGET`
+    (engine sm89); those of `shardline verify` are checksum, bundle, `engine TARGET`."""
     precision: str
     """Precision of the graph that it is about."""
     status: Status

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from contracts.config.export import MIN_CALIBRATION_SAMPLES
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import code_inputs
 from trainer.export.bundle.bundles import bundle_of
-from trainer.export.targets import Builder
+from trainer.export.targets import Builder, gpu_target, version_of
 from trainer.tasks.needs import FIELDS
 
 if TYPE_CHECKING:
@@ -122,8 +121,11 @@ def hash_code() -> str:
 
 
 def name_tools() -> dict[str, str]:
-    """Return what decides an export besides its inputs, by name: packages with their versions, and our own code."""
-    return {"packages": ", ".join(f"{name} {version(name)}" for name in _DECIDING), "shardline code": hash_code()}
+    """Return what decides an export besides its inputs, by name: versions of packages, our own code, the GPU."""
+    packages = ", ".join(f"{name} {version_of(name)}" for name in _DECIDING)
+    gpu = gpu_target()
+    # On a GPU the gates run on it, and may choose another precision.
+    return {"packages": packages, "shardline code": hash_code(), **({} if gpu is None else {"gpu": gpu})}
 
 
 def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: ShardManifest) -> list[str]:

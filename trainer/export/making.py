@@ -19,7 +19,8 @@ from trainer.export.bundle.shipped import Shipped
 from trainer.export.bundle.triton import describe_served, write_repository
 from trainer.export.bundle.triton_config import ServedModel
 from trainer.export.choosing import choose_precision
-from trainer.export.engines import bench, engine, engine_run
+from trainer.export.engines import bench, engine, engine_run, onnx_run
+from trainer.export.engines.engine_gate import SERVED
 from trainer.export.gates import parity, proof
 from trainer.export.gates.arrays import StoredArrays
 from trainer.export.gates.proof import Ends, TestSplit
@@ -49,6 +50,9 @@ def make(work: Workshop) -> None:
         settings = work.settings
         batches = (settings.min_batch, settings.opt_batch, settings.max_batch)
         work.runner = engine_run.runner_here(work.inputs.builder, work.signature, batches, work.step)
+    if work.server is None:
+        model = _describe_model(work, "fp32", sha256="", has_labels=False)
+        work.server = onnx_run.runner_here(model, work.step, gpu=gpu_target())
     choose_precision(work)
     _place_graph(work)
     _build_engines(work)
@@ -249,31 +253,38 @@ def _write_files(work: Workshop) -> None:
     )
     labels = work.bundle.read_labels(work.shipment)
     entry = work.engines[0] if work.runtime == TENSORRT else work.graphs[-1]
-    work.model = ServedModel(
-        name=model_name(work.inputs.config.task.name),
-        runtime=work.runtime,
-        precision=work.precision,
-        sha256=entry.sha256,
-        signature=work.signature,
-        batches=(settings.min_batch, settings.opt_batch, settings.max_batch),
-        has_labels=labels is not None,
-    )
+    work.model = _describe_model(work, work.precision, sha256=entry.sha256, has_labels=labels is not None)
     builder = work.inputs.builder.name
     work.step("repository", write_repository, work.shipment, work.model, builder=builder, labels=labels)
 
 
+def _describe_model(work: Workshop, precision: str, *, sha256: str, has_labels: bool) -> ServedModel:
+    settings = work.settings
+    return ServedModel(
+        name=model_name(work.inputs.config.task.name),
+        runtime=work.runtime,
+        precision=precision,
+        sha256=sha256,
+        signature=work.signature,
+        batches=(settings.min_batch, settings.opt_batch, settings.max_batch),
+        has_labels=has_labels,
+    )
+
+
 def _conclude(work: Workshop) -> None:
     """Say what is served, and what ran of it."""
-    found = work.parity["onnx"][work.precision]
+    ran = work.parity["onnx"][work.precision].ran
     if work.runtime == TENSORRT:
-        found = work.parity["engine"][work.engines[0].target]
+        ran = work.parity["engine"][work.engines[0].target].ran
+    elif on_gpu := [gate for gate in work.gates if (gate.name, gate.precision) == (SERVED, work.precision)]:
+        ran = on_gpu[-1].ran
     config = f"{REPOSITORY}/{work.model.name}/{CONFIG_NAME}"
     work.served = describe_served(
         work.model,
         path=work.served_name,
         config=config,
         config_sha256=hash_file(work.shipment / config),
-        ran=found.ran,
+        ran=ran,
     )
 
 

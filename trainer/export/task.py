@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from contracts.fingerprint import export_inputs
 from contracts.process import run_process, thread_environment, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
 from trainer.export.inputs import Inputs, check_inputs, hash_code, name_tools
-from trainer.export.targets import check_precision, choose_runtime
+from trainer.export.targets import check_precision, choose_runtime, version_of
 
 if TYPE_CHECKING:
     from trainer.export.workshop import Workshop
@@ -122,7 +121,7 @@ def _describe(output: Output, stage: Stage, work: Workshop) -> ExportManifest:
         shards_fingerprint=inputs.shards.fingerprint,
         served=work.served,
         steps=_steps_of(work),
-        made_with={name: version(name) for name in PACKAGES} | {"shardline code": hash_code()},
+        made_with={name: version_of(name) for name in PACKAGES} | {"shardline code": hash_code()},
         files=[],
     )
 

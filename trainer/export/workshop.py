@@ -31,7 +31,8 @@ from contracts.config.export import Runtime
 from trainer.export.bundle.bundles import Bundle, bundle_of
 from trainer.export.bundle.triton import model_path
 from trainer.export.bundle.triton_config import ServedModel
-from trainer.export.engines.engine_gate import Candidate, EngineRunner, Trials, make_trials
+from trainer.export.engines.engine_gate import SERVED, Candidate, EngineRunner, Trials, make_trials
+from trainer.export.engines.onnx_run import OnnxRunner
 from trainer.export.gates import parity, proof, scores
 from trainer.export.gates.arrays import StoredArrays
 from trainer.export.gates.proof import Ends, TestSplit
@@ -70,6 +71,7 @@ class Workshop:
         scores: The task's metrics on the test split, by what gave them.
         precision: What ships.
         runner: What builds and runs engines for the GPU of this machine; None: there is none that engines are for.
+        server: What runs the served ONNX file on that GPU; None: no GPU, no provider, or a plan is served.
         candidates: The engine of each precision that the runner built last (`candidate_path`).
         model, served: What Triton is told of the model, and what ran of it.
     """
@@ -100,6 +102,7 @@ class Workshop:
         self.calibration: Calibration | None = None
         self.precision = "fp32"
         self.runner: EngineRunner | None = None
+        self.server: OnnxRunner | None = None
         self.candidates: dict[str, Candidate] = {}
         # Set once they are there (making.write_fp32).
         self.signature: Signature
@@ -139,7 +142,7 @@ class Workshop:
         """Whether what is served ran as it is served, every engine ran and passed, and an int8 one was timed."""
         # Of another precision are those of tries that failed.
         ours = [gate for gate in self.gates if gate.precision == self.precision]
-        ran = [gate for gate in ours if gate.name.startswith("engine") or gate.name == "speed"]
+        ran = [gate for gate in ours if gate.name.startswith("engine") or gate.name in ("speed", SERVED)]
         return "proven" if all(gate.status == "passed" for gate in ran) and self.served.is_proven else "unproven"
 
     @cached_property
@@ -154,9 +157,9 @@ class Workshop:
         placed = next((entry.name for entry in self.graphs if entry.precision == precision), None)
         return self.shipment / (placed or f"model.{precision}.onnx")
 
-    def candidate_path(self, precision: str) -> Path:
-        """Return where the engine of a graph that may ship lies until it does."""
-        return self.folder / f"candidate.{precision}.engine"
+    def candidate_path(self, precision: str, *, of: str = "") -> Path:
+        """Return where the engine of a graph that may ship lies until it does, or what another gate runs of it."""
+        return self.folder / f"candidate.{precision}.{of or 'engine'}"
 
     def step(
         self, name: str, function: Callable[Parameters, Result], /, *given: Parameters.args, **named: Parameters.kwargs

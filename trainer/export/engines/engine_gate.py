@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Samples at the smallest batch: that it runs is seen by some, and one by one all would take long.
 _FEW = 8
+SERVED = "served"
+"""Gate of the ONNX file that Triton loads, on the GPU's provider of ONNX Runtime (onnx_run.py)."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,8 @@ def judge_engine(
     precision: str,
     folder: Path,
     judge_outputs: Callable[[StoredArrays, str], Gate] | None = None,
+    name: str = "",
+    limits: str = "",
 ) -> tuple[Gate, Parity]:
     """Hold an engine against the reference at every trial.
 
@@ -147,9 +151,11 @@ def judge_engine(
         engine: The file.
         trials: What it must run and refuse.
         signature: Its inputs and outputs.
-        precision: Whose limits hold.
+        precision: Of the engine.
         folder: For outputs, which are deleted.
         judge_outputs: Returns a further gate of the outputs of the first trial: what its answers are worth.
+        name: Of the gate; by default `engine TARGET`.
+        limits: Whose limits hold (parity.LIMITS); by default those of the precision.
 
     Returns:
         The gate, and the figures of the first trial.
@@ -157,70 +163,97 @@ def judge_engine(
     Raises:
         CheckFailed: It does not load, or does not run.
     """
-    with tempfile.TemporaryDirectory(dir=folder, prefix="engine-") as name:
-        ran = runner.run(engine, trials, Path(name))
+    limits = limits or precision
+    with tempfile.TemporaryDirectory(dir=folder, prefix="engine-") as place:
+        ran = runner.run(engine, trials, Path(place))
         who = f"{runner.name} on {ran.device} ({runner.target})"
         found = [
-            parity.compare_stored(trial.reference, outputs, signature, ran=who, precision=precision, most=trial.most)
+            parity.compare_stored(trial.reference, outputs, signature, ran=who, precision=limits, most=trial.most)
             for trial, outputs in zip(trials.run, ran.outputs, strict=True)
         ]
-        gates = parity.judge(found[0], precision)
+        gates = parity.judge(found[0], limits)
         if judge_outputs is not None:
             gates.append(judge_outputs(ran.outputs[0], who))
     reasons = [f"{gate.name}: {gate.reason}" for gate in gates if gate.status == "failed"]
     figures: dict[str, Figure] = {name: value for gate in gates for name, value in gate.figures.items()}
     for trial, one in zip(trials.run[1:], found[1:], strict=True):
         # Answers of few samples decide nothing: numbers do.
-        numbers = parity.judge(one, precision)[0]
+        numbers = parity.judge(one, limits)[0]
         figures |= {f"{figure} at {trial.name}": numbers.figures[figure] for figure in numbers.limits}
         if numbers.status == "failed":
             reasons.append(f"{trial.name}: {numbers.reason}")
-    figures |= {f"refuses {name}": name not in ran.accepted for name in trials.refuse}
-    reasons += [f"it runs {name}, beyond its profile" for name in ran.accepted]
+    figures |= {f"refuses {what}": what not in ran.accepted for what in trials.refuse}
+    reasons += [f"it runs {what}, beyond its profile" for what in ran.accepted]
     gate = Gate(
-        name=f"engine {runner.target}",
+        name=name or f"engine {runner.target}",
         precision=precision,
         status="failed" if reasons else "passed",
         ran=who,
         figures=figures,
-        limits={name: value for gate in gates if gate.status != "not decidable" for name, value in gate.limits.items()},
+        limits={what: value for gate in gates if gate.status != "not decidable" for what, value in gate.limits.items()},
         reason="; ".join(reasons),
     )
     return gate, found[0]
 
 
 def judge_candidate(work: Workshop, graph: Path, precision: str) -> list[Gate]:
-    """Build the engine of a graph that may ship, and return its gate; none without a GPU that it is for.
+    """Return the gates of a graph that may ship on this machine's GPU: of its engine, and of the served ONNX file.
 
-    Whatever the engine does wrong is a gate that failed, so that something else is tried: a refused graph, a crash, a
-    batch for which there is no memory. The engine stays in the workshop for the graph that ships.
+    None without a GPU that they are for. Whatever goes wrong there is a gate that failed, so that something else is
+    tried: a refused graph, a crash, a batch for which there is no memory. The engine stays in the workshop for the
+    graph that ships.
     """
-    runner = work.runner
-    if runner is None:
-        return []
-    engine = work.candidate_path(precision)
+    gates = []
+    if (runner := work.runner) is not None:
+        gate, found = _judge_built(work, runner, graph, precision, work.trials)
+        work.parity["engine"][runner.target] = found
+        gates.append(gate)
+    if (server := work.server) is not None and not any(gate.status == "failed" for gate in gates):
+        # A batch beyond the largest does not come to it: Triton refuses it.
+        trials, limits = replace(work.trials, refuse={}), server.limits_of(precision)
+        gates.append(_judge_built(work, server, graph, precision, trials, name=SERVED, limits=limits)[0])
+    return gates
+
+
+def _judge_built(
+    work: Workshop,
+    runner: EngineRunner,
+    graph: Path,
+    precision: str,
+    trials: Trials,
+    *,
+    name: str = "",
+    limits: str = "",
+) -> tuple[Gate, Parity]:
+    engine = work.candidate_path(precision, of=name)
     try:
         began = time.monotonic()
         tensors = runner.build(graph, engine, precision=precision)
-        work.candidates[precision] = Candidate(tensors, time.monotonic() - began)
-        gate, work.parity["engine"][runner.target] = judge_engine(
+        if not name:
+            work.candidates[precision] = Candidate(tensors, time.monotonic() - began)
+        return judge_engine(
             runner,
             engine,
-            work.trials,
+            trials,
             work.signature,
             precision=precision,
             folder=work.folder,
             judge_outputs=partial(_judge_metric, work, precision),
+            name=name,
+            limits=limits,
         )
     except (TryAgain, ConfigError, DataError):
         raise
     except ShardlineError as error:
         reason = str(error).strip()
-        work.parity["engine"][runner.target] = Parity(ran=f"not run: {reason.splitlines()[0]}")
         gate = Gate(
-            name=f"engine {runner.target}", precision=precision, status="failed", ran=runner.name, reason=reason
+            name=name or f"engine {runner.target}",
+            precision=precision,
+            status="failed",
+            ran=runner.name,
+            reason=reason,
         )
-    return [gate]
+        return gate, Parity(ran=f"not run: {reason.splitlines()[0]}")
 
 
 def judge_speed(work: Workshop, make_fp16: Callable[[Path], object]) -> Gate:
@@ -230,7 +263,7 @@ def judge_speed(work: Workshop, make_fp16: Callable[[Path], object]) -> Gate:
         work: The workshop.
         make_fp16: Writes an fp16 graph to a path.
     """
-    runner, batch = work.runner, work.settings.opt_batch
+    runner, batch = work.runner or work.server, work.settings.opt_batch
     if runner is None:
         reason = "unproven: only engines of both, timed on the GPU, show that int8 is faster than fp16"
         return Gate(name="speed", precision="int8", status="not run", ran="not run: no GPU", reason=reason)
@@ -240,7 +273,8 @@ def judge_speed(work: Workshop, make_fp16: Callable[[Path], object]) -> Gate:
     try:
         make_fp16(graph)
         runner.build(graph, engine, precision="fp16")
-        int8_ms, fp16_ms = runner.time([work.candidate_path("int8"), engine], work.split.inputs, batch)
+        built = work.candidate_path("int8", of="" if work.runner else SERVED)
+        int8_ms, fp16_ms = runner.time([built, engine], work.split.inputs, batch)
         figures |= {"int8_ms": int8_ms, "fp16_ms": fp16_ms}
         limits["int8_ms"] = fp16_ms
         # Written so that a NaN fails.
@@ -272,7 +306,7 @@ def require_engine(gates: Sequence[Gate]) -> None:
     for gate in gates:
         if gate.status == "failed":
             raise CheckFailed(
-                f"the {gate.precision} engine does not compute what torch computes, and there is nothing left to fall "
+                f"the gate {gate.name} of {gate.precision} failed on the GPU, and there is nothing left to fall "
                 f"back to; nothing is published\n  {gate.reason}"
             )
 

@@ -124,19 +124,35 @@ def run_trials(path: Path, entry: EngineEntry, signature: Signature, trials: Tri
     import torch
 
     run = open_engine(path, entry, signature)
+    return drive_trials(run, path.name, trials, folder, torch.cuda.get_device_name())
+
+
+def drive_trials(run: Runner, name: str, trials: Trials, folder: Path, device: str) -> Ran:
+    """Run what is opened at each trial; `run` raises BatchRefused for what is outside of its profile.
+
+    Args:
+        run: The engine.
+        name: Its name in messages.
+        trials: What it runs and refuses.
+        folder: For the outputs.
+        device: Where it runs, in words.
+
+    Raises:
+        CheckFailed: A trial does not run.
+    """
     outputs = []
     for number, trial in enumerate(trials.run):
-        with _named(f"{path.name} at {trial.name}"):
+        with _named(f"{name} at {trial.name}"):
             outputs.append(store_arrays(folder / f"{number}", _run_trial(run, trial)))
     accepted = []
-    for name, stored in trials.refuse.items():
+    for what, stored in trials.refuse.items():
         try:
-            with _named(f"{path.name} at {name}"):
+            with _named(f"{name} at {what}"):
                 run(stored.read())
         except BatchRefused:
             continue
-        accepted.append(name)
-    return Ran(outputs, accepted, torch.cuda.get_device_name())
+        accepted.append(what)
+    return Ran(outputs, accepted, device)
 
 
 def _run_trial(run: Runner, trial: Trial) -> Iterator[Arrays]:
@@ -156,13 +172,17 @@ def time_engines(
     """
     with _named(f"a batch of {batch}"):
         opened = [open_engine(path, entry, signature) for path, entry in engines]
-        batches = [engine.place(inputs.fill(batch)) for engine in opened]
-        found: list[list[float]] = [[] for _ in batches]
-        for _ in range(2 * _TIMED_CALLS):
-            for placed, times in zip(batches, found, strict=True):
-                began = time.perf_counter()
-                placed.execute()
-                times.append(1000 * (time.perf_counter() - began))
+        return median_ms([engine.place(inputs.fill(batch)).execute for engine in opened])
+
+
+def median_ms(calls: Sequence[Callable[[], object]]) -> list[float]:
+    """Return milliseconds of each call, which takes turns with the others: the median behind as many for warm-up."""
+    found: list[list[float]] = [[] for _ in calls]
+    for _ in range(2 * _TIMED_CALLS):
+        for call, times in zip(calls, found, strict=True):
+            began = time.perf_counter()
+            call()
+            times.append(1000 * (time.perf_counter() - began))
     return [statistics.median(times[_TIMED_CALLS:]) for times in found]
 
 

@@ -18,7 +18,7 @@ Provider = str | tuple[str, Mapping[str, str]]
 
 
 def open_session(
-    path: Path,
+    path: Path | bytes,
     *,
     threads: int = 0,
     level: str = "ORT_ENABLE_ALL",
@@ -29,7 +29,7 @@ def open_session(
     """Return an onnxruntime.InferenceSession, which never runs on another provider than it was asked for.
 
     Args:
-        path: The ONNX file.
+        path: The ONNX file, or its content.
         threads: Intra-op threads on the CPU; 0: a thread per core.
         level: Name of a GraphOptimizationLevel.
         providers: The first is the one that must be there; the others take what it leaves.

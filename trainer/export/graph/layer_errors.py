@@ -39,7 +39,7 @@ def measure_layer_errors(work: Workshop, graph: Path) -> dict[str, float]:
     Returns:
         Nothing without a GPU, or where an engine that gives all values cannot be built or run.
     """
-    runner = work.runner
+    runner = work.runner or work.server
     if runner is None:
         return {}
     with tempfile.TemporaryDirectory(dir=work.folder, prefix="layers-") as name:

@@ -7,7 +7,6 @@ that no comparison of outputs there sees a value that overflows: this gate does.
 
 from __future__ import annotations
 
-import importlib.metadata
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from trainer.export.gates.arrays import Arrays, StoredArrays
 from trainer.export.gates.sessions import open_session
 from trainer.export.graph.nodes import Weights, float_tensors, load_parts, reads
 from trainer.export.graph.precision import FP16_MAX
+from trainer.export.targets import version_of
 
 if TYPE_CHECKING:
     import onnx
@@ -153,7 +153,7 @@ def judge_ranges(ranges: Mapping[str, NodeRange], kept_fp32: Collection[str], *,
         name="range",
         precision=precision,
         status="failed" if failed else "passed",
-        ran=f"onnxruntime {importlib.metadata.version('onnxruntime')} CPUExecutionProvider, float32 values",
+        ran=f"onnxruntime {version_of('onnxruntime')} CPUExecutionProvider, float32 values",
         figures=figures,
         limits={"largest_fp16": FP16_MAX},
         reason="; ".join(reasons),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import shutil
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -13,68 +11,23 @@ import numpy as np
 import onnx
 import pytest
 
-from contracts import storage
-from contracts.artifacts import CheckpointManifest, Gate
+from contracts.artifacts import Gate
 from contracts.artifacts.export import NO_SERVER, Served
 from contracts.artifacts.signature import Dimension, OutputSpec, Signature, TensorSpec
-from contracts.config import RunConfig
 from contracts.errors import CheckFailed
-from tests.trainer.export.conftest import IMAGE_SIZE, MODEL, Digits, write_checkpoint, write_shards
+from tests.trainer.export.engines.conftest import outcomes
 from tests.trainer.export.engines.engine_double import EngineDouble
 from tests.trainer.export.graphs import image_signature, write_graph
-from trainer.export import choosing, making, workshop
+from trainer.export import choosing, making
 from trainer.export.engines.engine_gate import judge_engine, make_trials
 from trainer.export.engines.engine_open import NoGpu
 from trainer.export.engines.engine_run import GpuRunner
 from trainer.export.gates.arrays import store_arrays
 from trainer.export.gates.proof import Ends, write_end_inputs, write_graph_outputs
 from trainer.export.graph.layer_errors import expose_values, find_added
-from trainer.export.inputs import Inputs
-from trainer.export.processes import Cost, run_step
+from trainer.export.processes import run_step
 from trainer.export.targets import TENSORRT_RTX, Builder, gpu_target
 from trainer.export.workshop import Workshop
-
-CONFIG = {
-    "data": {"image_size": IMAGE_SIZE},
-    "model": MODEL,
-    "export": {"opt_batch": 8, "max_batch": 64, "calibration_samples": 128, "proof_samples": 400},
-}
-
-
-def run_here(function: Any, *given: Any, **named: Any) -> tuple[Any, Cost]:
-    return function(*given, **named), Cost(1.0, 1)
-
-
-@pytest.fixture(scope="module")
-def prepared(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    """An export of the trained digits, up to the fp32 graph that has passed its gates."""
-    from tests.trainer.export import digits as made
-
-    folder = tmp_path_factory.mktemp("loop")
-    shards = write_shards(folder / "shards", samples=0, splits=made.read_digits())
-    write_checkpoint(folder / "train", digits.model, shards)
-    uris = [storage.normalise(folder / name) for name in ("train", "shards")]
-    config = RunConfig.model_validate(CONFIG)
-    builder = Builder(TENSORRT_RTX, "1", ("sm89",))
-    inputs = Inputs(uris[0], CheckpointManifest.load(uris[0]), uris[1], shards, builder, config)
-    (folder / "work").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workshop, "run_step", run_here)
-        work = Workshop(inputs, config.export, seed=0, folder=folder / "work", threads=1, tell=lambda line: None)
-        making._write_fp32(work)
-        making._judge_fp32(work)
-    return work
-
-
-@pytest.fixture
-def work(prepared: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
-    monkeypatch.setattr(workshop, "run_step", run_here)
-    found = copy.copy(prepared)
-    for name in ("gates", "tried", "parity", "scores", "graphs", "candidates"):
-        setattr(found, name, copy.deepcopy(getattr(prepared, name)))
-    found.folder, found.shipment = tmp_path, tmp_path / "shipment"
-    shutil.copytree(prepared.shipment, found.shipment)
-    return found
 
 
 def choose(work: Workshop, precision: str = "fp16", **faults: Any) -> EngineDouble:
@@ -82,10 +35,6 @@ def choose(work: Workshop, precision: str = "fp16", **faults: Any) -> EngineDoub
     work.runner = double = EngineDouble(work.signature, work.settings.max_batch, **faults)
     choosing.choose_precision(work)
     return double
-
-
-def outcomes(work: Workshop) -> list[tuple[str, str]]:
-    return [(attempt.precision, attempt.outcome) for attempt in work.tried]
 
 
 def verdict_of(work: Workshop) -> str:

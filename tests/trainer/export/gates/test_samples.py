@@ -94,7 +94,11 @@ def test_another_version_or_other_code_is_another_export(line: Any, monkeypatch:
     assert run_stage("export", export, arguments) == 0
     assert run_stage("export", export, arguments) == 0
     assert len(line.manifests) == 1
-    for name, changed in (("hash_code", lambda: "0" * 64), ("version", lambda package: "9.9")):
+    for name, changed in (
+        ("hash_code", lambda: "0" * 64),
+        ("version_of", lambda package: "9.9"),
+        ("gpu_target", lambda: "sm89"),
+    ):
         monkeypatch.setattr(inputs, name, changed)
         assert run_stage("export", export, arguments) == 0
-    assert len(line.manifests) == 3
+    assert len(line.manifests) == 4
