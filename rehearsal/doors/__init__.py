@@ -1,10 +1,12 @@
-"""How a call reaches a service, and who may make it: one server with a door for REST and one for gRPC.
+"""The servers of the local cloud, and who may call them: one for REST and one for gRPC, over one table of services.
 
-server            all doors over one store, and the variables that lead clients to them
-services          the table of services: what both doors read
-http_door, grpc_door, routes, messages, calls     from bytes to a call of a function, and back
-caller, access    who asks; who asked for what
-hosts             what a call by a name of Google's must have
-endpoints         HTTP that is no gRPC service: tokens, regions of an account
-errors            how services say no
+server                                           both over one state, and the variables that lead clients to them
+services                                         the table of services, which both read
+grpc_door                                        gRPC: token, message, call
+http_door, routes                                REST: which method a URL names; storage.googleapis.com
+http_server, connection, http_messages, request_body     sockets, requests and answers of HTTP/1.1
+messages, calls                                  requests as protobuf messages; one call of one method, logged
+access, locked, hosts                            token and origin; which host has which service and region
+caller, access_log                               one call's origin; the log of all
+errors                                           errors in the forms of gRPC, REST and Cloud Storage
 """

@@ -41,8 +41,7 @@ class HttpDoor:
 
     def stop(self) -> None:
         """Stop serving and end all connections."""
-        self._server.hang_up()
-        self._server.close()
+        self._server.stop()
 
     def serve(self, request: Request, send: Send) -> None:
         """Answer one request, of somebody who may ask."""

@@ -51,8 +51,8 @@ class HttpServer(ThreadingHTTPServer):
         """Begin to serve."""
         self._thread.start()
 
-    def hang_up(self) -> None:
-        """Stop accepting, and end all connections."""
+    def stop(self) -> None:
+        """Stop accepting, end all connections and let go of the port."""
         self.shutdown()
         with self._open_lock:
             for connection in self._open:
@@ -60,9 +60,6 @@ class HttpServer(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
                 except OSError:
                     continue
-
-    def close(self) -> None:
-        """Let go of the port, after `hang_up`."""
         self.server_close()
         self._thread.join()
 

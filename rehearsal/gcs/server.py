@@ -66,8 +66,7 @@ class BucketServer(BucketService):
 
     def stop(self) -> None:
         """Stop serving, end all connections and close the files; RuntimeError when the server itself had faults."""
-        self._http.hang_up()
-        self._http.close()
+        self._http.stop()
         self.close()
         if self.failures:
             raise RuntimeError(f"the bucket server had {len(self.failures)} faults, the first:\n{self.failures[0]}")

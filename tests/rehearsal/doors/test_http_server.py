@@ -31,8 +31,7 @@ def server() -> Iterator[HttpServer]:
     found = HttpServer(Site(), [])
     found.start()
     yield found
-    found.hang_up()
-    found.close()
+    found.stop()
 
 
 def test_a_fault_is_told_as_internal_and_kept(server: HttpServer) -> None:
