@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from google.cloud import aiplatform_v1
 from google.rpc import status_pb2
 from google.rpc.code_pb2 import CANCELLED, INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED
 
 from rehearsal.jobs.gang import Ended, Gang
-from rehearsal.jobs.lifecycle import JobThreads
-from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook
+from rehearsal.jobs.lifecycle import JobRuns, Surroundings
+from rehearsal.jobs.logbook import JOB_RESOURCE
 from rehearsal.jobs.market import Market
 from rehearsal.jobs.restarts import Reading
 from rehearsal.machines.machine import Machine, Scale, UnknownCommand, find_machines
 from rehearsal.machines.network import Network
 from rehearsal.pipelines.task_details import moment
 from rehearsal.resources.quotas import Quotas
-from rehearsal.resources.states import has_ended
 from rehearsal.resources.store import Store
 
 # proto-plus declares an enum's members as numbers.
@@ -36,68 +33,42 @@ _LOOK_S = 0.2
 ERROR_DELAY_S = 60.0
 
 
-class CustomJobRuns:
-    """Executes custom jobs (rehearsal.resources.store.Runs).
+class CustomJobRuns(JobRuns):
+    """Executes custom jobs.
 
     Args:
         store: Has the jobs, as google.cloud.aiplatform_v1.CustomJob.
-        folder: For the machines' disks.
-        logs: Gets what containers print.
-        clock: Of the rehearsed world.
         market: Decides about machines.
         scale: How they are played.
-        environment: Of every container; may be set later, before the first job.
-        network: That machines are on; may be set later; None: the loopback.
-        token: Returns a token for machines' clients.
         missing_images: Images that cannot be pulled.
         restarts: Reading of the rules for restarts.
         quotas: What jobs may hold at a time; one that finds too little left stays QUEUED.
+        surroundings: Those of JobRuns; without a network: the loopback.
     """
 
     def __init__(
         self,
         store: Store,
         *,
-        folder: Path,
-        logs: LogBook,
-        clock: Clock,
         market: Market | None = None,
         scale: Scale | None = None,
-        environment: Mapping[str, str] | None = None,
-        network: Network | None = None,
-        token: Callable[[], str] = lambda: "rehearsal",
         missing_images: frozenset[str] = frozenset(),
         restarts: Reading = "strict",
         quotas: Quotas | None = None,
+        **surroundings: Unpack[Surroundings],
     ) -> None:
-        self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
+        super().__init__("job", store, **surroundings)
         self.market, self.scale = market or Market(), scale or Scale()
-        self.environment: Mapping[str, str] = environment or {}
-        self._missing, self._reading, self._token = missing_images, restarts, token
+        self._missing, self._reading = missing_images, restarts
         self._quotas = quotas or Quotas()
         self._loopback: Network | None = None
-        self.network = network
-        self._lock = threading.Lock()
-        self._threads = JobThreads("job", self._execute, self._fail)
-        self.start, self.failures = self._threads.start, self._threads.failures
 
-    def cancel(self, name: str) -> None:
-        """End it; its state becomes cancelled once nothing of it runs any more."""
-
-        def change(job: Any) -> None:
-            if not has_ended(job):
-                job.state, job.update_time = _STATE.JOB_STATE_CANCELLING, moment(self._clock.now())
-
-        self._store.update(name, change)
-        self._threads.cancel(name)
-
-    def wait(self, name: str, timeout_s: float) -> Any:
-        """Wait for the end of a job, and return it as it is then."""
-        return self._store.wait(name, has_ended, timeout_s)
+    def _mark_cancelled(self, job: Any) -> None:
+        job.state, job.update_time = _STATE.JOB_STATE_CANCELLING, moment(self._clock.now())
 
     def close(self) -> None:
         """End all jobs, and wait until nothing of them runs."""
-        self._threads.close()
+        super().close()
         if self._loopback is not None:
             self._loopback.close()
 
@@ -111,7 +82,7 @@ class CustomJobRuns:
     def _execute(self, name: str, cancelled: threading.Event) -> None:
         job = self._store.get(name)
         try:
-            ended = self._run(job, cancelled)
+            ended = self._play(job, cancelled)
         finally:
             self._quotas.give_back(name)
         # One that was deleted meanwhile has no state.
@@ -136,7 +107,7 @@ class CustomJobRuns:
 
         self._store.update(name, change)
 
-    def _run(self, job: Any, cancelled: threading.Event) -> Ended:
+    def _play(self, job: Any, cancelled: threading.Event) -> Ended:
         if cancelled.is_set():
             return Ended("CANCELLED", CANCELLED, "the job was cancelled before it had machines")
         try:

@@ -6,20 +6,16 @@ import sys
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from google.cloud import dataflow_v1beta3
 from google.protobuf import json_format
 
-from rehearsal.jobs.lifecycle import JobThreads
-from rehearsal.jobs.logbook import DATAFLOW_RESOURCE, Clock, LogBook, severity_of
+from rehearsal.jobs.lifecycle import JobRuns, Surroundings
+from rehearsal.jobs.logbook import DATAFLOW_RESOURCE, severity_of
 from rehearsal.machines.metadata import Identity
-from rehearsal.machines.network import Network
 from rehearsal.machines.processes import ProcessTree, clean_environment
 from rehearsal.pipelines.task_details import moment
-from rehearsal.resources.states import has_ended
 from rehearsal.resources.store import Store
 
 # proto-plus declares an enum's members as numbers.
@@ -30,47 +26,20 @@ _TAIL_LINES = 40
 _LOOK_S = 0.2
 
 
-class DataflowJobs:
-    """Executes Dataflow jobs (rehearsal.resources.store.Runs), and keeps what they say.
+class DataflowJobs(JobRuns):
+    """Executes Dataflow jobs, and keeps what they say.
 
     Args:
         store: Has the jobs, as google.cloud.dataflow_v1beta3.Job under projects/P/locations/R/jobs/ID.
-        folder: For everything that is written on this machine.
-        logs: Gets what workers print.
-        clock: Of the rehearsed world.
-        environment: Of the workers; may be set later, before the first job.
-        network: That workers are on; may be set later; None: this machine's own.
-        token: Returns a token for workers' clients.
+        surroundings: Those of JobRuns; without a network: this machine's own.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        folder: Path,
-        logs: LogBook,
-        clock: Clock,
-        environment: Mapping[str, str] | None = None,
-        network: Network | None = None,
-        token: Callable[[], str] = lambda: "rehearsal",
-    ) -> None:
-        self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
-        self.environment: Mapping[str, str] = environment or {}
-        self.network, self._token = network, token
+    def __init__(self, store: Store, **surroundings: Unpack[Surroundings]) -> None:
+        super().__init__("dataflow", store, **surroundings)
         self._messages: dict[str, list[Any]] = {}
-        self._lock = threading.Lock()
-        self._threads = JobThreads("dataflow", self._execute, self._fail)
-        self.start, self.close, self.failures = self._threads.start, self._threads.close, self._threads.failures
 
-    def cancel(self, name: str) -> None:
-        """End it; its state becomes cancelled once nothing of it runs any more."""
-
-        def change(job: Any) -> None:
-            if not has_ended(job):
-                job.requested_state, job.current_state = _STATE.JOB_STATE_CANCELLED, _STATE.JOB_STATE_CANCELLING
-
-        self._store.update(name, change)
-        self._threads.cancel(name)
+    def _mark_cancelled(self, job: Any) -> None:
+        job.requested_state, job.current_state = _STATE.JOB_STATE_CANCELLED, _STATE.JOB_STATE_CANCELLING
 
     def messages(self, name: str) -> list[Any]:
         """Return a job's messages, the oldest first."""

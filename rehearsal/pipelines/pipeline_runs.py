@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from google.cloud import aiplatform_v1
 from google.protobuf import json_format
@@ -19,10 +19,9 @@ from google.rpc.code_pb2 import CANCELLED, INTERNAL, INVALID_ARGUMENT, UNIMPLEME
 
 from contracts.canonical import canonical
 from rehearsal.guard import PYTHON_GUARD
-from rehearsal.jobs.lifecycle import JobThreads
-from rehearsal.jobs.logbook import JOB_RESOURCE, Clock, LogBook, severity_of
+from rehearsal.jobs.lifecycle import JobRuns, Surroundings
+from rehearsal.jobs.logbook import JOB_RESOURCE, severity_of
 from rehearsal.machines.mount import GCS_PREFIX
-from rehearsal.machines.network import Network
 from rehearsal.machines.processes import ProcessTree, clean_environment
 from rehearsal.pipelines.job import Job
 from rehearsal.pipelines.pipeline import PLACE_VARIABLE, ContainerPlace
@@ -45,71 +44,47 @@ _LOOK_S = 0.2
 _PIECE_BYTES = 1 << 16
 
 
-class PipelineRuns:
-    """Executes pipeline jobs (rehearsal.resources.store.Runs).
+class PipelineRuns(JobRuns):
+    """Executes pipeline jobs.
 
     Args:
         store: Has the jobs, as google.cloud.aiplatform_v1.PipelineJob.
-        folder: For everything that is written on this machine.
-        logs: Gets what containers print.
-        clock: Of the rehearsed world.
         project_numbers: By project id.
-        environment: Of the process that executes a pipeline: what makes Google's clients come to the local servers.
-            This and what follows may be set later.
-        container_environment: The same, of tasks' containers; None: the same variables.
-        network: That tasks' machines are on; None: this machine's own.
-        token: Returns a token for tasks' clients.
+        container_environment: Of tasks' containers; may be set later; None: as of the process that executes a pipeline.
         cancel_resource: Ends what a cancelled run had started, by its name in the store: custom and Dataflow jobs.
         missing_images: Images that cannot be pulled.
         lost_tasks: Names of tasks; of each run the first task that one means loses its machine once.
+        surroundings: Those of JobRuns, the environment that of the process that executes a pipeline; without a
+            network: this machine's own.
     """
 
     def __init__(
         self,
         store: Store,
         *,
-        folder: Path,
-        logs: LogBook,
-        clock: Clock,
         project_numbers: Mapping[str, str] | None = None,
-        environment: Mapping[str, str] | None = None,
         container_environment: Mapping[str, str] | None = None,
-        network: Network | None = None,
-        token: Callable[[], str] = lambda: "rehearsal",
         cancel_resource: Callable[[str], None] | None = None,
         missing_images: frozenset[str] = frozenset(),
         lost_tasks: Iterable[str] = (),
+        **surroundings: Unpack[Surroundings],
     ) -> None:
-        self._store, self._folder, self._logs, self._clock = store, folder, logs, clock
-        self.environment: Mapping[str, str] = environment or {}
-        self.container_environment, self.network, self._token = container_environment, network, token
+        super().__init__("pipeline", store, **surroundings)
+        self.container_environment = container_environment
         self._missing_images, self._lost_tasks = sorted(missing_images), list(lost_tasks)
         self._numbers = dict(project_numbers or {})
         self._cancel_resource = cancel_resource
         self.mails: list[dict[str, Any]] = []
         """Mails that Vertex would have sent."""
         self._closing = False
-        self._threads = JobThreads("pipeline", self._execute, self._fail)
-        self.start, self.failures = self._threads.start, self._threads.failures
 
-    def cancel(self, name: str) -> None:
-        """End it; its state becomes cancelled once nothing of it runs any more."""
-
-        def change(job: Any) -> None:
-            if not has_ended(job):
-                job.state, job.update_time = State.PIPELINE_STATE_CANCELLING, moment(self._clock.now())
-
-        self._store.update(name, change)
-        self._threads.cancel(name)
-
-    def wait(self, name: str, timeout_s: float) -> Any:
-        """Wait for the end of a run, and return its job as it is then."""
-        return self._store.wait(name, has_ended, timeout_s)
+    def _mark_cancelled(self, job: Any) -> None:
+        job.state, job.update_time = State.PIPELINE_STATE_CANCELLING, moment(self._clock.now())
 
     def close(self) -> None:
         """Kill everything that still runs."""
         self._closing = True
-        self._threads.close()
+        super().close()
 
     def _fail(self, name: str, fault: str) -> None:
         self._finish(name, "FAILED", error_of(INTERNAL, f"the rehearsal's own fault: {fault}"))
