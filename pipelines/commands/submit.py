@@ -89,7 +89,7 @@ def _submit(prepared: Prepared, *, own_id: bool, tags: list[str], wait: bool, up
     from contracts.errors import TryAgain
     from pipelines.google import pipeline_client
     from pipelines.runs.follow import make_view
-    from pipelines.submission.ladder import climb, make_rungs
+    from pipelines.submission.ladder import climb, make_rungs, rung_submission
     from pipelines.submission.same_work import adopt
     from pipelines.submission.submit import submit, upload_spec
 
@@ -103,14 +103,14 @@ def _submit(prepared: Prepared, *, own_id: bool, tags: list[str], wait: bool, up
         _say(f"template {prepared.template}")
     rungs = make_rungs(prepared.config)
     if not wait:
-        made = submit(prepared, prepared.submission(prepared.run_id, rungs[0].parameters))
+        made = submit(prepared, rung_submission(prepared, rungs, adopted.rung))
         _tell(made)
         if made.existed and made.state in ("FAILED", "CANCELLED"):
             raise TryAgain(
                 f"run {made.name.id} has ended before: {made.state.lower()}; nothing was submitted\n"
                 "  to do: take another --run-id, or leave it out and one is made"
             )
-        if len(rungs) > 1:
+        if len(rungs) > 1 and not adopted.rung:
             _say(f"only the first of {len(rungs)} rungs runs ({rungs[0].label}); --wait climbs the others")
         return 0
     running = prepared.run_id

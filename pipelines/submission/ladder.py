@@ -22,6 +22,7 @@ from pipelines.submission.submit import Prepared, Submitted, find_job, submit
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
+    from pipelines.submission.request import Submission
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,12 @@ def make_rungs(config: RunConfig) -> list[Rung]:
 def rung_run_id(run_id: str, index: int) -> str:
     """Return the id of the run of a rung, which counts from 0."""
     return run_id if index == 0 else f"{run_id}-r{index + 1}"
+
+
+def rung_submission(prepared: Prepared, rungs: Sequence[Rung], index: int) -> Submission:
+    """Return the submission of a rung, which counts from 0; beyond the ladder it has the first one's parameters."""
+    parameters = rungs[index].parameters if index < len(rungs) else None
+    return prepared.submission(rung_run_id(prepared.run_id, index), parameters)
 
 
 def list_rungs(client: Any, name: RunName) -> Iterator[RunName]:
@@ -124,8 +131,7 @@ def climb(
     ending = Ending("FAILED", None)
     for index, rung in enumerate(rungs):
         is_last = index == len(rungs) - 1
-        run_id = rung_run_id(prepared.run_id, index)
-        made = submit(prepared, prepared.submission(run_id, rung.parameters))
+        made = submit(prepared, rung_submission(prepared, rungs, index))
         submitted(made)
         # On the last rung there is nothing to give up waiting for.
         limit_s = None if is_last else rung.pending_limit_s

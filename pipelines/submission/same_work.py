@@ -21,11 +21,11 @@ from contracts.errors import ShardlineError, TryAgain
 from contracts.fingerprint import combine, shard_inputs, train_inputs
 from contracts.pinned import unpin
 from contracts.resolve import parse_config
-from pipelines.google import explained, read_options
+from pipelines.google import explained, pipeline_client, read_options
 from pipelines.runs.name import RunName
 from pipelines.runs.tasks import ENDED, state_of
-from pipelines.submission.ladder import list_rungs, rung_run_id
-from pipelines.submission.request import find_differences
+from pipelines.submission.ladder import list_rungs, make_rungs, rung_run_id, rung_submission
+from pipelines.submission.request import Difference, find_differences
 from pipelines.submission.submit import Prepared, find_job, to_dict
 
 SUBMISSIONS_FOLDER = "submissions"
@@ -39,6 +39,32 @@ class Adopted:
 
     prepared: Prepared
     is_others: bool
+    rung: int = 0
+    """Index of the rung of the ladder that is at work; 0: the first, or none is yet."""
+
+
+@dataclass(frozen=True)
+class _Other:
+    """Another submission of the same work."""
+
+    name: RunName
+    """The run of its first rung."""
+    rung: int
+    """Index of its newest rung."""
+    job: Any | None
+    """That rung's message; None: the submission has made no job."""
+    claimed_at: datetime | None = None
+    """When it was claimed; None: it was found among the active runs."""
+
+    @property
+    def active(self) -> bool:
+        """Whether its newest rung has not ended."""
+        return self.job is not None and state_of(self.job) not in ENDED
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether it has made no job, and may still do so."""
+        return self.job is None and self.claimed_at is not None and datetime.now(UTC) < self.claimed_at + _UNMADE
 
 
 def work_of(config: RunConfig) -> str:
@@ -64,20 +90,22 @@ def adopt(client: Any, prepared: Prepared, *, own_id: bool) -> Adopted:
     if not work:
         return Adopted(prepared, False)
     folder = storage.join(str(values["line"]), SUBMISSIONS_FOLDER, work)
+    cloud = prepared.config.cloud
+    own = RunName(cloud.project, cloud.region, prepared.run_id)
     while True:
-        number, first = _last_claim(folder)
-        if first is not None and first.name.id == prepared.run_id:
-            return Adopted(prepared, False)
-        if first is not None and _is_active(client, first):
-            return _take(client, prepared, first.name, own_id=own_id)
-        for name in _active_runs(client, prepared.config, str(values["line"]), work):
-            if not _is_rung_of(name.id, prepared.run_id):
-                return _take(client, prepared, name, own_id=own_id)
+        number, first = _last_claim(client, folder, cloud.region)
+        if first is not None and first.name == own:
+            return Adopted(prepared, False, rung=first.rung if first.active else 0)
+        if first is not None and (first.active or first.may_begin):
+            return _take(prepared, first, own_id=own_id)
+        for other in _active_runs(client, prepared.config, str(values["line"]), work):
+            if not _is_rung_of(other.name.id, prepared.run_id):
+                return _take(prepared, other, own_id=own_id)
         if _claim(folder, number + 1, prepared):
             return Adopted(prepared, False)
 
 
-def _active_runs(client: Any, config: RunConfig, line: str, work: str) -> Iterator[RunName]:
+def _active_runs(client: Any, config: RunConfig, line: str, work: str) -> Iterator[_Other]:
     """Yield the runs of the line that have not ended and do the same work, a schedule's included."""
     cloud = config.cloud
     request = {
@@ -91,7 +119,10 @@ def _active_runs(client: Any, config: RunConfig, line: str, work: str) -> Iterat
     for job in sorted(found, key=lambda one: (one.create_time or datetime.min.replace(tzinfo=UTC), one.name)):
         values = dict(job.runtime_config.parameter_values or {})
         if values.get("line") == line and state_of(job) not in ENDED and _work_of_run(values, {}) == work:
-            yield RunName(cloud.project, cloud.region, str(job.name).rpartition("/")[2])
+            name = RunName(cloud.project, cloud.region, str(job.name).rpartition("/")[2])
+            # The list is without specs.
+            if (whole := find_job(client, name)) is not None and state_of(whole) not in ENDED:
+                yield _Other(name, 0, whole)
 
 
 def _work_of_run(values: Mapping[str, Any], documents: Mapping[str, bytes]) -> str:
@@ -104,20 +135,24 @@ def _work_of_run(values: Mapping[str, Any], documents: Mapping[str, bytes]) -> s
         return ""
 
 
-@dataclass(frozen=True)
-class _First:
-    name: RunName
-    claimed_at: datetime
+def _last_claim(client: Any, folder: str, region: str) -> tuple[int, _Other | None]:
+    """Return number and run of the newest submission of the work; 0 and None: there is none.
 
-
-def _last_claim(folder: str) -> tuple[int, _First | None]:
-    """Return number and run of the newest submission of the work; 0 and None: there is none."""
+    Args:
+        client: The PipelineServiceClient of the region.
+        folder: URI of the claims.
+        region: The client's region: a claim of another one is looked up there.
+    """
     names = sorted(storage.list_names(folder))
     if not names:
         return 0, None
     last = json.loads(storage.read_bytes(storage.join(folder, names[-1])))
     name = RunName(last["project"], last["region"], last["run_id"])
-    return int(names[-1].partition(".")[0]), _First(name, datetime.fromisoformat(last["at"]))
+    if name.region != region:
+        client = pipeline_client(name.region)
+    jobs = [find_job(client, rung) for rung in list_rungs(client, name)]
+    found = _Other(name, len(jobs) - 1, jobs[-1], datetime.fromisoformat(last["at"]))
+    return int(names[-1].partition(".")[0]), found
 
 
 def _claim(folder: str, number: int, prepared: Prepared) -> bool:
@@ -132,32 +167,37 @@ def _claim(folder: str, number: int, prepared: Prepared) -> bool:
     return True
 
 
-def _is_active(client: Any, first: _First) -> bool:
-    """Whether a submission's newest rung has not ended, or may still be made."""
-    newest = [find_job(client, rung) for rung in list_rungs(client, first.name)][-1]
-    if newest is None:
-        return datetime.now(UTC) - first.claimed_at < _UNMADE
-    return state_of(newest) not in ENDED
-
-
-def _take(client: Any, prepared: Prepared, first: RunName, *, own_id: bool) -> Adopted:
-    """Return the first run as the one to submit, where it is the same.
+def _take(prepared: Prepared, other: _Other, *, own_id: bool) -> Adopted:
+    """Return the other submission as the one to go on with, where it is the same.
 
     Raises:
         TryAgain: It is not.
     """
-    found = find_job(client, first)
-    same = replace(prepared, run_id=first.id)
-    wanted = same.submission(first.id).request
-    differences = [] if found is None else find_differences(wanted, to_dict(found))
-    if own_id or differences:
-        told = "".join(f"\n    {difference}" for difference in differences[:8])
-        state = state_of(found).lower() if found else "submitted"
+    cloud = prepared.config.cloud
+    same = replace(prepared, run_id=other.name.id)
+    # A run of another place is another one, even where it is called so.
+    elsewhere = (other.name.project, other.name.region) != (cloud.project, cloud.region)
+    differences: list[Difference] = []
+    if other.job is not None and not elsewhere:
+        wanted = rung_submission(same, make_rungs(prepared.config), other.rung).request
+        differences = find_differences(wanted, to_dict(other.job))
+    if not (own_id or elsewhere or differences):
+        return Adopted(same, True, rung=other.rung)
+    name = replace(other.name, id=rung_run_id(other.name.id, other.rung))
+    if other.job is None and other.claimed_at is not None:
+        until = (other.claimed_at + _UNMADE).astimezone(UTC)
+        place = f" cloud.project={name.project} cloud.region={name.region}" if elsewhere else ""
         raise TryAgain(
-            f"run {first.id} does the same work in this line ({state}){told}\n  to do: wait for it (`shardline status "
-            f"{first.id} --config CONFIG`), or cancel it; two runs never write one training folder"
+            f"run {name.id} was to do the same work in this line and is not there: it is being submitted at this "
+            f"moment, or its command was killed\n  to do: `shardline submit CONFIG{place} --run-id {name.id}` makes "
+            f"that run; after {until:%H:%M} UTC any other id is taken"
         )
-    return Adopted(same, True)
+    told = "".join(f"\n    {difference}" for difference in differences[:8])
+    raise TryAgain(
+        f"run {name.id} does the same work in this line ({state_of(other.job).lower()}){told}\n  to do: wait for it "
+        f"(`shardline status {name.resource}`), or cancel it (`shardline cancel {name.resource}`); two runs never "
+        "write one training folder"
+    )
 
 
 def _is_rung_of(run_id: str, first: str) -> bool:

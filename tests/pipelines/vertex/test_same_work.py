@@ -3,19 +3,22 @@
 import concurrent.futures
 import json
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+import pipelines.submission.ladder
 from contracts import storage
 from contracts.resolve import load_config
 from pipelines.google import pipeline_client
 from pipelines.graph.compile import CompiledLine
+from pipelines.runs.name import RunName
 from pipelines.submission.same_work import adopt, work_of
 from pipelines.submission.submit import prepare, publish
-from tests.pipelines.vertex.conftest import NUMBER, REGION, Cloud, compiled_line
+from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, STOCKOUT, Cloud, compiled_line
 from tests.pipelines.vertex.test_commands import CONFIG, _quick, shardline
 from tests.pipelines.vertex.test_follow import wait_for
 
@@ -73,6 +76,56 @@ def test_a_run_of_a_schedule_is_the_first_too(cloud: Cloud, config: str) -> None
     assert second.stdout.strip().rpartition("/")[2] == run
     shardline("schedule", "delete", config)
     end(cloud, run)
+
+
+def test_a_later_rung_is_the_run_that_is_there(cloud: Cloud, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow = pipelines.submission.ladder.follow
+
+    def interrupted(client: Any, name: RunName, *arguments: Any, **options: Any) -> Any:
+        if name.id.endswith("-r2"):
+            raise KeyboardInterrupt
+        return follow(client, name, *arguments, **options)
+
+    monkeypatch.setattr(pipelines.submission.ladder, "follow", interrupted)
+    cloud.pipelines.script.outcomes.update({"us-central1": STOCKOUT, "us-east4": "running"})
+    shardline("submit", config, "--wait", "--run-id", "climbed-1", code=130)
+    for given in ([], ["--run-id", "climbed-1"]):
+        again = shardline("submit", config, *given)
+        assert again.stdout.strip().endswith("/climbed-1-r2") and "run climbed-1-r2 exists: running" in again.stderr
+        assert "only the first" not in again.stderr
+    # With another ladder it is another run.
+    said = shardline("submit", config, "resources.ladder=[{strategy: SPOT}]", code=75).stderr
+    assert "run climbed-1-r2 does the same work" in said
+    end(cloud, "climbed-1-r2")
+
+
+def test_a_claim_of_another_region_is_looked_up_there(cloud: Cloud, config: str) -> None:
+    there = "projects/{}/locations/{}/pipelineJobs/{}"
+    cloud.pipelines.script.outcomes["us-east4"] = "running"
+    only = "resources.ladder=[]"
+    shardline("submit", config, "cloud.region=us-east4", only, "--run-id", "east-1")
+    said = shardline("submit", config, only, code=75).stderr
+    assert "run east-1 does the same work in this line (running)" in said
+    assert f"shardline status {there.format(PROJECT, 'us-east4', 'east-1')}" in said
+    # An id is of a region: the same one here would be a second run.
+    assert "run east-1 does the same" in shardline("submit", config, only, "--run-id", "east-1", code=75).stderr
+    cloud.pipelines.cancel(there.format(NUMBER, "us-east4", "east-1"))
+    run_id = shardline("submit", config, only).stdout.strip().rpartition("/")[2]
+    end(cloud, run_id)
+
+
+def test_a_submission_that_was_killed_before_its_job_can_be_gone_on_with(cloud: Cloud, config: str) -> None:
+    folder = f"{LINE}/submissions/{work_of(load_config(Path(config)))}"
+    now = datetime.now(UTC)
+    claim = {"run_id": "killed-1", "project": PROJECT, "region": REGION, "at": now.isoformat(timespec="seconds")}
+    storage.publish(f"{folder}/000900.json", json.dumps(claim).encode())
+    said = shardline("submit", config, "--run-id", "mine-2", code=75).stderr
+    until = (now + timedelta(minutes=15)).strftime("%H:%M")
+    assert "run killed-1" in said and "is not there" in said and f"after {until} UTC" in said
+    advice = next(line for line in said.splitlines() if "to do:" in line)
+    words = advice.partition("`shardline ")[2].partition("`")[0].replace("CONFIG", config).split()
+    assert shardline(*words).stdout.strip().endswith("/killed-1")
+    end(cloud, "killed-1")
 
 
 def test_of_submissions_at_one_moment_one_makes_the_run(
