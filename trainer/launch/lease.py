@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from contracts import storage
-from contracts.errors import ShardlineError, TryAgain
+from contracts.errors import Preempted, ShardlineError, TryAgain
 
 LEASES_FOLDER = "leases"
 RENEW_S = 20.0
@@ -46,16 +46,27 @@ def held(
         silence_s: Seconds without one after which a holder is gone.
 
     Raises:
-        TryAgain: Another run holds it, and is at work.
+        TryAgain: Another run holds it, and is at work; or `lost` has stopped the body, which was no preemption: nobody
+            comes to kill this process.
     """
+    taken_over = threading.Event()
+
+    def tell() -> None:
+        taken_over.set()
+        lost()
+
     number = _take(folder, holder, say=say, silence_s=silence_s, poll_s=min(renew_s, silence_s / 4))
     ended = threading.Event()
     thread = threading.Thread(
-        target=_renew, args=(folder, number, ended, say, lost, renew_s), name="lease", daemon=True
+        target=_renew, args=(folder, number, ended, say, tell, renew_s), name="lease", daemon=True
     )
     thread.start()
     try:
         yield
+    except Preempted as error:
+        if taken_over.is_set():
+            raise TryAgain("another attempt has taken this training folder over, and goes on") from error
+        raise
     finally:
         ended.set()
         thread.join()

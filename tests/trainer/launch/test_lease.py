@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.errors import TryAgain
+from contracts.errors import Preempted, TryAgain
 from contracts.stage import run_stage
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
@@ -99,6 +99,18 @@ def test_who_was_silent_for_too_long_is_told() -> None:
     with hold("run-1", lost=lost.set):
         storage.publish(f"{FOLDER}/000002.json", b'{"run": "run-2"}')
         assert lost.wait(60)
+
+
+def test_who_was_told_ends_without_waiting_to_be_killed() -> None:
+    # As a launcher does that was told by SIGTERM. A Preempted would wait for a kill that nobody sends (endings.py).
+    lost = threading.Event()
+    with pytest.raises(TryAgain, match="has taken this training folder over") as caught, hold("run-1", lost=lost.set):
+        storage.publish(f"{FOLDER}/000002.json", b'{"run": "run-2"}')
+        assert lost.wait(60)
+        raise Preempted("told to stop")
+    assert not isinstance(caught.value, Preempted)
+    with pytest.raises(Preempted), hold("run-2"):
+        raise Preempted("told to stop")
 
 
 @pytest.mark.slow
