@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from contracts.config import RunConfig
     from pipelines.plan.inputs import PlanInputs
 
+_OFFLINE = "whether the bucket is in cloud.region, and what quotas there are, is unknown offline: `plan --online` asks"
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -77,6 +79,8 @@ def plan(
 
         asked = Asked(run_id=run_id, template=template)
         made = make_plan(resolved, inputs, asked, online=online, quotas=online, complete=True)
+        if made.answers is None:
+            made = made.with_problems((), [_OFFLINE])
         if is_document(form, as_json):
             print_document(to_json(made), form)
         else:

@@ -55,7 +55,6 @@ def register(app: typer.Typer) -> None:
             from pipelines.plan.plan import plan_of
             from pipelines.plan.table import cost_values, describe_cost
             from pipelines.rules.submission import Asked
-            from pipelines.rules.warn import OFFLINE
             from pipelines.submission.submit import prepare
 
             resolved = load(config, overrides)
@@ -69,7 +68,7 @@ def register(app: typer.Typer) -> None:
                 template_spec=plan.template,
                 caching=caching,
             )
-            for line in (*(f"warning: {text}" for text in plan.warnings if text != OFFLINE), *describe_cost(plan)):
+            for line in (*(f"warning: {text}" for text in plan.warnings), *describe_cost(plan)):
                 _say(line)
             if dry_run:
                 printed = {**prepared.submission(prepared.run_id).to_json(), "estimate": cost_values(plan)}

@@ -31,7 +31,7 @@ from pipelines.rules.checks import check_planned
 from pipelines.rules.preflight import find_problems, find_rungs
 from pipelines.rules.problem import Problem
 from pipelines.rules.submission import Asked, find_asked_problems, find_template_problems
-from pipelines.rules.warn import OFFLINE, find_warnings
+from pipelines.rules.warn import find_warnings
 
 if TYPE_CHECKING:
     from pipelines.plan.online import Answers
@@ -169,8 +169,7 @@ def make_plan(
         from pipelines.plan.online import ask
 
         answers = ask(config, plan)
-        kept = tuple(text for text in plan.warnings if text != OFFLINE)
-        plan = replace(plan, warnings=kept, answers=answers).with_problems(answers.problems, answers.warnings)
+        plan = replace(plan, answers=answers).with_problems(answers.problems, answers.warnings)
     if plan.machine is not None and (complete or plan.ok):
         serving = _serving_machine(config, plan.machine)
         checked = check_planned(config, plan.machine, serving, plan.nodes, online=online and not plan.lacks_a_place)

@@ -45,6 +45,8 @@ _POLL_S = 0.5
 _FIRING_LIMIT_S = 60.0
 # The command ends with this process, whatever ends it.
 _COMMAND = "from contracts.process import end_with_parent; end_with_parent(); from pipelines.cli import main; main()"
+# Its number: sys.stderr may be a stream of this process alone.
+_STDERR = 2
 
 
 @dataclass(frozen=True)
@@ -234,8 +236,9 @@ def signals_end() -> Iterator[None]:
 
 
 def _command(*words: str | Path) -> int:
-    """Run a command of ours as its user would; what it prints goes where this one prints."""
-    process = subprocess.Popen([sys.executable, "-c", _COMMAND, *map(str, words)], stdin=subprocess.DEVNULL)
+    """Run a command of ours as its user would; all that it prints goes to stderr: stdout is for what was found."""
+    command = [sys.executable, "-c", _COMMAND, *map(str, words)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=_STDERR)
     try:
         return process.wait()
     finally:

@@ -11,14 +11,11 @@ from contracts.machines import Machine
 from pipelines.images.record import FORMER_NAME, record_path, uses_former_record
 from pipelines.rules.preflight import find_rungs
 
-OFFLINE = "whether the bucket is in cloud.region, and what quotas there are, is unknown offline: `plan --online` asks"
-
 
 def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
     """Yield the warnings of a configuration."""
     resources, vertex = config.resources, config.vertex
     rungs = find_rungs(config)
-    yield OFFLINE
     if machine is not None and machine.note:
         yield f"{machine.label}: {machine.note}"
     yield from _network(resources, machine)

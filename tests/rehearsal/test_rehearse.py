@@ -49,7 +49,7 @@ def shardline(tmp_path: Path, *words: object) -> subprocess.CompletedProcess[str
 def rehearse(tmp_path: Path, *words: object) -> tuple[dict[str, Any], Path]:
     """Rehearse, and return what the command printed and the folder that it kept."""
     done = shardline(tmp_path, "rehearse", *words, "--keep", tmp_path / "kept", "-o", "json")
-    found = json.loads(done.stdout[done.stdout.index("\n{") + 1 :])
+    found = json.loads(done.stdout)
     assert done.returncode == 0, (found["complaints"], done.stdout, done.stderr)
     return found, tmp_path / "kept"
 

@@ -12,7 +12,6 @@ that cannot be used ends it with 2 after all others were answered.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from contracts.artifacts import EngineEntry, ExportManifest
 from contracts.errors import EXIT_USER_ERROR, CheckFailed, ConfigError, ErrorDocument, StorageError
 from contracts.process import end_with_parent, threads_per_rank
 from trainer.export.bundle.bundles import bundle_of
+from trainer.export.targets import version_of
 from trainer.predict.checked_folder import CheckedFolder
 from trainer.predict.runtimes import BadFolder, BadInput, open_graph, open_server
 from trainer.predict.serving import add_options, check_options, print_answers
@@ -114,7 +114,7 @@ def _open_runner(folder: CheckedFolder, model: Model, url: str | None) -> tuple[
     if folder.document.served is not None:
         # The settings that it is served with lie beside it.
         folder.take(folder.document.served.config)
-    version = importlib.metadata.version("onnxruntime")
+    version = version_of("onnxruntime")
     words = f"{path.name} by onnxruntime {version} on the CPU, {threads} threads ({reason})"
     return open_graph(path, model.graph, threads), words
 

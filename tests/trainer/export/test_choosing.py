@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnxruntime.quantization
 import pytest
 from onnx import TensorProto, helper
 
+from contracts.artifacts import Gate
 from contracts.config import ExportSection
 from contracts.errors import ModelError
 from tests.trainer.export.graphs import store_images, write_graph
 from trainer.export import choosing, workshop
+from trainer.export.graph.precision import Conversion
 from trainer.export.graph.quantize import quantize_to_int8
 from trainer.export.inputs import Inputs
 from trainer.export.processes import Cost
@@ -75,3 +79,39 @@ def test_what_the_quantiser_raises_is_an_error_of_the_model(tmp_path: Path, monk
             threads=1,
             work=tmp_path,
         )
+
+
+_INT8_GATES = ("parity", "range", "metric", "coverage", "engine sm89", "speed")
+
+
+@pytest.mark.parametrize("failing", [*_INT8_GATES, None])
+def test_each_gate_of_int8_keeps_it_from_shipping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str | None
+) -> None:
+    work = open_workshop(tmp_path, "int8")
+    work.scores = {"fp32": {}, "int8": {}}  # type: ignore[dict-item]
+    asked: list[str] = []
+
+    def gate(name: str, *, listed: bool = False) -> Any:
+        def judge(*given: object, **named: object) -> Any:
+            asked.append(name)
+            found = Gate(name=name, precision="int8", status="failed" if name == failing else "passed", ran="here")
+            return [found] if listed else found
+
+        return judge
+
+    monkeypatch.setattr(choosing, "_make_int8", lambda *given, **named: Conversion([], {}, []))
+    monkeypatch.setattr(Workshop, "judge_graph", gate("parity", listed=True))
+    monkeypatch.setattr(Workshop, "judge_coverage", gate("coverage"))
+    monkeypatch.setattr(choosing.ranges, "judge_ranges", gate("range"))
+    monkeypatch.setattr(choosing, "judge_candidate", gate("engine sm89", listed=True))
+    monkeypatch.setattr(choosing, "judge_speed", gate("speed"))
+    monkeypatch.setattr(Workshop, "bundle", SimpleNamespace(judge_metric=gate("metric")))
+    work.split = SimpleNamespace(samples=1)  # type: ignore[assignment]
+    monkeypatch.setattr(Workshop, "_describe_graph", lambda *given: None)
+    assert choosing._try_int8(work, {}) is (failing is None)
+    (attempt,) = work.tried
+    assert attempt.outcome == ("kept" if failing is None else "failed")
+    assert (failing or "") in attempt.reason
+    # What decides on a GPU is asked only of a graph that has passed here.
+    assert asked == list(_INT8_GATES[: 4 if failing in _INT8_GATES[:4] else 5 if failing == _INT8_GATES[4] else 6])
