@@ -92,8 +92,7 @@ def uses_former_record(config: RunConfig) -> bool:
     if config.cloud.images.file or record_path(config).exists():
         return False
     former = read_record(Path(FORMER_NAME))
-    # HOST/PROJECT/REPOSITORY/...
-    return former is not None and former.pipeline.split("/")[1:2] == [config.cloud.project]
+    return former is not None and _project_of(former) == config.cloud.project
 
 
 def find_image(config: RunConfig, role: str) -> str:
@@ -110,10 +109,14 @@ def find_image(config: RunConfig, role: str) -> str:
         path = Path(FORMER_NAME) if uses_former_record(config) else record_path(config)
         record = read_record(path)
         if record is None:
+            given, todo = f"cloud.images.{role} is not set, and there is no {path}", ""
+            if not config.cloud.images.file and (former := read_record(Path(FORMER_NAME))) is not None:
+                given += f"; {FORMER_NAME} (release 0.1.0) has images of {_project_of(former)}"
+                todo = f"rename {FORMER_NAME} to {path} where this project runs them too; else "
             raise ConfigError(
-                f"cloud.images.{role} is not set, and there is no {path}",
+                given,
                 allowed="HOST/PATH@sha256:HEX, or the record of `shardline images build`",
-                todo="run `shardline images build CONFIG`, or set cloud.images",
+                todo=f"{todo}run `shardline images build CONFIG`, or set cloud.images",
             )
         reference, where = getattr(record, role), f"{path}: {role}"
         if role in OWN_CODE_ROLES:
@@ -180,6 +183,11 @@ def _require_requirements(config: RunConfig, record: ImageRecord, path: Path) ->
             allowed="images that were built with the requirements of the configuration",
             todo="run `shardline images build CONFIG` again",
         )
+
+
+def _project_of(record: ImageRecord) -> str:
+    """Return the project whose registry the images lie in: HOST/PROJECT/REPOSITORY/..., empty where there is none."""
+    return "".join(record.pipeline.split("/")[1:2])
 
 
 def _damaged(path: Path, why: str) -> ConfigError:
