@@ -49,7 +49,7 @@ def test_each_project_of_a_folder_has_a_record(tmp_path: Path, monkeypatch: pyte
     # That of release 0.1.0, where it is of this project.
     assert find_image(config(unset), "pipeline") == f"{REPOSITORY}/pipeline{DIGEST}"
     assert any("rename it to images-my-project.json" in text for text in outline(config(unset)).warnings)
-    shared = r"no images-other-project\.json; images\.json .* of my-project[\s\S]*rename images\.json to images-other-project"
+    shared = r"images\.json .* of my-project[\s\S]*rename images\.json to images-other-project"
     with pytest.raises(ConfigError, match=shared):
         find_image(config(*other), "pipeline")
     mine, theirs = f"us-docker.pkg.dev/a/b/pipeline{DIGEST}", f"us-docker.pkg.dev/c/d/pipeline{DIGEST}"
