@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
+from contracts.resolve import load_config
 from pipelines.cli import app
 from pipelines.project.declaration import declare
 from pipelines.project.gcloud import to_gcloud
@@ -115,3 +116,9 @@ def test_the_command(tmp_path: Path) -> None:
         refused = runner.invoke(app, ["project", "export", str(path), *form])
         assert refused.exit_code == 2
         assert "--terraform or --gcloud" in refused.stderr
+
+
+@pytest.mark.parametrize("example", ["digits-vertex", "photos-a100-spot", "photos-h100-flex"])
+def test_the_examples_can_be_made(example: str) -> None:
+    config = load_config(Path(f"configs/{example}.yaml"))
+    assert config.cloud.service_account in to_gcloud(declare(config))
