@@ -11,7 +11,7 @@ import stat
 import sys
 from pathlib import Path
 
-# An image's Python has the minor version that it has; this one plays them all.
+# An image's Python has the minor version that it has; this one stands for them all.
 _VERSIONS = ("", "3", *(f"3.{minor}" for minor in range(9, 16)))
 _KFP_EXECUTOR = "kfp.dsl.executor_main"
 _PYTHON = """#!/bin/sh

@@ -105,7 +105,7 @@ def main(words: Sequence[str]) -> int:
         return 1 if absent else 0
     if name == "pip" and command in _ONLY_READ:
         os.execv(sys.executable, [sys.executable, "-m", "pip", *arguments])
-    sys.stderr.write(f"{name} {command}: not played in a rehearsal, which installs and removes nothing\n")
+    sys.stderr.write(f"{name} {command}: refused in a rehearsal, which installs and removes nothing\n")
     return 1
 
 

@@ -52,7 +52,7 @@ def test_what_is_here_counts_and_the_rest_is_refused_by_name(
 @pytest.mark.parametrize("command", ["pip uninstall -y pydantic", "pip download pydantic", "uv sync", "uv"])
 def test_nothing_is_removed_or_fetched(environment: dict[str, str], tmp_path: Path, command: str) -> None:
     code, _, err = run(command, environment, tmp_path)
-    assert code == 1 and "not played in a rehearsal" in err
+    assert code == 1 and "refused in a rehearsal" in err
 
 
 @pytest.mark.parametrize("name", ["python", "python3", "python3.12"])
