@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +18,7 @@ from contracts.errors import DataError
 from records.columns import ColumnReader, Columns, Stored
 from records.decode import UndecodableImage
 from records.fields import FieldReader
-from records.index import DamagedSample, Index, key_of, read_fully, read_payload
+from records.index import DamagedSample, Index, key_of
 from records.index_file import IndexFile, PartFiles
 from records.samples import PartedIndex, SampleIndex, count_samples, take_records
 from trainer.data.bucket.cache_folder import CacheFolder
@@ -29,14 +27,11 @@ from trainer.data.bucket.plan import Grid, ReadPlan, ahead_bytes, blocks_bytes, 
 from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.bucket.reader import BucketShards
 from trainer.data.bucket.rows import FetchedRows
+from trainer.data.local_shards import LocalShards
 from trainer.data.order.block_order import BlockOrder
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.order.resolve import Order, split_size
 
-# Shards held open by one reader: far below the usual limit of 1,024 files a process, and opening one costs little.
-MAX_OPEN_SHARDS = 64
-# Samples of one shard are read as one where what lies between them is at most as much again.
-_DENSE = 2
 # Labels looked at in one go for the next sample of a class: more than most collections have classes.
 _LABELS_AT_A_TIME = 4096
 # By one request to a bucket: 4 MB.
@@ -321,82 +316,3 @@ def _checked_index(index: IndexFile, path: Path, manifest: ShardManifest) -> Ind
             todo="run the shard stage again with --fresh, or copy the folder of shards again",
         )
     return index
-
-
-class LocalShards:
-    """Reads from the files of this machine."""
-
-    def __init__(self, shards_uri: str, manifest: ShardManifest, index: SampleIndex) -> None:
-        self._descriptors: OrderedDict[int, int] = OrderedDict()
-        self._folder_uri, self._shards, self._index = shards_uri, manifest.shards, index
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Open files do not travel to a spawned process; it opens its own.
-        return {**self.__dict__, "_descriptors": OrderedDict()}
-
-    def __del__(self) -> None:
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
-
-    def prepare(self, places: list[int], request: SlotRequest | None) -> None:
-        """Do nothing: the system reads ahead."""
-
-    def read(self, place: int) -> bytes:
-        """Return the bytes of one sample, checked."""
-        record = self._index[place]
-        number = int(record["shard"])
-        descriptor = self._descriptors.get(number)
-        if descriptor is None:
-            descriptor = self._open(number, record)
-        else:
-            self._descriptors.move_to_end(number)
-        return read_payload(descriptor, record, name=self._shards[number].relative_path)
-
-    def read_many(self, places: Sequence[int], records: Index) -> Stored | None:
-        """Return the bytes of samples, checked; None where some are damaged."""
-        try:
-            found = self._read_many(records)
-        except OSError:
-            return None
-        return found if found.is_as(records) else None
-
-    def _read_many(self, records: Index) -> Stored:
-        shards, offsets, sizes = (records[name].astype(np.int64) for name in ("shard", "offset", "size"))
-        first, end = int(offsets.min()), int((offsets + sizes).max())
-        if (shards == shards[0]).all() and end - first <= _DENSE * int(sizes.sum()):
-            # Samples that lie side by side are read as one.
-            content = read_fully(self._descriptor(int(shards[0]), records[0]), first, end - first)
-            return Stored(content, offsets - first, sizes)
-        columns = zip(shards.tolist(), offsets.tolist(), sizes.tolist(), strict=True)
-        return Stored.join(
-            [
-                os.pread(self._descriptor(number, records[place]), size, offset)
-                for place, (number, offset, size) in enumerate(columns)
-            ]
-        )
-
-    def _descriptor(self, number: int, record: Any) -> int:
-        descriptor = self._descriptors.get(number)
-        return self._open(number, record) if descriptor is None else descriptor
-
-    def _open(self, number: int, record: Any) -> int:
-        """Open a shard, and keep it open; the least recently used one is closed when there are many."""
-        if number >= len(self._shards):
-            raise DataError(
-                f"the index has sample {key_of(record)} in shard {number} of {len(self._shards)}",
-                allowed="the index that the shard stage wrote",
-                todo="run the shard stage again with --fresh, or copy the folder of shards again",
-            )
-        if len(self._descriptors) >= MAX_OPEN_SHARDS:
-            os.close(self._descriptors.popitem(last=False)[1])
-        entry = self._shards[number]
-        try:
-            descriptor = os.open(storage.local_path(entry.uri(self._folder_uri)), os.O_RDONLY)
-        except OSError as error:
-            raise DataError(
-                f"shard {entry.relative_path}, sample {key_of(record)}: the shard cannot be read ({error.strerror})",
-                allowed="shards as the shard stage left them",
-                todo="run the shard stage again with --fresh, or copy the folder of shards again",
-            ) from None
-        self._descriptors[number] = descriptor
-        return descriptor

@@ -171,7 +171,7 @@ def test_a_flipped_byte_is_found_when_it_is_read(small_shards: str, tmp_path: Pa
 
 
 def test_more_shards_than_open_files(small_shards: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.data.reader.MAX_OPEN_SHARDS", 2)
+    monkeypatch.setattr("trainer.data.local_shards.MAX_OPEN_SHARDS", 2)
     manifest = ShardManifest.load(small_shards)
     assert len(manifest.shards) > 3
     before = len(list(Path("/proc/self/fd").iterdir()))
