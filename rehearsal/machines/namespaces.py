@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# A step that has closed its end of the socket is as good as over.
+_END_S = 1.0
 _INSIDE = Path(__file__).with_name("inside.py")
 # Where ip and tc are, also where a user's PATH does not say so.
 _PLACES = os.pathsep.join(["/usr/sbin", "/sbin"])
@@ -98,6 +100,7 @@ def _run(name: str, given: Mapping[str, Any], descriptors: Sequence[int], expect
         )
         theirs.close()
         found: list[int] = []
+        failure = ""
         try:
             answer, found, *_ = socket.recv_fds(ours, 1, expected)
             if answer == b"?":
@@ -105,10 +108,15 @@ def _run(name: str, given: Mapping[str, Any], descriptors: Sequence[int], expect
                 ours.send(b"+")
                 answer, found, *_ = socket.recv_fds(ours, 1, expected)
         except OSError as error:
+            # Time to say why it ends, where it does.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                failure = f"{error} (the step ended with {process.wait(_END_S)})"
+            failure = failure or str(error)
             process.kill()
-            raise NamespacesRefused(f"{name}: {error}") from None
         finally:
             said = process.communicate()[1].decode(errors="replace").strip()
+    if failure:
+        raise NamespacesRefused(said or f"{name}: {failure}")
     if answer != b"+" or len(found) != expected:
         for descriptor in found:
             os.close(descriptor)
