@@ -91,6 +91,8 @@ def _run(name: str, given: Mapping[str, Any], descriptors: Sequence[int], expect
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.settimeout(_LIMIT_S)
+        # Whatever some library has made the default of this process (socket.setdefaulttimeout): the step waits on it.
+        theirs.setblocking(True)
         process = subprocess.Popen(
             _step(name, theirs.fileno(), {**given, **programs}),
             stdin=subprocess.DEVNULL,

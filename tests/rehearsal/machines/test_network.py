@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import rehearsal
+from rehearsal.machines import namespaces
 from rehearsal.machines.network import Host, Network
 from rehearsal.machines.processes import clean_environment
 from tests.rehearsal.machines.conftest import IDENTITY, LIMIT_S, Machines
@@ -286,6 +288,25 @@ reach(3)
 hosts[0].close()
 reach(4)
 """
+
+
+def test_the_default_timeout_of_sockets_is_not_the_steps(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beam sets one for its whole process (apache_beam/internal/gcp/auth.py); a step waits for its ids all the same."""
+    map_ids, before = namespaces._map_ids, socket.getdefaulttimeout()
+
+    def map_late(pid: int) -> None:
+        time.sleep(0.2)
+        map_ids(pid)
+
+    monkeypatch.setattr(namespaces, "_map_ids", map_late)
+    socket.setdefaulttimeout(LIMIT_S)
+    try:
+        user, net, listening = namespaces.make_cloud("10.129.0.1", 16)
+    finally:
+        socket.setdefaulttimeout(before)
+    listening.close()
+    os.close(user)
+    os.close(net)
 
 
 @pytest.mark.parametrize("where", range(5))
