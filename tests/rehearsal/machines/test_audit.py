@@ -18,7 +18,7 @@ from google.cloud import aiplatform_v1
 from rehearsal.cloud import LocalCloud
 from tests.rehearsal.machines.conftest import LIMIT_S
 
-# 192.0.2.0/24 is for documentation (RFC 5737), .example nobody's (RFC 2606).
+# 192.0.2.0/24 and 2001:db8::/32 are for documentation (RFC 5737, RFC 3849), .example is nobody's (RFC 2606).
 PROGRAM = """
 import json, socket, urllib.request
 def udp():
@@ -30,6 +30,8 @@ for name, code in {
     "connect": "socket.create_connection(('192.0.2.1', 443), timeout=60)",
     "sendto": "udp().sendto(b'x', ('192.0.2.1', 53))",
     "sendmsg": "udp().sendmsg([b'x'], [], 0, ('192.0.2.1', 53))",
+    "connect, IPv6": "socket.create_connection(('2001:db8::1', 443), timeout=60)",
+    "sendto, IPv6": "socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).sendto(b'x', ('2001:db8::1', 53))",
     "https": "urllib.request.urlopen('https://three.example/', timeout=60)",
 }.items():
     try:
@@ -40,7 +42,8 @@ for name, code in {
 print(json.dumps(found), flush=True)
 """
 DESTINATION = re.compile(
-    r"\d+ +(connect|sendto|sendmsg|sendmmsg)\(.*sin_port=htons\((\d+)\), sin_addr=inet_addr\(\"([\d.]+)\"\).*\) = (.*)"
+    r"\d+ +(connect|sendto|sendmsg|sendmmsg)\(.*sin6?_port=htons\((\d+)\),"
+    r".*(?:inet_addr\(|inet_pton\(AF_INET6, )\"([\d.:a-f]+)\".*\) = (.*)"
 )
 # The guard asks the kernel for the way to an address by a connection without a packet, to the port for discarding.
 PROBE = ("connect", 9)
@@ -69,8 +72,12 @@ def test_what_would_have_left_is_seen(tmp_path: Path) -> None:
         f'7     {call}(3, {{sa_family=AF_INET, sin_port=htons({port}), sin_addr=inet_addr("{address}")}}, 16) = {end}'
         for call, port, address, end in seen
     ]
+    lines.append(
+        "7     connect(3, {sa_family=AF_INET6, sin6_port=htons(443), sin6_flowinfo=htonl(0), "
+        'inet_pton(AF_INET6, "2001:db8::1", &sin6_addr), sin6_scope_id=0}, 28) = -1 EINPROGRESS (now in progress)'
+    )
     (tmp_path / "trace").write_text("\n".join(lines))
-    assert destinations(tmp_path / "trace") == {"192.0.2.1", "192.0.2.2"}
+    assert destinations(tmp_path / "trace") == {"192.0.2.1", "192.0.2.2", "2001:db8::1"}
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
@@ -90,10 +97,14 @@ def test_nothing_of_a_job_that_tries_gets_out(tmp_path: Path, network: str) -> N
         (said,) = (text for text in texts if text.startswith("{"))
         assert "got out" not in json.loads(said).values()
         refused = set(cloud.vertex.refused)
-        inside = ["127.0.0.0/8", *(["169.254.169.254/32", "10.128.0.0/16"] if cloud.network.has_namespaces else [])]
+        inside = [
+            "127.0.0.0/8",
+            "::1/128",
+            *(["169.254.169.254/32", "10.128.0.0/16"] if cloud.network.has_namespaces else []),
+        ]
     assert {"one.example", "two.example", "three.example"} <= refused
     # Where the kernel itself refuses nobody takes it down.
-    assert "192.0.2.1" in refused or network == "auto"
+    assert {"192.0.2.1", "2001:db8::1"} <= refused or network == "auto"
     networks = [ipaddress.ip_network(text) for text in inside]
     out = {text for text in destinations(trace) if not any(ipaddress.ip_address(text) in one for one in networks)}
     assert destinations(trace) and not out
