@@ -262,7 +262,8 @@ class Latency(Document):
     batch: int
     p50_ms: float
     p90_ms: float
-    p99_ms: float
+    p99_ms: float | None
+    """None: of fewer than 100 calls there is none (since 0.2.0)."""
     images_per_s: float
     """Samples a second: a CPU's over the time of its calls, one after the other; a GPU's over calls that are queued
     without waiting for each (since 0.2.0)."""

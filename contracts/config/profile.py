@@ -50,7 +50,7 @@ class ProfileSection(Section):
     """Smallest slot size that is chosen for a network with BatchNorm, whose statistics are those of a slot; what
     parallel.slot_size or profile.slot_sizes name is taken all the same."""
     num_workers: Annotated[list[Annotated[int, Field(strict=True, ge=0, le=256)]], Field(min_length=1)] | Auto = "auto"
-    """Numbers of loader processes to try; `auto`: 0, 1, 2, ... doubling up to the cores of a rank."""
+    """Numbers of loader processes to try; `auto`: 0, 1, 2, ... doubling below the cores of a rank, and those cores."""
     prefetch_factors: Annotated[list[Annotated[int, Field(strict=True, ge=1, le=64)]], Field(min_length=1)] | Auto = (
         "auto"
     )

@@ -267,7 +267,9 @@ def latency_table(subject: Subject, found: list[Latency], id_: str, caption: str
     return table(caption, head, rows, id_=id_, words=3, note=left_out(len(shown), len(found), "rows"))
 
 
-def _ms(value: float) -> str:
+def _ms(value: float | None) -> str:
+    if value is None:
+        return NO_VALUE
     return f"{value:,.3f}" if value < 10 else f"{value:,.1f}"
 
 

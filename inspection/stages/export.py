@@ -170,7 +170,7 @@ def _latency(exported: ExportManifest) -> Iterator[str]:
                 str(entry.batch),
                 f"{entry.p50_ms:.3f}",
                 f"{entry.p90_ms:.3f}",
-                f"{entry.p99_ms:.3f}",
+                "-" if entry.p99_ms is None else f"{entry.p99_ms:.3f}",
                 f"{entry.images_per_s:,.1f}",
             )
             for entry in shown

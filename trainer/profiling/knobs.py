@@ -101,8 +101,8 @@ def _in_yaml(value: object) -> str:
 
 
 def doubling(most: int) -> list[int]:
-    """Return 1, 2, 4, ... up to `most`."""
-    return [1 << power for power in range(most.bit_length())]
+    """Return 1, 2, 4, ... below `most`, and `most` itself."""
+    return sorted({min(1 << power, most) for power in range(most.bit_length() + 1)})
 
 
 def halving(most: int) -> list[int]:

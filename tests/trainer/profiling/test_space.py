@@ -181,7 +181,8 @@ def test_slots_that_are_not_full_count_for_less() -> None:
 def test_by_itself_it_tries_workers_up_to_the_cores_of_a_rank() -> None:
     assert space(cores=1).num_workers == (0, 1)
     assert space(cores=8).num_workers == (0, 1, 2, 4, 8)
-    assert space(cores=12).num_workers == (0, 1, 2, 4, 8)
+    assert space(cores=12).num_workers == (0, 1, 2, 4, 8, 12)
+    assert space(cores=26).num_workers[-2:] == (16, 26)
     assert space().prefetch_factors == (2, 4)
 
 

@@ -27,6 +27,7 @@ BUDGET_S = 5.0
 LEAST_ROUNDS, MOST_ROUNDS = 3, 10
 MOST_CALLS = 100
 """Of one runner in one round."""
+LEAST_CALLS_FOR_P99 = 100
 WARM_UP_CALLS = 3
 WARM_UP_SHARE = 0.1
 """Of the budget, at least: a GPU raises its clock only under load."""
@@ -122,7 +123,10 @@ def _seconds_of(call: Call, clock: Callable[[], float]) -> float:
 
 
 def describe(runner: str, precision: str, device: str, batch: int, seconds: Sequence[float]) -> Latency:
-    """Return percentiles (linear between two values) and throughput of the calls of one runner."""
+    """Return percentiles (linear between two values) and throughput of the calls of one runner.
+
+    Of fewer than 100 calls the 99th percentile would be the longest one, whatever that is: it is left out.
+    """
     p50, p90, p99 = (float(value) * 1000 for value in np.percentile(seconds, (50, 90, 99)))
     return Latency(
         runner=runner,
@@ -131,7 +135,7 @@ def describe(runner: str, precision: str, device: str, batch: int, seconds: Sequ
         batch=batch,
         p50_ms=round(p50, 4),
         p90_ms=round(p90, 4),
-        p99_ms=round(p99, 4),
+        p99_ms=round(p99, 4) if len(seconds) >= LEAST_CALLS_FOR_P99 else None,
         images_per_s=round(batch * len(seconds) / sum(seconds), 2),
         repeats=len(seconds),
     )

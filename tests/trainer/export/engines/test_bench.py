@@ -86,7 +86,8 @@ def test_torch_compile_is_measured_at_one_batch_size(exported: Any, tmp_path: Pa
 
 
 def check(latency: Latency) -> None:
-    assert 0 < latency.p50_ms <= latency.p90_ms <= latency.p99_ms
+    assert 0 < latency.p50_ms <= latency.p90_ms
+    assert latency.p99_ms is None if latency.repeats < 100 else (latency.p99_ms or 0) >= latency.p90_ms
     assert latency.repeats >= LEAST_ROUNDS
     assert latency.cold_s is None or latency.cold_s > 0
     # Throughput is of the mean, which no percentile bounds; but it is a batch over a time.
@@ -184,6 +185,7 @@ def test_percentiles_and_throughput() -> None:
     seconds = [number / 1000 for number in range(1, 101)]  # 1 to 100 ms
     found = describe("torch eager", "fp32", "cpu, 1 threads", 8, seconds)
     assert (found.p50_ms, found.p90_ms, found.p99_ms) == (50.5, 90.1, 99.01)
+    assert describe("torch eager", "fp32", "cpu, 1 threads", 8, seconds[:99]).p99_ms is None
     assert math.isclose(found.images_per_s, 8 * 100 / 5.05, rel_tol=1e-3)
     assert (found.batch, found.repeats, found.device) == (8, 100, "cpu, 1 threads")
 
