@@ -17,6 +17,7 @@ from contracts.artifacts import (
     Settings,
 )
 from contracts.config import RunConfig
+from trainer.profiling.indicators import last_to_arrive
 from trainer.profiling.summary import TraceSummary
 
 # Less than this is within the noise of a measurement, and no gain to speak of.
@@ -64,6 +65,11 @@ class Case:
     def samples_per_s(self) -> float | None:
         """The rate of a rank that was measured end to end at the choice."""
         return next((p.samples_per_s for p in self.points if _settings(p) == _settings(self.choice)), None)
+
+    @property
+    def summary(self) -> TraceSummary | None:
+        """The trace of the rank that the indicators are of, for evidence that agrees with them."""
+        return last_to_arrive(self.summaries)
 
     @property
     def steps_alone(self) -> ComputePoint | None:

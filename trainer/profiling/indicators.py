@@ -52,7 +52,7 @@ def make_indicators(counters: Counters, summaries: Sequence[TraceSummary]) -> In
         counters: Of steps that were not traced.
         summaries: Of traced steps, by rank; may be empty.
     """
-    last = _last_to_arrive(summaries)
+    last = last_to_arrive(summaries)
     gpu_name = counters.gpu_name or (last.gpu_name if last else None)
     peak = peak_flops(gpu_name, counters.precision) if counters.precision else None
     step_s = counters.step_s
@@ -87,7 +87,8 @@ def make_indicators(counters: Counters, summaries: Sequence[TraceSummary]) -> In
     )
 
 
-def _last_to_arrive(summaries: Sequence[TraceSummary]) -> TraceSummary | None:
+def last_to_arrive(summaries: Sequence[TraceSummary]) -> TraceSummary | None:
+    """Return the trace of the rank that the others wait for, from which indicators are taken; None: there is none."""
     return min(summaries, key=lambda summary: (summary.communication_fraction or 0.0, summary.rank), default=None)
 
 

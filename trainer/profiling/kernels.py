@@ -10,13 +10,20 @@ from dataclasses import dataclass
 from trainer.profiling.kineto import Event
 from trainer.profiling.summary import KernelRow
 
-# NCCL names its kernels ncclKernel_..., since 2.19 ncclDevKernel_...; RCCL keeps the names.
-_COMMUNICATION = re.compile(r"^nccl(Dev)?Kernel|^nvshmem", re.IGNORECASE)
-# Copies and changes of layout by the names of the kernels: ATen's, cuDNN's (nchw <-> nhwc) and Triton's.
+# NCCL names its kernels ncclKernel_..., since 2.19 ncclDevKernel_..., since 2.27 ncclSymDevKernel_... or
+# ncclSymkDevKernel_... on symmetric memory; RCCL keeps the names.
+_COMMUNICATION = re.compile(r"^nccl(Symk?)?(Dev)?Kernel|^nvshmem", re.IGNORECASE)
+# Copies and changes of layout by the names of the kernels: ATen's and cuDNN's (nchw <-> nhwc).
 _COPYING = re.compile(
-    r"direct_copy|copy_kernel|CatArrayBatchedCopy|nchwToNhwc|nhwcToNchw|nchw_to_nhwc|nhwc_to_nchw|transpose|permute"
-    r"|triton_\w*(clone|_to_copy|copy_)",
+    r"direct_copy|copy_kernel|CatArrayBatchedCopy|nchwToNhwc|nhwcToNchw|nchw_to_nhwc|nhwc_to_nchw|transpose|permute",
     re.IGNORECASE,
+)
+# TorchInductor names a kernel after all operators that it fuses (torch/_inductor/codegen/triton.py: triton, kind,
+# "fused", operators, number). It only copies where none of them computes: a cast beside an addition costs nothing.
+_INDUCTOR = re.compile(r"^triton_[a-z]+_fused_")
+_INDUCTOR_COPYING = re.compile(
+    r"^triton_[a-z]+_fused(?:_(?:_to_copy|clone|copy_?|cat|permute|transpose|t|_unsafe_view|view|expand|slice|select"
+    r"|squeeze|unsqueeze))+_\d+$"
 )
 # The operators that only copy or change a layout, for kernels whose names do not tell.
 COPYING_OPERATORS = frozenset(
@@ -44,7 +51,8 @@ _TENSOR_CORES = re.compile(
 
 def copies_by_name(kernel: str) -> bool:
     """Return whether a kernel's name says that it only copies or changes a layout."""
-    return _COPYING.search(kernel) is not None
+    names = _INDUCTOR_COPYING if _INDUCTOR.search(kernel) else _COPYING
+    return names.search(kernel) is not None
 
 
 def category_of(event: Event) -> str:
@@ -120,6 +128,8 @@ def occupancy(runs: Sequence[Event]) -> float | None:
 
 
 def _copies(event: Event, launched_by: Mapping[str, str]) -> bool:
+    if _INDUCTOR.search(event.name):
+        return copies_by_name(event.name)
     operator = launched_by.get(str(event.arguments.get("External id")))
     return operator in COPYING_OPERATORS or copies_by_name(event.name)
 

@@ -162,7 +162,7 @@ def low_mfu(case: Case) -> Finding | None:
         return None
     flags = case.choice.flags
     evidence = [f"MFU {mfu:.0%} at GPU busy {busy:.0%} (target: {LOW_MFU:.0%})", f"computing in {flags.precision}"]
-    tensor = case.summaries[0].tensor_core_fraction if case.summaries else None
+    tensor = case.summary.tensor_core_fraction if case.summary is not None else None
     if tensor is not None:
         evidence.append(f"{tensor:.0%} of kernel time in kernels that use tensor cores, by their names")
     evidence += [f"{_short(row.name)}: {row.total_s / total:.0%} of kernel time" for row, total in _top_kernels(case)]
@@ -206,18 +206,18 @@ def _nvidia_smi(case: Case) -> list[str]:
 
 
 def _top_kernels(case: Case, number: int = 3) -> list[tuple[KernelRow, float]]:
-    if not case.summaries:
+    if case.summary is None:
         return []
-    computing = [row for row in case.summaries[0].kernels if row.category == "compute"]
+    computing = [row for row in case.summary.kernels if row.category == "compute"]
     total = sum(row.total_s for row in computing)
     return [(row, total) for row in computing[:number]] if total > 0 else []
 
 
 def _copies(case: Case, number: int = 3) -> list[str]:
     """Return what copies most, by kernel, or by operator where there is no GPU."""
-    if not case.summaries:
+    summary = case.summary
+    if summary is None:
         return []
-    summary = case.summaries[0]
     computing = [row for row in summary.kernels if row.category == "compute"]
     kernels = [(row.name, row.calls, row.total_s) for row in computing if copies_by_name(row.name)]
     operators = [(row.name, row.calls, row.self_s) for row in summary.operators if row.name in COPYING_OPERATORS]

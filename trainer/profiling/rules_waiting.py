@@ -143,7 +143,7 @@ def host_waits(case: Case) -> Finding | None:
     evidence.append(f"GPU busy {busy:.0%}: it is idle until the host has queued again")
     evidence += [
         f"{row.name}: {row.calls / summary.steps:.0f} calls in a step"
-        for summary in case.summaries[:1]
+        for summary in ([case.summary] if case.summary is not None else [])
         for row in summary.operators
         if row.name in _READS_BACK
     ]

@@ -222,6 +222,27 @@ def test_r9(tmp_path: Path) -> None:
     assert on_gpu(tmp_path, low, tensor_cores=False, gpu_name="NVIDIA GeForce RTX 3090") == {}
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_evidence_is_of_the_rank_that_the_indicators_are_of(tmp_path: Path, order: tuple[int, int]) -> None:
+    """The others wait for rank 1: their kernels and their reads say nothing of what it loses time with."""
+    of_ranks = [
+        {"exchange_us": 40000.0, "exchange_beside": 0.0, "kernel_us": 30.0},
+        {"tensor_cores": False, "layout_share": 0.25, "sync_every": 10, "sync_idle_us": 300.0},
+    ]
+    summaries = [
+        summarise(write_gpu_trace(tmp_path / f"{rank}.json", rank=rank, ranks=2, **of_ranks[rank])) for rank in order
+    ]
+    counted = Counters(data_time_fraction=0.0, flops_per_sample=1e9, precision="fp32", samples_per_s=10.0)
+    found = findings(counted, summaries)
+    assert {"R4", "R8"} <= set(found)
+    assert any("nchwToNhwc" in line for line in found["R4"].evidence)
+    assert any("aten::_local_scalar_dense: 36 calls" in line for line in found["R8"].evidence)
+    busy = make_indicators(counted, summaries).model_copy(update={"gpu_busy_fraction": 0.95})
+    r9 = next(f for f in diagnose(busy, choice=CHOICE, config=config(), summaries=summaries) if f.rule == "R9")
+    assert "0% of kernel time in kernels that use tensor cores, by their names" in r9.evidence
+    assert any(line.startswith("volta_sgemm") for line in r9.evidence)
+
+
 def test_r10() -> None:
     found = on_cpu("straggler")
     assert set(found) == {"R10"}
