@@ -10,7 +10,10 @@ from contracts.config.base import Section
 
 
 class ImagesSection(Section):
-    """Container images, each pinned by its digest: HOST/PATH@sha256:HEX."""
+    """Container images, each pinned by its digest: HOST/PATH@sha256:HEX.
+
+    A digest of one repeated digit is a placeholder of an example, and counts as unset.
+    """
 
     file: str = ""
     """Record that `shardline images build` writes; what is not set here is read from it. Unset: images-PROJECT.json in
@@ -24,8 +27,8 @@ class ImagesSection(Section):
     export: str = ""
     """Image of the export."""
     serving: str = ""
-    """Triton image in your Artifact Registry that serves the model; unset: the one that the export names, which lies in
-    NVIDIA's registry, where Vertex AI cannot pull it."""
+    """Triton image in your Artifact Registry that serves the model; needed where `vertex.model.upload` is true: the one
+    that the export names lies in NVIDIA's registry, where Vertex AI cannot pull it."""
 
 
 class CloudSection(Section):
@@ -72,8 +75,8 @@ class DataflowSection(Section):
 class RegisteredModelSection(Section):
     """The model in Vertex AI's registry."""
 
-    upload: bool = True
-    """Whether a proven export is uploaded."""
+    upload: bool = False
+    """Whether a proven export is uploaded; it needs `cloud.images.serving` (docs/vertex.md)."""
     name: str = ""
     """Its display name; unset: `run.name`. One that exists gets a new version."""
     aliases: list[Annotated[str, Field(pattern=r"^[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]$")]] = ["latest"]

@@ -37,6 +37,10 @@ PINNED = re.compile(
 )
 
 
+# What examples of release 0.1.0 have in place of a digest.
+_PLACEHOLDER = re.compile(r".+@sha256:(?P<digit>[0-9a-f])(?P=digit){63}")
+
+
 class ImageRecord(BaseModel):
     """What a build left: images-PROJECT.json."""
 
@@ -56,6 +60,11 @@ class ImageRecord(BaseModel):
 def is_pinned(reference: str) -> bool:
     """Return whether a reference names one image for ever."""
     return PINNED.fullmatch(reference) is not None
+
+
+def is_placeholder(reference: str) -> bool:
+    """Return whether a reference has a digest of one repeated digit, which no image has."""
+    return _PLACEHOLDER.fullmatch(reference) is not None
 
 
 def read_record(path: Path) -> ImageRecord | None:
@@ -98,26 +107,18 @@ def uses_former_record(config: RunConfig) -> bool:
 def find_image(config: RunConfig, role: str) -> str:
     """Return the pinned reference of a role's image: the configuration's, else the record's.
 
+    A placeholder in the configuration is none.
+
     Raises:
         ConfigError: There is none, it is not pinned by its digest, or it was built with other code.requirements.
     """
-    section = config.cloud.images
-    reference: str
-    if given := getattr(section, role):
-        reference, where = given, f"cloud.images.{role}"
-    else:
+    reference: str = getattr(config.cloud.images, role)
+    where = f"cloud.images.{role}"
+    if not reference or is_placeholder(reference):
         path = Path(FORMER_NAME) if uses_former_record(config) else record_path(config)
         record = read_record(path)
         if record is None:
-            given, todo = f"cloud.images.{role} is not set, and there is no {path}", ""
-            if not config.cloud.images.file and (former := read_record(Path(FORMER_NAME))) is not None:
-                given += f"; {FORMER_NAME} (release 0.1.0) has images of {_project_of(former)}"
-                todo = f"rename {FORMER_NAME} to {path} where this project runs them too; else "
-            raise ConfigError(
-                given,
-                allowed="HOST/PATH@sha256:HEX, or the record of `shardline images build`",
-                todo=f"{todo}run `shardline images build CONFIG`, or set cloud.images",
-            )
+            raise _without_image(config, role, path)
         reference, where = getattr(record, role), f"{path}: {role}"
         if role in OWN_CODE_ROLES:
             _require_requirements(config, record, path)
@@ -129,6 +130,20 @@ def find_image(config: RunConfig, role: str) -> str:
             "registry, prints",
         )
     return reference
+
+
+def _without_image(config: RunConfig, role: str, path: Path) -> ConfigError:
+    images = config.cloud.images
+    state = "is a placeholder" if getattr(images, role) else "is not set"
+    given, todo = f"cloud.images.{role} {state}, and there is no {path}", ""
+    if not images.file and (former := read_record(Path(FORMER_NAME))) is not None:
+        given += f"; {FORMER_NAME} (release 0.1.0) has images of {_project_of(former)}"
+        todo = f"rename {FORMER_NAME} to {path} where this project runs them too; else "
+    return ConfigError(
+        given,
+        allowed="HOST/PATH@sha256:HEX, or the record of `shardline images build`",
+        todo=f"{todo}run `shardline images build CONFIG`, or set cloud.images",
+    )
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ A configuration that names a project, a bucket and images is rehearsed as it is:
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import find_machine
 from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
-from pipelines.images.record import record_path, uses_former_record
+from pipelines.images.record import ROLES, is_placeholder, record_path, uses_former_record
 from pipelines.rules.preflight import MANIFEST_SUFFIXES
 
 PROJECT, REGION = "rehearsal-project", "us-central1"
@@ -145,18 +146,27 @@ def prepare(config: RunConfig, source: Path | None, weights: Path | None = None)
 
 def _images(config: RunConfig, stand_ins: list[str]) -> Any:
     images = config.cloud.images
-    missing = [role for role in ("pipeline", "trainer", "export") if not getattr(images, role)]
+    missing = [role for role in ROLES if _is_unset(getattr(images, role))]
     if record_path(config).exists() or uses_former_record(config):
         missing = []
         if not config.cloud.project:
             # The record's name goes by the project, which is filled in.
             images = images.model_copy(update={"file": str(record_path(config))})
-    if config.vertex.model.upload and not images.serving:
+    if config.vertex.model.upload and _is_unset(images.serving):
         missing.append("serving")
     if not missing:
         return images
     stand_ins.append(f"cloud.images: stand-ins for {', '.join(missing)}")
-    return images.model_copy(update={role: _IMAGE.format(role, "0" * 64) for role in missing})
+    return images.model_copy(update={role: stand_in_image(role) for role in missing})
+
+
+def stand_in_image(role: str) -> str:
+    """Return the reference of a rehearsal's image of a role: no registry has it, and nothing is pulled."""
+    return _IMAGE.format(role, hashlib.sha256(role.encode()).hexdigest())
+
+
+def _is_unset(reference: str) -> bool:
+    return not reference or is_placeholder(reference)
 
 
 def _find_source(config: RunConfig, source: Path | None) -> Path:

@@ -14,7 +14,7 @@ from contracts.config import MachineSection, RunConfig, RungSection
 from contracts.errors import ConfigError, UserError
 from contracts.machines import ACCELERATORS, LEAST_CAPABILITY, Machine, find_machine
 from contracts.own_code import pin_code
-from pipelines.images.record import ROLES, find_image
+from pipelines.images.record import ROLES, find_image, is_placeholder
 from pipelines.jobs import num_nodes
 from pipelines.rules.cloud_names import check_name, region_of_resource
 from pipelines.rules.names import NAME_RULES, PLACE_RULES
@@ -192,7 +192,7 @@ def _images(config: RunConfig) -> Iterator[Problem]:
 
 def _serving_image(config: RunConfig) -> Iterator[Problem]:
     image = config.cloud.images.serving
-    if not config.vertex.model.upload or _REGISTRY.match(image):
+    if not config.vertex.model.upload or (_REGISTRY.match(image) and not is_placeholder(image)):
         return
     yield Problem(
         f"cloud.images.serving = {image}" if image else "vertex.model.upload without cloud.images.serving",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contracts.config import ResourcesSection, RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import Machine
-from pipelines.images.record import FORMER_NAME, record_path, uses_former_record
+from pipelines.images.record import FORMER_NAME, is_placeholder, record_path, uses_former_record
 from pipelines.rules.preflight import find_rungs
 
 
@@ -47,6 +47,9 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
             "vertex.failure_policy=fast: when a task fails, the run's record (run.json, report.md) is not written, "
             "since its task is not started any more"
         )
+    serving = config.cloud.images.serving
+    if serving and not is_placeholder(serving) and not vertex.model.upload:
+        yield "cloud.images.serving is set, and no model is uploaded: set vertex.model.upload=true to register models"
     if vertex.model.upload and config.export.allow_unproven:
         yield "export.allow_unproven: an engine that never ran on its GPU may be uploaded"
 

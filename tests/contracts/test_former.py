@@ -15,6 +15,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.fingerprint import shard_inputs
 from contracts.resolve import load_config, parse_config, read_stage_config
+from tests.pipelines.images import REGISTERED
 
 ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / "tests/releases/0.1.0"
@@ -52,7 +53,10 @@ def test_a_file_of_the_last_release_is_the_file_of_today(capsys: pytest.CaptureF
     former = load_config(FORMER)
     assert former.cloud.service_account == "line@acme-vision.iam.gserviceaccount.com"
     # IAM takes no account of fewer than six letters: the example has another since.
-    assert former == load_config(TODAY, [f"cloud.service_account={former.cloud.service_account}"])
+    # The example names no images since, and uploads a model only where that is asked for.
+    images = json.dumps(former.cloud.images.model_dump())
+    given = [f"cloud.service_account={former.cloud.service_account}", f"cloud.images={images}"]
+    assert former == load_config(TODAY, given)
     told = warnings_of(capsys.readouterr().err)
     assert told == [
         f"warning: vertex.{key} is {new} now; the former key goes in the next release" for key, new in RENAMED.items()
@@ -165,7 +169,7 @@ def test_documents_of_the_last_release_say_nothing_and_keep_their_fingerprints(
 def test_a_command_warns_once_and_keeps_its_standard_output() -> None:
     command = [sys.executable, "-W", "error", "-m", "pipelines.cli", "plan", "-o", "json"]
     answers = [
-        subprocess.run([*command, str(path)], capture_output=True, text=True, cwd=ROOT, timeout=120)
+        subprocess.run([*command, str(path), *REGISTERED], capture_output=True, text=True, cwd=ROOT, timeout=120)
         for path in (FORMER, TODAY)
     ]
     former, today = (json.loads(answer.stdout) for answer in answers)

@@ -1,4 +1,4 @@
-"""Write the compiled pipelines anew after a wanted change: `python tests/golden/write_lines.py`."""
+"""Write the compiled pipelines anew after a wanted change: `python -m tests.golden.write_lines`."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 from contracts.resolve import load_config
 from pipelines.graph.compile import compile_line
 from pipelines.plan.plan import outline
+from tests.pipelines.images import REGISTERED
 
 CONFIGS = ("digits-vertex", "photos-a100-spot", "photos-h100-flex")
 GOLDEN = Path(__file__).parent
@@ -19,7 +20,7 @@ def golden_path(name: str) -> Path:
 
 def compiled(name: str) -> dict[str, Any]:
     """Return what a configuration compiles to: the pipeline and its parameters."""
-    config = load_config(ROOT / "configs" / f"{name}.yaml")
+    config = load_config(ROOT / "configs" / f"{name}.yaml", REGISTERED)
     line = compile_line(config, outline(config))
     return {"parameters": line.parameters, "spec": line.spec}
 

@@ -13,6 +13,7 @@ from contracts.artifacts import ShardManifest
 from contracts.storage import normalise
 from pipelines.cli import app
 from pipelines.commands.groups import GROUPS
+from tests.pipelines.images import IMAGES
 
 Shardline = Callable[..., subprocess.CompletedProcess[str]]
 HEAVY = ("torch", "apache_beam", "kfp", "google.cloud.aiplatform", "transformers", "rich", "pydantic")
@@ -164,7 +165,7 @@ def test_a_dry_run_names_the_shards_and_writes_nothing(project: Path, shardline:
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     config = Path(__file__).parents[2] / "configs" / "digits-vertex.yaml"
-    command = f"'{sys.executable}' -m pipelines.cli submit '{config}' --dry-run | head -1"
+    command = f"'{sys.executable}' -m pipelines.cli submit '{config}' {' '.join(IMAGES)} --dry-run | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "{\n"), done.stderr
     assert "price: " in done.stderr and "error" not in done.stderr.lower()

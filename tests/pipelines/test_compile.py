@@ -21,13 +21,14 @@ from contracts.resolve import load_config
 from pipelines.graph.compile import write_spec
 from tests.golden.write_lines import CONFIGS, ROOT, compiled, golden_path
 from tests.pipelines.compiled import compile_config
+from tests.pipelines.images import REGISTERED
 from tests.pipelines.test_training import EDGES, stage_edges
 
 JOB = "custom-training-job"
 
 
 def load(name: str = "digits-vertex", *overrides: str) -> Any:
-    return load_config(ROOT / "configs" / f"{name}.yaml", overrides)
+    return load_config(ROOT / "configs" / f"{name}.yaml", [*REGISTERED, *overrides])
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -35,7 +36,7 @@ def golden(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Name of a configuration, and what it compiles to: the golden file says so, and `compiled` still does."""
     found = compiled(request.param)
     expected = json.loads(golden_path(request.param).read_text())
-    assert found == expected, "a wanted change? python tests/golden/write_lines.py"
+    assert found == expected, "a wanted change? python -m tests.golden.write_lines"
     return request.param, found
 
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from contracts.errors import ConfigError, ShardlineError, TryAgain
+from contracts.resolve import load_config
 from pipelines.images import build
 from pipelines.images.build import find_commit, find_sources, parse_build
 from pipelines.images.record import ROLES, find_image, is_pinned, read_record
@@ -57,6 +58,24 @@ def test_each_project_of_a_folder_has_a_record(tmp_path: Path, monkeypatch: pyte
     record(tmp_path, pipeline=theirs).rename(tmp_path / "images-other-project.json")
     assert (find_image(config(unset), "pipeline"), find_image(config(*other), "pipeline")) == (mine, theirs)
     assert not any("rename it" in text for text in outline(config(unset)).warnings)
+
+
+@pytest.mark.parametrize("digit", ["0", "1", "f"])
+def test_a_placeholder_wins_over_nothing(tmp_path: Path, digit: str) -> None:
+    path = record(tmp_path)
+    fake = f"us-docker.pkg.dev/acme/r/trainer@sha256:{64 * digit}"
+    resolved = config(f"cloud.images={{file: '{path}', trainer: '{fake}', serving: '{fake}'}}")
+    assert find_image(resolved, "trainer") == f"{REPOSITORY}/trainer{DIGEST}"
+    assert any("cloud.images.serving = " in problem.given for problem in outline(resolved).problems)
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"cloud.images.trainer is a placeholder, and there is no .*images.json"):
+        find_image(resolved, "trainer")
+
+
+def test_the_examples_name_no_images() -> None:
+    for example in (find_sources() / "configs").glob("*.yaml"):
+        images = load_config(example).cloud.images
+        assert not any((images.pipeline, images.trainer, images.export, images.serving)), example
 
 
 @pytest.mark.parametrize(

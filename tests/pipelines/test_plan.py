@@ -26,6 +26,7 @@ VALID: dict[str, Any] = {
             role: f"us-docker.pkg.dev/p/r/{role}{DIGEST}" for role in ("pipeline", "trainer", "export", "serving")
         },
     },
+    "vertex": {"model": {"upload": True}},
 }
 
 # What breaks each rule -> what the problem says.

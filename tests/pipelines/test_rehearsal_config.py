@@ -10,6 +10,7 @@ from contracts.resolve import load_config
 from pipelines.rehearse.config import prepare
 from pipelines.rehearse.options import parse_preempt, read_rules
 from tests.pipelines.compiled import compile_config
+from tests.pipelines.images import IMAGES, REGISTERED
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +24,7 @@ def write_files(folder: Path, counts: dict[str, int]) -> Path:
 
 
 def test_what_can_be_submitted_is_rehearsed_as_it_is(tmp_path: Path) -> None:
-    config = load_config(ROOT / "configs" / "digits-vertex.yaml")
+    config = load_config(ROOT / "configs" / "digits-vertex.yaml", REGISTERED)
     prepared = prepare(config, write_files(tmp_path / "raw", {"a": 1}))
     assert (prepared.config, prepared.stand_ins) == (config, [])
     assert prepared.buckets == {"acme-vision-line"}
@@ -71,13 +72,13 @@ def test_weights_are_served_where_the_configuration_has_them(tmp_path: Path) -> 
     source = write_files(tmp_path / "raw", {"a": 1})
     weights = tmp_path / "w.pt"
     weights.write_bytes(b"weights")
-    local = load_config(ROOT / "configs" / "digits-vertex.yaml", [f"model.weights={weights}"])
+    local = load_config(ROOT / "configs" / "digits-vertex.yaml", [*IMAGES, f"model.weights={weights}"])
     prepared = prepare(local, source)
     assert prepared.config.model.weights == "gs://rehearsal-weights/w.pt"
     assert "rehearsal-weights" in prepared.buckets and len(prepared.stand_ins) == 1
     prepared.copy_weights(tmp_path / "buckets")
     assert (tmp_path / "buckets" / "rehearsal-weights" / "w.pt").read_bytes() == b"weights"
-    remote = load_config(ROOT / "configs" / "digits-vertex.yaml", ["model.weights=gs://models/vit"])
+    remote = load_config(ROOT / "configs" / "digits-vertex.yaml", [*IMAGES, "model.weights=gs://models/vit"])
     with pytest.raises(ConfigError, match="reaches no cloud"):
         prepare(remote, source)
     prepared = prepare(remote, source, source)

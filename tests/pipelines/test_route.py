@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.pipelines.images import IMAGES
+
 ROOT = Path(__file__).parents[2]
 MOST = 10
 # What is handed on from the command to the request.
@@ -23,7 +25,7 @@ def look(frame, event, value):
     if names & HANDED and event in ("call", "return"):
         found.add(str(Path(file).relative_to(ROOT)))
 
-sys.argv = ["shardline", "submit", f"{ROOT}/configs/digits-vertex.yaml", "--dry-run"]
+sys.argv = ["shardline", "submit", f"{ROOT}/configs/digits-vertex.yaml", *{IMAGES}, "--dry-run"]
 from pipelines.cli import main
 sys.setprofile(look)
 try:
@@ -42,7 +44,11 @@ def test_a_submission_passes_the_files_that_the_architecture_names() -> None:
     assert named is not None
     files = set(re.findall(r"`([a-z_/]+\.py)`", named[1]))
     assert len(files) <= MOST
-    program = TRACE.replace("{ROOT}", str(ROOT)).replace("relative_to(ROOT)", f"relative_to({str(ROOT)!r})")
+    program = (
+        TRACE.replace("{ROOT}", str(ROOT))
+        .replace("{IMAGES}", repr(IMAGES))
+        .replace("relative_to(ROOT)", f"relative_to({str(ROOT)!r})")
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
     found = {line for line in done.stderr.splitlines() if line.startswith("pipelines/")}
     # The command holds them in its variables; the table only says the plan in words.

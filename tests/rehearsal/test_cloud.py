@@ -25,6 +25,7 @@ from rehearsal.clock import Clock
 from rehearsal.cloud import BUCKETS_FOLDER, LocalCloud
 from tests.conftest import small_config, write_pictures
 from tests.contracts.test_proof import make_served
+from tests.pipelines.images import REGISTERED
 
 ROOT = Path(__file__).parents[2]
 PROJECT, NUMBER = "acme-vision", "123456789012"
@@ -83,7 +84,7 @@ def wait_for_runs(cloud: LocalCloud, count: int) -> list[Any]:
 
 def submit_register(cloud: LocalCloud, tmp_path: Path, change: Any = None) -> Any:
     """Submit the pipeline that is only the gate and the registry; return its job when it has ended."""
-    given = ["export.allow_unproven=false", f"cloud.images.serving={SERVING}"]
+    given = [*REGISTERED, "export.allow_unproven=false", f"cloud.images.serving={SERVING}"]
     config = load_config(ROOT / "configs" / "digits-vertex.yaml", given)
     register = register_stage(config, find_containers(config))
 

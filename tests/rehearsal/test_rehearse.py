@@ -14,6 +14,7 @@ from contracts.canonical import canonical_hash
 from contracts.config import STAGES
 from tests.browser import opened, started_chromium
 from tests.conftest import small_config
+from tests.pipelines.images import REGISTERED
 from tests.rehearsal.artifacts import KINDS, check_artifact, follow_engine, reported_artifacts
 
 pytestmark = pytest.mark.timeout(1800)
@@ -73,7 +74,7 @@ def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tm
     subprocess.run([sys.executable, "examples/digits.py", str(raw)], cwd=ROOT, check=True, capture_output=True)
     faults.write_text(json.dumps(FAULTS))
     # The run's last task writes a row of it.
-    given = (DIGITS, "vertex.experiment=digits")
+    given = (DIGITS, *REGISTERED, "vertex.experiment=digits")
     found, kept = rehearse(tmp_path, *given, "--source", raw, "--preempt", 2, "--faults", faults)
 
     assert found["complaints"] == [] and found["refused_hosts"] == []

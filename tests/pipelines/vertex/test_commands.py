@@ -25,7 +25,7 @@ from pipelines.submission.submit import to_dict
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, STOCKOUT, Cloud
 
 COMPILED: dict[str, CompiledLine] = {}
-DIGEST = "@sha256:" + 64 * "1"
+DIGEST = "@sha256:" + 32 * "12"
 CONFIG: dict[str, Any] = {
     "run": {"name": "line", "root": "gs://bucket-1/runs"},
     "sharding": {"source": "gs://bucket-1/raw"},
