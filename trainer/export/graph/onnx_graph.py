@@ -210,45 +210,75 @@ def save_checked(graph: onnx.ModelProto, path: Path) -> None:
     """
     import onnx
 
+    light = _without_weights(graph)
+    rest = light.graph.SerializeToString()
+    _describe_weights(graph, light)
     try:
-        onnx.checker.check_model(_without_weights(graph), full_check=True)
+        onnx.checker.check_model(light, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ModelError(
             f"the graph for {path.name} is not valid ONNX: {str(error).strip()}",
             allowed="a graph that onnx.checker accepts",
             todo="report the model's architecture; another one may work",
         ) from error
-    onnx.save(graph, path)
+    light.ClearField("graph")
+    # Written a weight at a time: to serialise the whole message takes four times its size in memory. A field's order in
+    # a message is free (protobuf's documentation, "Encoding": "Field Order").
+    weights = graph.graph.initializer
+    field = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+    heads = [_field_head(field, tensor.ByteSize()) for tensor in weights]
+    size = len(rest) + sum(len(head) + tensor.ByteSize() for head, tensor in zip(heads, weights, strict=True))
+    with path.open("wb") as file:
+        file.write(light.SerializeToString())
+        file.write(_field_head(onnx.ModelProto.GRAPH_FIELD_NUMBER, size))
+        file.write(rest)
+        for head, tensor in zip(heads, weights, strict=True):
+            file.write(head)
+            file.write(tensor.SerializeToString())
+
+
+def _field_head(number: int, size: int) -> bytes:
+    """Return what stands before a message that is a field of another (protobuf's documentation, "Encoding")."""
+    found = bytearray()
+    for value in (number << 3 | 2, size):
+        while value > 0x7F:
+            found.append(value & 0x7F | 0x80)
+            value >>= 7
+        found.append(value)
+    return bytes(found)
 
 
 def _without_weights(graph: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy in which large weights are inputs: the check copies its graph twice, and reads no number of them.
+    """Return a copy of all but the initializers."""
+    import onnx
+
+    light = onnx.ModelProto()
+    for source, target, left_out in ((graph, light, "graph"), (graph.graph, light.graph, "initializer")):
+        for field, value in source.ListFields():
+            if field.name == left_out:
+                continue
+            if isinstance(value, str | int):
+                setattr(target, field.name, value)
+            else:
+                getattr(target, field.name).extend(value)
+    return light
+
+
+def _describe_weights(graph: onnx.ModelProto, light: onnx.ModelProto) -> None:
+    """Make inputs of large weights: the check copies its graph twice, and reads no number of them.
 
     Inference reads small constants, such as the shape of a Reshape.
     """
     import onnx
 
-    whole = graph.graph
-    light = onnx.ModelProto(ir_version=graph.ir_version, opset_import=graph.opset_import, functions=graph.functions)
-    light.graph.CopyFrom(
-        onnx.GraphProto(
-            name=whole.name,
-            node=whole.node,
-            input=whole.input,
-            output=whole.output,
-            value_info=whole.value_info,
-            sparse_initializer=whole.sparse_initializer,
-        )
-    )
-    inputs = {item.name for item in whole.input}
-    for tensor in whole.initializer:
+    inputs = {item.name for item in graph.graph.input}
+    for tensor in graph.graph.initializer:
         if len(tensor.raw_data) <= _SMALL_BYTES or tensor.name in inputs:
             light.graph.initializer.append(tensor)
         else:
             light.graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             )
-    return light
 
 
 def strip_metadata(graph: onnx.ModelProto) -> None:

@@ -4,13 +4,16 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import helper
 
 from contracts.errors import ModelError
 from tests.trainer.export.graphs import describe, image_signature, run_onnx
 from trainer.export.graph.onnx_graph import export_graph, save_checked
+from trainer.export.processes import run_step
 
 SMALL = image_signature(8, 192)
 LARGE: Any = {"signature": image_signature(), "example": [torch.zeros(2, 3, 32, 32)], "opset": 20}
@@ -116,3 +119,32 @@ def test_a_graph_beyond_one_file_is_refused(exported: Any, tmp_path: Path, monke
     with pytest.raises(ModelError, match="which one ONNX file can hold"):
         export_graph(exported.model, tmp_path / "model.onnx", **LARGE)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_has_all_of_its_graph(exported: Any, tmp_path: Path) -> None:
+    graph = onnx.load(exported.fp32)
+    graph.producer_name, graph.doc_string, graph.graph.doc_string = "a", "b", "c"
+    graph.metadata_props.add(key="key", value="value")
+    save_checked(graph, tmp_path / "model.onnx")
+    assert onnx.load(tmp_path / "model.onnx") == graph
+    assert (tmp_path / "model.onnx").stat().st_size == graph.ByteSize()
+
+
+def test_a_graph_is_written_in_little_memory(tmp_path: Path) -> None:
+    """To serialise it whole takes four times its size more."""
+    without, with_file = (run_step(write_wide, tmp_path / "wide.onnx", save=save)[1] for save in (False, True))
+    size = (tmp_path / "wide.onnx").stat().st_size
+    assert size > 16 * 8e6
+    assert 0 < with_file.peak_bytes < without.peak_bytes + size / 2
+
+
+def write_wide(path: Path, *, save: bool) -> None:
+    """Make a graph of 16 weights of 8 MB each, and write it where that is asked for."""
+    weights = {f"weight{place}": np.ones((1000, 2000), np.float32) for place in range(16)}
+    nodes = [helper.make_node("Add", [f"sum{place}", name], [f"sum{place + 1}"]) for place, name in enumerate(weights)]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1000, 2000]) for name in ("sum0", "sum16")]
+    constants = [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "wide", ends[:1], ends[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    if save:
+        save_checked(model, path)
