@@ -32,7 +32,11 @@ def describe_cut(report: ProfileReport) -> str:
 
 def describe_reason(choice: ProfileChoice) -> str:
     """Say why the choice is what it is."""
-    return choice.reason + ("" if choice.clear or not choice.measured else "; not clear of the next best")
+    if choice.clear or not choice.measured:
+        return choice.reason
+    if choice.equals:
+        return f"{choice.reason}; a choice between equals: {choice.equals} more not told apart by 3 %"
+    return f"{choice.reason}; not clear of the next best"
 
 
 def describe_flags(flags: Flags) -> str:

@@ -123,8 +123,28 @@ class ProfileChoice(Settings):
     measured: bool = True
     """False: nothing could be measured, or was to be, and these are the values that training has without a profile."""
     clear: bool = True
-    """Whether, when measuring ended, each of the others measured end to end was either told apart from the leader by
-    its 95 % confidence interval, or within 3 % of it by the median of their pairs."""
+    """Whether each of the others measured end to end was shown to be slower than the fastest by more than 3 %: by the
+    95 % confidence interval of the ratio of windows measured side by side, corrected for all comparisons made."""
+    equals: int | None = None
+    """Others of which that was not shown: the choice is one between equals. None: not counted (grid; before 0.2.0)."""
+
+    def describe_certainty(self) -> str:
+        """Return a sentence that says how sure the choice is."""
+        if not self.measured:
+            return "No configurations were compared: these are the values that training has by default."
+        if self.equals:
+            others = "1 other configuration is" if self.equals == 1 else f"{self.equals} other configurations are"
+            return (
+                f"A choice between equals: {others} not shown to be slower than the fastest by more than 3 % (95 % "
+                "confidence intervals, corrected for repeated comparison). The cheapest within 3 % by the "
+                "median is taken."
+            )
+        if self.clear:
+            return (
+                "Each of the others measured end to end is slower than the fastest by more than 3 % (95 % confidence "
+                "intervals, corrected for repeated comparison)."
+            )
+        return "The fastest was not told apart from the others: another may be as good."
 
 
 class Recommendation(Document):

@@ -30,7 +30,7 @@ def sweep(subject: Subject) -> Html:
             data_text="sweep.why",
         ),
         _choice(report),
-        element("p", describe_cut(report), ". ", _clear(report), class_="note"),
+        element("p", describe_cut(report), ". ", report.choice.describe_certainty(), class_="note"),
         element("h3", "Slot size by loader processes"),
         heat_map(report, subject.limits.cells),
         _tried(report),
@@ -69,14 +69,6 @@ def _choice(report: ProfileReport) -> Html:
         ),
     ]
     return element("div", *tiles, class_="tiles")
-
-
-def _clear(report: ProfileReport) -> str:
-    if not report.choice.measured:
-        return "Measuring ended before configurations were compared."
-    if report.choice.clear:
-        return "Each of the others measured was told apart from the fastest, or was within 3 % of it."
-    return "Measuring ended before the fastest was told apart from the others: another may be as good."
 
 
 def _tried(report: ProfileReport) -> Html:

@@ -107,6 +107,9 @@ def test_findings_stand_before_what_is_only_for_the_record() -> None:
     ]
     words = dict(told)
     assert words["reason"] == "fastest; not clear of the next best"
+    equal = choice.model_copy(update={"equals": 2})
+    said = dict(describe(report(choice=equal)))["reason"]
+    assert said == "fastest; a choice between equals: 2 more not told apart by 3 %"
     # Of the two points one ran out of memory.
     assert "1 configurations end to end" in words["effort"]
     assert "in 41 s" in words["effort"] and "1 could not be made" in words["effort"]

@@ -11,11 +11,14 @@ from contracts.artifacts import ProfileChoice, ProfilePoint, Recommendation, Set
 from trainer.profiling.ledger import ROUNDS, Ledger, Result
 from trainer.profiling.measure import Failed
 from trainer.profiling.pairs import (
+    FINALISTS,
+    MOST_TURNS,
     TOLERANCE,
     Contender,
     choice_of,
     describe,
     differ,
+    equals,
     expense,
     leader,
     point_of,
@@ -30,10 +33,6 @@ from trainer.profiling.space import Space
 
 # Windows of the joint run that the overlap is fitted to: the finalists are measured again anyway.
 JOINT_WINDOWS = 2
-# Finalists: the fastest by prediction, a cheaper one, one with another number of processes, one of another slot size.
-FINALISTS = 4
-# Times that finalists are measured: 9 windows tell apart what differs by noise of one window.
-MOST_TURNS = 3
 # The whole sweep is to take less than this share of the grid's time: what is not clear by then stays so. Of a small
 # space, less than so many of its points.
 GRID_SHARE = 0.3
@@ -147,14 +146,13 @@ class Finals:
         best = leader(contenders)
         equal = within_tolerance(best, contenders)
         chosen = min(equal, key=lambda each: expense(each.settings))
-        open_ = undecided(best, contenders)
+        beside, alike = len(contenders) - 1, len(equals(best, contenders))
         cut_short = self.ledger.over()
         recommendations = self.parts.recommend()
         points = self.ledger.points()
         # What the table says: a leader by pairs need not have the highest median of its own.
         shown = next((one.samples_per_s for one in points if self._point_key(one) == _key(chosen.settings)), None)
         reason = f"{shown or chosen.rate:.0f} samples/s a rank at {self._waits(chosen):.0%} data time"
-        beside = len(contenders) - 1
         if chosen is best:
             reason += f"; window by window none of {beside} others was faster" if beside else ", the only one measured"
         elif (paired := ratio(chosen, best)) is not None:
@@ -168,7 +166,8 @@ class Finals:
             self.warnings.append(f"{budget} ended the sweep: the best of {len(contenders)} configurations is taken")
         elif self.ledger.over():
             self.warnings.append(f"{budget} left no time to measure every flag that might be recommended")
-        choice = choice_of(chosen.settings, reason=reason, clear=not open_)
+        clear = not alike and (beside > 0 or not self.space.has_alternatives())
+        choice = choice_of(chosen.settings, reason=reason, clear=clear, equals=alike)
         return self._result(points, choice, recommendations)
 
     def _can_take_defaults(self) -> bool:

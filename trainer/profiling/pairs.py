@@ -17,8 +17,16 @@ from contracts.artifacts import ProfileChoice, ProfilePoint, Settings
 TOLERANCE = 0.03
 # Slot sizes closer than this factor are not worth two measurements.
 DISTINCT_SLOTS = 1.4
+# Finalists of the first turn, and turns: after each turn but the first one more configuration may join.
+FINALISTS = 4
+MOST_TURNS = 3
 # Two-sided 95 % of Student's t by degrees of freedom (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2).
 STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+# The same at a level of 5 % over all comparisons of a sweep (Bonferroni): at most FINALISTS - 1 + MOST_TURNS - 1 = 5
+# others are compared with the fastest, after each of MOST_TURNS turns, which makes 15.
+CORRECTED_T = (
+    190.984, 17.277, 8.575, 6.254, 5.247, 4.698, 4.355, 4.122, 3.954, 3.827, 3.728, 3.649, 3.584, 3.530, 3.484,
+)  # fmt: skip
 
 
 @dataclass
@@ -37,18 +45,23 @@ class Contender:
 
 @dataclass(frozen=True)
 class Ratio:
-    """One configuration's rate over another's: the median of their pairs, and 95 % confidence limits of the mean."""
+    """One configuration's rate over another's: the median of their pairs, and confidence limits of the mean."""
 
     middle: float
     low: float
     high: float
 
 
-def ratio(first: Contender, second: Contender) -> Ratio | None:
+def ratio(first: Contender, second: Contender, student_t: Sequence[float] = STUDENT_T) -> Ratio | None:
     """Return the ratio of rates over the rounds that both were in; None: they met in none.
 
     Means are of logarithms, so that the ratio of the second to the first is one over it; the limits are Student's. The
     median stands in the middle: one window that something else slowed down would move the mean of three by a third.
+
+    Args:
+        first: The one.
+        second: The other.
+        student_t: By degrees of freedom: of one comparison that is made once, or of all of a sweep.
     """
     rounds = first.rates.keys() & second.rates.keys()
     logs = [math.log(first.rates[each] / second.rates[each]) for each in sorted(rounds)]
@@ -57,7 +70,7 @@ def ratio(first: Contender, second: Contender) -> Ratio | None:
     middle = math.exp(median(logs))
     if len(logs) == 1:
         return Ratio(middle, 0.0, math.inf)
-    half = STUDENT_T[min(len(logs) - 2, len(STUDENT_T) - 1)] * stdev(logs) / math.sqrt(len(logs))
+    half = student_t[min(len(logs) - 2, len(student_t) - 1)] * stdev(logs) / math.sqrt(len(logs))
     mean = fmean(logs)
     return Ratio(middle, math.exp(mean - half), math.exp(mean + half))
 
@@ -75,8 +88,26 @@ def leader(contenders: Sequence[Contender]) -> Contender:
     return best
 
 
+def equals(first: Contender, others: Sequence[Contender]) -> list[Contender]:
+    """Return the others that are not shown to be slower than the first by more than TOLERANCE.
+
+    Shown is what the confidence interval of the paired ratio says, at a level that holds for all comparisons of a
+    sweep.
+    """
+    found = []
+    for other in others:
+        if other is not first:
+            paired = ratio(first, other, CORRECTED_T)
+            if paired is None or paired.low <= 1 / (1 - TOLERANCE):
+                found.append(other)
+    return found
+
+
 def undecided(first: Contender, others: Sequence[Contender]) -> list[Contender]:
-    """Return those of which it is neither clear that they are slower than the first, nor within TOLERANCE of it."""
+    """Return those that are worth another turn: not slower than the first by their own interval, nor by TOLERANCE.
+
+    It says what to measure next, and claims nothing.
+    """
     open_ = []
     for other in others:
         if other is first:
@@ -115,9 +146,9 @@ def differ(first: Settings, second: Settings) -> bool:
     return large >= DISTINCT_SLOTS * small
 
 
-def choice_of(settings: Settings, *, reason: str, clear: bool) -> ProfileChoice:
+def choice_of(settings: Settings, *, reason: str, clear: bool, equals: int | None = None) -> ProfileChoice:
     """Return a choice of these settings."""
-    return ProfileChoice.model_validate({**_fields(settings), "reason": reason, "clear": clear})
+    return ProfileChoice.model_validate({**_fields(settings), "reason": reason, "clear": clear, "equals": equals})
 
 
 def point_of(settings: Settings, **measured: object) -> ProfilePoint:

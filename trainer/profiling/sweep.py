@@ -10,10 +10,11 @@ It knows nothing of torch or processes: what measures is a Probe (measure.py).
 
 from __future__ import annotations
 
-from trainer.profiling.finals import FINALISTS, Finals
+from trainer.profiling.finals import Finals
 from trainer.profiling.grid import full_grid
 from trainer.profiling.ledger import Ledger, Result, Tell, silent
 from trainer.profiling.measure import Probe
+from trainer.profiling.pairs import FINALISTS
 from trainer.profiling.parts import Parts
 from trainer.profiling.predict import Predictor
 from trainer.profiling.space import Space

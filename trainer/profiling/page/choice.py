@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from contracts.artifacts import ProfileChoice, ProfilePoint, Settings
+from contracts.artifacts import ProfilePoint, Settings
 from pages.markup import NOT_MEASURED, Html, element, figure, join, section, shorten
 from pages.quantities import count, hours, number, percent, rate, seconds, usd
 from trainer.profiling.page.subject import Subject, name_flags
@@ -59,7 +59,7 @@ def choice(subject: Subject) -> Html:
             class_="reason",
             data_text="choice.reason",
         ),
-        element("p", _clear(chosen), class_="note", data_text="choice.clear"),
+        element("p", chosen.describe_certainty(), class_="note", data_text="choice.clear"),
         element("h3", "Configuration"),
         element("div", *tiles, class_="tiles"),
         element(
@@ -95,20 +95,6 @@ def _spread(subject: Subject) -> str:
         return "of the slowest rank"
     return (
         f"slowest rank; {rate(point.samples_per_s_min)} to {rate(point.samples_per_s_max)} in {point.windows} windows"
-    )
-
-
-def _clear(choice: ProfileChoice) -> str:
-    if not choice.measured:
-        return "Measuring ended before configurations were compared: these are the values that training has by default."
-    if choice.clear:
-        return (
-            "When measuring ended, each of the others measured end to end was told apart from the fastest by its "
-            "confidence interval, or was within 3 % of it."
-        )
-    return (
-        "Measuring ended before the fastest was told apart from the others by its confidence interval: "
-        "another may be as good."
     )
 
 
