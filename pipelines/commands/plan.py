@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contracts.config import RunConfig
     from pipelines.plan.inputs import PlanInputs
 
-_OFFLINE = "whether the bucket is in cloud.region, and what quotas there are, is unknown offline: `plan --online` asks"
+_OFFLINE = "unknown offline: the bucket's region and the quotas (`plan --online` and `submit` ask for them)"
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +78,7 @@ def plan(
         from pipelines.rules.submission import Asked
 
         asked = Asked(run_id=run_id, template=template)
-        made = make_plan(resolved, inputs, asked, online=online, quotas=online, complete=True)
+        made = make_plan(resolved, inputs, asked, online=online, complete=True)
         if made.answers is None:
             made = made.with_problems((), [_OFFLINE])
         if is_document(form, as_json):

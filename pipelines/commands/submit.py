@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, Pro
 from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
+    from pipelines.submission.same_work import Adopted
     from pipelines.submission.submit import Prepared, Submitted
 
 _INTERRUPTED = 130
@@ -85,18 +86,24 @@ def register(app: typer.Typer) -> None:
 
 
 def _submit(prepared: Prepared, *, own_id: bool, tags: list[str], wait: bool, upload: bool) -> int:
-    from contracts.errors import TryAgain
     from pipelines.google import pipeline_client
-    from pipelines.runs.follow import make_view
-    from pipelines.submission.ladder import climb, make_rungs, rung_submission
-    from pipelines.submission.same_work import adopt
-    from pipelines.submission.submit import submit, upload_spec
+    from pipelines.submission.same_work import adopt, withdrawn_where_refused
 
     client = pipeline_client(prepared.config.cloud.region)
     adopted = adopt(client, prepared, own_id=own_id)
-    prepared = adopted.prepared
     if adopted.is_others:
-        _say(f"run {prepared.run_id} does this work already: it is taken for this submission")
+        _say(f"run {adopted.prepared.run_id} does this work already: it is taken for this submission")
+    with withdrawn_where_refused(client, adopted):
+        return _run(client, adopted, tags=tags, wait=wait, upload=upload)
+
+
+def _run(client: Any, adopted: Adopted, *, tags: list[str], wait: bool, upload: bool) -> int:
+    from contracts.errors import TryAgain
+    from pipelines.runs.follow import make_view
+    from pipelines.submission.ladder import climb, make_rungs, rung_submission
+    from pipelines.submission.submit import submit, upload_spec
+
+    prepared = adopted.prepared
     if upload:
         prepared = upload_spec(prepared, tags)
         _say(f"template {prepared.template}")

@@ -1,19 +1,22 @@
-"""`shardline plan --online`: what only Google Cloud knows: the bucket's region and the project's quotas.
+"""What only Google Cloud knows of a plan: the bucket's region and the project's quotas.
 
 It reads, with the account of the environment (roles/storage.legacyBucketReader on the bucket, roles/cloudquotas.viewer
-on the project); it changes nothing.
+on the project); it changes nothing. `plan --online` needs both answers; `submit` and `schedule create` go on without
+one that the account may not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from contracts.config import RunConfig
+from contracts.errors import ConfigError
 from contracts.machines import QuotaNeed
 from contracts.machines.quotas import SERVICE
-from pipelines.google import explained, read_options
+from pipelines.google import explained, first_line, read_options
 from pipelines.plan.plan import Plan
 from pipelines.rules.problem import Problem
 
@@ -36,7 +39,7 @@ class Answers:
     """What Google Cloud said."""
 
     bucket_location: str
-    """In lower case: a region, or a multi-region such as us."""
+    """In lower case: a region, or a multi-region such as us; empty: the account may not ask."""
     location_type: str
     """region, dual-region or multi-region."""
     quotas: tuple[QuotaAnswer, ...]
@@ -44,26 +47,48 @@ class Answers:
     warnings: tuple[str, ...]
 
 
-def ask(config: RunConfig, plan: Plan) -> Answers:
+def ask(config: RunConfig, plan: Plan, *, may_lack: bool = False) -> Answers:
     """Ask for the bucket's region and the quotas of all rungs.
+
+    Args:
+        config: Resolved.
+        plan: Its rungs and their needs.
+        may_lack: For a submission: an answer that the account may not have is a warning, else it is an error; and
+            a metric that the project does not know is no news.
 
     Raises:
         ConfigError: No credentials, no such bucket or project, or no permission.
         TryAgain: No answer.
     """
-    bucket = config.run.root.removeprefix("gs://").partition("/")[0]
-    location, kind = _ask_bucket(bucket, config.cloud.project)
-    needs = list(dict.fromkeys((rung.region, need) for rung in plan.rungs for need in rung.quotas))
-    limits = _ask_limits(config.cloud.project, {need.metric for _, need in needs})
-    quotas = tuple(QuotaAnswer(region, need, _limit(limits.get(need.metric, {}), region)) for region, need in needs)
-    first_region = plan.rungs[0].region if plan.rungs else ""
+    lacking: list[str] = []
+    bucket, (location, kind) = config.run.root.removeprefix("gs://").partition("/")[0], ("", "region")
+    with _unless_forbidden(lacking if may_lack else None):
+        location, kind = _ask_bucket(bucket, config.cloud.project)
+    quotas: tuple[QuotaAnswer, ...] = ()
+    with _unless_forbidden(lacking if may_lack else None):
+        needs = list(dict.fromkeys((rung.region, need) for rung in plan.rungs for need in rung.quotas))
+        limits = _ask_limits(config.cloud.project, {need.metric for _, need in needs})
+        quotas = tuple(QuotaAnswer(region, need, _limit(limits.get(need.metric, {}), region)) for region, need in needs)
     return Answers(
         bucket_location=location,
         location_type=kind,
         quotas=quotas,
-        problems=(*_judge_bucket(bucket, location, kind, config.cloud.region), *_judge(quotas, first_region, plan)),
-        warnings=(*_describe_bucket(bucket, location, kind), *_doubt(quotas)),
+        problems=(*_judge_bucket(bucket, location, kind, config.cloud.region), *_judge(quotas, plan)),
+        warnings=(*lacking, *_describe_bucket(bucket, location, kind), *_doubt(quotas, names_unknown=not may_lack)),
     )
+
+
+@contextlib.contextmanager
+def _unless_forbidden(lacking: list[str] | None) -> Iterator[None]:
+    """Turn a missing permission, or an API that is switched off, into a warning in `lacking`; None: raise it."""
+    try:
+        yield
+    except ConfigError as error:
+        from google.api_core.exceptions import Forbidden
+
+        if lacking is None or not isinstance(error.__cause__, Forbidden):
+            raise
+        lacking.append(f"not known before the submission: {first_line(error)}")
 
 
 def _ask_bucket(name: str, project: str) -> tuple[str, str]:
@@ -107,7 +132,7 @@ def _limit(limits: Mapping[str, int], region: str) -> int | None:
 
 def _judge_bucket(bucket: str, location: str, kind: str, region: str) -> list[Problem]:
     """A bucket of one region must be where the pipeline is."""
-    if kind == "region" and location != region:
+    if location and kind == "region" and location != region:
         return [
             Problem(
                 f"gs://{bucket} is in {location}, and cloud.region = {region}",
@@ -118,18 +143,21 @@ def _judge_bucket(bucket: str, location: str, kind: str, region: str) -> list[Pr
     return []
 
 
-def _judge(quotas: Iterable[QuotaAnswer], first_region: str, plan: Plan) -> list[Problem]:
-    """The first rung's quotas must do; another rung may be there for the day on which they do."""
-    first = {(first_region, need) for need in (plan.rungs[0].quotas if plan.rungs else ())}
+def _judge(quotas: Iterable[QuotaAnswer], plan: Plan) -> list[Problem]:
+    """One rung's quotas must do: a submission that waits climbs over the others."""
+    short = {(answer.region, answer.need): answer for answer in quotas if _is_short(answer)}
+    if not plan.rungs or not all(any((rung.region, need) in short for need in rung.quotas) for rung in plan.rungs):
+        return []
+    region = plan.rungs[0].region
     return [
         Problem(
-            f"quota {answer.need.metric} in {answer.region} is {answer.limit}, and a job needs {answer.need.amount}",
-            f"at least {answer.need.amount}",
+            f"quota {need.metric} in {region} is {short[region, need].limit}, and a job needs {need.amount}",
+            f"at least {need.amount}",
             "ask for more at https://console.cloud.google.com/iam-admin/quotas, or take fewer machines, another region "
             "or another strategy",
         )
-        for answer in quotas
-        if _is_short(answer) and (answer.region, answer.need) in first
+        for need in plan.rungs[0].quotas
+        if (region, need) in short
     ]
 
 
@@ -145,10 +173,10 @@ def _describe_bucket(bucket: str, location: str, kind: str) -> list[str]:
     )
 
 
-def _doubt(quotas: Iterable[QuotaAnswer]) -> list[str]:
+def _doubt(quotas: Iterable[QuotaAnswer], *, names_unknown: bool) -> list[str]:
     said = []
     for answer in quotas:
-        if answer.limit is None:
+        if answer.limit is None and names_unknown:
             said.append(
                 f"the project has no quota {answer.need.metric} in {answer.region}: "
                 + ("these machines are not offered there" if answer.need.verified else "its name may be another")

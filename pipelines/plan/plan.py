@@ -146,7 +146,6 @@ def make_plan(
     asked: Asked | None = None,
     *,
     online: bool = False,
-    quotas: bool = False,
     complete: bool = False,
 ) -> Plan:
     """Return the plan of a submission; what is wrong with it is in `problems`, the most basic first.
@@ -155,9 +154,9 @@ def make_plan(
         config: Resolved, with absolute paths.
         inputs: Prices, profile and finished trainings; None: the tables alone.
         asked: What a submission may say beside the configuration; None: nothing.
-        online: Whether buckets may be asked: for the labels of the source, and weights.
-        quotas: Whether Google Cloud is asked for the bucket's region and the quotas.
-        complete: Whether the slower checks are made too where the rules have found a problem.
+        online: Whether Google Cloud may be asked: for the bucket's region, the quotas, the source's labels, weights.
+        complete: For `plan`: the slower checks are made too where the rules have found a problem, and Google Cloud must
+            answer; a submission goes on without an answer that its account may not have.
 
     Raises:
         ConfigError: Google Cloud was asked and refused to answer.
@@ -165,10 +164,10 @@ def make_plan(
     """
     plan = outline(config, inputs, asked)
     # Without a project and a bucket there is nobody to ask.
-    if quotas and not plan.lacks_a_place:
+    if online and (complete or plan.ok) and not plan.lacks_a_place:
         from pipelines.plan.online import ask
 
-        answers = ask(config, plan)
+        answers = ask(config, plan, may_lack=not complete)
         plan = replace(plan, answers=answers).with_problems(answers.problems, answers.warnings)
     if plan.machine is not None and (complete or plan.ok):
         serving = _serving_machine(config, plan.machine)

@@ -50,7 +50,7 @@ APIS = {
     "artifactregistry.googleapis.com": "container images",
     "cloudbuild.googleapis.com": "builds of images",
     "logging.googleapis.com": "what containers print",
-    "cloudquotas.googleapis.com": "`plan --online`",
+    "cloudquotas.googleapis.com": "quotas (`submit`, `plan --online`)",
 }
 BUDGET_APIS = {
     "cloudbilling.googleapis.com": "which billing account pays",

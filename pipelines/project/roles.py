@@ -47,11 +47,11 @@ USER = (
     Role("roles/iam.serviceAccountUser", "runner", "jobs that act as it"),
     Role("roles/iam.serviceAccountUser", "build account", "builds that act as it"),
     Role("roles/storage.objectUser", "bucket", "publishing the stages' sections"),
-    Role("roles/storage.legacyBucketReader", "bucket", "the bucket's region (`plan --online`)"),
+    Role("roles/storage.legacyBucketReader", "bucket", "the bucket's region (`submit`, `plan --online`)"),
     Role("roles/logging.viewer", "project", "`logs`"),
     Role("roles/dataflow.developer", "project", "`status` and `cancel` of a Dataflow job"),
     Role("roles/artifactregistry.writer", "repository", "`images build`, `vertex.registry`"),
     Role("roles/cloudbuild.builds.editor", "project", "`images build` with Cloud Build"),
-    Role("roles/cloudquotas.viewer", "project", "`plan --online`"),
+    Role("roles/cloudquotas.viewer", "project", "quotas (`submit`, `plan --online`)"),
     Role("roles/serviceusage.serviceUsageConsumer", "project", "credentials that name the project for their quota"),
 )

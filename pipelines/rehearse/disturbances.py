@@ -135,7 +135,8 @@ class Disturbances:
             metric = text.removeprefix(_METRIC_PREFIX).partition("=")[0]
             said = [words for words in cloud.quotas.struck.values() if words.startswith(f"{_METRIC_PREFIX}{metric} ")]
             # A line's jobs run one after the other: a limit that is not met has been enough.
-            for words in dict.fromkeys(said or [f"{text}: enough for every job"]):
+            met = "enough for every job" if _jobs(cloud) else "the plan exceeds it"
+            for words in dict.fromkeys(said or [f"{text}: {met}"]):
                 yield f"quota {words}", f"--quota {text}"
         if self.missing_image:
             jobs = [job.display_name for job in _jobs(cloud) if "could not be started: image" in job.error.message]

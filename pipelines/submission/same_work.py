@@ -9,6 +9,7 @@ training folder (trainer/launch/lease.py).
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from typing import Any
 
 from contracts import storage
 from contracts.config import RunConfig
-from contracts.errors import ShardlineError, TryAgain
+from contracts.errors import ConfigError, ShardlineError, TryAgain
 from contracts.fingerprint import combine, shard_inputs, train_inputs
 from contracts.pinned import unpin
 from contracts.resolve import parse_config
@@ -41,6 +42,8 @@ class Adopted:
     is_others: bool
     rung: int = 0
     """Index of the rung of the ladder that is at work; 0: the first, or none is yet."""
+    claim: str = ""
+    """URI of this submission's own claim; empty: it is another's."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +98,30 @@ def adopt(client: Any, prepared: Prepared, *, own_id: bool) -> Adopted:
     while True:
         number, first = _last_claim(client, folder, cloud.region)
         if first is not None and first.name == own:
-            return Adopted(prepared, False, rung=first.rung if first.active else 0)
+            rung = first.rung if first.active else 0
+            return Adopted(prepared, False, rung, claim=_claim_uri(folder, number))
         if first is not None and (first.active or first.may_begin):
             return _take(prepared, first, own_id=own_id)
         for other in _active_runs(client, prepared.config, str(values["line"]), work):
             if not _is_rung_of(other.name.id, prepared.run_id):
                 return _take(prepared, other, own_id=own_id)
         if _claim(folder, number + 1, prepared):
-            return Adopted(prepared, False)
+            return Adopted(prepared, False, claim=_claim_uri(folder, number + 1))
+
+
+@contextlib.contextmanager
+def withdrawn_where_refused(client: Any, adopted: Adopted) -> Iterator[None]:
+    """Take the submission's claim back when its job is refused: nobody is to wait for it."""
+    try:
+        yield
+    except ConfigError:
+        cloud = adopted.prepared.config.cloud
+        name = RunName(cloud.project, cloud.region, adopted.prepared.run_id)
+        # What is refused may be a later rung, or a job that is there and differs.
+        with contextlib.suppress(ShardlineError):
+            if adopted.claim and find_job(client, name) is None:
+                storage.delete(adopted.claim)
+        raise
 
 
 def _active_runs(client: Any, config: RunConfig, line: str, work: str) -> Iterator[_Other]:
@@ -161,10 +180,14 @@ def _claim(folder: str, number: int, prepared: Prepared) -> bool:
     at = datetime.now(UTC).isoformat(timespec="seconds")
     claim = {"run_id": prepared.run_id, "project": cloud.project, "region": cloud.region, "at": at}
     try:
-        storage.publish(storage.join(folder, f"{number:06d}.json"), json.dumps(claim).encode())
+        storage.publish(_claim_uri(folder, number), json.dumps(claim).encode())
     except storage.AlreadyPublished:
         return False
     return True
+
+
+def _claim_uri(folder: str, number: int) -> str:
+    return storage.join(folder, f"{number:06d}.json")
 
 
 def _take(prepared: Prepared, other: _Other, *, own_id: bool) -> Adopted:

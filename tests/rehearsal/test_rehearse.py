@@ -221,7 +221,6 @@ def test_a_run_survives_a_stockout_a_quota_slow_machines_and_faults_of_buckets(t
     [
         (("--missing-image",), "image not found"),
         (("--stockout", "us-central1"), "stockout"),
-        (("--quota", "custom_model_training_preemptible_cpus=1"), "quota"),
     ],
 )
 def test_the_summary_says_what_ended_a_run(
@@ -234,3 +233,17 @@ def test_the_summary_says_what_ended_a_run(
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert any(line.startswith("happened") for line in lines)
     assert any(line.startswith(f"ended by {cause}: ") for line in lines), done.stdout
+
+
+@pytest.mark.slow
+def test_a_quota_that_no_rung_has_refuses_the_submission(tmp_path: Path, pictures: Path) -> None:
+    config = write_small(tmp_path, sharding={"source": str(pictures)})
+    done = shardline(tmp_path, "rehearse", config, "--quota", "custom_model_training_preemptible_cpus=1")
+    assert done.returncode == 1
+    assert (
+        "error: quota aiplatform.googleapis.com/custom_model_training_preemptible_cpus in us-central1 is 1"
+        in done.stderr
+    )
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "happened quota custom_model_training_preemptible_cpus=1: the plan exceeds it" in lines
+    assert "ended by the submission was refused (exit code 2)" in lines

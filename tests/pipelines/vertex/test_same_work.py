@@ -18,6 +18,7 @@ from pipelines.graph.compile import CompiledLine
 from pipelines.runs.name import RunName
 from pipelines.submission.same_work import adopt, work_of
 from pipelines.submission.submit import prepare, publish
+from rehearsal.doors.errors import ServiceError
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, STOCKOUT, Cloud, compiled_line
 from tests.pipelines.vertex.test_commands import CONFIG, _quick, shardline
 from tests.pipelines.vertex.test_follow import wait_for
@@ -126,6 +127,21 @@ def test_a_submission_that_was_killed_before_its_job_can_be_gone_on_with(cloud: 
     words = advice.partition("`shardline ")[2].partition("`")[0].replace("CONFIG", config).split()
     assert shardline(*words).stdout.strip().endswith("/killed-1")
     end(cloud, "killed-1")
+
+
+def test_a_refused_submission_keeps_nobody_waiting(cloud: Cloud, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ServiceError("PERMISSION_DENIED", "Permission 'aiplatform.pipelineJobs.create' denied on resource")
+
+    with monkeypatch.context() as context:
+        context.setattr(cloud.store, "add", refuse)
+        said = shardline("submit", config, "--run-id", "refused-1", code=2).stderr
+    assert "aiplatform.pipelineJobs.create" in said
+    assert shardline("submit", config, "--run-id", "second-2").stdout.strip().endswith("/second-2")
+    # A run that is there, and differs, keeps its claim.
+    assert "differs" in shardline("submit", config, "vertex.failure_policy=fast", "--run-id", "second-2", code=2).stderr
+    assert shardline("submit", config).stdout.strip().endswith("/second-2")
+    end(cloud, "second-2")
 
 
 def test_of_submissions_at_one_moment_one_makes_the_run(
