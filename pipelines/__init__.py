@@ -2,7 +2,8 @@
 
 Every module, by what it is about:
 
-    cli          with commands/ (a module a topic), reported, place; config_reference documents the configuration's keys
+    cli          with commands/ (a module a topic), reported, place; config_reference documents the configuration's
+                 keys, initial_config writes a first one
     jobs         jobs and the interface of the places that run them
     backends/    the places: local, vertex
     graph/       wiring joins the stages; vertex is the pipeline of Vertex AI; compile

@@ -20,6 +20,7 @@ from pipelines.commands import compile as compile_command
 from pipelines.commands import config as config_commands
 from pipelines.commands import data as data_commands
 from pipelines.commands import images as images_commands
+from pipelines.commands import init as init_command
 from pipelines.commands import inspection as inspection_commands
 from pipelines.commands import plan as plan_command
 from pipelines.commands import project as project_commands
@@ -44,6 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+init_command.register(app)
 config_commands.register(app)
 compile_command.register(app)
 plan_command.register(app)

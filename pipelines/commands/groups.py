@@ -10,7 +10,7 @@ GROUPS = {
     "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify", "serve", "drill"),
     "Look at runs": ("runs", "inspect", "report", "ui", "goodput", "tensorboard", "clean"),
     "Google Cloud": (
-        *("project", "plan", "compile", "submit", "status", "logs", "cancel", "schedule", "images", "rehearse"),
+        *("init", "project", "plan", "compile", "submit", "status", "logs", "cancel", "schedule", "images", "rehearse"),
     ),
     "Data and configuration": ("data", "config"),
 }

@@ -1,0 +1,97 @@
+"""`shardline init`: what it writes can be planned for each task, and nothing is overwritten."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from contracts.config.task import TASKS
+from contracts.errors import ConfigError
+from contracts.resolve import load_config
+from pipelines.cli import app
+from pipelines.images.record import is_placeholder
+from pipelines.initial_config import Names, make_initial, write_initial
+from pipelines.place import make_absolute
+from pipelines.plan.inputs import read_inputs
+from pipelines.plan.plan import make_plan
+from pipelines.project.declaration import declare
+from pipelines.rules.submission import Asked
+from tests.conftest import write_pictures
+from tests.pipelines.images import IMAGES
+
+NAMES = ("--project", "my-project", "--bucket", "my-bucket")
+
+
+def write_data(folder: Path, task: str) -> Path:
+    """Write a small source of a task, in the form that the configuration says."""
+    if task == "image_classification":
+        write_pictures(folder / "photos")
+        return folder / "photos"
+    rows = {
+        "image_multilabel": [{"uri": f"p/{n}.png", "label": ["red"] if n % 2 else ["red", "blue"]} for n in range(24)],
+        "text_classification": [{"text": f"word {n} of {n % 2}", "label": "ab"[n % 2]} for n in range(24)],
+        "tabular_classification": [{"size": n, "age": n % 7, "label": "ab"[n % 2]} for n in range(24)],
+        "tabular_regression": [{"size": n, "age": n % 7, "label": n / 3} for n in range(24)],
+    }[task]
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_first_configuration_has_no_problem_but_what_is_to_be_made(task: str, tmp_path: Path) -> None:
+    source = write_data(tmp_path, task)
+    names = Names("my-project", "my-bucket", task=task, source=str(source))
+    path = write_initial(names, tmp_path / "line.yaml")
+    config = make_absolute(load_config(path))
+    assert (config.task.name, config.run.name) == (task, source.stem)
+    assert not any(map(is_placeholder, path.read_text().split()))
+    assert declare(config).project == "my-project"
+    config = make_absolute(load_config(path, IMAGES))
+    plan = make_plan(config, read_inputs(config), Asked(), complete=True)
+    assert [problem.given for problem in plan.problems] == [f"sharding.source = {source}"]
+
+
+def test_with_a_gpu_the_network_is_larger() -> None:
+    small, _ = make_initial(Names("my-project", "my-bucket"))
+    large, name = make_initial(Names("my-project", "my-bucket", machine="g2-standard-8", source="gs://b/My Photos.csv"))
+    assert "image_size: 32" in small and "a quota for none" in small
+    assert "image_size: 224" in large and "quota" not in large
+    assert name == "my-photos" and "uploads it" in small and "uploads it" not in large
+
+
+def test_the_command_names_the_next_one_and_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+    made = runner.invoke(app, ["init", *NAMES, "--source", "raw/cats"])
+    assert (made.exit_code, made.stdout) == (0, "cats.yaml\n")
+    assert made.stderr == "next: shardline project apply cats.yaml\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["cats.yaml"]
+    (tmp_path / "cats.yaml").write_text("mine")
+    again = runner.invoke(app, ["init", *NAMES, "--source", "raw/cats"])
+    assert again.exit_code == 2 and "cats.yaml is there" in again.stderr
+    assert (tmp_path / "cats.yaml").read_text() == "mine"
+    assert runner.invoke(app, ["init", *NAMES, "--output", str(tmp_path / "no" / "x.yaml")]).exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["cats.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"project": "My Project"}, "--project = My Project"),
+        ({"bucket": "gs://b-1"}, "--bucket gs://b-1"),
+        ({"bucket": "B"}, "--bucket = B"),
+        ({"region": "us-central1-a"}, "--region = us-central1-a"),
+        ({"task": "images"}, "--task images"),
+        ({"source": "a: b"}, "--source 'a: b'"),
+        ({"name": "Photos"}, "--name Photos"),
+        ({"machine": "g2-standard-5"}, "g2-standard-5"),
+        ({"source": "s3://b/x"}, "s3"),
+    ],
+)
+def test_names_that_cannot_work_are_refused(changes: dict[str, str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        write_initial(Names(**{"project": "my-project", "bucket": "my-bucket", **changes}), tmp_path / "x.yaml")
+    assert said in str(caught.value)
+    assert not list(tmp_path.iterdir())
