@@ -31,7 +31,6 @@ from trainer.data.training_data import TrainingData
 from trainer.launch.auto import BatchLayout
 from trainer.model.build import Inputs, example_inputs
 from trainer.model.precision import Numerics
-from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
 from trainer.profiling.measure import ComputeTime, JointRate, LoaderRate
 from trainer.profiling.memory import MemoryGauge
@@ -131,7 +130,7 @@ class Bench:
         """
         torch.set_num_threads(threads)
         stepper = self._prepared(flags)
-        slot = self._batch(slot_size, last=False)
+        slot = self.batch(slot_size, last=False)
         with self.memory.peak() as peak:
             # With the gradients of the first there, as in every slot but the first.
             for _ in range(2):
@@ -143,9 +142,9 @@ class Bench:
         """Measure slots in the middle of a step and at its end, on tensors that are on the device already."""
         torch.set_num_threads(threads)
         slots = self._slots_per_rank(slot_size)
-        self._warm_up(slot_size, flags)
+        self.warm_up(slot_size, flags)
         window_s = self.config.profile.window_s * PART_OF_WINDOW / 2
-        middle, last = self._batch(slot_size, last=False), self._batch(slot_size, last=True)
+        middle, last = self.batch(slot_size, last=False), self.batch(slot_size, last=True)
         with self.memory.peak(timed=True) as peak:
             if self.varies:
                 self.stepper.compute(last, DataClock(self.rank.device), largest=True)
@@ -167,19 +166,6 @@ class Bench:
         # Whoever waits for a GPU spins: that is no work.
         own = used if self.rank.device.type == "cpu" else None
         return ComputeTime(median(times_middle) if times_middle else last_s, last_s, peak.bytes, own)
-
-    def alone(self, settings: Settings) -> float | None:
-        """Return seconds of a slot that this rank computes without waiting for any other; median.
-
-        None where a forward pass talks to the other ranks: then nothing is alone.
-        """
-        if runs_in_lockstep(self.config.parallel):
-            return None
-        self._warm_up(settings.slot_size, settings.flags)
-        slot = self._batch(settings.slot_size, last=False)
-        times = [self.time(lambda: self.compute_slot(slot), 1, agree=False) for _ in range(WINDOWS)]
-        self.stepper.drop_slots()
-        return median(times)
 
     def time(self, work: Callable[[], object], number: int, *, agree: bool = True) -> float:
         """Return seconds of one of `number` repetitions; the longest of all ranks, so that all go on alike."""
@@ -235,7 +221,7 @@ class Bench:
         """Give steps on a fresh loader, past its start."""
         torch.set_num_threads(settings.threads)
         # Before the loader starts: what it prepares meanwhile would make the first window look fast.
-        self._warm_up(settings.slot_size, settings.flags)
+        self.warm_up(settings.slot_size, settings.flags)
         cut = BatchLayout(settings.slot_size, settings.num_workers, "", settings.prefetch_factor)
         before, start = set(active_children()), self._position
         # Of the rank that has fewest, since all take as many steps.
@@ -336,11 +322,11 @@ class Bench:
             if not flags.compile:
                 # It would compile for this size too, which nobody trains with.
                 stepper.warm_up(SMALLEST_SLOT)
-                self._step(self._batch(SMALLEST_SLOT, last=True))
+                self._step(self.batch(SMALLEST_SLOT, last=True))
         self._flags = flags
         return self._steppers[flags]
 
-    def _warm_up(self, slot_size: int, flags: Flags) -> None:
+    def warm_up(self, slot_size: int, flags: Flags) -> None:
         """Allocate and compile what steps at this size need."""
         stepper = self._prepared(flags)
         if (flags, slot_size) in self._warm:
@@ -352,8 +338,8 @@ class Bench:
                 self._warm -= {(flags, size) for size in compiled}
             stepper.warm_up(slot_size)
         if self._slots_per_rank(slot_size) > 1:
-            self.compute_slot(self._batch(slot_size, last=False))
-        self._step(self._batch(slot_size, last=True))
+            self.compute_slot(self.batch(slot_size, last=False))
+        self._step(self.batch(slot_size, last=True))
         self._warm.add((flags, slot_size))
 
     def _step(self, slot: SlotBatch) -> None:
@@ -369,7 +355,7 @@ class Bench:
         # Parameters stay as they are, so that nothing diverges on tensors that are the same in every step.
         self.stepper.update(0, 0.0)
 
-    def _batch(self, slot_size: int, *, last: bool) -> SlotBatch:
+    def batch(self, slot_size: int, *, last: bool) -> SlotBatch:
         """Return a slot of real samples on the device, a few of them over and over."""
         if slot_size not in self._resident:
             # Two sizes at a time: of the largest one alone more than one may not fit.
@@ -402,7 +388,7 @@ class Bench:
         if not self.varies:
             return self.example_inputs(SMALLEST_SLOT), SMALLEST_SLOT
         task, mode = self._feed.task, Mode(training=True, key=(self.config.run.seed, 0, 0, 0))
-        batch = task.to_model(self._batch(slot_size, last=False).batch, mode)
+        batch = task.to_model(self.batch(slot_size, last=False).batch, mode)
         return tuple(batch[name] for name in task.signature.inputs), slot_size
 
     def _slots_per_rank(self, slot_size: int) -> int:

@@ -45,8 +45,8 @@ class Counters:
 def make_indicators(counters: Counters, summaries: Sequence[TraceSummary]) -> Indicators:
     """Return the indicators of a configuration.
 
-    What traces say is taken from the rank that the others wait for: it spends least on waiting for them, so what it
-    spends on exchange is what exchange costs.
+    What traces say is taken from the rank that the others wait for: it spends least on waiting for them. What exchange
+    costs is counted exchange by exchange (`exchange_fraction`).
 
     Args:
         counters: Of steps that were not traced.
@@ -66,7 +66,7 @@ def make_indicators(counters: Counters, summaries: Sequence[TraceSummary]) -> In
         flops_per_sample=counters.flops_per_sample,
         peak_flops=peak,
         # A rank that is alone exchanges nothing: there is nothing to measure.
-        communication_fraction=last.communication_fraction if last and _exchanges(counters, summaries) else None,
+        communication_fraction=exchange_fraction(summaries) if last and _exchanges(counters, summaries) else None,
         exposed_copy_fraction=last.exposed_copy_fraction if last else None,
         pageable_copies=last.pageable_copies if last else None,
         sync_fraction=last.sync_fraction if last else None,
@@ -92,6 +92,23 @@ def last_to_arrive(summaries: Sequence[TraceSummary]) -> TraceSummary | None:
     return min(summaries, key=lambda summary: (summary.communication_fraction or 0.0, summary.rank), default=None)
 
 
+def exchange_fraction(summaries: Sequence[TraceSummary]) -> float | None:
+    """Return the share of a step that exchange between ranks costs, without waiting for the rank that comes last.
+
+    All ranks take part in the same exchanges, and each ends on all of them at about the same time. Whoever comes last
+    to one waits for nobody, so the shortest of the ranks' times is that of the exchange itself; which rank comes last
+    may change from one to the next. Where ranks' traces do not hold equally many, it is what the last rank spends.
+    """
+    last = last_to_arrive(summaries)
+    if last is None or last.communication_fraction is None:
+        return None
+    if len(summaries) < 2 or len({len(summary.exchanges_s) for summary in summaries}) != 1:
+        return last.communication_fraction
+    steps_s = sum(last.breakdown_s.values()) * last.steps
+    itself_s = sum(min(times) for times in zip(*(summary.exchanges_s for summary in summaries), strict=True))
+    return min(last.communication_fraction, itself_s / steps_s) if steps_s > 0 else last.communication_fraction
+
+
 def _exchanges(counters: Counters, summaries: Sequence[TraceSummary]) -> bool:
     seen = any(summary.communication_fraction for summary in summaries)
     return seen or len(summaries) > 1 or len(counters.rank_step_s) > 1
@@ -110,11 +127,21 @@ def _fragmentation(counters: Counters) -> float | None:
     return max(0.0, 1 - allocated / reserved)
 
 
+def own_step_s(summaries: Sequence[TraceSummary]) -> dict[int, float]:
+    """Return seconds of a traced step of each rank without its exchange, which for most ranks is waiting for others."""
+    return {summary.rank: summary.step_s * (1 - (summary.communication_fraction or 0.0)) for summary in summaries}
+
+
 def _slowest_ratio(counters: Counters, summaries: Sequence[TraceSummary]) -> float | None:
-    """Ranks that wait for each other take equally long: what tells them apart is their time without the waiting."""
-    own = list(counters.rank_step_s) or [
-        summary.step_s * (1 - (summary.communication_fraction or 0.0)) for summary in summaries
-    ]
-    if len(own) < 2 or median(own) <= 0:
-        return None
-    return max(own) / median(own)
+    """Return the time of the slowest rank over that of the median one, each without waiting for the others.
+
+    Where both were measured, steps alone and traced ones, it is the lesser ratio of that rank: what disturbed one of
+    them is no property of a rank.
+    """
+    counted, traced = dict(enumerate(counters.rank_step_s)), own_step_s(summaries)
+    ratios = []
+    for own in (counted, traced):
+        middle = median(own.values()) if len(own) > 1 else 0.0
+        if middle > 0 and set(own) == set(counted or traced):
+            ratios.append({rank: time / middle for rank, time in own.items()})
+    return max((min(ratio[rank] for ratio in ratios) for rank in ratios[0]), default=None) if ratios else None

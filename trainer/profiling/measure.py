@@ -128,7 +128,7 @@ class Counted:
     copy_wait_fraction: float | None
     """The part of it that is the GPU waiting for copies, by its own clock."""
     alone_slot_s: float | None
-    """A slot that waits for no other rank; None: all of them do."""
+    """A slot that waits for no other rank, on a CPU in processor time; None: all of them do."""
     flops_per_sample: float | None
     """Of the model, forward and backward, without what activation checkpointing computes again."""
     memory_peak_bytes: int | None

@@ -8,6 +8,7 @@ from contracts.artifacts import Finding
 from contracts.artifacts.profile import Severity
 from contracts.config import CheckpointSection
 from trainer.profiling.case import UNKNOWN, WORTH_SAYING, Case, Gain, at_most
+from trainer.profiling.indicators import own_step_s
 
 # Targets of the documents that this project grew from: GPU busy above 80 %, data time below 20 %, and bad above 50 %.
 BUSY_TARGET = 0.80
@@ -84,7 +85,8 @@ def exposed_exchange(case: Case) -> Finding | None:
         return None
     evidence = [f"exchange between ranks with nothing beside it: {share:.0%} of a step (target: {EXCHANGE:.0%})"]
     evidence += [
-        f"rank {summary.rank}: {summary.communication_fraction:.0%} of its step"
+        f"rank {summary.rank}: {summary.communication_fraction:.0%} of its step, with waiting for the others; beside "
+        f"computing {summary.overlap_fraction or 0.0:.0%}"
         for summary in case.summaries
         if summary.communication_fraction is not None
     ]
@@ -165,7 +167,7 @@ def stragglers(case: Case) -> Finding | None:
     ratio = case.indicators.slowest_rank_ratio
     if ratio is None or ratio <= STRAGGLER:
         return None
-    own = {s.rank: s.step_s * (1 - (s.communication_fraction or 0.0)) for s in case.summaries}
+    own = own_step_s(case.summaries)
     evidence = [f"the slowest rank takes {ratio:.2f} times as long as the median (target: {STRAGGLER:.2f})"]
     if len(own) > 1:
         middle = median(own.values())

@@ -88,6 +88,10 @@ class TraceSummary:
     occupancy_fraction: float | None = None
     communication_fraction: float | None = None
     """Exposed: no compute kernel runs meanwhile."""
+    overlap_fraction: float | None = None
+    """Exchange beside which something computes."""
+    exchanges_s: tuple[float, ...] = ()
+    """Seconds of each exchange in which nothing computes, in order: of ranks the same ones stand at the same place."""
     exposed_copy_fraction: float | None = None
     pageable_copies: int | None = None
     """In a step."""

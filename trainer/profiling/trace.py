@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -59,15 +60,17 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
     steps = union(intervals(trace.steps))
     mean_step_s = length(steps) / len(trace.steps) / 1e6
     loaders = _marked(trace, LOADER, _TORCH_LOADER)
-    exchange = _host_communication(trace)
+    start_us, end_us = trace.steps[0].start_us, trace.steps[-1].end_us
+    exchange = _cut(_host_communication(trace), start_us, end_us)
     operators = [event for event in trace.of("cpu_op") if not _talks(event)]
+    computing = union(intervals(operators))
     # Only what is left of the time goes on to the next part: the parts add up to the step.
     parts: dict[str, float] = {}
     rest = steps
     for name, where in (
         ("loader", intervals(loaders)),
         ("optimizer", intervals(_marked(trace, UPDATE, _TORCH_UPDATE))),
-        ("communication", subtract(union(intervals(exchange)), union(intervals(operators)))),
+        ("communication", subtract(union(intervals(exchange)), computing)),
         ("backward", intervals(event for event in operators if event.name.startswith(BACKWARD_PREFIX))),
         ("forward", intervals(_marked(trace, SLOT))),
     ):
@@ -75,8 +78,7 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
         rest = subtract(rest, union(where))
     order = ("loader", "forward", "backward", "optimizer", "communication")
     breakdown = {name: parts[name] for name in order} | {"other": length(rest) / len(trace.steps) / 1e6}
-    in_steps = _within(trace.of("cpu_op"), trace.steps)
-    origin = trace.steps[0].start_us
+    in_steps = _cut(trace.of("cpu_op"), start_us, end_us)
     return TraceSummary(
         rank=trace.rank,
         device="cpu",
@@ -85,9 +87,11 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
         step_s=median(step.duration_us for step in trace.steps) / 1e6,
         breakdown_s=breakdown,
         communication_fraction=parts["communication"] / mean_step_s if mean_step_s > 0 else None,
+        overlap_fraction=_fraction(intersect(union(intervals(exchange)), computing), length(steps)),
+        exchanges_s=_exposed(exchange, computing),
         copy_kernel_fraction=copying_fraction(operator_rows(_outside(in_steps, loaders), [], has_gpu=False)),
         operators=operator_rows(in_steps, [], has_gpu=False),
-        memory=memory_samples(trace, on_gpu=False, device=-1, origin_us=origin),
+        memory=memory_samples(trace, on_gpu=False, device=-1, origin_us=start_us),
         lanes=make_lanes(
             trace,
             [],
@@ -95,7 +99,7 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
             (trace.steps[-1].start_us, trace.steps[-1].end_us),
             loaders=loaders,
             communication=exchange,
-            origin_us=origin,
+            origin_us=start_us,
         ),
     )
 
@@ -107,18 +111,19 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
     device = _busiest_device(on_gpu)
     on_gpu = [event for event in on_gpu if event.arguments.get("device", device) == device]
     ends = _step_ends(trace, on_gpu)
-    start_us = ends[0]
-    window = [(start_us, ends[-1])]
-    window_us, steps = ends[-1] - start_us, len(trace.steps)
-    on_gpu = [event for event in on_gpu if event.end_us > start_us]
+    # One window for all parts: what lies in it is cut to it, what does not is in none of them.
+    start_us, end_us = ends[0], ends[-1]
+    window_us, steps = end_us - start_us, len(trace.steps)
+    on_gpu = _cut(on_gpu, start_us, end_us)
     by_kind = {kind: [e for e in on_gpu if category_of(e) == kind] for kind in ("compute", "communication", "copy")}
-    computing = intersect(union(intervals(by_kind["compute"])), window)
-    exchange_events = by_kind["communication"] + _host_communication(trace)
-    talking = subtract(intersect(union(intervals(exchange_events)), window), computing)
-    copying = subtract(intersect(union(intervals(_host_copies(by_kind["copy"]))), window), computing)
-    all_busy = intersect(union(intervals(on_gpu)), window)
-    loaders = _marked(trace, LOADER, _TORCH_LOADER)
-    calls = _within(trace.of("cuda_runtime", "cuda_driver"), trace.steps)
+    computing = union(intervals(by_kind["compute"]))
+    exchange_events = by_kind["communication"] + _cut(_host_communication(trace), start_us, end_us)
+    exchanging = union(intervals(exchange_events))
+    talking = subtract(exchanging, computing)
+    copying = subtract(union(intervals(_host_copies(by_kind["copy"]))), computing)
+    all_busy = union(intervals(on_gpu))
+    loaders = _cut(_marked(trace, LOADER, _TORCH_LOADER), start_us, end_us)
+    calls = _cut(trace.of("cuda_runtime", "cuda_driver"), start_us, end_us)
     # What the probe itself waits for, between the parts of a step, is none of the step's; what the loader waits for is
     # data time already. Traces from elsewhere may mark the loader only.
     parts = [*_marked(trace, SLOT), *_marked(trace, UPDATE)]
@@ -127,18 +132,18 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
     # A copy into memory that is not page-locked returns when it is done, whatever its call is named.
     to_pageable = {e.arguments.get("correlation") for e in by_kind["copy"] if e.name.endswith("-> Pageable)")}
     waits_too = [e for e in calls if _COPY_CALL.search(e.name) and e.arguments.get("correlation") in to_pageable]
-    operators = _within(trace.of("cpu_op"), trace.steps)
-    shares = kernel_shares(by_kind["compute"], steps, names_by_external_id(operators))
+    operators = _cut(trace.of("cpu_op"), start_us, end_us)
+    # A kernel's operator may have been called before the window began.
+    shares = kernel_shares(by_kind["compute"], steps, names_by_external_id(trace.of("cpu_op")))
 
-    busy_kernels = intersect(union(intervals(by_kind["compute"] + by_kind["communication"])), window)
+    busy_kernels = union(intervals(by_kind["compute"] + by_kind["communication"]))
     # Disjoint, in this order: whatever runs beside a computing kernel costs nothing.
     moved = union(intervals(event for event in on_gpu if event.category != "kernel"))
-    exposed_copies = subtract(intersect(moved, window), busy_kernels)
     breakdown_us = {
         "kernels": length(computing),
-        "communication": length(subtract(busy_kernels, computing)),
-        "copies": length(exposed_copies),
-        "loader": length(subtract(intersect(union(intervals(loaders)), window), all_busy)),
+        "communication": length(talking),
+        "copies": length(subtract(subtract(moved, computing), exchanging)),
+        "loader": length(subtract(subtract(union(intervals(loaders)), all_busy), exchanging)),
     }
     breakdown_us["other"] = window_us - sum(breakdown_us.values())
     return TraceSummary(
@@ -151,9 +156,11 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
         gpu_busy_fraction=_fraction(busy_kernels, window_us),
         occupancy_fraction=shares.occupancy_fraction,
         communication_fraction=_fraction(talking, window_us),
+        overlap_fraction=_fraction(intersect(exchanging, computing), window_us),
+        exchanges_s=_exposed(exchange_events, computing),
         exposed_copy_fraction=_fraction(copying, window_us),
         pageable_copies=round(sum(_from_pageable(event) for event in by_kind["copy"]) / steps),
-        sync_fraction=_fraction(intersect(union(intervals(waits + waits_too)), window), window_us),
+        sync_fraction=_fraction(union(intervals(waits + waits_too)), window_us),
         sync_calls=len(waits) / steps,
         kernels_per_step=shares.per_step,
         mean_kernel_us=shares.mean_us,
@@ -167,7 +174,7 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
             trace,
             on_gpu,
             waits + waits_too,
-            (trace.steps[-1].start_us, ends[-1]),
+            (trace.steps[-1].start_us, end_us),
             loaders=loaders,
             communication=exchange_events,
             origin_us=start_us,
@@ -244,10 +251,24 @@ def _talks(event: Event) -> bool:
     return _HOST_COMMUNICATION.match(event.name) is not None or _HANDING_OVER.match(event.name) is not None
 
 
-def _within(events: Sequence[Event], steps: Sequence[Event]) -> list[Event]:
-    """Return the events that began within the steps: what the profiler does before and after is none of theirs."""
-    start, end = steps[0].start_us, steps[-1].end_us
-    return [event for event in events if start <= event.start_us < end]
+def _cut(events: Sequence[Event], start_us: float, end_us: float) -> list[Event]:
+    """Return what lies between two moments of events, the ends of those that reach beyond cut off."""
+    return [
+        event
+        if start_us <= event.start_us and event.end_us <= end_us
+        else replace(event, start_us=max(event.start_us, start_us), end_us=min(event.end_us, end_us))
+        for event in events
+        if event.start_us < end_us and (event.end_us > start_us or event.start_us >= start_us)
+    ]
+
+
+def _exposed(exchanges: Sequence[Event], computing: list[Interval]) -> tuple[float, ...]:
+    """Return the seconds of each exchange, in order, in which nothing computes; shared time is the earlier one's."""
+    found, counted_us = [], 0.0
+    for event in sorted(exchanges, key=lambda event: (event.start_us, event.end_us)):
+        found.append(length(subtract([(max(event.start_us, counted_us), event.end_us)], computing)) / 1e6)
+        counted_us = max(counted_us, event.end_us)
+    return tuple(found)
 
 
 def _inside(events: Sequence[Event], spans: Sequence[Event]) -> list[Event]:

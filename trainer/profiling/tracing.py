@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from contracts.artifacts import Settings
 from trainer.checkpoint.staging import HostBuffer
+from trainer.parallel import runs_in_lockstep
 from trainer.profiling.bench import Bench, Steps
 from trainer.profiling.measure import Counted
 from trainer.report.gpu import GpuGauges
@@ -23,6 +24,8 @@ from trainer.report.gpu import GpuGauges
 MOST_TRACED_SLOTS = 32
 # Windows of steps that are counted; what is counted is not measured again.
 COUNTED_WINDOWS = 2
+# Slots that a rank computes alone, for as long as a window.
+LEAST_ALONE, MOST_ALONE = 4, 64
 # The backward pass takes twice the operations of the forward pass (Kaplan et al., arXiv 2001.08361, section 2.1).
 BACKWARD_AND_FORWARD = 3
 
@@ -36,7 +39,7 @@ def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
         steps: Optimizer steps to trace, fewer where they have many slots; 0: none.
         folder: For the trace.
     """
-    alone_s = bench.alone(settings)
+    alone_s = _time_alone(bench, settings)
     flops = _count_flops(bench, settings.slot_size)
     copy_s = _time_checkpoint_copy(bench)
     device = bench.rank.device
@@ -74,6 +77,29 @@ def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
     )
 
 
+def _time_alone(bench: Bench, settings: Settings) -> float | None:
+    """Return seconds of a slot that this rank computes without waiting for any other; the lower quartile.
+
+    On a CPU it is processor time: ranks share cores with each other and with all else, and what one is kept from by
+    others is no property of that rank. None where a forward pass talks to the other ranks: then nothing is alone.
+    """
+    if runs_in_lockstep(bench.config.parallel):
+        return None
+    bench.warm_up(settings.slot_size, settings.flags)
+    slot = bench.batch(settings.slot_size, last=False)
+    on_cpu = bench.rank.device.type == "cpu"
+    clock = time.process_time if on_cpu else time.perf_counter
+    end_s, times = time.perf_counter() + bench.config.profile.window_s, list[float]()
+    while len(times) < LEAST_ALONE or (time.perf_counter() < end_s and len(times) < MOST_ALONE):
+        bench.synchronise()
+        start_s = clock()
+        bench.compute_slot(slot)
+        bench.synchronise()
+        times.append(clock() - start_s)
+    bench.stepper.drop_slots()
+    return sorted(times)[len(times) // 4]
+
+
 def _trace(bench: Bench, taken: Steps, steps: int, path: Path) -> float:
     """Trace steps, and return the seconds of one of them."""
     activities = [ProfilerActivity.CPU]
@@ -95,6 +121,8 @@ def _trace(bench: Bench, taken: Steps, steps: int, path: Path) -> float:
         taken.take_one()
         # Here the profiler starts for good, which takes a while.
         taken.hold()
+        # A GPU begins the first traced step with nothing queued, so that its steps and the host's are the same time.
+        bench.synchronise()
         profiler.step()
         taken.go_on()
         start = time.perf_counter()
