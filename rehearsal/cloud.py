@@ -27,6 +27,7 @@ from rehearsal.machines.machine import Scale
 from rehearsal.machines.namespaces import NamespacesRefused
 from rehearsal.machines.network import Mode, Network
 from rehearsal.pipelines.pipeline_runs import PipelineRuns
+from rehearsal.projects.state import ProjectState
 from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.store import Store
 from rehearsal.vertex.logs import LogBook
@@ -51,6 +52,7 @@ class LocalCloud:
         network: "namespaces": each machine has a network of its own, and clients need no variables to find this cloud;
             "loopback": they share this machine's; "auto": the first where this user may.
         lost_tasks: Names of tasks that lose their machine once, in each run.
+        set_up: What the first project has, for the APIs that set one up [default: every API is enabled].
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class LocalCloud:
         quotas: Mapping[str, Mapping[str, int]] | None = None,
         network: Mode = "auto",
         lost_tasks: Iterable[str] = (),
+        set_up: ProjectState | None = None,
     ) -> None:
         self.folder = folder
         self.clock = clock or Clock()
@@ -123,6 +126,7 @@ class LocalCloud:
             dataflow=self.dataflow,
             logs=self.logs,
             quotas=self.quotas,
+            set_up=set_up,
         )
         self._mode: Mode = network
         self._stack = contextlib.ExitStack()

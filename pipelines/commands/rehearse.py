@@ -91,6 +91,9 @@ def rehearse_config(
     serve: Annotated[
         bool, typer.Option("--serve", help="Only start the cloud, print the variables that lead programs to it, serve.")
     ] = False,
+    empty: Annotated[
+        str, typer.Option("--empty", metavar="PROJECT", help="With --serve: this project, without anything in it yet.")
+    ] = "",
     clock_rate: Annotated[
         float, typer.Option("--clock-rate", metavar="X", help="With --serve: seconds of the cloud's clock in one here.")
     ] = 1.0,
@@ -132,11 +135,11 @@ def rehearse_config(
                 storage_fault_rate=storage_faults,
             ),
         )
-        check_options(serve=serve, config=config, clock_rate=clock_rate)
+        check_options(serve=serve, config=config, clock_rate=clock_rate, empty=empty)
         given = None if config is None else load(config, overrides)
         with claimed_folder(keep) as folder:
             if given is None or serve:
-                server = Server(given, source, weights, folder, wanted, clock_rate)
+                server = Server(given, source, weights, folder, wanted, clock_rate, empty)
                 document = functools.partial(as_document, form=form) if documented else None
                 run_server(server, sys.stdout, sys.stderr, document=document)
                 return

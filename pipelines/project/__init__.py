@@ -3,4 +3,8 @@
 declaration       APIs, resources and grants that a configuration needs, as data
 roles             roles of each account and person, each with its reason
 terraform, gcloud the declaration as files for other tools
+client            Google's APIs, and waits for what takes time to be known
+kinds, policies   how resources and grants are found, made and taken away
+made              the record of what is ours
+inspect, apply, destroy   the commands
 """

@@ -58,7 +58,7 @@ BUDGET_APIS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Resource:
     """One thing that a project needs to have."""
 

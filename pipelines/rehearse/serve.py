@@ -20,6 +20,7 @@ from contracts.errors import ConfigError
 from pipelines.rehearse.config import PROJECT, REGION, ROOT, prepare
 from pipelines.rehearse.disturbances import Disturbances
 from pipelines.rehearse.rehearse import PROJECT_NUMBER, Wanted, make_cloud, open_folder, signals_end
+from pipelines.rules.cloud_names import check_name
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
@@ -42,14 +43,24 @@ class Server:
     wanted: Wanted
     clock_rate: float = 1.0
     """Seconds of the cloud's clock, by which schedules fire, in one of the machine's."""
+    empty: str = ""
+    """Id of a project that has nothing yet, neither APIs nor a bucket, instead of all that; "": none."""
 
 
-def check_options(*, serve: bool, config: Path | None, clock_rate: float) -> None:
+def check_options(*, serve: bool, config: Path | None, clock_rate: float, empty: str = "") -> None:
     """Refuse what does not go together.
 
     Raises:
-        ConfigError: Neither a configuration nor --serve, or a rate of the clock that is none.
+        ConfigError: Neither a configuration nor --serve, a rate of the clock that is none, or --empty without --serve.
     """
+    if empty and (not serve or config is not None):
+        raise ConfigError(
+            f"--empty {empty} {'with CONFIG' if serve else 'without --serve'}",
+            allowed="with --serve and no configuration: nothing can be submitted to a project that has nothing",
+            todo="leave it out, or serve the empty project, and run `shardline project apply` against it",
+        )
+    for problem in check_name("project", "--empty", empty) if empty else ():
+        raise ConfigError(problem.given, allowed=problem.allowed, todo=problem.todo)
     if config is None and not serve:
         raise ConfigError(
             "shardline rehearse without CONFIG",
@@ -88,7 +99,7 @@ def run_server(server: Server, stream: TextIO, log: TextIO, *, document: Callabl
         else:
             text = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
         print(text, file=stream, flush=True)
-        places = ", ".join(f"gs://{bucket}" for bucket in buckets)
+        places = ", ".join(f"gs://{bucket}" for bucket in buckets) or "no bucket"
         print(f"serving project {project}, {region}, {places}; Ctrl-C ends it", file=log, flush=True)
         try:
             threading.Event().wait()
@@ -101,6 +112,7 @@ def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:
     from rehearsal.cloud import LocalCloud
     from rehearsal.jobs.market import Market
     from rehearsal.machines.machine import Scale
+    from rehearsal.projects.state import Lag, ProjectState
 
     wanted = server.wanted
     if wanted.schedule_days:
@@ -125,18 +137,20 @@ def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:
             "--processes, --keep",
             todo="leave the other options out, or name the configuration whose cloud is to be served",
         )
-    bucket = ROOT.removeprefix("gs://").partition("/")[0]
+    project = server.empty or PROJECT
+    buckets = [] if server.empty else [ROOT.removeprefix("gs://").partition("/")[0]]
     cloud = LocalCloud(
         server.folder,
-        projects={PROJECT: PROJECT_NUMBER},
-        buckets=[bucket],
+        projects={project: PROJECT_NUMBER},
+        buckets=buckets,
         market=Market(seed=wanted.seed, rate=wanted.rate_per_h),
         scale=Scale(processes_per_node=wanted.processes_per_node, time_scale=wanted.time_scale),
         rules=wanted.rules,
         restarts=wanted.restarts,
         network=wanted.network,
+        set_up=ProjectState(project, PROJECT_NUMBER, empty=bool(server.empty), lag=Lag(1, 1, 1, 1)),
     )
-    return cloud, REGION, [bucket]
+    return cloud, REGION, buckets
 
 
 def _summary(cloud: LocalCloud) -> str:

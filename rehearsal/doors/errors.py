@@ -65,13 +65,20 @@ class ServiceError(Exception):
         message: One sentence or more.
         violations: The fields that are wrong.
         quota: For RESOURCE_EXHAUSTED, what google.rpc.ErrorInfo says of the quota (quota_metric, quota_limit_value).
+        info: Reason and metadata of google.rpc.ErrorInfo, for any other code.
     """
 
     def __init__(
-        self, code: str, message: str, violations: tuple[Violation, ...] = (), quota: Mapping[str, str] | None = None
+        self,
+        code: str,
+        message: str,
+        violations: tuple[Violation, ...] = (),
+        quota: Mapping[str, str] | None = None,
+        info: tuple[str, Mapping[str, str]] | None = None,
     ) -> None:
         super().__init__(message)
-        self.code, self.message, self.violations, self.quota = code, message, violations, quota
+        self.code, self.message, self.violations = code, message, violations
+        self.info = info if quota is None else ("RATE_LIMIT_EXCEEDED", quota)
 
     @property
     def http_status(self) -> int:
@@ -84,13 +91,14 @@ class ServiceError(Exception):
         if self.violations:
             fields = [{"field": v.field, "description": v.description} for v in self.violations]
             found.append({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": fields})
-        if self.quota is not None:
+        if self.info is not None:
+            reason, metadata = self.info
             found.append(
                 {
                     "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                    "reason": "RATE_LIMIT_EXCEEDED",
+                    "reason": reason,
                     "domain": "googleapis.com",
-                    "metadata": dict(self.quota),
+                    "metadata": dict(metadata),
                 }
             )
         return found

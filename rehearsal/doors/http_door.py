@@ -27,10 +27,18 @@ class HttpDoor:
         dispatcher: Where calls go.
         endpoints: What is asked before the services' routes: (request) -> a response, or None for "not mine".
         storage: What answers as storage.googleapis.com; None: nobody.
+        first: An endpoint that is asked before Cloud Storage too.
     """
 
-    def __init__(self, dispatcher: Dispatcher, endpoints: tuple[Endpoint, ...], storage: Site | None = None) -> None:
-        self._dispatcher, self._endpoints, self._storage = dispatcher, endpoints, storage
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        endpoints: tuple[Endpoint, ...],
+        storage: Site | None = None,
+        first: Endpoint | None = None,
+    ) -> None:
+        self._dispatcher, self._storage, self._first = dispatcher, storage, first
+        self._endpoints = endpoints if first is None else (first, *endpoints)
         self._routes = Routes(methods())
         self._server = HttpServer(Locked(self, dispatcher.access, self._log), dispatcher.failures)
         self.port, self.endpoint = self._server.port, self._server.endpoint
@@ -46,19 +54,28 @@ class HttpDoor:
     def serve(self, request: Request, send: Send) -> None:
         """Answer one request, of somebody who may ask."""
         if self._storage is not None and request.host == STORAGE_HOST:
-            self._storage.serve(request, send)
+            asked = (self._first,) if self._first is not None else ()
+            if (response := self._ask(request, asked)) is not None:
+                send(response)
+            else:
+                self._storage.serve(request, send)
         else:
             send(self._answer(request))
 
-    def _answer(self, request: Request) -> Response:
+    def _ask(self, request: Request, endpoints: tuple[Endpoint, ...]) -> Response | None:
         try:
-            for endpoint in self._endpoints:
+            for endpoint in endpoints:
                 if (response := endpoint(request)) is not None:
                     self._log(request, str(response.status))
                     return response
         except ServiceError as error:
             self._log(request, error.code)
             return refusal(error)
+        return None
+
+    def _answer(self, request: Request) -> Response:
+        if (response := self._ask(request, self._endpoints)) is not None:
+            return response
         try:
             found = self._routes.find(request.method, request.path)
             if found is None:

@@ -22,7 +22,6 @@ _BUCKET_FIELDS = (
     "defaultEventBasedHold",
     "encryption",
     "objectRetention",
-    "lifecycle",
 )
 
 
@@ -42,6 +41,10 @@ def refuse_object_fields(resource: Mapping[str, Any]) -> None:
 def refuse_bucket_fields(resource: Mapping[str, Any]) -> None:
     """Raise ApiError 501 for fields of a bucket that have an effect which is not here."""
     _refuse([f"field {name}" for name in _BUCKET_FIELDS if _is_set(resource.get(name))], "buckets")
+    rules = (resource.get("lifecycle") or {}).get("rule", [])
+    # Ages are days, and a rule is applied within another: no rehearsal lasts so long.
+    if not all(isinstance(age := rule.get("condition", {}).get("age"), int) and age >= 1 for rule in rules):
+        _refuse(["a rule of field lifecycle without an age of a day or more"], "buckets")
 
 
 def _is_set(value: Any) -> bool:

@@ -1,10 +1,12 @@
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from contracts.config import RunConfig
 from contracts.resolve import apply_override, parse_config
+from tests.pipelines.project.cloud import EmptyCloud, open_cloud
 
 RUNNER = "shardline-runner@acme-vision.iam.gserviceaccount.com"
 BUILD = "shardline-build@acme-vision.iam.gserviceaccount.com"
@@ -39,3 +41,15 @@ def config() -> RunConfig:
 @pytest.fixture
 def whole() -> RunConfig:
     return configure(*WHOLE)
+
+
+@pytest.fixture(scope="module")
+def module_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmptyCloud]:
+    with open_cloud(tmp_path_factory.mktemp("cloud")) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def cloud(module_cloud: EmptyCloud) -> EmptyCloud:
+    module_cloud.empty()
+    return module_cloud

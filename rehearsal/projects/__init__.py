@@ -1,0 +1,8 @@
+"""The APIs by which a project is set up: enabled APIs, IAM policies, accounts, repositories, networks, budgets.
+
+routes    methods of an API from Google's discovery documents, and the method that a request names
+state     what a project has: enabled APIs, resources, policies, operations
+policies  IAM policies: etags, conflicts, members that are not known yet
+methods   what each method does
+apis      the endpoint before all others: an API that is not enabled refuses
+"""
