@@ -14,6 +14,7 @@ from contracts.artifacts import CheckpointManifest, RunRecord
 from contracts.config import RunConfig
 from contracts.errors import DataError
 from inspection.outputs import bound_metadata
+from inspection.run.headline import find_verdict, headline
 from inspection.stages import export, profile, train
 from inspection.stages.told import finite
 from inspection.tasks import find_pages
@@ -118,9 +119,9 @@ def describe_metrics(record: RunRecord, view: RunView) -> dict[str, float]:
         with suppress(DataError):
             found |= profile.count(view.profile)
     if view.checkpoint is not None:
-        found |= train.count(view.checkpoint, record.goodput, view.money)
+        found |= train.count(view.checkpoint, record.goodput, headline(view))
     if view.export is not None:
-        found |= export.count(view.export)
+        found |= export.count(view.export, find_verdict(view.export, view.verifications))
     # The experiment has them as metadata of an artifact.
     return bound_metadata(finite(found))[0]
 

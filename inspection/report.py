@@ -10,6 +10,10 @@ import yaml
 from contracts import storage
 from contracts.artifacts import Finding, ProfilePoint, Recommendation, RunRecord
 from inspection.profile import describe_findings, describe_rate
+from inspection.run.door import as_object
+from inspection.run.headline import metric_title, task_of
+from inspection.run.summary import find_record_headline
+from inspection.tasks import show_metric
 
 # Paths and parity lines fit; a table of a file or a pipe has no width of its own.
 _PLAIN_WIDTH = 150
@@ -38,17 +42,7 @@ def time_rows(record: RunRecord) -> list[Row]:
         Row("whole run", record.wall_s, record.state),
         Row("kfp", record.kfp_s, "orchestration, beside the stages"),
         Row("process starts", record.process_start_s, "starts and imports, within the stages"),
-        *goodput_rows(record),
     ]
-
-
-def goodput_rows(record: RunRecord) -> list[Row]:
-    """Return what share of the training's time moved it on; `shardline goodput` tells the rest."""
-    found = record.goodput
-    if found is None:
-        return []
-    text = f"{found.goodput_percent:.1f} % of {found.wall_s:.1f} s of training, {found.attempts} attempts"
-    return [Row("productive steps", found.productive_s, text)]
 
 
 def result_rows(record: RunRecord) -> list[Row]:
@@ -56,21 +50,19 @@ def result_rows(record: RunRecord) -> list[Row]:
     results = record.results
     rows = [Row("warning", None, f"data: {text}") for text in results.get("data", {}).get("warnings", [])]
     rows += [Row("warning", None, f"training: {text}") for text in results.get("warnings", [])]
-    if (found := record.find_headline()) is not None:
-        headline, value = found
-        rows.append(Row(f"test {headline.metric.replace('_', ' ')}", None, f"{value:.4f}"))
+    rows += [
+        Row(figure.title.lower(), None, figure.text + (f" ({figure.note})" if figure.note else ""))
+        for figure in find_record_headline(record).figures
+        if figure.text and figure.name not in ("state", "duration")
+    ]
     if batch := results.get("batch"):
         rows.append(Row("global batch", None, describe_batch(batch)))
         rows.append(Row("num_workers", None, str(batch["num_workers"])))
     rows += profile_rows(results.get("profile", {}))
-    if exported := results.get("export"):
-        fell = exported["precision"] != exported["asked_precision"]
-        why = f"; {exported['asked_precision']} was asked for and failed its gates" if fell else ""
-        rows.append(Row("export", None, f"{exported['precision']}, {exported['verdict']}{why}"))
-        if served := exported.get("served"):
-            rows.append(
-                Row("serves", None, f"{served['model']}, runtime {served['runtime']}, sha256 {served['sha256'][:12]}")
-            )
+    if served := as_object(results.get("export")).get("served"):
+        rows.append(
+            Row("serves", None, f"{served['model']}, runtime {served['runtime']}, sha256 {served['sha256'][:12]}")
+        )
     for engine in results.get("engines", []):
         size = f"{engine['bytes'] / 1e6:.2f} MB"
         rows.append(Row(f"engine {engine['target']}", None, f"{storage.display(engine['uri'])} ({size})"))
@@ -83,9 +75,11 @@ def result_rows(record: RunRecord) -> list[Row]:
             rows.append(Row(f"parity, {ran}", None, f"{precision}: {describe_parity(parity)}"))
     # Runs of release 0.1.0 have accuracies alone.
     if values := results.get("exported_values", results.get("exported_accuracy")):
-        metric = str(results.get("exported_metric", "accuracy")).replace("_", " ")
-        shown = ", ".join(f"{precision} {value:.4f}" for precision, value in values.items())
-        rows.append(Row(f"exported {metric}", None, f"{shown} ({results['exported_test_samples']} test samples)"))
+        metric = str(results.get("exported_metric", "accuracy"))
+        show = show_metric(task_of(record), metric)
+        shown = ", ".join(f"{precision} {show(value)}" for precision, value in values.items())
+        samples = results["exported_test_samples"]
+        rows.append(Row(f"exported {metric_title(metric)}", None, f"{shown} ({samples} test samples)"))
     return rows
 
 

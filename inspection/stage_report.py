@@ -33,6 +33,7 @@ from contracts.refusal import find_refusal
 from contracts.result import StageResult, find_result, leave_result
 from inspection.goodput import read_goodput
 from inspection.outputs import bound_metadata, write_metadata, write_parameter
+from inspection.run.headline import headline
 from inspection.stages import export, profile, shard, train
 from inspection.stages.markdown import cell, code, cut, first
 from inspection.stages.plain import plain_page
@@ -215,10 +216,11 @@ def _tell(
     if isinstance(document, ProfileReport):
         return profile.tell(document)
     if isinstance(document, ExportManifest):
-        return export.tell(document)
+        return export.tell(document, () if isinstance(view, Said) else view.verifications)
     assert isinstance(document, CheckpointManifest), document.kind
     goodput = _look("where the time went", lambda: _read_account(options.line, options.run_id))
-    return train.tell(document, train.Beside(evaluation, goodput, None if isinstance(view, Said) else view.money))
+    money, found = (None, None) if isinstance(view, Said) else (view.money, headline(view))
+    return train.tell(document, train.Beside(evaluation, goodput, money, found))
 
 
 def _untold(said: Said) -> Told:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from contracts import storage
 from contracts.artifacts import (
     MANIFEST_NAME,
     CheckpointManifest,
+    EvaluationReport,
     ExportManifest,
     GoodputRecord,
     ProfileReport,
@@ -19,6 +21,7 @@ from contracts.artifacts import (
     ShardManifest,
 )
 from contracts.config import RunConfig
+from contracts.errors import DataError
 from contracts.fingerprint import combine, fingerprint
 from inspection.trace import StageTrace
 
@@ -94,7 +97,7 @@ def collect_results(config: RunConfig, uris: Mapping[str, str]) -> dict[str, Any
     if "profile" in uris:
         results["profile"] = _profile_results(ProfileReport.load(uris["profile"]), uris["profile"])
     if "train" in uris:
-        results |= _train_results(config, CheckpointManifest.load(uris["train"]))
+        results |= _train_results(config, CheckpointManifest.load(uris["train"]), uris["train"])
     if "export" in uris:
         results |= _export_results(uris["export"], ExportManifest.load(uris["export"]))
     return results
@@ -120,7 +123,11 @@ def _profile_results(report: ProfileReport, uri: str) -> dict[str, Any]:
     }
 
 
-def _train_results(config: RunConfig, trained: CheckpointManifest) -> dict[str, Any]:
+def _train_results(config: RunConfig, trained: CheckpointManifest, uri: str) -> dict[str, Any]:
+    samples = None
+    if trained.evaluation is not None:
+        with suppress(DataError):
+            samples = EvaluationReport.load(trained.evaluation.uri(uri)).samples
     environment = trained.environment
     batch, slot_size = config.train.global_batch_size, trained.slot_size
     ranks = int(environment["ranks"])
@@ -129,6 +136,7 @@ def _train_results(config: RunConfig, trained: CheckpointManifest) -> dict[str, 
         **({"warnings": trained.warnings} if trained.warnings else {}),
         "metrics": trained.metrics,
         "headline": trained.headline.model_dump() if trained.headline is not None else None,
+        "test_samples": samples,
         "best_step": trained.best_step,
         "parameters_sha256": trained.parameters_sha256,
         "batch": {

@@ -13,15 +13,21 @@ from rich.table import Table
 from rich.text import Text
 
 from contracts import storage
+from contracts.artifacts import ProfileChoice, ProfileReport
+from contracts.errors import DataError
 from contracts.goodput import count_stops
 from inspection.profile import OFF, describe_findings, describe_rate
 from inspection.report import describe_gates, describe_parity
 from inspection.run.door import plain
-from inspection.run.view import RunLine, RunView
+from inspection.run.headline import FigureName, headline, metric_title
+from inspection.run.summary import RunLine
+from inspection.run.view import RunView
+from inspection.tasks import show_metric
 from pages.markup import UNPRINTABLE
-from pages.quantities import seconds, size, usd
+from pages.quantities import NBSP, seconds, several, size, usd_range
 
-_PLAIN_WIDTH = 150
+# Of a file or a pipe, which has no width of its own.
+_PLAIN_WIDTH = 200
 _STYLES = {
     "succeeded": "green",
     "done": "green",
@@ -44,28 +50,28 @@ def print_runs(lines: Sequence[RunLine], stream: TextIO) -> None:
     table = Table(box=SIMPLE)
     for name in ("run", "state", "where", "started (UTC)"):
         table.add_column(name, no_wrap=name == "run")
-    for name in ("took", "test result", "ships", "goodput", "preempted", "USD"):
+    columns: tuple[FigureName, ...] = ("duration", "metric", "export", "goodput", "preemptions", "cost")
+    for name in ("duration", "test result", "export", "goodput", "preemptions", "cost"):
         table.add_column(name, justify="right")
     for line in lines:
-        ships = " ".join(filter(None, (line.precision, line.verdict)))
+        found = line.headline
+        shown = {name: found.text(name) for name in columns}
+        if found.metric and shown["metric"]:
+            shown["metric"] += f" {metric_title(found.metric)}"
         table.add_row(
             _text(f"{line.name}/{line.id}"),
             _state(line.state),
             _text(line.problem or line.stage or line.error),
             _moment(line.started_at),
-            NOT_KNOWN if line.wall_s is None else seconds(line.wall_s),
-            NOT_KNOWN if line.test_value is None else _text(f"{line.test_value:.4f} {line.headline}"),
-            _text(ships),
-            NOT_KNOWN if line.goodput_percent is None else f"{line.goodput_percent:.0f} %",
-            NOT_KNOWN if line.preemptions is None else str(line.preemptions),
-            NOT_KNOWN if line.cost_usd is None else f"≤ {line.cost_usd:.2f}",
+            *(_text(text) for text in shown.values()),
         )
     console.print(table)
 
 
 def to_json(view: RunView) -> str:
     """Return everything that is known of a run as JSON, whatever is in it: what is no number of JSON is null."""
-    return json.dumps(plain(view.model_dump(mode="python")), indent=1, default=str)
+    found = {"headline": headline(view).model_dump(mode="python"), **view.model_dump(mode="python")}
+    return json.dumps(plain(found), indent=1, default=str)
 
 
 def print_run(view: RunView, stream: TextIO) -> None:
@@ -110,6 +116,9 @@ def _head(view: RunView) -> Iterator[str]:
 
 
 def _rows(view: RunView) -> Iterator[tuple[str, str]]:
+    for figure in headline(view).figures:
+        if figure.name != "state" and figure.text:
+            yield figure.title.lower(), figure.text + (f" ({figure.note})" if figure.note else "")
     if (data := view.data) is not None:
         counts = ", ".join(f"{split.name} {split.samples}" for split in data.splits)
         shards, total = sum(part.shards for part in data.shards), size(sum(part.bytes for part in data.shards))
@@ -118,34 +127,24 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
         yield "data", f"{counts}; {held}"
         yield from (("warning", f"data: {text}") for text in data.warnings)
     if (profile := view.profile) is not None:
-        choice = profile.choice
-        cut = f"slot size {choice.slot_size} x {choice.slots_per_rank} per rank, {choice.num_workers} workers"
-        yield "profile", OFF if profile.method == "off" else f"{cut}; {describe_rate(profile.chosen_point())}"
+        yield "profile", OFF if profile.method == "off" else f"{_cut(profile.choice)}; {_rate(profile)}"
         yield from describe_findings(profile.findings, profile.recommendations)
     if (trained := view.checkpoint) is not None:
-        yield "metrics", ", ".join(f"{name} {value:.4f}" for name, value in sorted(trained.metrics.items()))
+        shown = (f"{name} {show_metric(view.task, name)(value)}" for name, value in sorted(trained.metrics.items()))
+        yield "metrics", ", ".join(shown)
         yield from (("warning", f"training: {text}") for text in trained.warnings)
         if trained.initial is not None:
             yield "started with", trained.initial.in_words()
         if trained.ended_by not in ("", "epochs"):
             yield "ended by", f"{trained.ended_by}; the best checkpoint is that of step {trained.best_step:,}"
     if (goodput := view.goodput) is not None:
-        yield (
-            "goodput",
-            (
-                f"{goodput.goodput_percent:.1f} % of {seconds(goodput.wall_s)}; {goodput.attempts} attempts, "
-                f"{count_stops(goodput)}, {goodput.lost_steps} steps lost"
-            ),
-        )
-    if (money := view.money) is not None:
-        demand = f"; on demand {_range(money.on_demand_low_usd, money.on_demand_high_usd)}"
-        cost = f"{_range(money.cost_low_usd, money.cost_high_usd)} (estimate, {money.strategy or 'configured'})"
-        yield "cost", cost + (demand if money.on_demand_low_usd is not None else "")
+        yield "training", f"{several(goodput.attempts, 'attempt')}, {count_stops(goodput)}"
+    if (money := view.money) is not None and (demand := usd_range(money.on_demand_low_usd, money.on_demand_high_usd)):
+        yield "on demand", f"{demand} for the same hours"
     if (exported := view.export) is not None:
-        fell = f", {exported.asked_precision} was asked for" if exported.precision != exported.asked_precision else ""
-        yield "export", f"{exported.precision}, {exported.verdict}{fell}"
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in exported.headline_values.items())
-        yield exported.headline.metric.replace("_", " "), f"{shown} ({exported.measured_samples} test samples)"
+        metric, show = exported.headline.metric, show_metric(exported.task, exported.headline.metric)
+        values = ", ".join(f"{name} {show(value)}" for name, value in exported.headline_values.items())
+        yield f"exported {metric_title(metric)}", f"{values} ({exported.measured_samples} test samples)"
         for ran, by_precision in exported.parity.items():
             for precision, parity in by_precision.items():
                 yield f"parity {ran}", f"{precision}: {describe_parity(parity.model_dump())}"
@@ -156,10 +155,17 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
         yield "not known", f"{missing.what}: {missing.reason}"
 
 
-def _range(low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return "not known"
-    return usd(high) if low == high else f"{usd(low)} to {usd(high)}"
+def _cut(choice: ProfileChoice) -> str:
+    workers = several(choice.num_workers, "worker")
+    return f"slot size {choice.slot_size} x {choice.slots_per_rank} per rank, {workers}"
+
+
+def _rate(profile: ProfileReport) -> str:
+    try:
+        return describe_rate(profile.chosen_point())
+    except DataError:
+        # Another program has written the report: everything else of the run is shown all the same.
+        return "the choice is none of the report's points: its rate is not known"
 
 
 def _moment(at: float | None) -> str:
@@ -174,7 +180,7 @@ def _state(state: str) -> Text:
 
 def _text(value: str) -> Text:
     # Controls could move the cursor, or lie about what stands where.
-    return Text(UNPRINTABLE.sub("\ufffd", value))
+    return Text(UNPRINTABLE.sub("\ufffd", value.replace(NBSP, " ")))
 
 
 def _console(stream: TextIO) -> Console:

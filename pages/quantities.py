@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
 NBSP = "\u00a0"
@@ -18,6 +19,15 @@ def number(value: float) -> str:
     digits = 2 if abs(value) < 10 else 1
     shown = f"{value:.{digits}f}" if abs(value) >= 1 else f"{value:.3g}"
     return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+def metric_number(value: float) -> str:
+    """Return a metric with four significant digits: two runs are compared by them."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3e}" if abs(value) < 0.001 else f"{value:.4g}"
 
 
 def count(value: float) -> str:
@@ -40,10 +50,12 @@ def exact_percent(value: float) -> str:
 
 def seconds(value: float) -> str:
     """Return seconds in the unit that suits them."""
-    if value >= 7200:
-        return f"{value / 3600:.1f}{NBSP}h"
-    if value >= 120:
-        return f"{value // 60:.0f}{NBSP}min {value % 60:.0f}{NBSP}s"
+    # Rounded before it is split: 179.7 is three minutes, not two and sixty seconds.
+    whole = round(value) if math.isfinite(value) else value
+    if whole >= 7200:
+        return f"{number(value / 3600)}{NBSP}h"
+    if whole >= 120:
+        return f"{whole // 60}{NBSP}min {whole % 60}{NBSP}s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if value >= size:
             return f"{number(value / size)}{NBSP}{unit}"
@@ -76,6 +88,13 @@ def factor(value: float) -> str:
 def usd(value: float) -> str:
     """Return US dollars."""
     return f"{value:,.2f}{NBSP}USD" if value >= 0.01 or value == 0 else f"{value:.2g}{NBSP}USD"
+
+
+def usd_range(low: float | None, high: float | None) -> str:
+    """Return an estimate between two ends in US dollars, one number where both read the same; empty: not known."""
+    if low is None or high is None or not math.isfinite(low) or not math.isfinite(high):
+        return ""
+    return usd(high) if usd(low) == usd(high) else f"{usd(low).partition(NBSP)[0]} to {usd(high)}"
 
 
 def flops(value: float) -> str:

@@ -113,7 +113,7 @@ def check_look(line: Path, record: RunRecord) -> None:
     assert [stage["manifest_sha256"] for stage in found["stages"]] == [s.manifest_sha256 for s in record.stages]
     assert [missing["what"] for missing in found["missing"]] == ["cost"]
     (listed,) = json.loads(shardline("runs", line, "-o", "json").stdout)
-    assert listed["test_value"] == record.results["metrics"]["test_accuracy"]
+    assert listed["headline"]["metric_value"] == record.results["metrics"]["test_accuracy"]
     done = shardline("report", line)
     assert done.returncode == 0, done.stderr
     page = line / "runs" / record.id / "report.html"

@@ -132,7 +132,7 @@ def _money(money: MoneyView) -> Html:
         tile(
             "Cost",
             usd_range("money.cost", money.cost_low_usd, money.cost_high_usd),
-            f"{money.strategy.lower()} machines",
+            f"{money.strategy.lower()} machines" if money.strategy else "at the configuration's price",
         ),
         tile(
             "On demand",
@@ -159,6 +159,8 @@ def usd_range(name: str, low: float | None, high: float | None) -> Html:
 def _saved(money: MoneyView) -> Html:
     if money.on_demand_low_usd is None or money.on_demand_high_usd is None:
         return figure("money.saved", None, usd, "not known")
+    if money.strategy == "STANDARD":
+        return element("span", "nothing", data_figure="money.saved", data_missing=True, class_="missing")
     # The least that it can be, to the most: where in its range one is, says nothing about the other.
     low = money.on_demand_low_usd - money.cost_high_usd
     high = money.on_demand_high_usd - money.cost_low_usd

@@ -6,10 +6,11 @@ from collections import Counter
 
 from contracts.artifacts import ExportManifest, Gate, Latency, Parity
 from contracts.proof import find_unproven_targets
-from inspection.page.results import show_metric, title
+from inspection.page.results import title
 from inspection.page.state import chip
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
-from inspection.tasks import is_share
+from inspection.run.headline import find_verdict
+from inspection.tasks import is_share, show_metric
 from pages.markup import Html, element, figure, join, section, shorten, table
 from pages.quantities import count, exact_percent, number, percent, seconds, several, size
 
@@ -56,7 +57,7 @@ def _verdict(subject: Subject, found: ExportManifest) -> Html:
         command = element("code", "shardline verify")
         words.append(f"No GPU has run these engines yet: {', '.join(engines)}. What ran is named in the tables below. ")
         words += [command, " on a GPU of each runs it."]
-    verdict = "unproven" if unproven else "proven"
+    verdict = find_verdict(found, subject.view.verifications)
     return element("p", chip(verdict), " ", *words, class_="reason", data_verdict=verdict)
 
 

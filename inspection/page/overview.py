@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from contracts.endings import ASKS_AGAIN
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_USER_ERROR
-from contracts.proof import find_unproven_targets
-from inspection.page.account import usd_range
 from inspection.page.dag import dag
 from inspection.page.links import console, console_page, folder_link, link
-from inspection.page.results import show_metric
-from inspection.page.state import chip
+from inspection.page.state import chip, shape
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
+from inspection.run.headline import Figure, FigureName, headline
 from inspection.run.view import AttemptView, StageView
-from pages.markup import Html, bar, element, figure, join, section, shorten, table
-from pages.quantities import count, instant, percent, seconds
+from pages.markup import Html, bar, element, figure, join, section, table
+from pages.quantities import count, instant, seconds
 
 _EXITS = {
     EXIT_OK: "finished",
@@ -21,14 +21,6 @@ _EXITS = {
     EXIT_USER_ERROR: "user error: not tried again",
     EXIT_FAULT: "a fault",
     **dict.fromkeys(ASKS_AGAIN, "asked for another attempt"),
-}
-STATES = {
-    "running": "it runs",
-    "silent": "no record, and no word for a while",
-    "stopped": "its process is gone and left no record",
-    "interrupted": "the same command continues",
-    "failed": "it failed",
-    "succeeded": "all stages are done",
 }
 
 
@@ -49,93 +41,32 @@ def overview(subject: Subject) -> Html:
 
 
 def _headline(subject: Subject) -> Html:
-    view = subject.view
-    name, result = headline(subject)
-    pending = _pending(subject)
-    tiles = [
-        tile("State", chip(view.state), STATES[view.state]),
-        tile(
-            f"Test {shorten(name.replace('_', ' '), 40) or 'result'}",
-            figure("overview.headline", result, show_metric(subject.view.task, name), pending),
-            _samples(subject),
-        ),
-        _precision(subject),
-        tile(
-            "Wall time",
-            figure("overview.wall_s", view.wall_s, seconds, "not known"),
-            "so far" if view.state in ("running", "silent") else "the whole run",
-        ),
-        tile(
-            "Goodput",
-            figure(
-                "overview.goodput_percent",
-                view.goodput.goodput_percent if view.goodput is not None else None,
-                lambda value: percent(value / 100),
-                pending,
-            ),
-            "of the training's time in steps that count",
-        ),
-        _cost(subject),
-    ]
+    found = headline(subject.view)
+    # A run that goes on may bring what is not there.
+    pending = "not yet" if found.state in ("running", "silent") else "none"
+    values: dict[FigureName, float | None] = {
+        "metric": found.metric_value,
+        "duration": found.wall_s,
+        "goodput": found.goodput_percent,
+        "preemptions": found.preemptions,
+        "cost": found.cost_high_usd,
+    }
+    tiles = []
+    for each in found.figures:
+        shown = figure(f"overview.{each.name}", values.get(each.name), partial(_text_of, each), pending)
+        if each.name == "state":
+            shown = chip(found.state)
+        elif each.name == "export" and each.text:
+            shown = join([element("span", each.text, data_text="overview.export"), " ", shape(found.verdict)])
+        elif each.name == "cost" and not each.text:
+            shown = element("span", "not known", class_="missing", data_figure="overview.cost", data_missing=True)
+        note = each.note if each.text else "see “Time and money”" if each.name == "cost" else ""
+        tiles.append(tile(each.title, shown, note))
     return element("div", *tiles, class_="tiles head")
 
 
-def _pending(subject: Subject) -> str:
-    """Return what a figure reads that is not there: a run that goes on may bring it."""
-    return "not yet" if subject.view.state in ("running", "silent") else "none"
-
-
-def headline(subject: Subject) -> tuple[str, float | None]:
-    """Return the name of the task's headline metric, and its value on the test split.
-
-    They are those of the evaluation, or else of the checkpoint; empty, and None: not known.
-    """
-    if (found := subject.view.evaluation) is not None:
-        return found.headline.metric, found.value(found.headline.metric)
-    trained = subject.view.checkpoint
-    if trained is None or trained.headline is None:
-        return "", None
-    return trained.headline.metric, trained.headline.value(trained.metrics, "test")
-
-
-def _samples(subject: Subject) -> str:
-    found = subject.view.evaluation
-    if found is None:
-        return ""
-    better = "higher" if found.headline.direction == "max" else "lower"
-    return f"{found.samples:,} samples; {better} is better"
-
-
-def verdict(subject: Subject) -> str:
-    """Return proven or unproven, by the export and what was verified since; empty: nothing was exported."""
-    found = subject.view.export
-    if found is None:
-        return ""
-    return "unproven" if find_unproven_targets(found, subject.view.verifications) else "proven"
-
-
-def _precision(subject: Subject) -> Html:
-    found = subject.view.export
-    if found is None:
-        return tile(
-            "Ships",
-            element("span", _pending(subject), class_="missing", data_figure="overview.precision", data_missing=True),
-        )
-    words = [element("span", found.precision, data_text="overview.precision"), " ", chip(verdict(subject))]
-    if found.precision != found.asked_precision:
-        note = f"{found.asked_precision} was asked for, and refused by its gates"
-    else:
-        note = "as asked for"
-    return tile("Ships", join(words), note)
-
-
-def _cost(subject: Subject) -> Html:
-    money = subject.view.money
-    if money is None:
-        shown = element("span", "not known", class_="missing", data_figure="overview.cost", data_missing=True)
-        return tile("Cost", shown, "see “Time and money”")
-    words = usd_range("overview.cost", money.cost_low_usd, money.cost_high_usd)
-    return tile("Cost", words, f"of the training's machines, {money.strategy.lower()}; an estimate")
+def _text_of(figure: Figure, _: float) -> str:
+    return figure.text
 
 
 def _failures(subject: Subject) -> list[Html]:

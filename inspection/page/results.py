@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from contracts.artifacts import CheckpointManifest, EvaluationReport
 from inspection.page.data import picture
 from inspection.page.subject import Subject, left_out, tile
-from inspection.tasks import find_pages, is_share
+from inspection.tasks import find_pages, show_metric
 from pages.markup import Html, element, figure, join, section, shorten, table
-from pages.quantities import exact_percent, number
+from pages.quantities import metric_number
 
 TITLE = "Results"
 # More of a task are in the table.
@@ -31,11 +29,6 @@ def result_parts(subject: Subject) -> list[Html]:
     return [*parts, _pictures(subject), _metrics(subject)]
 
 
-def show_metric(task: str, name: str) -> Callable[[float], str]:
-    """Return what shows a metric as text: in percent where its task says that it is a share, else as a number."""
-    return exact_percent if is_share(task, name) else number
-
-
 def _tiles(found: EvaluationReport) -> Html:
     first = found.headline.metric
     names = sorted(found.metrics, key=lambda name: (name != first, name))
@@ -47,7 +40,7 @@ def _tiles(found: EvaluationReport) -> Html:
         )
         for name in names[:_MOST_TILES]
     ]
-    tiles.append(tile("Loss", figure("results.loss", found.loss, number), "test split"))
+    tiles.append(tile("Loss", figure("results.loss", found.loss, metric_number), "test split"))
     return element("div", *tiles, class_="tiles")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from contracts.artifacts import (
 from contracts.config import STAGES
 from contracts.config.former import rename_keys
 from contracts.previous import RUN_NAME
+from contracts.proof import verification_uri
 from contracts.result import RESULTS_FOLDER
 from inspection.attempts import Events
 from inspection.registration import Registration
@@ -41,7 +42,6 @@ from inspection.run.state import find_state
 from inspection.run.training import read_evaluation, read_training, training_folder
 from inspection.run.view import Missing, RunView, StageView, shows_samples
 
-VERIFIED_FOLDER = "verified"
 # What the parts are called that come out of shards and pictures.
 CONTACT_SHEET, OF_TASK, TASK_PICTURES = "the contact sheet", "what the task shows", "the task's pictures"
 _CONTRACTS: dict[str, type[Contract]] = {
@@ -52,13 +52,16 @@ _CONTRACTS: dict[str, type[Contract]] = {
 }
 
 
-def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: float | None = None) -> RunView:
+def read_run(
+    place: RunPlace, *, pictures: bool = True, points: int = 400, headline_only: bool = False, now: float | None = None
+) -> RunView:
     """Return everything that is known of a run.
 
     Args:
         place: Where it is.
         pictures: Read pictures, text and rows out of its shards too, unless its configuration hides them.
         points: Of a curve at most.
+        headline_only: Read no more than its headline needs: not the data, the profile, curves, pictures and hashes.
         now: Seconds since the epoch; None: the clock's.
     """
     reading = Reading(place, Door(place.line))
@@ -67,7 +70,7 @@ def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: 
     record = _read_record(reading)
     given = as_object(start.get("config")) or (record.config if record else {})
     config = reading.attempt("the configuration by its keys of today", lambda: rename_keys(given)[0]) or given
-    pictures = pictures and shows_samples(config)
+    pictures = pictures and not headline_only and shows_samples(config)
     attempts = {stage: _read_attempts(reading, stage) for stage in STAGES}
     started_at = as_moment(start.get("started_at")) or (as_moment(record.started_at) if record else None)
     times = [float(event["time"]) for told in attempts.values() for events in told.values() for event in events]
@@ -89,9 +92,21 @@ def read_run(place: RunPlace, *, pictures: bool = True, points: int = 400, now: 
         )
         for name in STAGES
     ]
-    documents = _read_documents(reading, stages)
+    documents = _read_documents(reading, stages, ("train", "export") if headline_only else STAGES)
     told = attempts["train"]
-    parts = _read_stage_parts(reading, documents, stages, config, record, told, pictures=pictures, points=points)
+    parts = _read_stage_parts(
+        reading,
+        documents,
+        stages,
+        config,
+        record,
+        told,
+        pictures=pictures,
+        points=0 if headline_only else points,
+    )
+    if not headline_only:
+        uris = _find_uris(stages, documents)
+        parts["lineage"] = find_lineage(documents, uris, _hash(reading, stages, uris))
     return RunView(
         id=place.run_id,
         name=_name(place, config),
@@ -155,10 +170,10 @@ def _read_attempts(reading: Reading, stage: str) -> dict[str, Events]:
     return told
 
 
-def _read_documents(reading: Reading, stages: list[StageView]) -> dict[str, Contract]:
+def _read_documents(reading: Reading, stages: list[StageView], wanted: Container[str]) -> dict[str, Contract]:
     found: dict[str, Contract] = {}
     for stage in stages:
-        if stage.uri is None:
+        if stage.uri is None or stage.name not in wanted:
             continue
         what = f"what stage {stage.name} made"
         if not reading.inside(stage.uri):
@@ -183,8 +198,8 @@ def _read_stage_parts(
     pictures: bool,
     points: int,
 ) -> dict[str, Any]:
-    """Return the fields of a RunView that stages' documents fill."""
-    uris = {stage.name: stage.uri for stage in stages if stage.uri is not None and stage.name in documents}
+    """Return the fields of a RunView that stages' documents fill; no curves where `points` is 0."""
+    uris = _find_uris(stages, documents)
     parts: dict[str, Any] = {}
     shards = documents.get("shard")
     if isinstance(shards, ShardManifest):
@@ -214,17 +229,27 @@ def _read_stage_parts(
     exported = documents.get("export")
     if isinstance(exported, ExportManifest):
         parts["export"] = exported
-        parts["verifications"] = _read_verifications(reading, uris["export"], exported)
+        parts["verifications"] = read_verifications(reading, uris["export"], exported)
     registration = reading.attempt("the model registry's word", lambda: _read_registration(reading))
     parts["registration"] = registration.model_dump(mode="json") if registration else None
-    parts["lineage"] = find_lineage(documents, uris, _hash(reading, stages, uris))
     return parts
 
 
-def _read_verifications(reading: Reading, uri: str, exported: ExportManifest) -> list[Verification]:
+def _find_uris(stages: list[StageView], documents: Mapping[str, Contract]) -> dict[str, str]:
+    return {stage.name: stage.uri for stage in stages if stage.uri is not None and stage.name in documents}
+
+
+def read_verifications(reading: Reading, uri: str, exported: ExportManifest) -> list[Verification]:
+    """Return what `shardline verify` found of an export since it was made.
+
+    Args:
+        reading: What cannot be read is added to its `missing`.
+        uri: Folder of the export.
+        exported: Its manifest.
+    """
     found = []
     for target in dict.fromkeys(engine.target for engine in exported.engines):
-        where = storage.join(uri, VERIFIED_FOLDER, f"{target}.json")
+        where = verification_uri(uri, target)
         if not storage.exists(where):
             continue
         read = partial(read_contract, reading.door, Verification, where, SMALL_BYTES)

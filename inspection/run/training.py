@@ -33,7 +33,7 @@ def read_training(
     *,
     points: int,
 ) -> dict[str, Any]:
-    """Return the fields of a RunView that training fills."""
+    """Return the fields of a RunView that training fills; without curves and marks where `points` is 0."""
     attempts = reading.attempt(
         "the attempts at training", lambda: find_attempts(reading.place.line, reading.place.run_id, known=told)
     )
@@ -44,7 +44,7 @@ def read_training(
     goodput = goodput or reading.attempt("the account of the training's time", lambda: account(attempts.values()))
     folder = uri or training_folder(reading, attempts)
     curves: Curves | None = None
-    if folder is not None and reading.inside(folder):
+    if points and folder is not None and reading.inside(folder):
         logs = storage.join(folder, TENSORBOARD_FOLDER)
         curves = reading.attempt("learning curves", lambda: _read_curves(reading.door, logs, points=points))
     if curves is not None:
@@ -57,7 +57,9 @@ def read_training(
     return {
         "goodput": goodput,
         "money": money,
-        "marks": reading.attempt("what happened to the training", lambda: find_marks(attempts, best_step=best)),
+        "marks": reading.attempt("what happened to the training", lambda: find_marks(attempts, best_step=best))
+        if points
+        else None,
         "curves": curves,
     }
 

@@ -319,33 +319,3 @@ class RunView(Document):
     def stage(self, name: str) -> StageView | None:
         """Return a stage by its name."""
         return next((stage for stage in self.stages if stage.name == name), None)
-
-
-class RunLine(Document):
-    """A run in a list."""
-
-    id: str
-    name: str
-    """Of the line."""
-    line: str
-    folder: str
-    state: State
-    stage: str
-    """Where it is, or where it failed; empty: it succeeded."""
-    error: str
-    """First line."""
-    started_at: float | None
-    wall_s: float | None
-    headline: str
-    """The task's metric that tells how good a model is; empty: not known."""
-    test_value: float | None
-    """Its value on the test split."""
-    precision: str
-    """What ships; empty: nothing yet."""
-    verdict: str
-    goodput_percent: float | None
-    preemptions: int | None
-    cost_usd: float | None
-    """Upper end of the estimate; None: no price is known."""
-    problem: str = ""
-    """Why the run could not be read; empty: it could."""

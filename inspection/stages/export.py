@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from contracts.artifacts import ExportManifest, Gate, Latency, Parity
+from contracts.artifacts import ExportManifest, Gate, Latency, Parity, Verification
+from inspection.run.headline import Verdict, find_verdict
 from inspection.stages.markdown import MAX_ROWS, cell, code, first, section, table
 from inspection.stages.told import Told, finite
+from inspection.tasks import show_metric
 from pages.quantities import size
 
 _NONE = "-"
 
 
-def count(exported: ExportManifest) -> dict[str, float]:
-    """Return the metrics of an export."""
+def count(exported: ExportManifest, verdict: Verdict) -> dict[str, float]:
+    """Return the metrics of an export.
+
+    Args:
+        exported: Its manifest.
+        verdict: Whether it is proven, by the newest verification.
+    """
     numbers: dict[str, float | None] = {
         **{f"export_{name}_{exported.headline.metric}": value for name, value in exported.headline_values.items()},
         "export_test_samples": exported.measured_samples,
         "export_gates": len(exported.gates),
         "export_gates_passed": sum(gate.status == "passed" for gate in exported.gates),
         "export_gates_failed": sum(gate.status == "failed" for gate in exported.gates),
-        "export_proven": int(exported.verdict == "proven"),
+        "export_proven": int(verdict == "proven"),
         "export_engines": len(exported.engines),
         "export_engine_bytes": sum(engine.bytes for engine in exported.engines),
         "export_precisions_tried": len(exported.tried),
@@ -38,18 +45,19 @@ def count(exported: ExportManifest) -> dict[str, float]:
     return finite(numbers)
 
 
-def tell(exported: ExportManifest) -> Told:
-    """Return what the manifest of an export says."""
+def tell(exported: ExportManifest, verifications: Sequence[Verification] = ()) -> Told:
+    """Return what is said of an export: its manifest, and what was verified since."""
+    verdict = find_verdict(exported, verifications)
     hashes = {"checkpoint_sha256": exported.checkpoint_sha256}
     hashes |= {f"graph_{graph.precision}_sha256": graph.sha256 for graph in exported.graphs}
     hashes |= {"served_sha256": exported.served.sha256} if exported.served is not None else {}
     hashes |= {f"engine_{engine.target}_sha256": engine.sha256 for engine in exported.engines}
-    return Told(count(exported), lambda: _lines(exported), hashes)
+    return Told(count(exported, verdict), lambda: _lines(exported, verdict), hashes)
 
 
-def _lines(exported: ExportManifest) -> list[str]:
+def _lines(exported: ExportManifest, verdict: Verdict) -> list[str]:
     return [
-        *_verdict(exported),
+        *_verdict(exported, verdict),
         *section("By precision", list(_precisions(exported))),
         *section("Engines", list(_engines(exported))),
         *section("Latency", list(_latency(exported))),
@@ -73,8 +81,8 @@ def _runner(entry: Latency) -> str:
     return "_".join(re.findall("[a-z0-9]+", words))[:40] or "unnamed"
 
 
-def _verdict(exported: ExportManifest) -> Iterator[str]:
-    yield f"**Ships {cell(exported.precision)}, {exported.verdict}.**"
+def _verdict(exported: ExportManifest, verdict: Verdict) -> Iterator[str]:
+    yield f"**Export: {cell(exported.precision)}, {verdict}.**"
     if exported.served is not None:
         yield f"Serves {cell(exported.served.in_words())}. Not shown: {cell(', '.join(exported.served.unproven))}."
     if exported.precision != exported.asked_precision:
@@ -88,6 +96,7 @@ def _verdict(exported: ExportManifest) -> Iterator[str]:
 
 def _precisions(exported: ExportManifest) -> Iterator[str]:
     shown, note = first(_tried(exported))
+    show = show_metric(exported.task, exported.headline.metric)
     rows = []
     for precision in shown:
         parity = exported.parity.get("onnx", {}).get(precision)
@@ -95,7 +104,7 @@ def _precisions(exported: ExportManifest) -> Iterator[str]:
         rows.append(
             (
                 cell(precision),
-                _NONE if value is None else f"{value:.4f}",
+                _NONE if value is None else show(value),
                 *_figures(parity),
                 _fastest(exported, precision),
                 _count(exported.gates, precision),

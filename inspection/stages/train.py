@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from contracts.artifacts import CheckpointManifest, EvaluationReport, GoodputRecord
 from contracts.errors import DataError
+from inspection.run.headline import RunHeadline
 from inspection.run.view import MoneyView
 from inspection.stages.markdown import cell, first, section, table
 from inspection.stages.told import Told, finite, several
-from inspection.tasks import find_pages
-from pages.quantities import percent, seconds, usd
+from inspection.tasks import find_pages, show_metric
+from pages.quantities import percent, seconds, usd_range
 
 # Of the goodput record: what a comparison of runs is about.
 _ACCOUNT = (
@@ -35,7 +36,7 @@ _ACCOUNT = (
     "node_hours",
 )
 # What `count` adds to what the training itself has measured.
-_OWN = {*_ACCOUNT, "steps", "best_step", "epochs", "skipped_steps", "spent_s", "cost_usd"}
+_OWN = {*_ACCOUNT, "steps", "best_step", "epochs", "skipped_steps", "spent_s", "cost_low_usd", "cost_high_usd"}
 _WHERE = (
     ("productive steps", "productive_s"),
     ("start-up", "start_up_s"),
@@ -58,14 +59,17 @@ class Beside:
     """Or why there is none."""
     money: MoneyView | None = None
     """What its machines cost; None: no price is known."""
+    headline: RunHeadline | None = None
+    """Of the run; None: the run cannot be read."""
 
 
 def count(
-    trained: CheckpointManifest, goodput: GoodputRecord | str | None, money: MoneyView | None
+    trained: CheckpointManifest, goodput: GoodputRecord | str | None, found: RunHeadline | None
 ) -> dict[str, float]:
     """Return the metrics of a finished training, as far as they are known.
 
-    A metric of the training that is called as one of these is `train_metric_NAME`: neither stands for the other.
+    A metric of the training that is called as one of these is `train_metric_NAME`: neither stands for the other. Of a
+    training that an earlier run did, time, preemptions and cost are `train_reused_NAME`, so that no sum has them twice.
     """
     numbers: dict[str, float | None] = {
         "train_steps": trained.step,
@@ -76,23 +80,23 @@ def count(
     }
     if isinstance(goodput, GoodputRecord):
         account = goodput.model_dump()
-        numbers |= {f"train_{name}": account[name] for name in _ACCOUNT}
-    if money is not None:
-        # The upper end: a comparison that errs should not make a run look cheap.
-        numbers["train_cost_usd"] = money.cost_high_usd
+        of_training = "train_reused_" if found is not None and found.training_reused else "train_"
+        numbers |= {f"{of_training}{name}": account[name] for name in _ACCOUNT}
+    if found is not None:
+        numbers |= found.numbers()
     metrics = {f"train_metric_{name}" if name in _OWN else f"train_{name}": v for name, v in trained.metrics.items()}
     return finite({**metrics, **numbers})
 
 
 def tell(trained: CheckpointManifest, beside: Beside) -> Told:
     """Return what a finished training says."""
-    numbers = count(trained, beside.goodput, beside.money)
+    numbers = count(trained, beside.goodput, beside.headline)
     return Told(numbers, lambda: _lines(trained, beside), {"parameters_sha256": trained.parameters_sha256})
 
 
 def _lines(trained: CheckpointManifest, beside: Beside) -> list[str]:
     return [
-        *_result(trained),
+        *_result(trained, beside),
         *section("Warnings", list(_warnings(trained))),
         *section("Preemptions and restarts", list(_disturbances(beside.goodput))),
         *section("Where the time went", list(_time(beside))),
@@ -101,10 +105,20 @@ def _lines(trained: CheckpointManifest, beside: Beside) -> list[str]:
     ]
 
 
-def _result(trained: CheckpointManifest) -> Iterator[str]:
+def _result(trained: CheckpointManifest, beside: Beside) -> Iterator[str]:
+    if (found := beside.headline) is not None:
+        told = [
+            (cell(figure.title), cell(figure.text), cell(figure.note))
+            for figure in found.figures
+            # The run goes on while its training is reported.
+            if figure.text and figure.name in ("metric", "goodput", "preemptions", "cost")
+        ]
+        yield from table(["headline", "value", "note"], told, words=3)
+        yield ""
+    task = beside.evaluation.task if isinstance(beside.evaluation, EvaluationReport) else ""
     shown, note = first(list(trained.metrics.items()))
     rows = [
-        (cell(name.replace("_", " ")), f"{value:,.0f}" if name.endswith("_samples") else f"{value:.4f}")
+        (cell(name.replace("_", " ")), f"{value:,.0f}" if name.endswith("_samples") else show_metric(task, name)(value))
         for name, value in shown
     ]
     rows += [
@@ -150,7 +164,7 @@ def _time(beside: Beside) -> Iterator[str]:
     if isinstance(found := beside.goodput, str):
         yield cell(found)
         return
-    yield f"Goodput {found.goodput_percent:.1f} % of {seconds(found.wall_s)}, {found.node_hours:.2f} machine hours."
+    yield f"{seconds(found.wall_s)} of training, {found.node_hours:.2f} machine hours."
     yield ""
     account = found.model_dump()
     whole = found.wall_s or math.inf
@@ -160,10 +174,10 @@ def _time(beside: Beside) -> Iterator[str]:
     if (money := beside.money) is None:
         yield "Money: no price is known for its machines."
         return
-    yield f"Money: {usd(money.cost_low_usd)} to {usd(money.cost_high_usd)}, an estimate ({cell(money.source)})."
-    if money.on_demand_low_usd is not None and money.on_demand_high_usd is not None:
+    yield f"Money: {usd_range(money.cost_low_usd, money.cost_high_usd)}, an estimate ({cell(money.source)})."
+    if demand := usd_range(money.on_demand_low_usd, money.on_demand_high_usd):
         yield ""
-        yield f"The same hours on demand: {usd(money.on_demand_low_usd)} to {usd(money.on_demand_high_usd)}."
+        yield f"The same hours on demand: {demand}."
 
 
 def _of_task(found: EvaluationReport | str) -> list[str]:

@@ -15,6 +15,7 @@ from contracts.artifacts.multilabel import TASKS as SEVERAL_LABELS
 from contracts.artifacts.regression import TASKS as REGRESSIONS
 from inspection.run.door import Door
 from pages.markup import Html
+from pages.quantities import exact_percent, metric_number
 
 if TYPE_CHECKING:
     from inspection.page.subject import Subject
@@ -26,6 +27,8 @@ class TaskPages:
 
     shares: frozenset[str]
     """Metrics that are shares of one, and are shown in percent."""
+    proportions: frozenset[str]
+    """Metrics that are the share of right samples: each sample is one yes or no, so that they have an interval."""
     read: Callable[[Door, str, ShardManifest, EvaluationReport, bool], dict[str, Any]]
     """Reads what the page shows out of the shards: the line's door, the URI of the shards, their manifest, the
     evaluation, and whether pictures, text and rows of samples are read. What it returns is JSON."""
@@ -65,3 +68,14 @@ def is_share(task: str, name: str) -> bool:
     return pages is not None and any(
         name == share or name.endswith((f"_{share}", f"/{share}")) for share in pages.shares
     )
+
+
+def is_proportion(task: str, name: str) -> bool:
+    """Whether a metric is the share of right samples, by its own name."""
+    pages = find_pages(task)
+    return pages is not None and name in pages.proportions
+
+
+def show_metric(task: str, name: str) -> Callable[[float], str]:
+    """Return what shows a metric as text: in percent where its task says that it is a share, else as a number."""
+    return exact_percent if is_share(task, name) else metric_number

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any, TypeVar
@@ -25,7 +24,9 @@ from starlette.types import ASGIApp
 from contracts import storage
 from contracts.errors import ShardlineError, UserError
 from inspection.page import STYLE
-from inspection.run.view import AttemptView, RunLine
+from inspection.run.door import plain
+from inspection.run.summary import RunLine
+from inspection.run.view import AttemptView
 from inspection.ui import compare_page, run_page
 from inspection.ui.addresses import NotFoundError, RunKey
 from inspection.ui.chart_data import chart_data
@@ -212,10 +213,8 @@ def _place(request: Request, name: str) -> int | None:
 
 def _finite(line: RunLine) -> dict[str, Any]:
     """Return a line as JSON knows it: what is no number is null."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in line.model_dump(mode="json").items()
-    }
+    found: dict[str, Any] = plain(line.model_dump(mode="python"))
+    return found
 
 
 def _json(value: Any) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inspection.run.view import RunLine
+from inspection.run.summary import RunLine
 from inspection.ui.compare import Origin, Pair, choices, origins, pairs
 from inspection.ui.run_list import COLUMNS
 from inspection.ui.shell import document

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from inspection.page.state import chip
-from inspection.run.view import RunLine, State
+from inspection.page.state import chip, shape
+from inspection.run.headline import FigureName, metric_title
+from inspection.run.summary import RunLine
+from inspection.run.view import State
 from inspection.ui.addresses import RunKey
 from inspection.ui.shell import document, moment
 from inspection.ui.store import Listing
 from pages.markup import Html, element, join, shorten
-from pages.quantities import percent, seconds, usd
+from pages.quantities import NBSP
 
 _NAME_LENGTH = 160
 _ERROR_LENGTH = 200
@@ -37,10 +38,6 @@ class Column:
     """Text, not numbers."""
 
 
-def _shown(value: float | None, how: Callable[[float], str]) -> Html:
-    return Html("") if value is None or not math.isfinite(value) else element("data", how(value), value=repr(value))
-
-
 def _state(line: RunLine) -> Html:
     if line.problem:
         said = element("small", shorten(f"cannot be read: {line.problem}", _ERROR_LENGTH), class_="because")
@@ -51,30 +48,39 @@ def _state(line: RunLine) -> Html:
     return join([chip(line.state), said])
 
 
-def _precision(line: RunLine) -> Html:
-    return join([shorten(line.precision, 40), " ", element("small", shorten(line.verdict, 80))])
+def _figure(name: FigureName) -> Callable[[RunLine], Html]:
+    """Return what shows a figure of the headline in a cell, with its note where the mouse rests."""
+
+    def cell(line: RunLine) -> Html:
+        found = line.headline.figure(name)
+        return (
+            element("span", found.text.replace(" ", NBSP), title=found.note or None, data_text=name)
+            if found.text
+            else Html("")
+        )
+
+    return cell
 
 
 def _test_result(line: RunLine) -> Html:
-    shown = _shown(line.test_value, lambda value: f"{value:.4f}")
-    return join([shown, " ", element("small", shorten(line.headline.replace("_", " "), 40))]) if shown else shown
+    shown = _figure("metric")(line)
+    return join([shown, " ", element("small", metric_title(line.headline.metric))]) if shown else shown
+
+
+def _export(line: RunLine) -> Html:
+    verdict = line.headline.verdict
+    return join([_figure("export")(line), " ", shape(verdict)]) if verdict else _figure("export")(line)
 
 
 COLUMNS = (
     Column("State", _state, lambda line: _ORDER.index(line.state), words=True),
     Column("Started (UTC)", lambda line: moment(line.started_at), lambda line: line.started_at, words=True),
-    Column("Duration", lambda line: _shown(line.wall_s, seconds), lambda line: line.wall_s),
-    Column("Test result", _test_result, lambda line: line.test_value),
-    Column("Engine", _precision, lambda line: f"{line.precision} {line.verdict}".strip() or None, words=True),
-    Column(
-        "Goodput",
-        lambda line: _shown(line.goodput_percent, lambda value: percent(value / 100)),
-        lambda line: line.goodput_percent,
-    ),
-    Column(
-        "Preemptions", lambda line: _shown(line.preemptions, lambda value: f"{value:,}"), lambda line: line.preemptions
-    ),
-    Column("Cost", lambda line: _shown(line.cost_usd, usd), lambda line: line.cost_usd),
+    Column("Duration", _figure("duration"), lambda line: line.headline.wall_s),
+    Column("Test result", _test_result, lambda line: line.headline.metric_value),
+    Column("Export", _export, lambda line: line.headline.text("export") or None, words=True),
+    Column("Goodput", _figure("goodput"), lambda line: line.headline.goodput_percent),
+    Column("Preemptions", _figure("preemptions"), lambda line: line.headline.preemptions),
+    Column("Cost", _figure("cost"), lambda line: line.headline.cost_high_usd),
 )
 
 

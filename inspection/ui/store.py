@@ -14,8 +14,8 @@ from contracts.result import RUNS_FOLDER
 from inspection.page import navigation, render_body, render_header
 from inspection.run.find import RunPlace, list_places
 from inspection.run.read import CONTACT_SHEET, OF_TASK, TASK_PICTURES, read_run
-from inspection.run.summary import RunLister, read_line
-from inspection.run.view import RunLine, RunView
+from inspection.run.summary import RunLine, RunLister, read_line
+from inspection.run.view import RunView
 from inspection.ui.addresses import NotFoundError, RunKey, key_of, links_of
 from inspection.ui.shared import Shared
 from inspection.ui.weight import weigh

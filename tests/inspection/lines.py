@@ -399,7 +399,7 @@ def _record(planted: Planted, config: dict[str, Any], *, kind: Kind, failed: str
     resolved = parse_config(config, where="planted")
     line = storage.normalise(planted.line)
     attempts = find_attempts(line, planted.run_id)
-    goodput: GoodputRecord | None = account(attempts.values()) if attempts and kind != "cached" else None
+    goodput: GoodputRecord | None = account(attempts.values()) if attempts else None
     record = RunRecord(
         fingerprint="d" * 16,
         id=planted.run_id,

@@ -150,7 +150,7 @@ def test_of_numbers_a_terminal_tells_no_classes_and_a_long_metric_stands_apart()
     headline = Headline(metric="average_precision", direction="max")
     exported = view.export.model_copy(update={"headline": headline, "metrics": {"fp32": {"average_precision": 0.5}}})
     print_run(view.model_copy(update={"data": data, "export": exported}), stream := StringIO())
-    assert "average precision fp32 0.5000 (" in stream.getvalue() and "0 classes" not in stream.getvalue()
+    assert "average precision fp32 0.5 (" in stream.getvalue() and "0 classes" not in stream.getvalue()
 
 
 def test_what_the_task_counts_stands_beside_samples() -> None:

@@ -198,11 +198,10 @@ def test_a_list_has_a_line_for_each_run(tmp_path: Path, small_shards: str) -> No
     lister = RunLister(str(tmp_path))
     lines = {entry.name: entry for entry in lister.read()}
     assert set(lines) == {kind.replace(" ", "-") for kind in KINDS}
-    assert (lines["fresh"].headline, lines["fresh"].test_value) == ("accuracy", 0.9375) and lines[
-        "fresh"
-    ].precision == "fp16"
+    fresh = lines["fresh"].headline
+    assert (fresh.metric, fresh.metric_value, fresh.precision) == ("accuracy", 0.9375, "fp16")
     assert lines["failed"].stage == "train" and lines["failed"].state == "failed"
-    assert lines["resumed"].preemptions == 1
+    assert lines["resumed"].headline.preemptions == 1
     # What has ended is not read again.
     shutil.rmtree(tmp_path / "fresh" / "train")
     (tmp_path / "fresh" / "runs" / lines["fresh"].id / "run.json").write_text("no longer looked at")

@@ -87,7 +87,7 @@ def test_the_run_is_shown(release: Path) -> None:
     view = read_run(place)
     assert view.state == "succeeded" and view.task == "image_classification"
     line = read_line(place)
-    assert (line.headline, line.test_value) == ("accuracy", 0.9393939393939394)
+    assert (line.headline.metric, line.headline.metric_value) == ("accuracy", 0.9393939393939394)
     page = render_report(view)
     assert "Test accuracy" in page and "93.94\u00a0%" in page
     assert 'id="confusion"' in page and page.count("<li") >= 24 and "cannot be shown" not in page

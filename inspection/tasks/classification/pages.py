@@ -145,6 +145,7 @@ def _sample(each: WorstView) -> Html:
 
 PAGES = TaskPages(
     shares=frozenset({"accuracy", "f1_macro", "recall_macro"}),
+    proportions=frozenset({"accuracy"}),
     read=read,
     results=results,
     summary=summary,

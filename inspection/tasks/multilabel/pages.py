@@ -136,6 +136,7 @@ def _said(word: str, labels: Sequence[SaidLabel]) -> list[Html]:
 
 PAGES = TaskPages(
     shares=frozenset({"average_precision", "average_precision_binned", "f1_macro", "f1_micro"}),
+    proportions=frozenset(),
     read=read,
     results=results,
     summary=summary,

@@ -159,4 +159,6 @@ def summary(report: EvaluationReport) -> list[str]:
     return section("Farthest off", list(markdown_table(["sample", "target", "said", "residual"], rows)))
 
 
-PAGES = TaskPages(shares=frozenset(), read=read, results=results, summary=summary, classification=None)
+PAGES = TaskPages(
+    shares=frozenset(), proportions=frozenset(), read=read, results=results, summary=summary, classification=None
+)

@@ -20,6 +20,7 @@ from contracts.artifacts import (
 from contracts.artifacts.classification import RocCurve
 from contracts.artifacts.shards import FieldEntry
 from contracts.config import STAGES
+from inspection.run.headline import RunHeadline, make_headline
 from inspection.run.view import MoneyView
 from inspection.stages import export, profile, shard, train
 from inspection.stages.markdown import cell, code
@@ -56,6 +57,10 @@ LATENCY = Latency(
 )
 
 
+def headline_of(*, reused: bool = False) -> RunHeadline:
+    return make_headline(state="running", goodput=GOODPUT, money=MONEY, reused=reused)
+
+
 def hostile_told() -> dict[str, Told]:
     swept, exported, trained = DOCUMENTS["profile"], DOCUMENTS["export"], DOCUMENTS["train"]
     assert isinstance(swept, ProfileReport) and isinstance(exported, ExportManifest)
@@ -75,7 +80,7 @@ def hostile_told() -> dict[str, Told]:
         ),
         "train": train.tell(
             trained.model_copy(update={"environment": {HOSTILE: HOSTILE}, "warnings": [HOSTILE]}),
-            train.Beside(EVALUATION, GOODPUT, MONEY),
+            train.Beside(EVALUATION, GOODPUT, MONEY, headline_of()),
         ),
         "export": export.tell(
             exported.model_copy(
@@ -168,7 +173,8 @@ def test_a_training_says_what_preemptions_have_cost() -> None:
         "train_preemptions": 2,
         "train_attempts": 3,
         "train_lost_steps": 17,
-        "train_cost_usd": 0.3,
+        "train_cost_low_usd": 0.2,
+        "train_cost_high_usd": 0.3,
         "train_test_accuracy": 0.98765,
     }
     assert {name: told.numbers[name] for name in expected} == expected
@@ -178,7 +184,8 @@ def test_a_training_says_what_preemptions_have_cost() -> None:
         in text
     )
     assert "| productive steps | 60 s | 60.0 % |" in text
-    assert "0.20 USD to 0.30 USD, an estimate" in text and "on demand: 0.50 USD to 0.60 USD" in text
+    assert "0.20 to 0.30 USD, an estimate" in text and "on demand: 0.50 to 0.60 USD" in text
+    assert "| Cost | 0.20 to 0.30 USD | estimate for the training's spot machines; prices: 2026-11-01 |" in text
     assert "| plain | 3 | 1.0000 | 0.7500 | 0.7500 |" in text
     assert "| plain | 1 |" in text
 
@@ -189,7 +196,7 @@ def test_a_training_of_which_little_is_known_says_so() -> None:
     told = train.tell(trained, train.Beside("no evaluation was made", "no attempt has told", None))
     text = "\n".join(told.lines)
     assert "no evaluation was made" in text and "no attempt has told" in text
-    assert "train_cost_usd" not in told.numbers and "train_goodput_percent" not in told.numbers
+    assert "train_cost_high_usd" not in told.numbers and "train_goodput_percent" not in told.numbers
     assert told.hashes == {"parameters_sha256": "ab"}
 
 
@@ -232,7 +239,7 @@ def test_an_export_is_told_by_precision() -> None:
     assert "| int8 | why |" in told.lines
     # Of whatever task.
     assert not any("images/s" in line for line in hostile_told()["export"].lines)
-    assert "| fp32 | 0.2500 | 1.2e-06 | 1.000000 | 100.00% | not measured | 1 of 1 |" in told.lines
+    assert "| fp32 | 25.00\u00a0% | 1.2e-06 | 1.000000 | 100.00% | not measured | 1 of 1 |" in told.lines
 
 
 @pytest.mark.parametrize(
@@ -270,12 +277,12 @@ def test_devices_that_share_a_metric_are_told_and_the_fastest_counts() -> None:
 def test_a_metric_of_a_training_that_is_called_as_one_of_ours_stands_beside_it() -> None:
     trained = DOCUMENTS["train"]
     assert isinstance(trained, CheckpointManifest)
-    metrics = {"wall_s": 1.5, "steps": 2.5, "test_accuracy": 0.5, "cost_usd": 7.0}
+    metrics = {"wall_s": 1.5, "steps": 2.5, "test_accuracy": 0.5, "cost_high_usd": 7.0}
     named = trained.model_copy(update={"metrics": metrics})
-    numbers = train.count(named, GOODPUT, MONEY)
+    numbers = train.count(named, GOODPUT, headline_of())
     assert (numbers["train_wall_s"], numbers["train_metric_wall_s"]) == (GOODPUT.wall_s, 1.5)
     assert (numbers["train_steps"], numbers["train_metric_steps"]) == (trained.step, 2.5)
-    assert (numbers["train_cost_usd"], numbers["train_metric_cost_usd"]) == (0.3, 7.0)
+    assert (numbers["train_cost_high_usd"], numbers["train_metric_cost_high_usd"]) == (0.3, 7.0)
     assert numbers["train_test_accuracy"] == 0.5
     # The name does not depend on what is known.
     assert "train_wall_s" not in train.count(named, None, None)

@@ -134,7 +134,7 @@ def test_a_run_from_start_to_end(browser: Browser, root: Path, staged: Path) -> 
             assert all(address.startswith(server.url) for address in watched.requests)
             assert watched.requests.count(f"{server.url}/run/{KEY}") == 1
         listed.page.wait_for_selector(f'tr[data-run="{KEY}"][data-state=succeeded]')
-        assert "0.9375 accuracy" in row.inner_text()
+        assert "93.75 % accuracy" in row.inner_text().replace("\u00a0", " ")
         check_same(listed.page)
         assert listed.complaints == []
 

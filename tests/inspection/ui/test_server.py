@@ -462,7 +462,8 @@ def test_numbers_that_are_none(own: Planted) -> None:
     with serving(own.line.parent) as server:
         (run,) = server.get("/api/runs")["runs"]
         # No stage writes what is no number of JSON: the record is damaged.
-        assert (run["wall_s"], run["test_value"]) == (None, None) and "no number of JSON" in run["problem"]
+        assert (run["headline"]["wall_s"], run["headline"]["metric_value"]) == (None, None)
+        assert "no number of JSON" in run["problem"]
         assert server.ask("/api/rows").status == 200
 
 

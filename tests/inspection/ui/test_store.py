@@ -12,8 +12,8 @@ import pytest
 
 from inspection.run.find import RunPlace
 from inspection.run.read import OF_TASK, read_run
-from inspection.run.summary import RunLister
-from inspection.run.view import RunLine, RunView
+from inspection.run.summary import RunLine, RunLister
+from inspection.run.view import RunView
 from inspection.ui import store as store_module
 from inspection.ui.compare import flatten, pairs
 from inspection.ui.store import RunStore
@@ -119,7 +119,7 @@ def test_a_comparison_asks_for_two_runs_alone(root: Path, monkeypatch: pytest.Mo
         assert server.ask("/api/runs").status == 503
         results = server.get(f"/api/compare?a={FRESH}&b={RESUMED}")["body"]
         results = results[results.index('id="results"') : results.index('id="curves"')]
-        assert results.count(">0.9375") == 2, results
+        assert results.count(">93.75\u00a0%") == 2, results
 
 
 # --- gone -------------------------------------------------------------------------------------------------------------

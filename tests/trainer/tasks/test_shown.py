@@ -100,7 +100,7 @@ def test_its_page_shows_headline_metrics_and_pictures_and_no_part_of_another_tas
     manifest, report, _ = read(trained)
     page = render_report(view_of(trained))
     assert "Test distance" in page and "lower is better" in page
-    tile = page.partition('data-figure="overview.headline"')
+    tile = page.partition('data-figure="overview.metric"')
     assert repr(report.metrics["distance"]) in tile[0][-100:] + tile[2][:100]
     for name in ("results.distance", "results.squares", "results.loss", "metrics.validation_squares"):
         assert name in page, name

@@ -1,0 +1,260 @@
+"""One run reads the same wherever it is looked at: the same numbers in the same words."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts import storage
+from contracts.artifacts import ExportManifest, Gate, RunRecord, Verification
+from contracts.proof import verification_uri
+from inspection.experiment import describe_metrics
+from inspection.page import render_report
+from inspection.report import print_table, to_markdown
+from inspection.run.find import find_place
+from inspection.run.headline import RunHeadline, binomial_interval, headline, make_headline
+from inspection.run.read import read_run
+from inspection.run.summary import RunLine, RunLister
+from inspection.run.view import RunView
+from inspection.stages import export, train
+from inspection.terminal import print_run, print_runs, to_json
+from inspection.ui.addresses import RunKey
+from inspection.ui.run_list import row
+from tests.inspection.lines import Planted, alive, plant
+from tests.inspection.planted import make_checkpoint, make_goodput, make_money
+
+# The price table knows it: the least is its spot price, the most its on-demand price.
+SPOT = {"resources": {"machine": {"type": "n1-standard-4"}, "strategy": "SPOT"}, "cloud": {"region": "us-central1"}}
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "photos"
+
+
+def look(planted: Planted) -> RunView:
+    return read_run(find_place(str(planted.folder)), pictures=False)
+
+
+def listed(planted: Planted) -> RunLine:
+    return next(entry for entry in RunLister(str(planted.line.parent)).read() if entry.id == planted.run_id)
+
+
+def record_of(planted: Planted) -> RunRecord:
+    return RunRecord.parse((planted.folder / "run.json").read_bytes(), where="run.json")
+
+
+def words(html: str) -> str:
+    """Return what a reader of a page sees."""
+    return " ".join(unescape(re.sub("<[^>]*>", " ", html)).replace("\u00a0", " ").split())
+
+
+def printed(show: Any, given: Any) -> str:
+    show(given, stream := StringIO())
+    return " ".join(stream.getvalue().split())
+
+
+def texts(found: RunHeadline) -> dict[str, str]:
+    return {figure.name: figure.text for figure in found.figures if figure.text}
+
+
+def test_every_door_says_the_same(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards, kind="resumed", sections=SPOT)
+    view, entry, record = look(planted), listed(planted), record_of(planted)
+    found = headline(view)
+    assert entry.headline == found
+    assert json.loads(to_json(view))["headline"] == json.loads(found.model_dump_json())
+    said = texts(found)
+    assert set(said) == {"state", "metric", "export", "duration", "goodput", "preemptions", "cost"}
+    assert said["metric"] == "93.75 %" and said["export"] == "fp16, unproven" and said["preemptions"] == "1"
+    assert (
+        re.fullmatch(r"[\d.]+ to [\d.]+ USD", said["cost"])
+        and "spot machines; prices: read 20" in found.figures[-1].note
+    )
+    page = render_report(view)
+    for name, text in said.items():
+        if name not in ("state", "export"):
+            (shown,) = re.findall(f'data-figure="overview.{name}">([^<]*)<', page)
+            assert shown.replace("\u00a0", " ") == text, name
+    doors = {
+        "page": words(page),
+        "list": words(row(RunKey("photos", planted.run_id), entry)),
+        "terminal": printed(print_run, view),
+        "terminal's list": printed(print_runs, [entry]),
+        "run's table": printed(print_table, record).replace(" │ ", " "),
+        "report.md": to_markdown(record),
+    }
+    for door, told in doors.items():
+        for name, text in said.items():
+            if door in ("run's table", "report.md") and name == "duration":
+                continue
+            assert text in told, (door, name)
+    for door in ("page", "terminal", "report.md"):
+        for figure in found.figures:
+            if figure.name not in ("state", "duration", "export"):
+                assert figure.note in doors[door], (door, figure.name)
+
+
+def test_vertex_metrics_and_the_experiment_have_the_same_numbers(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards, kind="resumed", sections=SPOT)
+    view, record = look(planted), record_of(planted)
+    found = headline(view)
+    assert view.checkpoint is not None and view.goodput is not None and view.evaluation is not None
+    told = train.tell(view.checkpoint, train.Beside(view.evaluation, view.goodput, view.money, found))
+    row = describe_metrics(record, view)
+    for numbers in (told.numbers, row):
+        assert numbers["train_test_accuracy"] == found.metric_value
+        assert (numbers["train_test_accuracy_low"], numbers["train_test_accuracy_high"]) == (
+            found.metric_low,
+            found.metric_high,
+        )
+        assert (numbers["train_cost_low_usd"], numbers["train_cost_high_usd"]) == (
+            found.cost_low_usd,
+            found.cost_high_usd,
+        )
+        assert numbers["train_goodput_percent"] == found.goodput_percent
+        assert numbers["train_preemptions"] == found.preemptions
+    assert row["run_wall_s"] == found.wall_s and row["export_proven"] == 0
+    summary = " ".join(told.lines).replace("\u00a0", " ")
+    for name in ("metric", "goodput", "preemptions", "cost"):
+        assert f"| {texts(found)[name]} |" in summary
+
+
+def test_a_spot_run_costs_what_lies_between_two_prices(line: Path, small_shards: str) -> None:
+    """The list and the metrics of Vertex AI had the on-demand price alone."""
+    entry = listed(plant(line, small_shards, sections=SPOT)).headline
+    assert entry.cost_low_usd is not None and entry.cost_high_usd is not None
+    assert entry.cost_low_usd < entry.cost_high_usd and entry.strategy == "SPOT"
+
+
+# --- runs that go on --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_goes_on_has_a_headline_in_the_list(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards, kind="running", sections=SPOT)
+    with alive(planted):
+        found = listed(planted).headline
+        view = headline(look(planted))
+    assert found.state == "running" and found.preemptions == 0
+    assert {"goodput", "preemptions", "cost", "duration"} <= set(texts(found))
+    assert {**texts(found), "duration": ""} == {**texts(view), "duration": ""}
+
+
+def test_what_training_came_to_is_in_the_list_while_the_export_runs(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards)
+    (planted.folder / "run.json").unlink()
+    with alive(planted):
+        assert listed(planted).headline.text("metric") == "93.75 %"
+
+
+# --- verified since ---------------------------------------------------------------------------------------------------
+
+
+def verify(planted: Planted) -> None:
+    """Leave what `shardline verify` leaves on a GPU of the engine."""
+    document = ExportManifest.load(planted.uris["export"])
+    (engine,) = document.engines
+    gate = Gate(name=f"engine {engine.target}", precision="fp16", status="passed", ran="tensorrt_rtx on NVIDIA L4")
+    found = Verification(
+        fingerprint=document.fingerprint,
+        export_sha256=document.sha256,
+        engine_sha256=engine.sha256,
+        target=engine.target,
+        device="NVIDIA L4",
+        gates=[gate],
+    )
+    storage.replace(verification_uri(planted.uris["export"], engine.target), found.to_json())
+
+
+def test_the_newest_verification_wins_at_every_door(line: Path, small_shards: str) -> None:
+    planted = plant(line, small_shards)
+    lister = RunLister(str(line.parent))
+    assert [entry.headline.verdict for entry in lister.read()] == ["unproven"]
+    verify(planted)
+    view = look(planted)
+    assert headline(view).text("export") == "fp16, proven"
+    # Of a run that has ended the record is read once; what was verified is looked for all the same.
+    assert [entry.headline for entry in lister.read()] == [headline(view)]
+    assert listed(planted).headline == headline(view)
+    assert "fp16, proven" in words(render_report(view)) and "fp16, proven" in printed(print_run, view)
+    assert "unproven" not in printed(print_runs, [listed(planted)])
+    assert view.export is not None
+    assert export.tell(view.export, view.verifications).numbers["export_proven"] == 1
+    assert describe_metrics(record_of(planted), view)["export_proven"] == 1
+
+
+# --- reused -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_an_earlier_run_trained_is_marked_and_counted_once(line: Path, small_shards: str) -> None:
+    first = plant(line, small_shards, sections=SPOT)
+    again = plant(line, small_shards, kind="cached", run_id="20261122-090000-0001", sections=SPOT)
+    view = look(again)
+    found = headline(view)
+    assert listed(again).headline == found and found.training_reused
+    for name in ("goodput", "preemptions", "cost"):
+        assert found.text(name) == f"{headline(look(first)).text(name)} (reused)"
+    assert "reused" not in found.text("metric") + found.text("duration")
+    rows = [describe_metrics(record_of(planted), look(planted)) for planted in (first, again)]
+    assert "train_cost_high_usd" in rows[0] and not {"train_cost_high_usd", "train_node_hours"} & set(rows[1])
+    assert rows[1]["train_reused_cost_high_usd"] == rows[0]["train_cost_high_usd"]
+
+
+# --- arithmetic and words ---------------------------------------------------------------------------------------------
+
+
+def test_the_interval_of_a_share() -> None:
+    """Against the values of Newcombe, Two-sided confidence intervals for the single proportion, 1998, table I."""
+    for right, samples, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0, 0.1611)):
+        assert binomial_interval(right / samples, samples) == pytest.approx((low, high), abs=5e-5)
+    assert binomial_interval(1.0, 29)[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "value", "text", "has_interval"),
+    [
+        ("image_classification", "accuracy", 0.9943, "99.43 %", True),
+        ("image_classification", "accuracy", 0.9938, "99.38 %", True),
+        ("image_classification", "f1_macro", 0.5, "50.00 %", False),
+        ("own", "distance", 0.00004, "4.000e-05", False),
+        ("own", "accuracy", 0.9938, "0.9938", False),
+    ],
+)
+def test_a_metric_in_words(task: str, metric: str, value: float, text: str, has_interval: bool) -> None:
+    found = make_headline(
+        state="succeeded",
+        task=task,
+        found=(make_checkpoint(["a"]).headline.model_copy(update={"metric": metric}), value),  # type: ignore[union-attr]
+        samples=500,
+    )
+    assert found.text("metric") == text
+    assert ("95 % interval" in found.figure("metric").note) == has_interval == (found.metric_low is not None)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_not_known(value: float) -> None:
+    found = make_headline(
+        state="failed",
+        goodput=make_goodput(goodput_percent=value, wall_s=value),
+        money=make_money().model_copy(update={"cost_high_usd": value}),
+        wall_s=value,
+    )
+    assert set(texts(found)) == {"state", "preemptions"}
+    assert not any(re.search(r"\b(nan|inf)\b", figure.note) for figure in found.figures)
+
+
+def test_a_record_without_a_count_of_samples_has_no_interval(line: Path, small_shards: str) -> None:
+    """Those of release 0.1.0."""
+    planted = plant(line, small_shards)
+    path = planted.folder / "run.json"
+    document = json.loads(path.read_bytes())
+    del document["results"]["test_samples"]
+    path.write_text(json.dumps(document))
+    found = listed(planted).headline
+    assert found.metric_value == 0.9375 and found.metric_low is None and found.samples is None
