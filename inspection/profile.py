@@ -85,7 +85,7 @@ def _gain(finding: Finding) -> str:
 
 def describe_recommendation(recommendation: Recommendation) -> str:
     """Say what another setting would bring."""
-    return f"{recommendation.setting}: x {recommendation.gain:.2f}, steps alone ({recommendation.evidence})"
+    return f"{recommendation.setting}: x {recommendation.gain:.2f} ({recommendation.evidence})"
 
 
 def describe_effort(report: ProfileReport) -> str:

@@ -153,7 +153,7 @@ class Recommendation(Document):
     setting: str
     """As the configuration has it, e.g. train.precision=bf16."""
     gain: float
-    """Measured rate of steps alone with it, over that without."""
+    """Measured rate end to end with it, over that without; median of windows side by side."""
     evidence: str
 
 

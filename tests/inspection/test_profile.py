@@ -174,8 +174,8 @@ def test_the_curve_of_what_the_task_counts_stands_after_that_of_samples() -> Non
     assert titles[1:3] == ["Throughput, samples/s", "Throughput, tokens/s"]
 
 
-def test_a_recommendation_is_of_steps_alone() -> None:
+def test_a_recommendation_has_its_gain_and_evidence() -> None:
     better = [Recommendation(setting="train.compile=on", gain=1.25, evidence="8 and 10 samples/s")]
-    assert ("recommended", "train.compile=on: x 1.25, steps alone (8 and 10 samples/s)") in list(
+    assert ("recommended", "train.compile=on: x 1.25 (8 and 10 samples/s)") in list(
         describe(report(findings=[], recommendations=better))
     )

@@ -215,7 +215,7 @@ def test_the_record_of_half_a_run(tmp_path: Path) -> None:
         "123.5 samples/s a rank, 50% of a step waiting for data",
         "finding R1",
         "raise data.num_workers to 4 (predicted: x 1.80, the sweep)",
-        "train.precision=bf16: x 1.30, steps alone (40 and 52 samples/s)",
+        "train.precision=bf16: x 1.30 (40 and 52 samples/s)",
         "46.0",
         "3.5",
     ],

@@ -29,6 +29,7 @@ from trainer.profiling.pairs import (
 )
 from trainer.profiling.parts import Parts
 from trainer.profiling.predict import Predictor
+from trainer.profiling.recommend import recommend
 from trainer.profiling.space import Space
 
 # Windows of the joint run that the overlap is fitted to: the finalists are measured again anyway.
@@ -148,7 +149,7 @@ class Finals:
         chosen = min(equal, key=lambda each: expense(each.settings))
         beside, alike = len(contenders) - 1, len(equals(best, contenders))
         cut_short = self.ledger.over()
-        recommendations = self.parts.recommend()
+        recommendations = recommend(chosen.settings, self.parts, self.ledger)
         points = self.ledger.points()
         # What the table says: a leader by pairs need not have the highest median of its own.
         shown = next((one.samples_per_s for one in points if self._point_key(one) == _key(chosen.settings)), None)

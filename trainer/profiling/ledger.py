@@ -199,6 +199,18 @@ class Ledger:
                 self._count(None, began, f"{describe(one)}: {median(rates):.0f} samples/s")
         return kept
 
+    def beside(self, settings: Sequence[Settings], *, rounds: int) -> list[tuple[float, ...] | Failed]:
+        """Measure in turn what may not be chosen, beside what was: none of it is a row of the report."""
+        began = self.probe.now()
+        measured = self.probe.run_in_turn(settings, rounds=rounds)
+        found = [each if isinstance(each, Failed) else each.windows for each in measured]
+        for one, rates in zip(settings, found, strict=True):
+            if isinstance(rates, Failed):
+                self._count(None, began, describe(one), rates)
+            else:
+                self._count(None, began, f"{describe(one)}: {median(rates):.0f} samples/s")
+        return found
+
     def points(self) -> list[ProfilePoint]:
         """Return a row for every configuration that was measured end to end, the fastest first."""
         rows = [self._point(settings, joint) for settings, joint in self._joint.values()]

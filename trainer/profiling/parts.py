@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from contracts.artifacts import Flags, MemoryModel, Recommendation
+from contracts.artifacts import Flags, MemoryModel
 from trainer.profiling.ledger import Ledger
 from trainer.profiling.measure import Failed
 from trainer.profiling.pairs import TOLERANCE
@@ -17,8 +17,6 @@ from trainer.profiling.predict import Predictor
 from trainer.profiling.space import Space
 
 # Share of the budget that measuring the parts may take: what is predicted has to be measured end to end as well.
-# A flag is recommended where it beats what was measured beside it by this share: less may be noise.
-WORTH_A_WORD = 0.1
 PARTS_SHARE = 0.5
 # Loader processes are doubled until they bring less than this.
 WORKERS_GAIN = 0.05
@@ -66,7 +64,7 @@ class Parts:
         """The last failure of steps."""
         self._middle: int | None = None
         """The slot size at which flags and threads are compared."""
-        self._share = PARTS_SHARE
+        self.share = PARTS_SHARE
         """Of the budget, in which a measurement has to end."""
 
     def measure(self) -> None:
@@ -78,7 +76,7 @@ class Parts:
             self._thread_pass()
             self._larger_slots(self.flags)
             self._refine(self.flags)
-            self._spare_memory([flags for flags in self.space.flags if self._recomputes(flags)])
+            self.spare_memory([flags for flags in self.space.flags if self._recomputes(flags)])
         self.more_workers()
 
     def fits(self, slot_size: int, flags: Flags) -> bool:
@@ -96,46 +94,6 @@ class Parts:
     def too_large(self, slot_size: int, flags: Flags) -> None:
         """Take in that a slot of this size did not fit."""
         self._too_large[flags] = min(slot_size, self._too_large.get(flags, slot_size))
-
-    def recommend(self) -> list[Recommendation]:
-        """Measure the flags that the configuration does not let be chosen, beside the chosen ones.
-
-        It comes last, so the rest of the budget is its own.
-        """
-        self._share = 1.0
-        if self._middle is None:
-            return []
-        base = self.space.flags[0]
-        usual = self._rate(self._middle, self.flags)
-        found = []
-        for beside in self.space.measured_flags:
-            name = next(each for each in Flags.model_fields if getattr(beside, each) != getattr(base, each))
-            value = getattr(beside, name)
-            flags = self.flags.model_copy(update={name: value})
-            if name == "activation_checkpointing":
-                # It is slower by itself: what it may bring is a larger slot.
-                if not (self._spare_memory([flags]) and self._best(flags) > (1 + TOLERANCE) * self._best(self.flags)):
-                    continue
-                gain = self._best(flags) / self._best(self.flags)
-                evidence = f"steps alone at the slot that fits with it: {self._best(flags):.0f} samples/s, "
-                evidence += f"{self._best(self.flags):.0f} at that without"
-            elif usual is None or (flags.compile and flags.activation_checkpointing != "none"):
-                continue
-            else:
-                # Before and after it what it is compared with: minutes may lie between it and the first time.
-                rates = [self._again(one) for one in (self.flags, flags, self.flags)]
-                before, rate, after = rates
-                if before is None or rate is None or after is None or rate <= (1 + WORTH_A_WORD) * max(before, after):
-                    continue
-                gain = 2 * rate / (before + after)
-                evidence = (
-                    f"steps alone at slot size {self._middle}: {rate:.0f} samples/s with it; without, just before and "
-                    f"after: {before:.0f} and {after:.0f}"
-                )
-            words = {True: "true", False: "false"} if name == "channels_last" else {True: "on", False: "off"}
-            word = words[value] if isinstance(value, bool) else value
-            found.append(Recommendation(setting=f"train.{name}={word}", gain=gain, evidence=evidence))
-        return found
 
     def memory(self) -> list[MemoryModel]:
         """Return the lines of memory that were found."""
@@ -169,7 +127,7 @@ class Parts:
                 return
             # Between what works and what does not.
             smaller = [size for size in self.slot_sizes if self._middle < size < middle]
-            if not smaller or not self.ledger.allows("compute", share=self._share):
+            if not smaller or not self.ledger.allows("compute", share=self.share):
                 return
             middle = smaller[len(smaller) // 2]
 
@@ -241,7 +199,7 @@ class Parts:
         middle = self._middle
         assert middle is not None
         for knob in ("precision", "channels_last", "compile"):
-            if not self._steps_matter():
+            if not self.steps_matter():
                 return
             best = self.flags
             for value in dict.fromkeys(getattr(flags, knob) for flags in self.space.flags):
@@ -261,7 +219,7 @@ class Parts:
         for threads in sorted(self.space.threads, reverse=True):
             if threads == self.threads:
                 continue
-            if not self._steps_matter():
+            if not self.steps_matter():
                 return
             rate = self._steps(self._middle, threads, self.flags)
             if rate is not None and rate > (1 + TOLERANCE) * best:
@@ -314,7 +272,7 @@ class Parts:
                 return
             self._steps(min(gaps)[1], self.threads, flags)
 
-    def _spare_memory(self, kinds: list[Flags]) -> bool:
+    def spare_memory(self, kinds: list[Flags]) -> bool:
         """Measure activation checkpointing, where the slot that would be taken does not fit without."""
         wanted = self.slot_sizes[-1]
         if self._middle is None or not kinds or self.fits(wanted, self.flags) or not self._grows(self.flags):
@@ -353,11 +311,12 @@ class Parts:
         if len(known) < 2:
             known = sorted((size, rate) for (_, _, size), rate in self._rates.items())
         if len(known) < 2:
-            return self._steps_matter()
+            return self.steps_matter()
         gain = max(rate for _, rate in known[1:]) / known[0][1] - 1
         return gain * self._compute_share() >= TOLERANCE
 
-    def _steps_matter(self) -> bool:
+    def steps_matter(self) -> bool:
+        """Whether faster steps could make a whole step faster by TOLERANCE."""
         return self._compute_share() > TOLERANCE
 
     def _compute_share(self) -> float:
@@ -374,14 +333,19 @@ class Parts:
     def _rate(self, slot_size: int, flags: Flags) -> float | None:
         return self._rates.get((flags, self.threads, slot_size))
 
-    def _best(self, flags: Flags) -> float:
+    def best_rate(self, flags: Flags) -> float:
+        """Return the most samples per second of steps alone with these flags; 0: not measured."""
         return max((rate for (known, _, _), rate in self._rates.items() if known == flags), default=0.0)
+
+    def best_size(self, flags: Flags) -> int:
+        """Return the slot size of the most samples per second with these flags, which were measured."""
+        return max((rate, size) for (known, _, size), rate in self._rates.items() if known == flags)[1]
 
     def _steps(self, slot_size: int, threads: int, flags: Flags) -> float | None:
         """Measure steps alone; return samples per second of a rank, None: not measured."""
         if (flags, threads, slot_size) in self._rates:
             return self._rates[flags, threads, slot_size]
-        if not self.ledger.allows("compute", share=self._share):
+        if not self.ledger.allows("compute", share=self.share):
             return None
         found = self.ledger.steps(slot_size, threads, flags)
         if isinstance(found, Failed):
@@ -396,19 +360,8 @@ class Parts:
         self._rates[flags, threads, slot_size] = rate
         return rate
 
-    def _again(self, flags: Flags) -> float | None:
-        """Measure steps alone at the middle slot size, measured before or not; None: it could not be."""
-        assert self._middle is not None
-        if not self.ledger.allows("compute"):
-            return None
-        found = self.ledger.steps(self._middle, self.threads, flags)
-        if isinstance(found, Failed):
-            return None
-        slots = self.space.slots_per_rank(self._middle)
-        return self.space.fill(self._middle) * slots * self._middle / found.step_s(slots)
-
     def _load(self, num_workers: int) -> bool:
-        if not self.ledger.allows("load", share=self._share):
+        if not self.ledger.allows("load", share=self.share):
             return False
         slot_size = next((size for size in self.slot_sizes if size >= LOADER_SLOT), self.slot_sizes[-1])
         found = self.ledger.load(slot_size, num_workers, self.space.prefetch_factors[0], self.threads)

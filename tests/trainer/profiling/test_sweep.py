@@ -124,6 +124,19 @@ def test_flags_that_are_set_are_recommended_and_not_chosen() -> None:
     assert not swept(simulator(space, layout_factor=1.05, loader_ratio=0.1)).recommendations
 
 
+def test_a_flag_is_worth_what_it_gains_end_to_end_on_the_chosen_cut() -> None:
+    """Loading takes as long as computing, one after the other: steps of 0.5 of the time make 0.75 of the whole."""
+    space = a_space(1, train={"channels_last": False}, data={"num_workers": 0}, profile={"num_workers": [0]})
+    probe = simulator(space, cores=1, layout_factor=0.5, loader_ratio=1.0, slot_overhead_s=0.0, update_s=0.0)
+    found = swept(probe)
+    (recommended,) = found.recommendations
+    assert recommended.gain == pytest.approx(1 / 0.75, rel=0.05)
+    size = found.choice.slot_size
+    # One turn for both: nothing else is measured for it, and it is no row of the report.
+    assert probe.calls[-1] == f"turn {size}/0 {size}/0 x3"
+    assert not any(row.flags.channels_last for row in [*found.points, *found.compute])
+
+
 def recommending(budget_s: float) -> tuple[Result, float]:
     """Sweep where a flag that is set would do better otherwise; return what was found, and the seconds it took."""
     probe = simulator(a_space(train={"channels_last": False}), layout_factor=0.7, loader_ratio=0.002)
