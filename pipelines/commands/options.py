@@ -29,6 +29,8 @@ Template = Annotated[
     str, typer.Option(metavar="URI", help="A compiled pipeline instead: file, gs:// or Artifact Registry.")
 ]
 
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without a question.")]
+
 Format = Annotated[
     Literal["table", "json", "yaml"] | None, typer.Option("-o", "--format", help="How it is printed [default: table].")
 ]
@@ -73,3 +75,26 @@ def describes(app: typer.Typer, command: Callable[..., None], where: str) -> Non
 
     app.command("describe")(command)
     app.command("show", hidden=True)(show)
+
+
+def ask(what: str, *, yes: bool) -> bool:
+    """Return whether the user wants something done.
+
+    Args:
+        what: As in "make these".
+        yes: Whether --yes was given.
+
+    Raises:
+        ConfigError: There is no terminal to ask on.
+    """
+    from contracts.errors import ConfigError
+
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            "nothing was changed: there is no terminal to ask on",
+            allowed="a terminal, or --yes",
+            todo="read the list above, then run it again with --yes",
+        )
+    return typer.confirm(f"{what}?")

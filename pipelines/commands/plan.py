@@ -67,8 +67,13 @@ def plan(
     with reported(debug):
         from pipelines.plan.inputs import read_inputs
         from pipelines.plan.plan import make_plan, outline
+        from pipelines.submission.local_data import find_local_data
 
         resolved = load(config, overrides)
+        local = None if compare else find_local_data(resolved)
+        if local is not None:
+            resolved = local.of(resolved)
+            print(local.words, file=sys.stderr, flush=True)
         online = online and not outline(resolved).lacks_a_place
         inputs = read_inputs(resolved, prices=prices, profile=profile, online=online)
         if compare:
@@ -78,7 +83,9 @@ def plan(
         from pipelines.rules.submission import Asked
 
         asked = Asked(run_id=run_id, template=template)
-        made = make_plan(resolved, inputs, asked, online=online, complete=True)
+        made = make_plan(
+            resolved, inputs, asked, online=online, complete=True, local_source=local.given if local else ""
+        )
         if made.answers is None:
             made = made.with_problems((), [_OFFLINE])
         if is_document(form, as_json):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Format, Overrides, print_document
+from pipelines.commands.options import ConfigPath, Debug, Format, Overrides, Yes, ask, print_document
 from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pipelines.project.inspect import Survey
 
 T = TypeVar("T")
-Yes = Annotated[bool, typer.Option("--yes", help="Do it without a question.")]
 
 project_app = typer.Typer(
     help="What a Google Cloud project needs: APIs, bucket, accounts, roles.",
@@ -70,7 +69,7 @@ def apply(config: ConfigPath, overrides: Overrides = None, yes: Yes = False, deb
             if found.is_complete:
                 print("unchanged", flush=True)
                 return
-            if not _ask("make these", yes=yes):
+            if not ask("make these", yes=yes):
                 return
             _explained(lambda: make(client, found, _print))
         print("done; roles of new accounts can take some minutes until every service knows them", flush=True)
@@ -95,7 +94,7 @@ def destroy(config: ConfigPath, overrides: Overrides = None, yes: Yes = False, d
                 print(f"keeps    {kept}")
             if not removal.keys:
                 print("nothing to remove", flush=True)
-            elif _ask("remove these", yes=yes):
+            elif ask("remove these", yes=yes):
                 _explained(lambda: take_away(client, found, removal, _print))
 
 
@@ -165,17 +164,3 @@ def _print_quotas(config: RunConfig) -> None:
     for rung in outline(config).rungs:
         for need in rung.quotas:
             print(f"quota    {need.metric} in {rung.region}: {need.amount}; `plan --online` says what there is")
-
-
-def _ask(what: str, *, yes: bool) -> bool:
-    from contracts.errors import ConfigError
-
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            "nothing was changed: there is no terminal to ask on",
-            allowed="a terminal, or --yes",
-            todo="read the list above, then run it again with --yes",
-        )
-    return typer.confirm(f"{what}?")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri, RunId, Template
+from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri, RunId, Template, Yes, ask
 from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
@@ -47,20 +47,34 @@ def register(app: typer.Typer) -> None:
         caching: Caching = None,
         prices: Prices = None,
         profile: ProfileUri = None,
+        yes: Yes = False,
         debug: Debug = False,
     ) -> None:
-        """Run the line on Vertex AI Pipelines."""
+        """Run the line on Vertex AI Pipelines; data of this machine is uploaded and images are built first."""
         code = 0
         with reported(debug):
             from pipelines.graph.compile import compile_line
             from pipelines.plan.plan import plan_of
             from pipelines.plan.table import cost_values, describe_cost
             from pipelines.rules.submission import Asked
+            from pipelines.submission.local_data import find_local_data
+            from pipelines.submission.preparations import find_preparations, make_preparations, with_images
             from pipelines.submission.submit import prepare
 
             resolved = load(config, overrides)
             asked = Asked(run_id=run_id, template=template, tags=tuple(tag or ()))
-            plan = plan_of(resolved, prices, profile, asked, online=not dry_run)
+            local = find_local_data(resolved)
+            here = local.given if local else ""
+            resolved = local.of(resolved) if local else resolved
+            if not dry_run and (todo := find_preparations(resolved, local)):
+                # Nothing is paid for that a plan would refuse afterwards.
+                plan_of(with_images(resolved), prices, profile, asked, online=True, local_source=here)
+                for line in todo.words:
+                    _say(line)
+                if not ask("do these", yes=yes):
+                    raise typer.Exit(0)
+                make_preparations(resolved, todo, _say)
+            plan = plan_of(resolved, prices, profile, asked, online=not dry_run, local_source=here)
             prepared = prepare(
                 resolved,
                 compile_line(resolved, plan),

@@ -6,6 +6,7 @@ of the folder travels.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -21,7 +22,17 @@ from pathlib import Path
 from contracts import PACKAGES, storage
 from contracts.config import RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ConfigError, ShardlineError, TryAgain
-from pipelines.images.record import ROLES, ImageRecord, hash_requirements, is_pinned, record_path, requirements_of
+from pipelines.images.record import (
+    ROLES,
+    ImageRecord,
+    hash_requirements,
+    is_pinned,
+    is_placeholder,
+    read_record,
+    record_path,
+    requirements_of,
+    uses_former_record,
+)
 from pipelines.runs.diagnosis import Said, diagnose
 
 REPOSITORY = re.compile(r"[a-z0-9.-]+\.[a-z]+(?::\d+)?(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)+")
@@ -75,9 +86,48 @@ def build_images(config: RunConfig, *, tool: str | None, tensorrt: str, say: Say
         built_at=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=commit,
         requirements_sha256=hash_requirements(requirements),
+        sources_sha256=hash_sources(root),
     )
     storage.replace(storage.normalise(record_path(config)), (record.model_dump_json(indent=1) + "\n").encode())
     return record
+
+
+def why_to_build(config: RunConfig) -> str:
+    """Return why a submission needs images to be built; empty: it has some, or what is wrong is no matter of a build.
+
+    Images that the configuration names are taken as they are. A record without a hash of its sources, of an earlier
+    release, is taken too.
+
+    Raises:
+        ConfigError: The record is damaged.
+    """
+    images = config.cloud.images
+    given = [getattr(images, role) for role in ROLES]
+    if all(reference and not is_placeholder(reference) for reference in given):
+        return ""
+    path = record_path(config)
+    if uses_former_record(config):
+        return ""
+    record = read_record(path)
+    if record is None:
+        return f"there is no {path}"
+    if config.code.requirements and record.requirements_sha256 != hash_requirements(requirements_of(config)):
+        return f"those in {path} have other code.requirements"
+    if record.sources_sha256 and record.sources_sha256 != hash_sources(find_sources()):
+        return f"those in {path} are of other sources than this program"
+    return ""
+
+
+def hash_sources(root: Path) -> str:
+    """Return the sha256 over the paths and contents of what images are built of."""
+    with tempfile.TemporaryDirectory(prefix="shardline-images-") as folder:
+        context = Path(folder) / "context"
+        stage_context(root, context)
+        digest = hashlib.sha256()
+        for path in sorted(path for path in context.rglob("*") if path.is_file()):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{content}  {path.relative_to(context).as_posix()}\n".encode())
+    return digest.hexdigest()
 
 
 def stage_context(root: Path, context: Path, requirements: bytes | None = None) -> None:

@@ -55,6 +55,8 @@ class ImageRecord(BaseModel):
     """Commit of the sources; `-dirty`: with changes that it does not hold; empty: unknown."""
     requirements_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """Hash of the requirements of own code (code.requirements) in trainer and export; empty: they hold none."""
+    sources_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """Hash of the sources that they were built of; empty: unknown."""
 
 
 def is_pinned(reference: str) -> bool:

@@ -147,6 +147,7 @@ def make_plan(
     *,
     online: bool = False,
     complete: bool = False,
+    local_source: str = "",
 ) -> Plan:
     """Return the plan of a submission; what is wrong with it is in `problems`, the most basic first.
 
@@ -157,6 +158,7 @@ def make_plan(
         online: Whether Google Cloud may be asked: for the bucket's region, the quotas, the source's labels, weights.
         complete: For `plan`: the slower checks are made too where the rules have found a problem, and Google Cloud must
             answer; a submission goes on without an answer that its account may not have.
+        local_source: Data of this machine that the submission brings to sharding.source: its labels are checked.
 
     Raises:
         ConfigError: Google Cloud was asked and refused to answer.
@@ -171,7 +173,9 @@ def make_plan(
         plan = replace(plan, answers=answers).with_problems(answers.problems, answers.warnings)
     if plan.machine is not None and (complete or plan.ok):
         serving = _serving_machine(config, plan.machine)
-        checked = check_planned(config, plan.machine, serving, plan.nodes, online=online and not plan.lacks_a_place)
+        here = config.model_copy(update={"sharding": config.sharding.model_copy(update={"source": local_source})})
+        looked_at = here if local_source else config
+        checked = check_planned(looked_at, plan.machine, serving, plan.nodes, online=online and not plan.lacks_a_place)
         plan = plan.with_problems(checked.problems, checked.warnings)
     if asked is not None and asked.template and plan.ok:
         spec, problems = find_template_problems(config, plan, asked.template)
@@ -317,7 +321,13 @@ def _price_source(config: RunConfig, rungs: tuple[RungPlan, ...], cap: Cap) -> s
 
 
 def plan_of(
-    config: RunConfig, prices: Path | None, profile: str | None, asked: Asked | None = None, *, online: bool = False
+    config: RunConfig,
+    prices: Path | None,
+    profile: str | None,
+    asked: Asked | None = None,
+    *,
+    online: bool = False,
+    local_source: str = "",
 ) -> Plan:
     """Return the plan that compile, submit and schedule go by, with which nothing is wrong.
 
@@ -328,4 +338,4 @@ def plan_of(
         # What rules alone refuse needs no credentials.
         outline(config, read_inputs(config, prices=prices), asked).require()
     inputs = read_inputs(config, prices=prices, profile=profile, online=online)
-    return make_plan(config, inputs, asked, online=online).require()
+    return make_plan(config, inputs, asked, online=online, local_source=local_source).require()

@@ -60,8 +60,8 @@ def _root(config: RunConfig) -> Iterator[Problem]:
             yield Problem(
                 given,
                 "gs://BUCKET/FOLDER",
-                f"{what} must lie in a bucket: no machine of Vertex AI sees this one's disk; or rehearse: "
-                "`shardline rehearse` copies a local source to a bucket of its own",
+                f"{what} must lie in a bucket: no machine of Vertex AI sees this one's disk; `shardline submit` "
+                "uploads data that is here, and `shardline rehearse` copies it to a bucket of its own",
             )
             continue
         bucket = value.removeprefix("gs://").partition("/")[0]

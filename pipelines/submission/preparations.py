@@ -1,0 +1,61 @@
+"""What a submission needs and does not have yet: data in the bucket, container images for this code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from contracts.config import RunConfig
+from pipelines.images.build import build_images, why_to_build
+from pipelines.images.record import ROLES, is_placeholder
+from pipelines.rehearse.config import stand_in_image
+from pipelines.submission.local_data import LocalData, upload
+
+
+@dataclass(frozen=True)
+class Preparations:
+    """What is to be done before a submission; false where nothing is."""
+
+    data: LocalData | None
+    """What has to be uploaded; None: nothing."""
+    build: str
+    """Why images have to be built; empty: they need not be."""
+
+    def __bool__(self) -> bool:
+        return self.data is not None or bool(self.build)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What would be done, for whoever is asked."""
+        data = "" if self.data is None else self.data.words.replace("`submit` ", "")
+        return tuple(text for text in (data, self.build and f"builds images: {self.build}") if text)
+
+
+def find_preparations(config: RunConfig, local: LocalData | None) -> Preparations:
+    """Return what a submission has to do first.
+
+    Args:
+        config: With the source in the bucket.
+        local: Data of this machine that it is made from.
+
+    Raises:
+        ConfigError: There is no such bucket.
+        TryAgain: It gave no answer.
+    """
+    return Preparations(None if local is None or local.is_there else local, why_to_build(config))
+
+
+def make_preparations(config: RunConfig, todo: Preparations, say: Callable[[str], None]) -> None:
+    """Upload and build; the same command goes on with what a kill has left undone."""
+    if todo.data is not None:
+        upload(todo.data, say)
+    if todo.build:
+        build_images(config, tool=None, tensorrt="", say=say)
+
+
+def with_images(config: RunConfig) -> RunConfig:
+    """Return the configuration as it is once its images are built, for a plan that is made before."""
+    images = config.cloud.images
+    unset = [role for role in ROLES if not getattr(images, role) or is_placeholder(getattr(images, role))]
+    made = images.model_copy(update={role: stand_in_image(role) for role in unset})
+    return config.model_copy(update={"cloud": config.cloud.model_copy(update={"images": made})})

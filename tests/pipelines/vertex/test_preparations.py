@@ -1,0 +1,163 @@
+"""`submit` of data that lies on this machine, and of code that no image holds yet."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from contracts import storage
+from contracts.errors import ConfigError
+from contracts.resolve import load_config, parse_config
+from pipelines.cli import app
+from pipelines.images.build import find_sources, hash_sources, why_to_build
+from pipelines.images.record import ImageRecord
+from pipelines.place import make_absolute
+from pipelines.rehearse.config import stand_in_image
+from pipelines.submission.local_data import find_local_data, upload
+from rehearsal.gcs import BucketServer
+from tests.conftest import write_pictures
+from tests.pipelines.test_images import DOCKER, write_tool
+from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud
+
+
+def submit(*words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["submit", "line.yaml", *words])
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with data and a configuration in it."""
+    monkeypatch.chdir(tmp_path)
+    write_pictures(tmp_path / "raw", per_class=4)
+    (tmp_path / "raw" / ".DS_Store").write_text("hidden")
+    values = {
+        "run": {"name": "line", "root": "gs://bucket-1/runs"},
+        "sharding": {"source": "raw"},
+        "resources": {"machine": {"type": "n1-standard-4"}},
+        "cloud": {
+            "project": PROJECT,
+            "region": REGION,
+            "images": {"repository": f"{REGION}-docker.pkg.dev/{PROJECT}/shardline"},
+        },
+    }
+    (tmp_path / "line.yaml").write_text(yaml.safe_dump(values))
+    return tmp_path
+
+
+def names_in_bucket() -> set[str]:
+    return {one.name for one in storage.list_objects("gs://bucket-1/runs/line/source")}
+
+
+def test_data_is_uploaded_and_images_are_built_once_after_a_question(
+    cloud: Cloud, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = write_tool(here / "tools", "docker", DOCKER)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setattr("pipelines.images.build._choose_tool", lambda _: "docker")
+    refused = submit(code=2)
+    assert (
+        "uploads" in refused.stderr and "12 files" in refused.stderr and "builds images: there is no" in refused.stderr
+    )
+    assert "there is no terminal to ask on" in refused.stderr
+    assert not names_in_bucket() and not list(here.glob("images-*"))
+    # What a plan refuses is not paid for.
+    assert "cloud.region" in submit("--yes", "cloud.region=x", code=2).stderr
+    assert not names_in_bucket() and not list(here.glob("images-*"))
+
+    made = submit("--yes", "--run-id", "first-1")
+    assert "run first-1 submitted" in made.stderr
+    (folder,) = {name.partition("/")[0] for name in names_in_bucket() if "/" in name}
+    files = {path.relative_to(here / "raw").as_posix() for path in (here / "raw").rglob("*.png")}
+    assert names_in_bucket() == {f"{folder}.json", *(f"{folder}/{name}" for name in files)}
+    manifest = storage.read_bytes(f"gs://bucket-1/runs/line/source/{folder}.json")
+    assert hashlib.sha256(manifest).hexdigest() == folder and set(json.loads(manifest)["files"]) == files
+    record = ImageRecord.model_validate_json((here / f"images-{PROJECT}.json").read_text())
+    assert record.sources_sha256 == hash_sources(find_sources())
+    calls = (here / "calls.jsonl").read_text()
+    job = json.loads(submit("--dry-run").stdout)["pipelineJob"]
+    assert record.trainer in json.dumps(job)
+
+    # Nothing is left to do: nobody is asked, nothing is built.
+    again = submit("--run-id", "first-1")
+    assert "run first-1 exists" in again.stderr and "uploads" not in again.stderr
+    assert (here / "calls.jsonl").read_text() == calls
+    # Data that changed goes elsewhere.
+    (here / "raw" / "red" / "000.png").write_bytes((here / "raw" / "blue" / "000.png").read_bytes())
+    assert "uploads" in submit(code=2).stderr
+
+
+def test_an_upload_that_was_killed_is_gone_on_with(bucket_server: BucketServer, here: Path) -> None:
+    config = make_absolute(load_config(here / "line.yaml"))
+    data = find_local_data(config)
+    assert data is not None and data.of(config).sharding.source == data.source and not data.is_there
+    names = sorted(data.files)
+    # Some files are there, one under its name but of other bytes, as a file that was written to meanwhile.
+    for name in names[:5]:
+        storage.publish(storage.join(data.folder, name), (data.root / name).read_bytes())
+    storage.publish(storage.join(data.folder, names[5]), b"other")
+    said: list[str] = []
+    with pytest.raises(ConfigError, match="holds something else"):
+        upload(data, said.append)
+    assert not data.is_there
+    storage.delete(storage.join(data.folder, names[5]))
+    upload(data, said.append)
+    assert data.is_there and said[-1] == f"uploads 1 files to {data.folder}"
+    upload(data, said.append)
+    assert len(said) == 2
+
+
+def test_a_file_that_changes_meanwhile_leaves_nothing_finished(bucket_server: BucketServer, here: Path) -> None:
+    data = find_local_data(make_absolute(load_config(here / "line.yaml")))
+    assert data is not None
+    name = min(data.files)
+    content = (data.root / name).read_bytes()
+    (data.root / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ConfigError, match=f"{name} was changed while it was uploaded"):
+        upload(data, lambda _: None)
+    assert not data.is_there and not storage.exists(storage.join(data.folder, name))
+    (data.root / name).write_bytes(content)
+    upload(data, lambda _: None)
+    assert data.is_there
+
+
+def test_of_a_table_of_rows_the_file_alone_is_taken(here: Path) -> None:
+    (here / "rows.csv").write_text("size,label\n1,a\n")
+    given = ["sharding.source=rows.csv"]
+    pictures = find_local_data(make_absolute(load_config(here / "line.yaml", given)))
+    assert pictures is not None and len(pictures.files) > 12
+    fields = "sharding.fields={numbers: {columns: ['*'], kind: numbers}, label: {column: label, kind: class}}"
+    rows = find_local_data(make_absolute(load_config(here / "line.yaml", [*given, fields])))
+    assert rows is not None and list(rows.files) == ["rows.csv"] and rows.source.endswith("/rows.csv")
+    for nothing in ("gs://bucket-1/raw", "absent", "line.yaml"):
+        assert find_local_data(make_absolute(load_config(here / "line.yaml", [f"sharding.source={nothing}"]))) is None
+
+
+def test_when_images_are_to_be_built(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = yaml.safe_load((here / "line.yaml").read_text())
+    config = parse_config(values, where="test")
+    assert why_to_build(config) == f"there is no images-{PROJECT}.json"
+    references = {role: stand_in_image(role) for role in ("pipeline", "trainer", "export")}
+    named = config.model_copy(
+        update={"cloud": config.cloud.model_copy(update={"images": config.cloud.images.model_copy(update=references)})}
+    )
+    assert why_to_build(named) == ""
+
+    def record(**changes: str) -> None:
+        made = ImageRecord(**{**references, "built_at": "2026-11-24", **changes})
+        (here / f"images-{PROJECT}.json").write_text(made.model_dump_json())
+
+    record()
+    assert why_to_build(config) == ""
+    record(sources_sha256="a" * 64)
+    assert "are of other sources than this program" in why_to_build(config)
+    record(sources_sha256=hash_sources(find_sources()))
+    assert why_to_build(config) == ""
+    (here / "needs.txt").write_text("timm\n")
+    needs = parse_config({**values, "code": {"requirements": "needs.txt"}}, where="test")
+    assert "other code.requirements" in why_to_build(needs)
