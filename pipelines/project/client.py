@@ -21,7 +21,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0
 _READ_RETRIES = 3
 _HTTP_TOO_MANY = 429
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-_VERSIONS = {
+# Of the discovery documents that are asked by.
+VERSIONS = {
     "serviceusage": "v1",
     "cloudresourcemanager": "v3",
     "iam": "v1",
@@ -180,7 +181,7 @@ class Client:
                 options = ClientOptions(api_endpoint=f"https://{self.region}-aiplatform.googleapis.com")
             self._services[api] = build(
                 api,
-                _VERSIONS[api],
+                VERSIONS[api],
                 credentials=self._credentials(),
                 static_discovery=True,
                 cache_discovery=False,

@@ -8,7 +8,7 @@ from typing import Any
 
 from contracts.errors import ConfigError
 from pipelines.project.client import Client, Refused
-from pipelines.project.declaration import Resource
+from pipelines.project.declaration import DESCRIPTION, LABELS, Resource
 
 _HTTP_CONFLICT, _HTTP_NOT_FOUND = 409, 404
 # Of a body: what says who made a thing, and what is its place in another; neither is compared.
@@ -48,7 +48,11 @@ def find(client: Client, resource: Resource) -> dict[str, Any] | None:
 
 
 def create(client: Client, resource: Resource) -> bool:
-    """Make a resource, and wait until it is there; False where another has made it meanwhile."""
+    """Make a resource, and wait until it is there; False where somebody else has made it meanwhile.
+
+    One that is there and says that `shardline project` made it is ours: httplib2 sends a request again whose connection
+    ended without an answer, and the second is told of what the first has made.
+    """
     calls = _calls(client, resource)
     body = {**calls.extra, calls.wrap: resource.body} if calls.wrap else {**resource.body, **calls.extra}
     try:
@@ -59,10 +63,15 @@ def create(client: Client, resource: Resource) -> bool:
         )
     except Refused as error:
         if error.status == _HTTP_CONFLICT:
-            return False
+            return _is_marked(client.wait(resource.key, lambda: find(client, resource)))
         raise
     _finish(client, calls.api, answer, resource.key)
     return True
+
+
+def _is_marked(found: Mapping[str, Any]) -> bool:
+    labels = found.get("labels") or {}
+    return found.get("description") == DESCRIPTION or LABELS.items() <= labels.items()
 
 
 def delete(client: Client, resource: Resource) -> None:

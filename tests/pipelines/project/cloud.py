@@ -1,13 +1,21 @@
 """A local cloud with a project in it, and this process led to it."""
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+import httplib2
 import pytest
 
+from pipelines.project.client import VERSIONS
 from rehearsal.cloud import LocalCloud
+from rehearsal.doors.http_door import HttpDoor
+from rehearsal.doors.http_messages import FileBody, Request, Response, parse_target
+from rehearsal.doors.request_body import RequestBody, Reset
 from rehearsal.gcs.write_rate import WriteRate
 from rehearsal.projects.apis import ProjectApis
 from rehearsal.projects.state import Lag, ProjectState
@@ -23,6 +31,7 @@ class EmptyCloud:
         apis = cloud.vertex._http._first
         assert isinstance(apis, ProjectApis)
         self._apis = apis
+        self._direct: dict[str, Any] = {}
 
     def empty(self, lag: Lag | None = None) -> ProjectState:
         """Take away everything, and return the project."""
@@ -51,12 +60,74 @@ class EmptyCloud:
         with session:
             session.post(url, params={"uploadType": "media", "name": name}, data=b"data", timeout=60).raise_for_status()
 
+    @contextmanager
+    def ending_connections(self, number: int, *, answered: bool) -> Iterator[list[str]]:
+        """End the connection of one write, counted from 1, before it is done or once it is done; yield its path."""
+        apis, left = self._apis, number
+        ended: list[str] = []
+
+        def serve(request: Request) -> Response | None:
+            nonlocal left
+            is_read = request.method == "GET" or request.path.endswith(":getIamPolicy")
+            left -= not is_read and request.host != "storage.googleapis.com"
+            if left or is_read or ended:
+                return apis(request)
+            ended.append(request.path)
+            if answered:
+                apis(request)
+            raise Reset
+
+        door = self.cloud.vertex._http
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(door, "_first", serve)
+            patch.setattr(door, "_endpoints", (serve, *door._endpoints[1:]))
+            yield ended
+
+    def direct_services(self) -> dict[str, Any]:
+        """Return Google's clients of the APIs, whose requests go to the HTTP door without a socket."""
+        from googleapiclient.discovery import build
+
+        if not self._direct:
+            for api, version in VERSIONS.items():
+                self._direct[api] = build(
+                    api, version, http=_Direct(self.cloud.vertex._http), static_discovery=True, cache_discovery=False
+                )
+        return self._direct
+
+
+class _Direct:
+    """What google-api-python-client sends requests by, in place of httplib2."""
+
+    def __init__(self, door: HttpDoor) -> None:
+        self._door = door
+
+    def request(
+        self, uri: str, method: str = "GET", body: Any = None, headers: Any = None, **_: Any
+    ) -> tuple[httplib2.Response, bytes]:
+        parts = urlsplit(uri)
+        path, query, values = parse_target(uri)
+        names = {name.lower(): str(value) for name, value in (headers or {}).items()} | {"host": parts.netloc}
+        data = body.encode() if isinstance(body, str) else body or b""
+        answers: list[Response] = []
+        request = Request(method, path, query, names, RequestBody(io.BytesIO(data), len(data)), values=values)
+        self._door.serve(request, lambda response, wire=None: answers.append(response))
+        (answer,) = answers
+        content = answer.body
+        if isinstance(content, FileBody):
+            content.file.seek(content.start)
+            content = content.file.read(content.length)
+            answer.close()
+        lowered = {name.lower(): value for name, value in answer.headers.items()}
+        return httplib2.Response({"status": str(answer.status), **lowered}), content
+
+    def close(self) -> None:
+        pass
+
 
 @contextmanager
 def open_cloud(folder: Path) -> Iterator[EmptyCloud]:
     import google.auth
     import google.oauth2.credentials
-    import httplib2
 
     state = ProjectState(PROJECT, NUMBER, empty=True)
     with (
