@@ -48,7 +48,10 @@ def time_rows(record: RunRecord) -> list[Row]:
 def result_rows(record: RunRecord) -> list[Row]:
     """Return what came out, as far as the run got."""
     results = record.results
-    rows = [Row("warning", None, f"data: {text}") for text in results.get("data", {}).get("warnings", [])]
+    rows = [
+        Row("not read", None, f"what stage {stage} made: {why}") for stage, why in results.get("unread", {}).items()
+    ]
+    rows += [Row("warning", None, f"data: {text}") for text in results.get("data", {}).get("warnings", [])]
     rows += [Row("warning", None, f"training: {text}") for text in results.get("warnings", [])]
     rows += [
         Row(figure.title.lower(), None, figure.text + (f" ({figure.note})" if figure.note else ""))

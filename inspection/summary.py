@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -88,19 +88,24 @@ def collect_results(config: RunConfig, uris: Mapping[str, str]) -> dict[str, Any
         config: The resolved configuration.
         uris: Folder of each finished stage.
 
-    Raises:
-        DataError: A document is damaged.
+    Returns:
+        What each document says; `unread` has the reason for each stage whose document cannot be read, by its name.
     """
+    readers: dict[str, Callable[[str], dict[str, Any]]] = {
+        "shard": lambda uri: {"data": _data_results(ShardManifest.load(uri))},
+        "profile": lambda uri: {"profile": _profile_results(ProfileReport.load(uri), uri)},
+        "train": lambda uri: _train_results(config, CheckpointManifest.load(uri), uri),
+        "export": lambda uri: _export_results(uri, ExportManifest.load(uri)),
+    }
     results: dict[str, Any] = {}
-    if "shard" in uris:
-        results["data"] = _data_results(ShardManifest.load(uris["shard"]))
-    if "profile" in uris:
-        results["profile"] = _profile_results(ProfileReport.load(uris["profile"]), uris["profile"])
-    if "train" in uris:
-        results |= _train_results(config, CheckpointManifest.load(uris["train"]), uris["train"])
-    if "export" in uris:
-        results |= _export_results(uris["export"], ExportManifest.load(uris["export"]))
-    return results
+    unread: dict[str, str] = {}
+    for stage in filter(uris.__contains__, readers):
+        try:
+            results |= readers[stage](uris[stage])
+        except DataError as error:
+            # A run whose document was damaged since has ended all the same, and its record says so.
+            unread[stage] = error.given
+    return {**results, "unread": unread} if unread else results
 
 
 def _data_results(shards: ShardManifest) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from contracts.goodput import count_stops
 from inspection.profile import OFF, describe_findings, describe_rate
 from inspection.report import describe_gates, describe_parity
 from inspection.run.door import plain
-from inspection.run.headline import FigureName, headline, metric_title
+from inspection.run.headline import STATE_NOTES, FigureName, headline, metric_title
 from inspection.run.summary import RunLine
 from inspection.run.view import RunView
 from inspection.tasks import show_metric
@@ -37,8 +37,15 @@ _STYLES = {
     "interrupted": "yellow",
     "stopped": "red",
     "silent": "magenta",
+    "unknown": "magenta",
 }
 NOT_KNOWN = ""
+# Of a run that nobody can ask for: what to do.
+_NEXT = {
+    "stopped": "The same command goes on where it stopped",
+    "silent": "It may wait for machines: shardline status RUN asks its service",
+    "unknown": "Starting it again begins another run, which has to be paid",
+}
 
 
 def print_runs(lines: Sequence[RunLine], stream: TextIO) -> None:
@@ -107,10 +114,9 @@ def _head(view: RunView) -> Iterator[str]:
     if view.started_at is not None:
         took = f", {seconds(view.wall_s)}" if view.wall_s is not None else ""
         yield f"started {_moment(view.started_at)} UTC{took}"
-    if view.state in ("stopped", "silent"):
-        last = f"; last word {_moment(view.last_word_at)} UTC" if view.last_word_at else ""
-        why = "its process is gone" if view.state == "stopped" else "no record, and no word for a while"
-        yield f"{why}{last}. The same command goes on where it stopped"
+    if view.state in ("stopped", "silent", "unknown"):
+        last = f"; last event {_moment(view.last_word_at)} UTC" if view.last_word_at else ""
+        yield f"{STATE_NOTES[view.state]}{last}. {_NEXT[view.state]}"
     if view.state == "interrupted" and view.error:
         yield view.error.splitlines()[0]
 

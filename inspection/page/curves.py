@@ -179,10 +179,19 @@ def _figure(subject: Subject, chart: Chart, drawing: Html, lines: Sequence[Line]
     return element(
         "figure",
         element("figcaption", named),
+        *(element("p", words, class_="chip bad") for curve in chart.curves if (words := _diverged(curve))),
         drawing,
         class_="chart-box",
         data_chart=chart.title,
     )
+
+
+def _diverged(curve: Curve) -> str:
+    """Say that values are NaN or infinite: the line leaves them out; empty: none is."""
+    if not curve.not_finite:
+        return ""
+    values = "1 value is" if curve.not_finite == 1 else f"{curve.not_finite:,} values are"
+    return f"{shorten(curve.name, 60)}: {values} not finite, the first at step {curve.first_not_finite:,}"
 
 
 def _describe(chart: Chart) -> str:

@@ -46,6 +46,7 @@ def _tiles(found: DataView) -> Html:
     by_split = " · ".join(f"{split.name} {split.samples:,}" for split in found.splits[:MOST_SPLITS])
     shards, size_b = sum(each.shards for each in found.shards), sum(each.bytes for each in found.shards)
     copies, leaks = found.duplicate_copies, found.leaking_groups
+    none = "none found" if found.duplicates_searched else "not searched"
     increments = f", {several(found.generation, 'increment')}" if found.generation else ""
     tiles = [
         tile("Samples", figure("data.samples", samples, count), by_split),
@@ -54,12 +55,12 @@ def _tiles(found: DataView) -> Html:
         tile("Rejected files", figure("data.rejected", found.num_rejected, count), _ignored(found)),
         tile(
             "Copies of images" if found.has_images else "Copies of samples",
-            figure("data.copies", copies, count, "none found"),
+            figure("data.copies", copies, count, none),
             "with the same bytes as another" if found.has_images else "with the content of another, whatever the label",
         ),
         tile(
             "Leaks",
-            figure("data.leaks", leaks, count, "none found"),
+            figure("data.leaks", leaks, count, none),
             "groups of copies in more than one split",
             kind="alarm" if leaks else "",
         ),
@@ -70,7 +71,7 @@ def _tiles(found: DataView) -> Html:
 def _ignored(found: DataView) -> str:
     if found.num_ignored:
         return f"and {found.num_ignored:,} ignored by their names"
-    return "that are no usable images" if found.has_images else "by their content"
+    return "that could not be read as images" if found.has_images else "by their content"
 
 
 def _columns(subject: Subject, found: DataView) -> Html:

@@ -13,7 +13,7 @@ from inspection.page.subject import NO_VALUE, Subject, left_out, tile
 from inspection.run.headline import Figure, FigureName, headline
 from inspection.run.view import AttemptView, StageView
 from pages.markup import Html, bar, element, figure, join, section, table
-from pages.quantities import count, instant, seconds
+from pages.quantities import count, instant, seconds, several
 
 _EXITS = {
     EXIT_OK: "finished",
@@ -87,6 +87,12 @@ def _warnings(subject: Subject) -> Html:
     data, trained = subject.view.data, subject.view.checkpoint
     found = [f"data: {text}" for text in (data.warnings if data is not None else ())]
     found += [f"training: {text}" for text in (trained.warnings if trained is not None else ())]
+    found += [
+        f"training: {curve.name} has {several(curve.not_finite, 'value')} that are no finite number, the first at step "
+        f"{curve.first_not_finite:,}"
+        for curve in (subject.view.curves.curves if subject.view.curves is not None else ())
+        if curve.not_finite
+    ]
     if not found:
         return Html("")
     items = [element("li", subject.reason(text)) for text in found[: subject.limits.rows]]

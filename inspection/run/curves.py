@@ -103,7 +103,7 @@ class CurveReader:
             curve, left_out = _draw(tag, parts, points)
             if left_out:
                 missing.append(f"{tag}: {left_out} rows without a finite value and a time are left out")
-            if curve.rows:
+            if curve.rows or curve.not_finite:
                 curves.append(curve)
         if len(missing) > _MOST_WORDS:
             missing = [*missing[:_MOST_WORDS], f"and {len(missing) - _MOST_WORDS} things more"]
@@ -212,9 +212,12 @@ def _draw(tag: str, parts: Sequence[Rows], points: int) -> tuple[Curve, int]:
             rows.times.extend(part.times)
             rows.values.extend(part.values)
     told = len(rows.steps)
+    not_finite, first = 0, None
     # One sum tells of all of them: almost always there is nothing to look for.
     clean = math.isfinite(sum(rows.values)) and told and min(rows.times) >= 0 and max(rows.times) <= _LATEST_TIME
     if not (clean and math.isfinite(sum(rows.times)) and rows.ordered):
+        wrong = [step for step, value in zip(rows.steps, rows.values, strict=True) if not math.isfinite(value)]
+        not_finite, first = len(wrong), min(wrong, default=None)
         kept = [
             row
             for row in zip(rows.steps, rows.times, rows.values, strict=True)
@@ -231,5 +234,7 @@ def _draw(tag: str, parts: Sequence[Rows], points: int) -> tuple[Curve, int]:
         times=[rows.times[place] for place in places],
         values=[rows.values[place] for place in places],
         rows=len(rows.steps),
+        not_finite=not_finite,
+        first_not_finite=first,
     )
     return curve, told - len(rows.steps)

@@ -25,12 +25,14 @@ _MOST_BITS, _MOST_FIELDS = 64, 64
 T = TypeVar("T")
 
 
-def describe_data(uri: str, manifest: ShardManifest) -> DataView:
+def describe_data(uri: str, manifest: ShardManifest, *, searched: bool = True) -> DataView:
     """Return what shards hold.
 
     Args:
         uri: Their folder.
         manifest: Their manifest.
+        searched: Whether the configuration asks for copies to be found (sharding.duplicates); shards that others wrote
+            were never searched.
     """
     places = _largest(manifest)
     images, copies = manifest.images, manifest.duplicates
@@ -64,6 +66,7 @@ def describe_data(uri: str, manifest: ShardManifest) -> DataView:
         duplicate_groups=copies.groups if copies else None,
         duplicate_copies=copies.copies if copies else None,
         leaking_groups=copies.leaking_groups if copies else None,
+        duplicates_searched=copies is not None or (searched and "listing" in manifest.made_from),
         mean=manifest.mean,
         std=manifest.std,
         warnings=[warning[:_WARNING] for warning in manifest.warnings[:MOST_WARNINGS]],

@@ -30,8 +30,6 @@ HARM = (
     ShardlineError,
     ValueError,
     LookupError,
-    TypeError,
-    AttributeError,
     ArithmeticError,
     RecursionError,
     ImportError,

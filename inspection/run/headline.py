@@ -24,6 +24,7 @@ from pages.quantities import NBSP, percent, seconds, usd_range
 STATE_NOTES: Mapping[State, str] = {
     "running": "it runs",
     "silent": "no record, and no event for ten minutes",
+    "unknown": "no record, and no event for a day: it was cancelled or lost; ask its service: shardline status RUN",
     "stopped": "its process is gone and left no record",
     "interrupted": "the same command continues",
     "failed": "it failed",

@@ -76,7 +76,7 @@ def read_run(
     times = [float(event["time"]) for told in attempts.values() for events in told.values() for event in events]
     last_word_at = max(times, default=None)
     state = find_state(place, record.state if record else None, last_word_at=last_word_at or started_at, now=now)
-    # Of a silent run nobody knows: it may wait for machines.
+    # A silent run may wait for machines.
     over = state not in ("running", "silent")
     stages = [
         read_stage(
@@ -203,7 +203,8 @@ def _read_stage_parts(
     parts: dict[str, Any] = {}
     shards = documents.get("shard")
     if isinstance(shards, ShardManifest):
-        parts["data"] = reading.attempt("the data", lambda: describe_data(uris["shard"], shards))
+        searched = as_object(config.get("sharding")).get("duplicates") != "off"
+        parts["data"] = reading.attempt("the data", lambda: describe_data(uris["shard"], shards, searched=searched))
         if pictures:
             parts["pictures"] = (
                 reading.attempt(CONTACT_SHEET, lambda: _contacts(reading.door, uris["shard"], shards)) or []

@@ -15,6 +15,8 @@ from inspection.run.view import State
 
 # Copies of events come every 30 s at most while a stage works; machines may be waited for without a word.
 SILENT_S = 600.0
+# Without any event for so long it was cancelled, or its service lost it.
+UNKNOWN_S = 86_400.0
 
 
 Recorded = Literal["succeeded", "failed", "interrupted"]
@@ -34,7 +36,7 @@ def find_state(place: RunPlace, recorded: Recorded | None, *, last_word_at: floa
     locked = is_locked(place.folder) if storage.is_local(place.folder) else None
     if locked is not None:
         return "running" if locked else "stopped"
-    recent = last_word_at is not None and now - last_word_at < SILENT_S
-    if recent:
-        return "running"
-    return "silent"
+    silent_s = now - last_word_at if last_word_at is not None else None
+    if silent_s is None or silent_s >= UNKNOWN_S:
+        return "unknown"
+    return "running" if silent_s < SILENT_S else "silent"

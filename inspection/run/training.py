@@ -48,7 +48,7 @@ def read_training(
         logs = storage.join(folder, TENSORBOARD_FOLDER)
         curves = reading.attempt("learning curves", lambda: _read_curves(reading.door, logs, points=points))
     if curves is not None:
-        curves = _cut(curves, [float(event["time"]) for events in told.values() for event in events])
+        curves = cut_curves(curves, [float(event["time"]) for events in told.values() for event in events])
         reading.missing += [Missing(what="learning curves", reason=text) for text in curves.missing]
     resolved = reading.attempt("the configuration", lambda: RunConfig.model_validate(config))
     money, reason = find_money(resolved, goodput) if resolved is not None else (None, "the configuration is not known")
@@ -81,7 +81,7 @@ def _read_curves(door: Door, logs: str, *, points: int) -> Curves:
     return read_curves(logs, points=points)
 
 
-def _cut(curves: Curves, times: list[float]) -> Curves:
+def cut_curves(curves: Curves, times: list[float]) -> Curves:
     """Return curves up to a run's last word: another run of the line may have gone on with the same training."""
     if not times:
         return curves
@@ -93,7 +93,7 @@ def _cut(curves: Curves, times: list[float]) -> Curves:
             kept.append(curve)
         elif places:
             parts = {name: [getattr(curve, name)[place] for place in places] for name in ("steps", "times", "values")}
-            kept.append(curve.model_copy(update={**parts, "rows": min(curve.rows, len(places))}))
+            kept.append(curve.model_copy(update={**parts, "rows": curve.rows * len(places) // len(curve.times)}))
     return curves.model_copy(update={"curves": kept, "rows": sum(curve.rows for curve in kept)})
 
 

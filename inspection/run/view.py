@@ -23,8 +23,9 @@ from contracts.artifacts import (
 )
 from contracts.config import FieldKind
 
-State = Literal["running", "silent", "stopped", "interrupted", "failed", "succeeded"]
-"""silent: in a bucket, no record and no word for a while; stopped: its process is gone and has left no record;
+State = Literal["running", "silent", "unknown", "stopped", "interrupted", "failed", "succeeded"]
+"""silent: in a bucket, no record and no event for ten minutes; unknown: for a day, so that it was cancelled or
+lost; stopped: its process is gone and has left no record;
 interrupted: a user's signal ended it."""
 StageState = Literal["waiting", "running", "done", "reused", "failed", "interrupted", "stopped", "not started"]
 MarkKind = Literal["start", "checkpoint", "best", "preemption", "interruption", "kill", "crash", "resume", "end"]
@@ -162,6 +163,8 @@ class DataView(Document):
     duplicate_copies: int | None
     leaking_groups: int | None
     """Groups with samples in more than one split."""
+    duplicates_searched: bool = True
+    """Whether copies were looked for at all."""
     mean: list[float] | None
     std: list[float] | None
     warnings: list[str] = Field(default=[])
@@ -186,6 +189,10 @@ class Curve(Document):
     values: list[float]
     rows: int
     """Before down-sampling."""
+    not_finite: int = 0
+    """Values that are NaN or infinite: they are in no other field."""
+    first_not_finite: int | None = None
+    """Step of the first of them."""
 
 
 class Curves(Document):

@@ -23,7 +23,7 @@ _ERROR_LENGTH = 200
 # Of a version; Python makes no number of thousands of them.
 _DIGITS = 19
 # Sorted by state, what wants attention comes first.
-_ORDER: list[State] = ["running", "failed", "interrupted", "stopped", "silent", "succeeded"]
+_ORDER: list[State] = ["running", "failed", "interrupted", "stopped", "unknown", "silent", "succeeded"]
 SCRIPTS = ("ask.js", "list.js")
 
 

@@ -31,7 +31,7 @@ _LEAST_FRESH_S = 1.0
 _READERS = 8
 # Who has a list already gets that one when a bucket takes longer than this.
 _PATIENCE_S = 0.5
-_ENDED = ("succeeded", "failed", "interrupted", "stopped")
+_ENDED = ("succeeded", "failed", "interrupted", "stopped", "unknown")
 # Parts with images, which are read once.
 _PICTURED = ("pictures", "task_pictures", "task_parts")
 

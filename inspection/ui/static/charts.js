@@ -10,10 +10,10 @@
     start: ["▷", "--soft", false],
     checkpoint: ["·", "--soft", false],
     best: ["★", "--good", false],
-    preemption: ["✕", "--bad", true],
+    preemption: ["✕", "--warning", true],
     interruption: ["‖", "--soft", true],
     kill: ["✕", "--soft", true],
-    crash: ["✕", "--warning", true],
+    crash: ["✕", "--bad", true],
     resume: ["▶", "--good", true],
     end: ["□", "--soft", false],
   };
@@ -78,7 +78,8 @@
     const found = run.curves.find((one) => one.name === curve.value);
     const points = new Map();
     (found ? found[over.value] : []).forEach((x, at) => {
-      if (x !== null) points.set(x, found.values[at]);
+      // Between attempts there is no value; over steps nothing is missing there.
+      if (x !== null && (found.values[at] !== null || over.value === "times")) points.set(x, found.values[at]);
     });
     const xs = Array.from(points.keys()).sort((a, b) => a - b);
     return [xs, xs.map((x) => points.get(x))];
@@ -169,7 +170,8 @@
           stroke: colour(COLOURS[at]),
           dash: DASHES[at],
           width: 2,
-          spanGaps: true,
+          // Of two runs in one chart the places of the other are no gaps: uPlot leaves them undefined.
+          spanGaps: false,
           value: (chart, value) => number(value),
         })),
       ],

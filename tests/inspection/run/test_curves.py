@@ -345,7 +345,8 @@ def test_what_json_has_no_word_for_is_left_out_and_said(tmp_path: Path) -> None:
     rows += [scalar("never", 0, float("-inf"))]
     write(tmp_path, b"".join(rows))
     found = read(tmp_path)
-    assert [(curve.name, curve.steps) for curve in found.curves] == [("loss", [0, 3]), ("when", [3])]
+    assert [(curve.name, curve.steps) for curve in found.curves] == [("loss", [0, 3]), ("never", []), ("when", [3])]
+    assert [(curve.not_finite, curve.first_not_finite) for curve in found.curves] == [(2, 1), (1, 0), (0, None)]
     assert [said.partition(":")[0] for said in found.missing] == ["loss", "never", "when"]
     assert "2 rows" in found.missing[0]
 
