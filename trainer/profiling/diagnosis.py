@@ -60,16 +60,18 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
         )
     summaries = []
     for one in counted:
-        if one.trace_name is None:
+        paths = [folder / name for name in (one.trace_name, one.details_name) if name is not None]
+        if not paths:
             continue
-        path = folder / one.trace_name
         try:
-            strip_host(path)
-            summaries.append(summarise(path))
+            for path in paths:
+                strip_host(path)
+            summaries.append(summarise(*paths))
         except DataError as error:
             # What was measured is worth more than its trace.
             warnings.append(f"a trace could not be read: {error.given}")
-            path.unlink(missing_ok=True)
+            for path in paths:
+                path.unlink(missing_ok=True)
     indicators = make_indicators(_count(config, settings, counted, hello), summaries)
     findings = diagnose(
         indicators,

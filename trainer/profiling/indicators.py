@@ -144,4 +144,4 @@ def _slowest_ratio(counters: Counters, summaries: Sequence[TraceSummary]) -> flo
         middle = median(own.values()) if len(own) > 1 else 0.0
         if middle > 0 and set(own) == set(counted or traced):
             ratios.append({rank: time / middle for rank, time in own.items()})
-    return max((min(ratio[rank] for ratio in ratios) for rank in ratios[0]), default=None) if ratios else None
+    return max(1.0, *(min(ratio[rank] for ratio in ratios) for rank in ratios[0])) if ratios else None

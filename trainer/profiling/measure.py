@@ -137,6 +137,7 @@ class Counted:
     nvml_utilisation_fraction: float | None
     checkpoint_copy_s: float | None
     """For which steps stand still when a checkpoint is saved."""
-    traced_step_s: float | None
     trace_name: str | None
-    """File of the trace in the folder that was given; None: none was asked for."""
+    """File of the light trace in the folder that was given; None: none was asked for."""
+    details_name: str | None
+    """Likewise, of the trace with shapes and the allocator's events."""

@@ -16,11 +16,13 @@ It never changes train.global_batch_size. docs/profiling.md tells how.
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
@@ -47,6 +49,8 @@ from trainer.profiling.sweep import Result, full_grid, sweep
 
 BOARD_FOLDER = "tensorboard"
 TRACE_FOLDER = "traces"
+# What is read out of the traces, by rank (summary.py: TraceSummary).
+SUMMARY_NAME = "trace-summary.json"
 
 
 def execute(stage: Stage) -> str:
@@ -216,10 +220,17 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
         report = _report(stage, output, shards, result, ranks=ranks, machine=hardware(), wall_s=probe.now())
     for warning in diagnosis.warnings:
         stage.log(f"warning: {warning}")
+    if (ratio := diagnosis.indicators.profiler_ratio) is not None:
+        stage.log(
+            f"traced steps took {ratio:.2f} times as long as others: shares of a step are of those, rates are not"
+        )
     for finding in diagnosis.findings:
         stage.log(f"{finding.rule} {finding.title}: {finding.change}")
     if board is not None:
         stage.log(f"warning: nothing for TensorBoard: {board.outcome}: {board.reason}")
+    if diagnosis.summaries:
+        summaries = [{n: v for n, v in asdict(one).items() if n != "lanes"} for one in diagnosis.summaries]
+        (folder / SUMMARY_NAME).write_text(json.dumps(summaries), encoding="utf-8")
     (folder / PAGE_NAME).write_text(render_page(report, diagnosis.summaries), encoding="utf-8")
     return report
 

@@ -39,18 +39,21 @@ _WAIT = re.compile(
 _COPY_CALL = re.compile(r"Memcpy")
 
 
-def summarise(path: Path) -> TraceSummary:
+def summarise(path: Path, details: Path | None = None) -> TraceSummary:
     """Return what a trace says about its steps.
 
     Args:
         path: .json or .json.gz, of a CPU or of a GPU.
+        details: Of other steps of the same rank, for what the first does not have: the allocator's events. Recording
+            them makes steps longer, so that nothing else is taken from it.
 
     Raises:
         DataError: It is no trace of torch's profiler, or has no steps.
     """
     trace = read_trace(path)
     on_gpu = trace.of(*GPU_CATEGORIES)
-    return _summarise_gpu(trace, on_gpu) if on_gpu else _summarise_cpu(trace)
+    found = _summarise_gpu(trace, on_gpu) if on_gpu else _summarise_cpu(trace)
+    return found if details is None else replace(found, memory=summarise(details).memory)
 
 
 # --- without a GPU ----------------------------------------------------------------------------------------------------

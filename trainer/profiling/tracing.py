@@ -24,6 +24,10 @@ from trainer.report.gpu import GpuGauges
 MOST_TRACED_SLOTS = 32
 # Windows of steps that are counted; what is counted is not measured again.
 COUNTED_WINDOWS = 2
+# Steps of the trace in detail: of them nothing is averaged.
+DETAILED_STEPS = 2
+# Beside the light traces, which TensorBoard's plugin would otherwise take for spans of the same run.
+DETAILS_FOLDER = "details"
 # Slots that a rank computes alone, for as long as a window.
 LEAST_ALONE, MOST_ALONE = 4, 64
 # The backward pass takes twice the operations of the forward pass (Kaplan et al., arXiv 2001.08361, section 2.1).
@@ -31,13 +35,16 @@ BACKWARD_AND_FORWARD = 3
 
 
 def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
-    """Count steps of a configuration as they are, then trace `steps` of them into `folder`/rank-R.json.gz.
+    """Count steps of a configuration as they are, then trace `steps` of them lightly, and some in detail.
+
+    Traces are `folder`/rank-R.MS.pt.trace.json.gz and `folder`/details/rank-R.MS.pt.trace.json.gz, MS being
+    milliseconds since 1970: torch.profiler.tensorboard_trace_handler's names, with the rank in the place of the host.
 
     Args:
         bench: Of this rank; all ranks do this together.
         settings: The configuration.
         steps: Optimizer steps to trace, fewer where they have many slots; 0: none.
-        folder: For the trace.
+        folder: For the traces.
     """
     alone_s = _time_alone(bench, settings)
     flops = _count_flops(bench, settings.slot_size)
@@ -58,8 +65,11 @@ def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
         more = _allocation_retries(device)
         taken.hold()
         wanted = min(steps, max(1, MOST_TRACED_SLOTS // settings.slots_per_rank))
-        name = f"rank-{bench.rank.rank}.json.gz"
-        traced_s = _trace(bench, taken, wanted, Path(folder) / name) if wanted else None
+        name, details = f"rank-{bench.rank.rank}.{time.time_ns() // 10**6}.pt.trace.json.gz", None
+        if wanted:
+            _trace(bench, taken, wanted, Path(folder) / name, in_detail=False)
+            details = f"{DETAILS_FOLDER}/{name}"
+            _trace(bench, taken, min(wanted, DETAILED_STEPS), Path(folder) / details, in_detail=True)
     return Counted(
         step_s=passed.data.wall_s / passed.steps,
         samples_per_s=passed.rate(bench.rank.ranks),
@@ -72,8 +82,8 @@ def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
         allocation_retries=None if more is None or retries is None else more - retries,
         nvml_utilisation_fraction=None if busy is None else busy / 100,
         checkpoint_copy_s=copy_s,
-        traced_step_s=traced_s,
         trace_name=name if wanted else None,
+        details_name=details,
     )
 
 
@@ -100,8 +110,16 @@ def _time_alone(bench: Bench, settings: Settings) -> float | None:
     return sorted(times)[len(times) // 4]
 
 
-def _trace(bench: Bench, taken: Steps, steps: int, path: Path) -> float:
-    """Trace steps, and return the seconds of one of them."""
+def _trace(bench: Bench, taken: Steps, steps: int, path: Path, *, in_detail: bool) -> None:
+    """Trace steps.
+
+    Args:
+        bench: Of this rank.
+        taken: The steps.
+        steps: How many.
+        path: For the trace.
+        in_detail: With shapes and the allocator's events, which make a step longer; not for shares of its time.
+    """
     activities = [ProfilerActivity.CPU]
     if bench.rank.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -112,10 +130,8 @@ def _trace(bench: Bench, taken: Steps, steps: int, path: Path) -> float:
         # A step for which it only gets ready, which takes a while.
         schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
         on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
-        record_shapes=True,
-        profile_memory=True,
-        with_flops=True,
-        acc_events=True,
+        record_shapes=in_detail,
+        profile_memory=in_detail,
     ) as profiler:
         taken.go_on()
         taken.take_one()
@@ -125,18 +141,15 @@ def _trace(bench: Bench, taken: Steps, steps: int, path: Path) -> float:
         bench.synchronise()
         profiler.step()
         taken.go_on()
-        start = time.perf_counter()
         for number in range(steps):
             taken.take_one()
             if number == steps - 1:
                 # Once: the host runs ahead of a GPU from step to step.
                 bench.synchronise()
-                spent_s = time.perf_counter() - start
                 taken.hold()
             profiler.step()
     bench.around = lambda part: nullcontext()
     taken.go_on()
-    return spent_s / steps
 
 
 def _annotate(part: str) -> AbstractContextManager[object]:

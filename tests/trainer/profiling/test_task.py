@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -118,11 +119,17 @@ def test_what_this_machine_cannot_measure_is_not_there(profiled: Path) -> None:
 def test_traces_of_all_ranks_open_and_name_no_host(profiled: Path) -> None:
     report = report_of(profiled)
     names = [file.name for file in report.files]
-    assert {"profile.html", "traces/rank-0.json.gz", "traces/rank-1.json.gz"} <= set(names)
+    assert {"profile.html", "trace-summary.json"} <= set(names)
+    traces = sorted(name for name in names if re.fullmatch(r"traces/rank-\d\.\d{13}\.pt\.trace\.json\.gz", name))
+    detailed = sorted(name for name in names if name.startswith("traces/details/rank-"))
+    assert [name[:13] for name in traces] == ["traces/rank-0", "traces/rank-1"] and len(detailed) == 2
+    summaries = json.loads((profiled / "trace-summary.json").read_text())
+    assert [summary["rank"] for summary in summaries] == [0, 1]
+    assert all(summary["memory"] and summary["operators"] and summary["step_s"] for summary in summaries)
     assert any(name.startswith("tensorboard/") for name in names)
     assert find_damage(storage.normalise(profiled), report.files) is None
     for rank in range(2):
-        text = gzip.decompress((profiled / f"traces/rank-{rank}.json.gz").read_bytes()).decode()
+        text = gzip.decompress((profiled / traces[rank]).read_bytes()).decode()
         steps = {event["name"] for event in json.loads(text)["traceEvents"] if "ProfilerStep" in event["name"]}
         assert len(steps) == 4
         assert socket.gethostname() not in text

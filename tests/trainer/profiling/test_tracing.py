@@ -1,6 +1,7 @@
 """The profiler exists while steps are traced, and neither before nor after."""
 
 import gc
+import re
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from contracts.config import RunConfig
 from tests.conftest import small_config
 from tests.trainer.one_rank import one_rank
 from trainer.profiling.bench import Steps
+from trainer.profiling.kineto import read_document
 from trainer.profiling.probe import RankProbe
 from trainer.profiling.service import Service
+from trainer.profiling.trace import summarise
 
 
 def profilers() -> int:
@@ -44,10 +47,23 @@ def test_no_profiler_object_exists_outside_of_the_traced_steps(
         assert set(seen) == {(0, False)}
         seen.clear()
         counted = service.trace(Settings(slot_size=4, slots_per_rank=4, num_workers=0), steps=3, folder=str(tmp_path))
-        # One step for which it only gets ready, and three that it records.
-        assert [enabled for number, enabled in seen if number] == [False, True, True, True]
-        assert seen[:-4] == [(0, False)] * (len(seen) - 4)
-        assert len(seen) > 4
+        # One step for which it only gets ready, and three that it records; likewise two in detail.
+        assert [enabled for number, enabled in seen if number] == [False, True, True, True, False, True, True]
+        assert seen[:-7] == [(0, False)] * (len(seen) - 7)
+        assert len(seen) > 7
         gc.collect()
         assert profilers() == 0 and not torch.autograd._profiler_enabled()
-    assert counted.traced_step_s and (tmp_path / "rank-0.json.gz").exists()
+    # As TensorBoard's plugin wants them (torch_tb_profiler/consts.py, WORKER_PATTERN), with a word for the host.
+    assert counted.trace_name is not None and counted.details_name is not None
+    pattern = r"^(.*?)(\.\d+)?\.pt\.trace\.json(?:\.gz)?$"
+    worker = re.match(pattern, counted.trace_name)
+    assert worker is not None and worker[1] == "rank-0" and worker[2]
+    assert counted.details_name == f"details/{counted.trace_name}"
+    light, details = (read_document(tmp_path / name) for name in (counted.trace_name, counted.details_name))
+    assert [bool(trace.get("record_shapes")) for trace in (light, details)] == [False, True]
+    for trace, detailed in ((light, False), (details, True)):
+        assert any("Input Dims" in event.get("args", {}) for event in trace["traceEvents"]) is detailed
+        assert any(event["name"] == "[memory]" for event in trace["traceEvents"]) is detailed
+    found = summarise(tmp_path / counted.trace_name, tmp_path / counted.details_name)
+    assert found.steps == 3 and found.memory
+    assert not summarise(tmp_path / counted.trace_name).memory
