@@ -78,12 +78,14 @@ class Bench:
         rank: This process among its peers.
 
     Attributes:
+        task: The task.
         unit: What the task counts besides samples; empty: nothing.
         varies: Whether sizes of the network's inputs vary: memory is tried on the longest samples that there may be.
     """
 
     def __init__(self, feed: TrainingData, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank, self._feed = config, rank, feed
+        self.task = feed.task
         self.unit, self.varies = unit_of(feed.task), bool(feed.task.signature.dimensions)
         self.memory = MemoryGauge(rank.device)
         self.around: Callable[[str], AbstractContextManager[object]] = lambda name: nullcontext()

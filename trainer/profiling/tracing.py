@@ -11,12 +11,13 @@ from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
-from torch.utils.flop_counter import FlopCounterMode
 
 from contracts.artifacts import Settings
 from trainer.checkpoint.staging import HostBuffer
+from trainer.model.build import construct_model
 from trainer.parallel import runs_in_lockstep
 from trainer.profiling.bench import Bench, Steps
+from trainer.profiling.flops import count_flops
 from trainer.profiling.measure import Counted
 from trainer.report.gpu import GpuGauges
 
@@ -30,8 +31,6 @@ DETAILED_STEPS = 2
 DETAILS_FOLDER = "details"
 # Slots that a rank computes alone, for as long as a window.
 LEAST_ALONE, MOST_ALONE = 4, 64
-# The backward pass takes twice the operations of the forward pass (Kaplan et al., arXiv 2001.08361, section 2.1).
-BACKWARD_AND_FORWARD = 3
 
 
 def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
@@ -156,17 +155,13 @@ def _annotate(part: str) -> AbstractContextManager[object]:
     return record_function(f"shardline: {part}")
 
 
-@torch.no_grad()
 def _count_flops(bench: Bench, slot_size: int) -> float | None:
-    """Return the floating point operations of a sample, forward and backward; None where it defies counting."""
-    inputs, samples = bench.typical_inputs(slot_size)
-    counter = FlopCounterMode(display=False)
-    try:
-        with counter:
-            bench.stepper.model(*inputs)
-    except RuntimeError:
-        return None
-    return BACKWARD_AND_FORWARD * counter.get_total_flops() / samples or None
+    """Return the floating point operations of a sample, forward and backward; None where they cannot be counted."""
+    with torch.no_grad():
+        inputs, samples = bench.typical_inputs(slot_size)
+    learns = {name: parameter.requires_grad for name, parameter in bench.stepper.model.named_parameters()}
+    flops = count_flops(lambda: construct_model(bench.task, bench.config), inputs, learns)
+    return None if flops is None else flops / samples
 
 
 def _time_checkpoint_copy(bench: Bench) -> float | None:

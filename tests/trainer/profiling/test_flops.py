@@ -1,0 +1,92 @@
+"""Operations of forward and backward passes, against products counted by hand."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from trainer.profiling.flops import count_flops
+
+
+class Attention(nn.Module):
+    """Two heads over 16 places, eight wide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_heads = nn.Linear(16, 48)
+
+    def forward(self, texts: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.to_heads(texts).view(len(texts), 16, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        return nn.functional.scaled_dot_product_attention(query, key, value)
+
+
+def needs_values(make: Callable[[], nn.Module]) -> nn.Module:
+    """A network whose building reads a value, which the meta device does not have."""
+    model = make()
+    assert float(next(model.parameters()).detach().sum()) < 1e9
+    return model
+
+
+PLAIN = 2 * 2 * 64 * 32 * 32 * 9  # 2 pictures of 8 x 8, 32 to 32 channels, 3 x 3
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float]] = {
+    # Forward, and the weight's gradient: the input asks for none.
+    "linear": (partial(nn.Linear, 8, 4), (3, 8), 2 * (2 * 3 * 8 * 4)),
+    "convolution": (partial(nn.Conv2d, 32, 32, 3, padding=1), (2, 32, 8, 8), 2 * PLAIN),
+    "grouped": (partial(nn.Conv2d, 32, 32, 3, padding=1, groups=8), (2, 32, 8, 8), 2 * PLAIN / 8),
+    "depthwise": (partial(nn.Conv2d, 32, 32, 3, padding=1, groups=32), (2, 32, 8, 8), 2 * PLAIN / 32),
+    "transposed": (partial(nn.ConvTranspose2d, 32, 16, 3, groups=4), (2, 32, 8, 8), 2 * (2 * 2 * 64 * 32 * 4 * 9)),
+    # The second convolution has a gradient of its input too.
+    "two grouped": (
+        lambda: nn.Sequential(*(nn.Conv2d(32, 32, 3, padding=1, groups=8) for _ in range(2))),
+        (2, 32, 8, 8),
+        5 * PLAIN / 8,
+    ),
+}
+
+
+@pytest.mark.parametrize("on_cpu", [False, True], ids=["meta", "cpu"])
+@pytest.mark.parametrize("name", CASES)
+def test_products_are_counted(name: str, on_cpu: bool) -> None:
+    make, shape, wanted = CASES[name]
+    build = partial(needs_values, make) if on_cpu else make
+    assert count_flops(build, [torch.zeros(shape)], {}) == wanted
+
+
+def test_attention_is_counted_on_a_cpu_as_on_meta() -> None:
+    inputs = [torch.zeros(2, 16, 16)]
+    on_meta, on_cpu = (count_flops(build, inputs, {}) for build in (Attention, partial(needs_values, Attention)))
+    linear, product = 2 * (2 * 32 * 16 * 48), 2 * 2 * 2 * 16 * 16 * 8
+    # Two products forward, four backward; a kernel that keeps no scores computes one of them once more.
+    assert on_meta == linear + 6 * product
+    assert on_cpu == linear + 7 * product
+
+
+def test_what_is_frozen_is_counted_as_far_as_it_is_computed() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
+
+    one = 2 * 4 * 8 * 8
+    whole = dict.fromkeys(name for name, _ in build().named_parameters())
+    assert count_flops(build, [torch.zeros(4, 8)], {}) == 8 * one
+    # The first two are frozen: nothing behind the head's input has a gradient.
+    assert count_flops(build, [torch.zeros(4, 8)], {name: name.startswith("2.") for name in whole}) == 4 * one
+    # The last two are: gradients pass through them to the first.
+    assert count_flops(build, [torch.zeros(4, 8)], {name: name.startswith("0.") for name in whole}) == 6 * one
+    assert count_flops(build, [torch.zeros(4, 8)], dict.fromkeys(whole, False)) == 3 * one
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_are_not_measured(layer: type[nn.Module]) -> None:
+    assert count_flops(lambda: layer(8, 16), [torch.zeros(5, 2, 8)], {}) is None
+
+
+def test_counting_draws_no_random_number() -> None:
+    before = torch.get_rng_state()
+    assert count_flops(partial(needs_values, partial(nn.Linear, 8, 4)), [torch.zeros(3, 8)], {})
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_what_does_not_run_is_not_measured() -> None:
+    assert count_flops(partial(nn.Linear, 8, 4), [torch.zeros(3, 9)], {}) is None
