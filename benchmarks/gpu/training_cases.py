@@ -203,7 +203,7 @@ def profile_trace(setting: Setting) -> Details:
     tried |= {"precisions": ["fp32"], "channels_last": [False], "compile": [False]}
     tried |= {"activation_checkpointing": ["none"], "window_s": 0.2, "budget_s": 15, "trace_steps": 3}
     run = run_stage(setting, "profile", "profile", {"profile": tried})
-    traces = {path.name: path.stat().st_size for path in sorted(run.output.glob("traces/*"))}
+    traces = {path.name: path.stat().st_size for path in sorted(run.output.glob("traces/*.json.gz"))}
     indicators = run.manifest["indicators"] or {}
     names = ("step_s", "data_time_fraction", "gpu_busy_fraction", "kernels_per_step", "mfu", "profiler_ratio")
     found = {"traces": traces, "indicators": {name: indicators.get(name) for name in names}}
