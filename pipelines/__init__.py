@@ -7,7 +7,7 @@ Every module, by what it is about:
     jobs         jobs and the interface of the places that run them
     backends/    the places: local, vertex
     graph/       wiring joins the stages; vertex is the pipeline of Vertex AI; compile
-    images/      record says which image each stage runs in; build
+    images/      record says which image each stage runs in; build, cloud_build
     local/       this machine: run and its orchestrator, stages one by one, watch, progress, profiled, drill,
                  shard_warnings
     plan/        plan, which plan, compile, submit, schedule and rehearse make; inputs, estimate, measured, spend,

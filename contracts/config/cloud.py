@@ -20,6 +20,9 @@ class ImagesSection(Section):
     the current folder, by `cloud.project`."""
     repository: str = ""
     """Where built images are pushed: REGION-docker.pkg.dev/PROJECT/REPOSITORY."""
+    build_region: str = ""
+    """Region in which Cloud Build builds; unset: `cloud.region`, and where the project may not build there, those that
+    new projects may."""
     pipeline: str = ""
     """Image of the pipeline's own tasks and of Dataflow's workers."""
     trainer: str = ""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides, describes
+from pipelines.commands.options import ConfigPath, Debug, Overrides, describes, former
 from pipelines.reported import load, reported
 
 images_app = typer.Typer(help="Container images of the line.", no_args_is_help=True, rich_markup_mode=None)
@@ -24,9 +24,9 @@ def build(
     config: ConfigPath,
     overrides: Overrides = None,
     tool: Annotated[
-        Literal["gcloud", "docker"] | None,
-        typer.Option("--with", help="What builds [default: gcloud where it is installed, else docker]."),
-    ] = None,
+        Literal["cloud", "docker", "gcloud"],
+        typer.Option("--with", metavar="cloud|docker", help="What builds: Cloud Build, or an engine here."),
+    ] = "cloud",
     tensorrt: Annotated[
         str,
         typer.Option(metavar="VERSION", help="TensorRT of the export's image, e.g. 11.3.0 [default: RTX alone]."),
@@ -37,6 +37,9 @@ def build(
     with reported(debug):
         from pipelines.images.build import build_images
 
+        if tool == "gcloud":
+            former("--with gcloud", "--with cloud")
+            tool = "cloud"
         resolved = load(config, overrides)
         record = build_images(
             resolved, tool=tool, tensorrt=tensorrt, say=lambda text: print(text, file=sys.stderr, flush=True)

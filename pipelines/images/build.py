@@ -22,6 +22,7 @@ from pathlib import Path
 from contracts import PACKAGES, storage
 from contracts.config import RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ConfigError, ShardlineError, TryAgain
+from pipelines.images.cloud_build import build_in_cloud
 from pipelines.images.record import (
     ROLES,
     ImageRecord,
@@ -40,7 +41,6 @@ REPOSITORY = re.compile(r"[a-z0-9.-]+\.[a-z]+(?::\d+)?(?:/[a-z0-9]+(?:[._-][a-z0
 TOOL_TIMEOUT_S = 4 * 3600.0
 # Of what a tool says, enough to find why it failed.
 _LAST_LINES = 200
-BUILD_FILE = "docker/cloudbuild.yaml"
 # What the Dockerfiles copy, and they themselves: the context of a build.
 CONTEXT = ("pyproject.toml", "README.md", "LICENSE", "constraints", *PACKAGES, "docker")
 # Of own code: the Dockerfiles of trainer and export install what it names; in the checkout it names nothing.
@@ -52,12 +52,12 @@ _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", Path(IM
 Say = Callable[[str], None]
 
 
-def build_images(config: RunConfig, *, tool: str | None, tensorrt: str, say: Say) -> ImageRecord:
+def build_images(config: RunConfig, *, tool: str, tensorrt: str, say: Say) -> ImageRecord:
     """Build and push all images, and write the record of their digests.
 
     Args:
         config: Names repository, project, region and the record's file.
-        tool: gcloud or docker; None: gcloud where it is installed, else docker.
+        tool: cloud (Cloud Build) or docker.
         tensorrt: Version of TensorRT in the export's image; empty: TensorRT-RTX alone.
         say: Told what is done.
 
@@ -67,14 +67,16 @@ def build_images(config: RunConfig, *, tool: str | None, tensorrt: str, say: Say
     repository = _require_repository(config)
     requirements = requirements_of(config)
     root = find_sources()
-    chosen = _choose_tool(tool)
+    chosen = _require_tool(tool)
     commit = find_commit(root)
     tag = f"{commit[:12]}{'-dirty' if commit.endswith('-dirty') else ''}" or datetime.now(UTC).strftime("%Y%m%d%H%M%S")
     with tempfile.TemporaryDirectory(prefix="shardline-images-") as folder:
         context = Path(folder) / "context"
         stage_context(root, context, requirements)
-        if chosen == "gcloud":
-            digests = _build_in_cloud(config, context, repository, tag, tensorrt, say)
+        if chosen == "cloud":
+            say(f"Cloud Build builds {repository}/{{{','.join(ROLES)}}}:{tag}")
+            substitutions = {"_REPOSITORY": repository, "_TAG": tag, "_TENSORRT": tensorrt}
+            digests = build_in_cloud(config, context, substitutions, say)
         else:
             digests = _build_here(context, repository, tag, tensorrt, say)
     references = {role: f"{repository}/{role}@{digests[role]}" for role in ROLES}
@@ -200,49 +202,14 @@ def _require_repository(config: RunConfig) -> str:
     return repository
 
 
-def _choose_tool(tool: str | None) -> str:
-    for name in ("gcloud", "docker") if tool is None else (tool,):
-        if shutil.which(name):
-            return name
-    raise ConfigError(
-        f"{tool} is not installed" if tool else "neither gcloud nor docker is installed",
-        allowed="gcloud (builds in Cloud Build), or docker with an engine that runs",
-        todo="install one of them, or build elsewhere and set cloud.images",
-    )
-
-
-def _build_in_cloud(
-    config: RunConfig, context: Path, repository: str, tag: str, tensorrt: str, say: Say
-) -> dict[str, str]:
-    """Submit the build, wait for it, and return the digests by role."""
-    substitutions = {"_REPOSITORY": repository, "_TAG": tag, "_TENSORRT": tensorrt}
-    command = ["gcloud", "builds", "submit", str(context), "--config", str(context / BUILD_FILE)]
-    command += ["--substitutions", ",".join(f"{name}={value}" for name, value in substitutions.items())]
-    # Logs would be mixed with the answer.
-    command += ["--format", "json", "--quiet", "--suppress-logs"]
-    if config.cloud.project:
-        command += ["--project", config.cloud.project]
-    if config.cloud.region:
-        command += ["--region", config.cloud.region]
-    say(f"Cloud Build builds {repository}/{{{','.join(ROLES)}}}:{tag}")
-    answer = _run(command, "check your rights (roles/cloudbuild.builds.editor) and the build's log in the console")
-    return parse_build(answer, repository)
-
-
-def parse_build(answer: str, repository: str) -> dict[str, str]:
-    """Return the digests by role, from what `gcloud builds submit --format json` prints.
-
-    Raises:
-        ShardlineError: They are not in it.
-    """
-    try:
-        images = json.loads(answer)["results"]["images"]
-        named = {image["name"].rpartition(":")[0]: image["digest"] for image in images}
-        return {role: named[f"{repository}/{role}"] for role in ROLES}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ShardlineError(
-            f"Cloud Build printed no digests ({type(error).__name__}: {error}): {answer[-500:]}"
-        ) from error
+def _require_tool(tool: str) -> str:
+    if tool == "docker" and not shutil.which("docker"):
+        raise ConfigError(
+            "docker is not installed",
+            allowed="docker with an engine that runs, or Cloud Build, which needs nothing here",
+            todo="install it, leave --with out, or build elsewhere and set cloud.images",
+        )
+    return tool
 
 
 def _build_here(context: Path, repository: str, tag: str, tensorrt: str, say: Say) -> dict[str, str]:

@@ -28,6 +28,7 @@ VERSIONS = {
     "iam": "v1",
     "storage": "v1",
     "artifactregistry": "v1",
+    "cloudbuild": "v1",
     "compute": "v1",
     "cloudbilling": "v1",
     "billingbudgets": "v1",

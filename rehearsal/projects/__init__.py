@@ -4,5 +4,6 @@ routes    methods of an API from Google's discovery documents, and the method th
 state     what a project has: enabled APIs, resources, policies, operations
 policies  IAM policies: etags, conflicts, members that are not known yet
 methods   what each method does
+builds    Cloud Build: checked and answered with digests, never run
 apis      the endpoint before all others: an API that is not enabled refuses
 """

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rehearsal.doors.errors import ServiceError, not_found
+from rehearsal.projects.builds import create_build, get_build, list_builds
 from rehearsal.projects.policies import get_policy, set_policy
 from rehearsal.projects.state import ProjectState
 
@@ -192,6 +193,7 @@ def _must_be_there(call: Call) -> None:
 
 
 _AR, _TB = "artifactregistry.projects.locations", "aiplatform.projects.locations"
+_BUILDS = "cloudbuild.projects.locations.builds"
 _IAM, _BUDGETS = "iam.projects.serviceAccounts", "billingbudgets.billingAccounts.budgets"
 METHODS: dict[str, Handler] = {
     "serviceusage.services.batchGet": _batch_get,
@@ -214,6 +216,9 @@ METHODS: dict[str, Handler] = {
     f"{_TB}.tensorboards.create": _create_tensorboard,
     f"{_TB}.tensorboards.delete": _delete_tensorboard,
     f"{_TB}.operations.get": _operation,
+    f"{_BUILDS}.create": create_build,
+    f"{_BUILDS}.get": get_build,
+    f"{_BUILDS}.list": list_builds,
     "cloudbilling.projects.getBillingInfo": _billing,
     f"{_BUDGETS}.list": _list,
     f"{_BUDGETS}.create": _create_budget,

@@ -16,6 +16,7 @@ DOCUMENTS = {
     "cloudresourcemanager.googleapis.com": ("cloudresourcemanager", "v3"),
     "iam.googleapis.com": ("iam", "v1"),
     "artifactregistry.googleapis.com": ("artifactregistry", "v1"),
+    "cloudbuild.googleapis.com": ("cloudbuild", "v1"),
     "compute.googleapis.com": ("compute", "v1"),
     "cloudbilling.googleapis.com": ("cloudbilling", "v1"),
     "billingbudgets.googleapis.com": ("billingbudgets", "v1"),

@@ -68,6 +68,10 @@ class ProjectState:
     """Address -> policies that refuse it still."""
     operations: dict[str, tuple[int, Any]] = field(default_factory=dict)
     """Name -> looks until it is done, and its result."""
+    closed_build_regions: set[str] = field(default_factory=set)
+    """Regions in which Cloud Build refuses this project."""
+    build_failure: str = ""
+    """What builds fail with; empty: they succeed."""
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:

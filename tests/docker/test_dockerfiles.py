@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from contracts import PACKAGES
-from pipelines.images.build import BUILD_FILE, CONTEXT, stage_context
+from pipelines.images.build import CONTEXT, stage_context
+from pipelines.images.cloud_build import BUILD_FILE
 from pipelines.images.record import ROLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +97,7 @@ def test_versions_are_those_of_the_constraints() -> None:
 
 def test_cloud_build_builds_every_role(context: Path) -> None:
     build = yaml.safe_load((context / BUILD_FILE).read_text())
+    assert build["options"]["logging"] == "CLOUD_LOGGING_ONLY"
     steps = {step["id"]: step for step in build["steps"]}
     assert set(steps) == set(ROLES)
     for role, step in steps.items():

@@ -59,7 +59,7 @@ def test_data_is_uploaded_and_images_are_built_once_after_a_question(
 ) -> None:
     tools = write_tool(here / "tools", "docker", DOCKER)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    monkeypatch.setattr("pipelines.images.build._choose_tool", lambda _: "docker")
+    monkeypatch.setattr("pipelines.images.build._require_tool", lambda _: "docker")
     refused = submit(code=2)
     assert (
         "uploads" in refused.stderr and "12 files" in refused.stderr and "builds images: there is no" in refused.stderr
