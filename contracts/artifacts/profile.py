@@ -232,6 +232,9 @@ class TrainingEstimate(Document):
     usd: float | None = None
     epoch_samples: int | None = None
     """Samples of the training split; None: unknown."""
+    least_hours: float | None = None
+    """Where one machine stood for several: hours if their exchange cost nothing. `hours` is the other end of the range.
+    None: there is no range (also before 0.2.0)."""
 
 
 class ProfileReport(Contract):
@@ -262,6 +265,8 @@ class ProfileReport(Contract):
     indicators: Indicators = Indicators()
     findings: list[Finding] = Field(default=[])
     estimate: TrainingEstimate | None = None
+    gradient_bytes: int | None = None
+    """Of the network's parameters that learn, which machines exchange in each step; None: unknown (before 0.2.0)."""
     warnings: list[str] = Field(default=[])
     files: list[FileEntry] = Field(default=[])
     """Traces, the page and what TensorBoard reads."""

@@ -13,7 +13,7 @@ from contracts import storage
 from contracts.artifacts import ProfileReport
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.estimate import estimate_training
+from contracts.estimate import estimate_training, rate_of_machines
 from inspection.profile import describe
 from pipelines.local.stages import run_stage_alone
 from pipelines.reported import load
@@ -105,10 +105,19 @@ def _estimate(report: ProfileReport, config: RunConfig) -> Iterator[str]:
     if epoch_samples is None or rate is None:
         return
     nodes = 1 if config.resources.nodes == "auto" else config.resources.nodes
-    found = estimate_training(config, epoch_samples=epoch_samples, samples_per_s=rate * report.ranks * nodes)
+    lowest, highest = rate_of_machines(
+        rate,
+        ranks=report.ranks,
+        nodes=nodes,
+        global_batch_size=report.global_batch_size,
+        gradient_bytes=report.gradient_bytes,
+    )
+    found = estimate_training(config, epoch_samples=epoch_samples, samples_per_s=lowest, at_most=highest)
     cost = "" if found.usd is None else f", {found.usd:.2f} USD"
     each = "" if found.usd is None else f", {found.usd / found.samples * 1e6:.4f} USD per million samples"
     ranks, time = report.ranks * nodes, _duration(found.hours * 3600)
+    if found.least_hours is not None:
+        time += f" (at best {_duration(found.least_hours * 3600)}: exchange between machines not measured)"
     yield (
         f"training: {time}{cost} for {found.samples} samples by {ranks} ranks{each}, steps only: "
         "no evaluation, checkpoint or start is in it"

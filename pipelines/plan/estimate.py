@@ -9,7 +9,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ProfileReport, ShardManifest
 from contracts.config import RunConfig
 from contracts.errors import DataError
-from contracts.estimate import count_samples
+from contracts.estimate import ASSUMED_NETWORK_BYTES_PER_S, count_samples, rate_of_machines
 from contracts.fingerprint import model_fingerprint
 from contracts.machines import ACCELERATORS, Machine
 from pipelines.plan.measured import Measurement
@@ -150,13 +150,25 @@ def estimate_time(
     if profile.samples_per_s is None:
         return None, f"the profile {profile.uri} has no rate for what it chose"
     ranks = ranks_of(config, machine)
-    total = profile.samples_per_s * ranks * nodes
+    total, highest = rate_of_machines(
+        profile.samples_per_s,
+        ranks=ranks,
+        nodes=nodes,
+        global_batch_size=config.train.global_batch_size,
+        gradient_bytes=report.gradient_bytes,
+    )
     seconds = count_samples(config, profile.train_samples) / total
     assumptions = ["every rank is as fast as the slowest that was measured", _STEPS_ONLY]
     if ranks != report.ranks:
         assumptions.append(f"{ranks} ranks of a machine are each as fast as the {report.ranks} that were measured")
     if nodes > 1:
-        assumptions.append("the exchange of gradients between machines hides behind the backward pass")
+        network = f"{ASSUMED_NETWORK_BYTES_PER_S * 8e-9:g} Gbit/s"
+        assumptions.append(
+            "the exchange of gradients between machines hides behind the backward pass"
+            if total == highest
+            else f"no exchange of gradients between machines hides, at {network}: the lower end, {total:.4g}; "
+            f"with an exchange that costs nothing {highest:.4g} samples/s"
+        )
     if any(
         rung == "SPOT" for rung in [entry.strategy for entry in config.resources.ladder] or [config.resources.strategy]
     ):

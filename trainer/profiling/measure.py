@@ -113,6 +113,8 @@ class Hello:
     """Whether train.channels_last changes anything: an input or a weight of the network has four dimensions."""
     has_images: bool = True
     """Whether samples are made from images of the shards."""
+    gradient_bytes: int | None = None
+    """Of the parameters that learn."""
 
 
 @dataclass(frozen=True)

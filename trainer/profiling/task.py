@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from contracts import storage
-from contracts.artifacts import FileEntry, ProfileChoice, ProfileReport, ShardManifest, TrainingEstimate
+from contracts.artifacts import FileEntry, ProfileChoice, ProfileReport, ShardManifest
 from contracts.artifacts.profile import PAGE_NAME
 from contracts.config import RunConfig
 from contracts.errors import Preempted
-from contracts.estimate import estimate_training
+from contracts.estimate import ASSUMED_NETWORK_BYTES_PER_S, estimate_training, rate_of_machines
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
@@ -197,7 +197,20 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
             else:
                 # There is no time for traces, and nothing was found that they would explain.
                 diagnosis = Diagnosis()
-            report = _report(stage, output, shards, result, diagnosis, ranks=ranks, machine=hardware(), wall_s=wall_s)
+            bytes_ = probe.device.gradient_bytes
+            report = _report(
+                stage,
+                output,
+                shards,
+                result,
+                diagnosis,
+                ranks=ranks,
+                machine=hardware(),
+                wall_s=wall_s,
+                gradient_bytes=bytes_,
+            )
+            for warning in report.warnings[len(result.warnings) + len(diagnosis.warnings) :]:
+                stage.log(f"warning: {warning}")
             if result.choice.measured:
                 board = probe.write_board(folder / BOARD_FOLDER, report)
     except StartTooLong:
@@ -281,10 +294,25 @@ def _report(
     ranks: int,
     machine: dict[str, str],
     wall_s: float | None = None,
+    gradient_bytes: int | None = None,
 ) -> ProfileReport:
     config = stage.config
     nodes = 1 if config.resources.nodes == "auto" else config.resources.nodes
     diagnosis = diagnosis or Diagnosis()
+    estimate, of_machines = None, []
+    if (rate := _rate(result)) is not None:
+        batch = config.train.global_batch_size
+        lowest, highest = rate_of_machines(
+            rate, ranks=ranks, nodes=nodes, global_batch_size=batch, gradient_bytes=gradient_bytes
+        )
+        samples = shards.splits["train"].samples
+        estimate = estimate_training(config, epoch_samples=samples, samples_per_s=lowest, at_most=highest)
+        if nodes > 1:
+            of_machines.append(
+                f"one machine was measured for {nodes} (resources.nodes): their exchange of gradients was not; "
+                f"together {lowest:.4g} to {highest:.4g} samples/s, the lower end with none of it hidden at "
+                f"{ASSUMED_NETWORK_BYTES_PER_S * 8e-9:g} Gbit/s (assumed). Time and cost are of the lower end"
+            )
     return ProfileReport(
         fingerprint=output.fingerprint,
         made_from=output.made_from,
@@ -308,15 +336,16 @@ def _report(
         recommendations=result.recommendations,
         indicators=diagnosis.indicators,
         findings=diagnosis.findings,
-        estimate=_estimate(config, shards, result, ranks * nodes),
-        warnings=[*result.warnings, *diagnosis.warnings],
+        estimate=estimate,
+        gradient_bytes=gradient_bytes,
+        warnings=[*result.warnings, *diagnosis.warnings, *of_machines],
     )
 
 
-def _estimate(config: RunConfig, shards: ShardManifest, result: Result, ranks: int) -> TrainingEstimate | None:
-    """Return what the whole training takes, steps only; `ranks` are those of all machines."""
+def _rate(result: Result) -> float | None:
+    """Return samples per second of one rank at the choice, as measured end to end; None: it was not measured."""
     choice = result.choice
-    rate = next(
+    return next(
         (
             point.samples_per_s
             for point in result.points
@@ -326,9 +355,6 @@ def _estimate(config: RunConfig, shards: ShardManifest, result: Result, ranks: i
         ),
         None,
     )
-    if rate is None:
-        return None
-    return estimate_training(config, epoch_samples=shards.splits["train"].samples, samples_per_s=rate * ranks)
 
 
 def _publish(output_uri: str, folder: Path) -> list[FileEntry]:

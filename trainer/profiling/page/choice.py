@@ -107,6 +107,11 @@ def _estimate(subject: Subject) -> Html:
         "p",
         "The whole training, steps only: ",
         figure("estimate.hours", estimate.hours, hours),
+        *(
+            (" (at best ", figure("estimate.least_hours", estimate.least_hours, hours), ": machines were not measured)")
+            if estimate.least_hours is not None
+            else ()
+        ),
         " for ",
         figure("estimate.samples", estimate.samples, count),
         " samples; cost: ",
