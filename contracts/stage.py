@@ -51,6 +51,8 @@ from contracts.stage_options import parse_options
 # Local outputs up to this size are read whole before they are reused. Above it only sizes are compared: reading would
 # take longer than a reuse may, and every sample is checked again when it is read.
 REUSE_CHECKSUM_BYTES = 1 << 30
+# Its first line names the version of NVIDIA's driver, where there is one.
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
 def new_attempt_id() -> str:
@@ -276,6 +278,9 @@ def run_stage(
     def say(message: str) -> None:
         print(f"{name}: {message}", file=sys.stderr, flush=True)
 
+    if DRIVER_FILE.is_file():
+        # First: what a container's CUDA fails on is the driver of its machine.
+        say(DRIVER_FILE.read_text(encoding="utf-8", errors="replace").partition("\n")[0])
     with outliving_notice(say):
         error = _attempt(name, execute, options, keep_attempt=keep_attempt)
         return final_exit_code(EXIT_OK if error is None else error.exit_code, error, say)

@@ -2,10 +2,16 @@
 # a Triton release too, whose plans its tensorrt backend loads: on a machine with a GPU it is the default (docs/export.md).
 # Both are proprietary: an image that holds them is for your own registry.
 # Context: the repository, as `shardline images build` stages it.
-ARG BASE=pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime
-FROM ${BASE}
-# Where the base's Python is the distribution's, pip would refuse to install beside it.
-ENV PIP_BREAK_SYSTEM_PACKAGES=1
+# CUDA=cu126 has code for GPUs up to Hopper, cu130 for Turing to Blackwell: `shardline images build` takes what the
+# machine needs.
+# The wheels bring CUDA; the driver is the machine's, and no library of CUDA's compat package stands before it.
+FROM python:3.11-slim-bookworm
+# torch.compile builds its kernels' launchers when it runs.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+
+ARG CUDA=cu126
+ARG TORCH=2.13.0
+RUN python -m pip install --no-cache-dir --index-url https://download.pytorch.org/whl/${CUDA} "torch==${TORCH}"
 
 WORKDIR /opt/shardline
 COPY pyproject.toml README.md LICENSE ./
@@ -28,9 +34,14 @@ RUN python -m pip install --no-cache-dir --constraint constraints/constraints.tx
 COPY docker/own-requirements.txt ./
 RUN python -m pip install --no-cache-dir --constraint constraints/constraints.txt --requirement own-requirements.txt
 
-ENV PYTHONUNBUFFERED=1 \
+# Vertex AI and Kubernetes Engine mount the driver's libraries and programs there.
+ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib64 \
+    PATH=/usr/local/nvidia/bin:${PATH} \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    PYTHONUNBUFFERED=1 \
     PYTHONSAFEPATH=1
-ARG USER=shardline
+ARG USER=root
 RUN useradd --uid 1042 --create-home shardline
 USER ${USER}
 WORKDIR /home/shardline

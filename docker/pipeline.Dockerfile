@@ -26,7 +26,7 @@ RUN python -m pip install --no-cache-dir --constraint constraints/constraints.tx
 ENV RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1 \
     PYTHONUNBUFFERED=1 \
     PYTHONSAFEPATH=1
-ARG USER=shardline
+ARG USER=root
 RUN useradd --uid 1042 --create-home shardline
 USER ${USER}
 WORKDIR /home/shardline

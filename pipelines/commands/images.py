@@ -31,6 +31,11 @@ def build(
         str,
         typer.Option(metavar="VERSION", help="TensorRT of the export's image, e.g. 11.3.0 [default: RTX alone]."),
     ] = "",
+    cuda: Annotated[
+        Literal["cu126", "cu130"] | None,
+        typer.Option(help="CUDA of torch's wheels [default: what the machines of CONFIG need]."),
+    ] = None,
+    user: Annotated[Literal["root", "shardline"], typer.Option(help="Whom containers run as.")] = "root",
     debug: Debug = False,
 ) -> None:
     """Build and push the images, and record the digests that a submission pins."""
@@ -42,7 +47,12 @@ def build(
             tool = "cloud"
         resolved = load(config, overrides)
         record = build_images(
-            resolved, tool=tool, tensorrt=tensorrt, say=lambda text: print(text, file=sys.stderr, flush=True)
+            resolved,
+            tool=tool,
+            say=lambda text: print(text, file=sys.stderr, flush=True),
+            tensorrt=tensorrt,
+            cuda=cuda or "",
+            user=user,
         )
         print(record.model_dump_json(indent=1))
 

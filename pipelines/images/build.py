@@ -24,8 +24,10 @@ from contracts.config import RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ConfigError, ShardlineError, TryAgain
 from pipelines.images.cloud_build import build_in_cloud
 from pipelines.images.record import (
+    OWN_CODE_ROLES,
     ROLES,
     ImageRecord,
+    find_cuda,
     hash_requirements,
     is_pinned,
     is_placeholder,
@@ -33,7 +35,9 @@ from pipelines.images.record import (
     record_path,
     requirements_of,
     uses_former_record,
+    wrong_cuda,
 )
+from pipelines.jobs import serving_section
 from pipelines.runs.diagnosis import Said, diagnose
 
 REPOSITORY = re.compile(r"[a-z0-9.-]+\.[a-z]+(?::\d+)?(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)+")
@@ -52,14 +56,18 @@ _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", Path(IM
 Say = Callable[[str], None]
 
 
-def build_images(config: RunConfig, *, tool: str, tensorrt: str, say: Say) -> ImageRecord:
+def build_images(
+    config: RunConfig, *, tool: str, say: Say, tensorrt: str = "", cuda: str = "", user: str = "root"
+) -> ImageRecord:
     """Build and push all images, and write the record of their digests.
 
     Args:
         config: Names repository, project, region and the record's file.
         tool: cloud (Cloud Build) or docker.
-        tensorrt: Version of TensorRT in the export's image; empty: TensorRT-RTX alone.
         say: Told what is done.
+        tensorrt: Version of TensorRT in the export's image; empty: TensorRT-RTX alone.
+        cuda: cu126 or cu130, of the wheels of torch; empty: what the machines of the configuration need.
+        user: Whom containers run as: root or shardline.
 
     Raises:
         ConfigError: No repository, no checkout, no tool, or the tool refused.
@@ -69,26 +77,36 @@ def build_images(config: RunConfig, *, tool: str, tensorrt: str, say: Say) -> Im
     root = find_sources()
     chosen = _require_tool(tool)
     commit = find_commit(root)
-    tag = f"{commit[:12]}{'-dirty' if commit.endswith('-dirty') else ''}" or datetime.now(UTC).strftime("%Y%m%d%H%M%S")
+    sources = hash_sources(root)
+    tag = f"{commit[:12]}{'-dirty' if commit.endswith('-dirty') else ''}" or sources[:12]
+    options = {
+        "_TENSORRT": tensorrt,
+        "_USER": user,
+        "_CUDA_TRAINER": cuda or find_cuda(config.resources.machine),
+        "_CUDA_EXPORT": cuda or find_cuda(serving_section(config)),
+    }
     with tempfile.TemporaryDirectory(prefix="shardline-images-") as folder:
         context = Path(folder) / "context"
         stage_context(root, context, requirements)
         if chosen == "cloud":
             say(f"Cloud Build builds {repository}/{{{','.join(ROLES)}}}:{tag}")
-            substitutions = {"_REPOSITORY": repository, "_TAG": tag, "_TENSORRT": tensorrt}
-            digests = build_in_cloud(config, context, substitutions, say)
+            digests = build_in_cloud(config, context, {"_REPOSITORY": repository, "_TAG": tag, **options}, say)
         else:
-            digests = _build_here(context, repository, tag, tensorrt, say)
+            digests = _build_here(context, repository, tag, options, say)
     references = {role: f"{repository}/{role}@{digests[role]}" for role in ROLES}
     for reference in references.values():
         if not is_pinned(reference):
             raise ShardlineError(f"{chosen} named no digest of an image: {reference}")
-    record = ImageRecord(
-        **references,
-        built_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        commit=commit,
-        requirements_sha256=hash_requirements(requirements),
-        sources_sha256=hash_sources(root),
+    record = ImageRecord.model_validate(
+        {
+            **references,
+            "built_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": commit,
+            "requirements_sha256": hash_requirements(requirements),
+            "sources_sha256": sources,
+            "cuda_trainer": options["_CUDA_TRAINER"],
+            "cuda_export": options["_CUDA_EXPORT"],
+        }
     )
     storage.replace(storage.normalise(record_path(config)), (record.model_dump_json(indent=1) + "\n").encode())
     return record
@@ -115,6 +133,9 @@ def why_to_build(config: RunConfig) -> str:
         return f"there is no {path}"
     if config.code.requirements and record.requirements_sha256 != hash_requirements(requirements_of(config)):
         return f"those in {path} have other code.requirements"
+    for role in OWN_CODE_ROLES:
+        if wrong := wrong_cuda(config, record, role):
+            return wrong
     if record.sources_sha256 and record.sources_sha256 != hash_sources(find_sources()):
         return f"those in {path} are of other sources than this program"
     return ""
@@ -212,16 +233,16 @@ def _require_tool(tool: str) -> str:
     return tool
 
 
-def _build_here(context: Path, repository: str, tag: str, tensorrt: str, say: Say) -> dict[str, str]:
+def _build_here(context: Path, repository: str, tag: str, options: Mapping[str, str], say: Say) -> dict[str, str]:
     """Build and push by the local engine, and return the digests by role."""
     todo = "start the engine, log in to the registry (gcloud auth configure-docker HOST), and read what it printed"
     digests = {}
     for role in ROLES:
         name = f"{repository}/{role}:{tag}"
-        build: Mapping[str, list[str]] = {"export": ["--build-arg", f"TENSORRT={tensorrt}"]}
+        given = _build_arguments(role, options)
         say(f"docker builds {name}")
         file = str(context / "docker" / f"{role}.Dockerfile")
-        _run(["docker", "build", "--file", file, "--tag", name, *build.get(role, []), str(context)], todo)
+        _run(["docker", "build", "--file", file, "--tag", name, *given, str(context)], todo)
         say(f"docker pushes {name}")
         _run(["docker", "push", name], todo)
         pushed = _run(["docker", "image", "inspect", "--format", "{{json .RepoDigests}}", name], todo)
@@ -230,6 +251,16 @@ def _build_here(context: Path, repository: str, tag: str, tensorrt: str, say: Sa
             raise ShardlineError(f"docker names no digest of {name}: {pushed.strip()}")
         digests[role] = mine[-1].partition("@")[2]
     return digests
+
+
+def _build_arguments(role: str, options: Mapping[str, str]) -> list[str]:
+    """Return the options of docker build, as cloudbuild.yaml has them."""
+    values = {"USER": options["_USER"]}
+    if role != "pipeline":
+        values["CUDA"] = options[f"_CUDA_{role.upper()}"]
+    if role == "export":
+        values["TENSORRT"] = options["_TENSORRT"]
+    return [word for name, value in values.items() for word in ("--build-arg", f"{name}={value}")]
 
 
 def _run(command: list[str], todo: str) -> str:

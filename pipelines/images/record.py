@@ -10,14 +10,15 @@ import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from contracts.code_files import read_requirements
-from contracts.config import RunConfig
+from contracts.config import MachineSection, RunConfig
 from contracts.errors import ConfigError
-from pipelines.jobs import Container, stage_container
+from contracts.machines import ACCELERATORS, find_machine
+from pipelines.jobs import Container, serving_section, stage_container
 
 ROLES = ("pipeline", "trainer", "export")
 """What an image is for: the pipeline's own tasks and Dataflow's workers; profiling and training; the export."""
@@ -37,6 +38,8 @@ PINNED = re.compile(
 )
 
 
+# Compute capability (times ten): the last that wheels of torch for CUDA 12.6 have code for.
+_HOPPER = 90
 # What examples of release 0.1.0 have in place of a digest.
 _PLACEHOLDER = re.compile(r".+@sha256:(?P<digit>[0-9a-f])(?P=digit){63}")
 
@@ -55,6 +58,10 @@ class ImageRecord(BaseModel):
     """Commit of the sources; `-dirty`: with changes that it does not hold; empty: unknown."""
     requirements_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """Hash of the requirements of own code (code.requirements) in trainer and export; empty: they hold none."""
+    cuda_trainer: Literal["", "cu126", "cu130"] = ""
+    """CUDA of the trainer's torch, as PyTorch names its wheels; empty: unknown."""
+    cuda_export: Literal["", "cu126", "cu130"] = ""
+    """CUDA of the export's torch."""
     sources_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """Hash of the sources that they were built of; empty: unknown."""
 
@@ -67,6 +74,19 @@ def is_pinned(reference: str) -> bool:
 def is_placeholder(reference: str) -> bool:
     """Return whether a reference has a digest of one repeated digit, which no image has."""
     return _PLACEHOLDER.fullmatch(reference) is not None
+
+
+def find_cuda(section: MachineSection) -> Literal["cu126", "cu130"]:
+    """Return the CUDA that a machine's images need: 12.6 up to Hopper, since drivers of older machines run it; else 13.
+
+    A machine that is none counts as one without a GPU: a rule has found it.
+    """
+    try:
+        accelerator = ACCELERATORS.get(find_machine(section).accelerator_type)
+    except ConfigError:
+        accelerator = None
+    is_newer = accelerator is not None and int(accelerator.capability.removeprefix("sm")) > _HOPPER
+    return "cu130" if is_newer else "cu126"
 
 
 def read_record(path: Path) -> ImageRecord | None:
@@ -124,6 +144,7 @@ def find_image(config: RunConfig, role: str) -> str:
         reference, where = getattr(record, role), f"{path}: {role}"
         if role in OWN_CODE_ROLES:
             _require_requirements(config, record, path)
+            _require_cuda(config, record, path, role)
     if not is_pinned(reference):
         raise ConfigError(
             f"{where} = {reference} is not pinned by its digest",
@@ -198,6 +219,27 @@ def _require_requirements(config: RunConfig, record: ImageRecord, path: Path) ->
             f"code.requirements {config.code.requirements} has sha256 {wanted}, and the images in "
             f"{path} were built {built}",
             allowed="images that were built with the requirements of the configuration",
+            todo="run `shardline images build CONFIG` again",
+        )
+
+
+def wrong_cuda(config: RunConfig, record: ImageRecord, role: str) -> str:
+    """Return what is wrong with the CUDA of an image; empty: nothing, or it is unknown.
+
+    An image with 13 on a machine that 12.6 does for is taken: it was asked for.
+    """
+    built: str = getattr(record, f"cuda_{role}")
+    section = serving_section(config) if role == "export" else config.resources.machine
+    if built != "cu126" or find_cuda(section) == built:
+        return ""
+    return f"the {role}'s image has CUDA 12.6, which has no code for the GPU of {section.type}"
+
+
+def _require_cuda(config: RunConfig, record: ImageRecord, path: Path, role: str) -> None:
+    if wrong := wrong_cuda(config, record, role):
+        raise ConfigError(
+            f"{path}: {wrong}",
+            allowed="images that were built for the machines of the configuration",
             todo="run `shardline images build CONFIG` again",
         )
 

@@ -59,7 +59,7 @@ def _gpu(where: str, machine: Machine) -> Iterator[Problem]:
     if accelerator is not None and not accelerator.is_of_images:
         yield Problem(
             f"{where}: {machine.label}: {accelerator.short} has compute capability {accelerator.capability}",
-            f"sm{LEAST_CAPABILITY} and later: the images are built on CUDA 13, which has no code for earlier GPUs",
+            f"sm{LEAST_CAPABILITY} and later: TensorRT and CUDA 13 have no code for earlier GPUs",
             "take NVIDIA_TESLA_T4 on the same machine type, or g2-standard-12 (one L4)",
         )
 

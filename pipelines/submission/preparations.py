@@ -50,7 +50,7 @@ def make_preparations(config: RunConfig, todo: Preparations, say: Callable[[str]
     if todo.data is not None:
         upload(todo.data, say)
     if todo.build:
-        build_images(config, tool="cloud", tensorrt="", say=say)
+        build_images(config, tool="cloud", say=say)
 
 
 def with_images(config: RunConfig) -> RunConfig:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import contracts.stage
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ProfileChoice, ProfileReport
 from contracts.errors import ConfigError, TryAgain
@@ -419,3 +420,18 @@ def test_a_bucket_that_is_gone_ends_a_job_with_the_first_error(
     # Nor can be looked whether the job was ended before.
     assert run_stage("profile", work, ["--root", "gs://bucket-gone/profile", *given]) == 2
     assert "no such bucket" in (events / "error.json").read_text()
+
+
+def test_the_driver_is_told_before_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = tmp_path / "version"
+    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06\nGCC version: 13\n")
+    monkeypatch.setattr(contracts.stage, "DRIVER_FILE", version)
+
+    def refuse(stage: Stage) -> str:
+        raise ConfigError("given", allowed="allowed", todo="todo")
+
+    assert run_stage("profile", refuse, ["--root", str(tmp_path / "line"), "--config-json", "{}"]) == 2
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == "profile: NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from contracts import PACKAGES
-from pipelines.images.build import CONTEXT, stage_context
+from pipelines.images.build import CONTEXT, _build_arguments, stage_context
 from pipelines.images.cloud_build import BUILD_FILE
 from pipelines.images.record import ROLES
 
@@ -54,17 +54,17 @@ def test_what_is_copied_is_there(role: str, context: Path) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_the_extras_exist_and_constraints_are_those_of_the_local_install(role: str) -> None:
-    (install, *_) = [rest for rest in all_of(role, "RUN") if "pip install" in rest]
+    (install, *_) = [rest for rest in all_of(role, "RUN") if re.search(r'pip install .*"\.\[', rest)]
     assert "--constraint constraints/constraints.txt" in install
     (extras,) = re.findall(r'"\.\[([a-z,]+)\]"', install)
     assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_images_do_not_run_as_root(role: str) -> None:
+def test_images_run_as_root_unless_another_user_is_given(role: str) -> None:
     order = [(name, rest) for name, rest in instructions(role) if name in ("USER", "RUN", "COPY")]
     assert order[-1] == ("USER", "${USER}")
-    assert all_of(role, "ARG")[-1] == "USER=shardline"
+    assert all_of(role, "ARG")[-1] == "USER=root"
     assert any("useradd" in rest and rest.endswith("shardline") for rest in all_of(role, "RUN"))
 
 
@@ -91,8 +91,15 @@ def test_versions_are_those_of_the_constraints() -> None:
     assert sdk.startswith("apache/beam_python3.11_sdk:")
     assert base.startswith("python:3.11-")
     for role in ("trainer", "export"):
-        (base,) = [rest for rest in all_of(role, "ARG") if rest.startswith("BASE=")]
-        assert base.startswith(f"BASE=pytorch/pytorch:{CONSTRAINTS['torch']}-cuda")
+        assert f"TORCH={CONSTRAINTS['torch']}" in all_of(role, "ARG") and "CUDA=cu126" in all_of(role, "ARG")
+        assert all_of(role, "FROM") == [base]
+
+
+@pytest.mark.parametrize("role", ["trainer", "export"])
+def test_the_driver_s_libraries_are_the_machine_s(role: str) -> None:
+    (variables,) = all_of(role, "ENV")
+    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64 " in variables + " "
+    assert "compat" not in variables
 
 
 def test_cloud_build_builds_every_role(context: Path) -> None:
@@ -110,11 +117,17 @@ def test_cloud_build_builds_every_role(context: Path) -> None:
         assert tag in build["images"]
         assert tag == f"${{_REPOSITORY}}/{role}:${{_TAG}}"
         assert set(step["waitFor"]) <= {"-", *ROLES}
-    used = set(re.findall(r"\$\{(_[A-Z]+)\}", (context / BUILD_FILE).read_text()))
+    used = set(re.findall(r"\$\{(_[A-Z_]+)\}", (context / BUILD_FILE).read_text()))
     assert used == set(build["substitutions"])
     given = {argument for step in steps.values() for argument in step["args"] if argument.startswith("TENSORRT=")}
     assert given
     assert "TENSORRT=" in all_of("export", "ARG")
+    options = dict.fromkeys(("_TENSORRT", "_USER", "_CUDA_TRAINER", "_CUDA_EXPORT"), "x")
+    for role, step in steps.items():
+        here = [word.partition("=")[0] for word in _build_arguments(role, options) if "=" in word]
+        there = [word.partition("=")[0] for word in step["args"] if re.fullmatch(r"[A-Z]+=\$\{\w+\}", word)]
+        assert here == there
+        assert set(there) <= {word.partition("=")[0] for word in all_of(role, "ARG")}
 
 
 def test_the_context_is_what_images_need_and_no_more(context: Path) -> None:

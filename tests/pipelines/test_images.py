@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from contracts.config import MachineSection
 from contracts.errors import ConfigError, TryAgain
 from contracts.resolve import load_config
 from pipelines.images import build
 from pipelines.images.build import find_commit, find_sources
-from pipelines.images.record import ROLES, find_image, is_pinned, read_record
+from pipelines.images.record import ROLES, find_cuda, find_image, is_pinned, read_record
 from pipelines.plan.plan import outline
 from tests.pipelines.test_plan import DIGEST, VALID, config
 
@@ -248,3 +249,31 @@ def test_a_build_that_waits_for_others_is_try_again() -> None:
     with pytest.raises(ConfigError, match="to do: look"):
         build._run(["sh", "-c", "echo 'no such file' >&2; exit 1"], "look")
     assert build._run(["sh", "-c", "echo answer; echo told >&2"], "look") == "answer\n"
+
+
+@pytest.mark.parametrize(
+    ("machine", "cuda"),
+    [
+        ("", "cu126"),
+        ("n1-standard-4", "cu126"),
+        ("g2-standard-8", "cu126"),
+        ("a3-highgpu-8g", "cu126"),
+        ("a4-highgpu-8g", "cu130"),
+        ("g4-standard-48", "cu130"),
+        ("nothing", "cu126"),
+    ],
+)
+def test_images_have_the_cuda_that_the_machine_needs(machine: str, cuda: str) -> None:
+    assert find_cuda(MachineSection(type=machine)) == cuda
+
+
+def test_images_without_code_for_a_gpu_are_refused(tmp_path: Path) -> None:
+    path = record(tmp_path, cuda_trainer="cu126", cuda_export="cu126")
+    given = [f"cloud.images={{file: '{path}'}}", "resources.serving_machine.type=g2-standard-8"]
+    blackwell = config(*given, "resources.machine={type: g4-standard-48, boot_disk_type: hyperdisk-balanced}")
+    assert find_image(blackwell, "export")
+    with pytest.raises(ConfigError, match=r"trainer's image has CUDA 12\.6, which has no code for the GPU of g4"):
+        find_image(blackwell, "trainer")
+    assert "no code for the GPU" in build.why_to_build(blackwell)
+    record(tmp_path, cuda_trainer="cu130", cuda_export="cu130")
+    assert find_image(blackwell, "trainer") and build.why_to_build(blackwell) == ""

@@ -124,7 +124,10 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
         ("resources.machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_V100}",),
         "compute capability sm70",
     ),
-    (("resources.serving_machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_P4}",), "built on CUDA 13"),
+    (
+        ("resources.serving_machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_P4}",),
+        "no code for earlier GPUs",
+    ),
     (("resources.machine.boot_disk_type=pd-standard",), "pd-standard of g2-standard-12"),
     (("resources.machine={type: a3-highgpu-8g, boot_disk_type: pd-standard}",), "pd-standard of a3-highgpu-8g"),
     (("code.path=/nonexistent", "model.architecture='net:build'"), "code.path"),

@@ -34,7 +34,14 @@ VALUES: dict[str, Any] = {
     },
     "project": {"build_account": ACCOUNT},
 }
-GIVEN = {"_REPOSITORY": REPOSITORY, "_TAG": "v1", "_TENSORRT": ""}
+GIVEN = {
+    "_REPOSITORY": REPOSITORY,
+    "_TAG": "v1",
+    "_TENSORRT": "",
+    "_USER": "root",
+    "_CUDA_TRAINER": "cu126",
+    "_CUDA_EXPORT": "cu126",
+}
 
 
 @pytest.fixture
