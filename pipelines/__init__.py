@@ -18,7 +18,7 @@ Every module, by what it is about:
     runs/        follow, status, logs, cancel; name, tasks, jobs find what belongs to one; evidence and diagnosis say
                  why one failed, by the table known_failures
     rehearse/    rehearse, undisturbed, rehearsed, disturbances; serve, config, options, report, steps
-    project/     what a Google Cloud project needs: declaration, roles, as terraform or gcloud; client, kinds,
+    project/     what a Google Cloud project needs: declaration, roles, permissions, terraform, gcloud; client, kinds,
                  policies and made are of inspect, apply, destroy
     google       the clients and the services' failures in our terms
     and          goodput, predict; clean deletes what no run needs; serve prints what starts a server

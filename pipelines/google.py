@@ -175,6 +175,9 @@ def is_about_project(error: Any) -> bool:
     text = first_line(error)
     if getattr(error, "reason", None) in ("CONSUMER_INVALID", "USER_PROJECT_DENIED", "RESOURCE_PROJECT_INVALID"):
         return True
+    if "(or it may not exist)" in text:
+        # Of a permission: the project is named somewhere before it as a part of an address or a path.
+        return False
     return bool(re.search(r"[Pp]roject\W.*(not found|does not exist|not exist|was not found|is invalid)", text)) or (
         "Unknown project" in text
     )
@@ -218,19 +221,37 @@ def _forbidden(what: str, error: Any, text: str, project: str) -> ConfigError:
             allowed="a project in which the APIs of docs/vertex.md are enabled",
             todo=f"gcloud services enable {service}{f' --project={project}' if project else ''}",
         )
+    if (found := _PERMISSION.search(text)) is not None and (known := _missing_role(found[1])) is not None:
+        unsure = f", or there is no such project{f' {project}' if project else ''}" if "may not exist" in text else ""
+        return ConfigError(
+            f"{what}: permission {found[1]} is missing{unsure} ({text})", allowed=known[0], todo=known[1]
+        )
     if "may not exist" in text:
         return ConfigError(
             f"{what}: no permission, or no such project ({text})",
             allowed="a project that exists, and an account with the roles of docs/vertex.md",
             todo=f"check the name{f' {project}' if project else ''}, then the roles of the account that runs this",
         )
-    missing = re.findall(r"[Pp]ermission '?([a-zA-Z]+\.[a-zA-Z.]+)'?", text)
-    named = f" {missing[0]}" if missing else ""
+    named = f" {found[1]}" if found is not None else ""
     return ConfigError(
         f"{what}: permission{named} is missing ({text})",
         allowed="an account with the roles of docs/vertex.md",
         todo="grant the role to the account that runs this, or use other credentials",
     )
+
+
+_PERMISSION = re.compile(r"[Pp]ermission '?([a-zA-Z]+\.[a-zA-Z.]+[a-zA-Z])'?")
+
+
+def _missing_role(permission: str) -> tuple[str, str] | None:
+    """Return what is allowed and what to do, by the declared roles that hold a permission; None: none does."""
+    from pipelines.project.permissions import find_roles
+
+    if not (found := find_roles(permission)):
+        return None
+    roles = "; ".join(f"{role.name} on the {role.scope}, for {who}" for role, who in found)
+    todo = "check the name; `shardline project plan CONFIG` shows which role is missing; `project apply` grants it"
+    return f"an account with a role that has it: {roles}", todo
 
 
 def _fields(error: Any) -> str:

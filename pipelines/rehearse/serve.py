@@ -109,6 +109,7 @@ def run_server(server: Server, stream: TextIO, log: TextIO, *, document: Callabl
 
 def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:
     """Return the cloud, which is not started yet, its region and its buckets."""
+    from pipelines.project.permissions import PERMISSIONS
     from rehearsal.cloud import LocalCloud
     from rehearsal.jobs.market import Market
     from rehearsal.machines.machine import Scale
@@ -148,7 +149,13 @@ def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:
         rules=wanted.rules,
         restarts=wanted.restarts,
         network=wanted.network,
-        set_up=ProjectState(project, PROJECT_NUMBER, empty=bool(server.empty), lag=Lag(1, 1, 1, 1)),
+        set_up=ProjectState(
+            project,
+            PROJECT_NUMBER,
+            empty=bool(server.empty),
+            lag=Lag(1, 1, 1, 1),
+            roles=PERMISSIONS if server.empty else None,
+        ),
     )
     return cloud, REGION, buckets
 

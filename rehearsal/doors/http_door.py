@@ -57,8 +57,14 @@ class HttpDoor:
             asked = (self._first,) if self._first is not None else ()
             if (response := self._ask(request, asked)) is not None:
                 send(response)
-            else:
-                self._storage.serve(request, send)
+                return
+            try:
+                self._dispatcher.permissions.check_storage(request.principal, request.method, request.path)
+            except ServiceError as error:
+                self._log(request, error.code)
+                send(refusal(error))
+                return
+            self._storage.serve(request, send)
         else:
             send(self._answer(request))
 

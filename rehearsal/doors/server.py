@@ -19,6 +19,7 @@ from rehearsal.doors.http_door import HttpDoor, answer_allowed_locations
 from rehearsal.gcs.service import BucketService
 from rehearsal.guard import PYTHON_GUARD, REFUSED_VARIABLE, Guard, ProxyRequest, write_certificate
 from rehearsal.projects.apis import ProjectApis
+from rehearsal.projects.permissions import Permissions
 from rehearsal.projects.state import ProjectState
 from rehearsal.resources.buckets import Buckets
 from rehearsal.resources.cloud_state import CloudState
@@ -91,13 +92,13 @@ class VertexServer:
             hold_s=hold_s,
             dataflow=dataflow,
         )
-        self._dispatcher = Dispatcher(self.state, self.access)
-        self._schedule_runner = ScheduleRunner(self.state, self._dispatcher.failures)
-        self._folder = folder
         states = {project: ProjectState(project, number) for project, number in projects.items()}
         if set_up is not None:
             states[set_up.project] = set_up
         apis = ProjectApis(states, lambda bucket: self.state.buckets.has(f"gs://{bucket}"))
+        self._dispatcher = Dispatcher(self.state, self.access, Permissions(apis.states))
+        self._schedule_runner = ScheduleRunner(self.state, self._dispatcher.failures)
+        self._folder = folder
         self._http = HttpDoor(self._dispatcher, (answer_allowed_locations, Registry(self.state)), buckets, apis)
         self._grpc = GrpcDoor(self._dispatcher)
         self._certificate = write_certificate(folder)

@@ -50,6 +50,7 @@ class ProjectState:
         lag: How long changes take.
         billing_account: Who pays; "": nobody.
         has_default_network: See below.
+        roles: Role -> its permissions; None: service accounts may do everything.
     """
 
     project: str
@@ -59,6 +60,7 @@ class ProjectState:
     billing_account: str = "billingAccounts/000000-AAAAAA-000000"
     has_default_network: bool = True
     """Whether Compute Engine makes the network `default` when it is enabled; organisations can forbid it."""
+    roles: Mapping[str, frozenset[str]] | None = None
     enabled: dict[str, int] = field(default_factory=dict)
     """API -> requests that it refuses still."""
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -101,6 +103,23 @@ class ProjectState:
         if left:
             self.enabled[api] = left - 1
         return not left
+
+    def permits(self, principal: str, permission: str, places: Iterable[str]) -> bool:
+        """Whether a role that a policy grants to a service account holds a permission.
+
+        Args:
+            principal: Mail address of the account.
+            permission: As in dataflow.jobs.create.
+            places: Resources beside the project whose policies count: buckets/NAME, serviceAccounts/ADDRESS.
+        """
+        if self.roles is None:
+            return True
+        project, member = f"projects/{self.project}", f"serviceAccount:{principal}"
+        names = [project, *places, *(f"{project}/{place}" for place in places)]
+        bindings = [binding for name in names if name in self.policies for binding in self.policies[name].bindings]
+        return any(
+            member in binding["members"] and permission in self.roles.get(binding["role"], ()) for binding in bindings
+        )
 
     def policy(self, name: str) -> Policy:
         """Return the policy of a resource."""
