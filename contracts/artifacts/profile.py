@@ -163,7 +163,7 @@ class Indicators(Document):
     step_s: float | None = None
     """Median time of an optimizer step, outside of the profiler."""
     data_time_fraction: float | None = None
-    """Waiting in next() of the loader, and for the copy to the device."""
+    """With a GPU what it is idle for waiting for data; without one the host waiting in next() of the loader."""
     copy_wait_fraction: float | None = None
     """The part of it that is the copy to the device, by CUDA events."""
     gpu_busy_fraction: float | None = None

@@ -58,7 +58,7 @@ def make_indicators(counters: Counters, summaries: Sequence[TraceSummary]) -> In
     step_s = counters.step_s
     return Indicators(
         step_s=step_s,
-        data_time_fraction=counters.data_time_fraction,
+        data_time_fraction=_data_time(counters, last),
         copy_wait_fraction=counters.copy_wait_fraction,
         gpu_busy_fraction=last.gpu_busy_fraction if last else None,
         occupancy_fraction=last.occupancy_fraction if last else None,
@@ -112,6 +112,18 @@ def exchange_fraction(summaries: Sequence[TraceSummary]) -> float | None:
 def _exchanges(counters: Counters, summaries: Sequence[TraceSummary]) -> bool:
     seen = any(summary.communication_fraction for summary in summaries)
     return seen or len(summaries) > 1 or len(counters.rank_step_s) > 1
+
+
+def _data_time(counters: Counters, last: TraceSummary | None) -> float | None:
+    """Return the share of a step lost to waiting for data.
+
+    On a GPU that is the GPU's idle time for it: the host may wait in next() while the GPU computes what it was given
+    before, and nothing is lost. Without a GPU, or a trace of it, it is the host's waiting.
+    """
+    step_s = sum(last.breakdown_s.values()) if last is not None and last.device == "gpu" else 0.0
+    if last is None or step_s <= 0:
+        return counters.data_time_fraction
+    return min(1.0, last.breakdown_s["loader"] / step_s + (counters.copy_wait_fraction or 0.0))
 
 
 def _utilisation(counters: Counters, peak: float | None) -> float | None:

@@ -72,4 +72,13 @@ def diagnose(
     measured = (loader, points, compute, memory, recommendations, summaries)
     case = Case(indicators, choice, config, *measured, workload=workload or Workload())
     found = [finding for rule in RULES.values() if (finding := rule(case)) is not None]
-    return sorted(found, key=lambda finding: (_WORST_FIRST.index(finding.severity), -(finding.gain or 0.0)))
+    found.sort(key=lambda finding: (_WORST_FIRST.index(finding.severity), -(finding.gain or 0.0)))
+    return [finding.model_copy(update={"title": _with_gain(finding)}) for finding in found]
+
+
+def _with_gain(finding: Finding) -> str:
+    """Return the title of a finding with its gain, and whether that was measured."""
+    if finding.gain is None:
+        return finding.title
+    kind = "measured" if finding.gain_from.startswith("measured") else "at most"
+    return f"{finding.title} (x {finding.gain:.2f} {kind})"

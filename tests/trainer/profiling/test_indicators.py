@@ -108,6 +108,19 @@ def test_a_rank_is_slow_where_it_is_so_alone_and_traced(tmp_path: Path) -> None:
     assert slow == pytest.approx(traced)
 
 
+def test_on_a_gpu_data_time_is_what_the_gpu_is_idle_for(tmp_path: Path) -> None:
+    """The host waits in next() for 700 of 1000; the GPU has enough to do in all but 100 of them."""
+    trace = KinetoWriter().step(0, 1000).kernel(0, 800).loader(200, 900).kernel(900, 1000)
+    summary = summarise(trace.write(tmp_path / "trace.json"))
+    host = Counters(data_time_fraction=0.7)
+    assert make_indicators(host, [summary]).data_time_fraction == pytest.approx(0.1)
+    copies = Counters(data_time_fraction=0.7, copy_wait_fraction=0.05)
+    assert make_indicators(copies, [summary]).data_time_fraction == pytest.approx(0.15)
+    # Without a trace, and without a GPU, the host's waiting is all that is known.
+    assert make_indicators(host, []).data_time_fraction == 0.7
+    assert make_indicators(host, recorded("steady")).data_time_fraction == 0.7
+
+
 def test_one_rank_neither_exchanges_nor_lags() -> None:
     found = make_indicators(Counters(), recorded("steady"))
     assert found.communication_fraction is None

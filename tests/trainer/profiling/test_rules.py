@@ -293,6 +293,13 @@ def test_a_faster_loader_that_was_not_tried_gains_what_it_was_measured_at() -> N
     assert findings(STARVED, [], **given)["R1"].gain == pytest.approx(2.5)
 
 
+def test_the_gain_is_in_the_title() -> None:
+    given = {"points": [POINT], "compute": [ALONE], "loader": [loader(2, 105.0)]}
+    assert findings(STARVED, [], **given)["R1"].title == "Steps wait for data (x 2.50 at most)"
+    full = Counters(memory_peak_bytes=980, memory_limit_bytes=1000)
+    assert findings(full, [])["R5"].title == "Memory is nearly full"
+
+
 def test_a_loader_that_was_tried_end_to_end_is_not_advised_again() -> None:
     tried = POINT.model_copy(update={"num_workers": 4, "samples_per_s": 99.0})
     given = {"points": [POINT, tried], "compute": [ALONE], "loader": [loader(2, 105.0), loader(4, 200.0)]}
