@@ -34,6 +34,7 @@ OPEN_REGIONS = ("us-central1", "us-west2", "europe-west1", "asia-east1", "austra
 # No build is meant to take longer; cloudbuild.yaml bounds it by itself.
 LIMIT_S = 4 * 3600.0
 POLL_S = 10.0
+_NEW_API_S = 180.0
 _IMAGES_FOLDER = "images"
 _ENDED = ("SUCCESS", "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED", "EXPIRED")
 _AGAIN = ("INTERNAL_ERROR", "TIMEOUT", "CANCELLED", "EXPIRED")
@@ -77,9 +78,11 @@ def build_in_cloud(
         )
     source = publish_source(config, context, substitutions)
     body = make_build(config, context, substitutions, source)
-    with Client(config.cloud.project, config.cloud.region, say=say) as client:
+    with Client(config.cloud.project, config.cloud.region, limit_s=_NEW_API_S, say=say) as client:
         try:
-            name = find_build(client, config, source.tag) or _create(client, config, body, say)
+            # The first request: an API that `project apply` has just enabled refuses for a while.
+            (found,) = client.wait("Cloud Build", lambda: (find_build(client, config, source.tag),))
+            name = found or _create(client, config, body, say)
             build = _follow(client, name, say, poll_s)
         except Refused as error:
             raise error.error from error

@@ -92,6 +92,13 @@ def test_images_are_built_as_the_account_of_builds_and_recorded(
     assert {"pyproject.toml", "docker/trainer.Dockerfile", "trainer/__init__.py"} <= set(names)
 
 
+def test_an_api_that_is_new_is_waited_for(state: ProjectState, config: RunConfig, context: Path) -> None:
+    state.enabled["cloudbuild.googleapis.com"] = 2
+    said: list[str] = []
+    assert set(build_in_cloud(config, context, GIVEN, said.append, poll_s=0)) == set(ROLES)
+    assert said[0] == "waiting for Cloud Build"
+
+
 def test_a_killed_command_goes_on_with_its_build(state: ProjectState, config: RunConfig, context: Path) -> None:
     def kill(text: str) -> None:
         if "working" in text:
