@@ -99,7 +99,7 @@ def test_samples_without_named_fields_have_no_columns(small_shards: str) -> None
     manifest = ShardManifest.load(small_shards).model_copy(update={"duplicates": COPIES})
     page = page_of(manifest)
     assert 'id="columns"' not in page
-    assert "Copies of images" in said(page) and "that are no usable images" in said(page)
+    assert "Copies of images" in said(page) and "that could not be read as images" in said(page)
     card = "\n".join(shard.tell(manifest).lines)
     assert "## Columns" not in card and "## Images" in card and "1 image with the bytes of another" in card
     assert "verified: decode;" in "\n".join(describe(manifest))
