@@ -402,7 +402,8 @@ def test_a_run_is_recorded_from_what_its_stages_left(tmp_path: Path, line: str) 
 def test_a_run_whose_model_was_not_registered_has_failed(
     line: str, registration: Registration | None, words: str
 ) -> None:
-    config = publish_config(line)
+    vertex = CONFIG.vertex.model_copy(update={"model": CONFIG.vertex.model.model_copy(update={"upload": True})})
+    config = publish_config(line, CONFIG.model_copy(update={"vertex": vertex}))
     for stage in STAGES:
         leave_result(line, RUN, stage, publish_output(line, stage), reused=False)
     if registration is not None:

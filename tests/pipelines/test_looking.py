@@ -69,8 +69,8 @@ def test_inspect_tells_the_essentials(root: Path) -> None:
     for words in (
         "succeeded",
         "what train makes",
-        "1 preemptions",
-        "test_accuracy 0.9375",
+        "preemptions       1 (20 steps lost",
+        "test accuracy     93.75 %",
         "fp16, unproven",
         "engine sm89",
     ):
