@@ -253,7 +253,7 @@ class ProfileReport(Contract):
     choice: ProfileChoice
     method: Literal["sweep", "grid", "off"] = "grid"
     wall_s: float | None = None
-    """Seconds that measuring took, the start of its processes within."""
+    """Seconds that it took, the start of the processes and traces within."""
     loader: list[LoaderPoint] = Field(default=[])
     compute: list[ComputePoint] = Field(default=[])
     memory: list[MemoryModel] = Field(default=[])

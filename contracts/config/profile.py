@@ -40,9 +40,9 @@ class ProfileSection(Section):
     every combination end to end, for comparison (`--full-grid`). `off`: measure nothing, and take the defaults
     (`profile: off` in a file says the same)."""
     budget_s: Annotated[float, Field(ge=1, le=86400), NotBool] = 600
-    """Seconds after which no measurement is begun (`--budget`), the start of the processes within: the best that was
-    found is taken, or the defaults where fewer than two configurations were measured, with a warning. One measurement
-    that takes longer than its kind did before, and traces and page of a choice that was measured come on top."""
+    """Seconds for all of it (`--budget`): the start of the processes, measuring, traces and the report. No measurement
+    is begun that would end later: the best that was found is taken, or the defaults where fewer than two configurations
+    were measured, with a warning. One measurement that takes longer than its kind did before comes on top."""
     slot_sizes: Annotated[list[PositiveInt], Field(min_length=1)] | Auto = "auto"
     """Slot sizes to try; `auto`: an even share of the global batch per rank, and what is left when it is cut in 2, 4,
     8, ... slots, and the largest that fits into memory."""

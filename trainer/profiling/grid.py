@@ -20,6 +20,7 @@ def full_grid(
     tell: Tell = silent,
     price_usd_per_h: float | None = None,
     start_s: float = 0.0,
+    reserved_s: float = 0.0,
 ) -> Result:
     """Measure every combination of a space; activation checkpointing only where memory runs out without.
 
@@ -31,11 +32,20 @@ def full_grid(
         tell: Is told (done, of how many, what came out).
         price_usd_per_h: What all machines cost in an hour, in US dollars.
         start_s: Seconds of the budget that the start of the processes took.
+        reserved_s: Seconds of it that are kept for traces and the report.
 
     Raises:
         ConfigError: Nothing could be measured.
     """
-    ledger = Ledger(space, probe, budget_s=budget_s, tell=tell, price_usd_per_h=price_usd_per_h, start_s=start_s)
+    ledger = Ledger(
+        space,
+        probe,
+        budget_s=budget_s,
+        tell=tell,
+        price_usd_per_h=price_usd_per_h,
+        start_s=start_s,
+        reserved_s=reserved_s,
+    )
     # Large slots first: they are the fastest more often than not, and a budget may end this.
     combinations = sorted(space.combinations(), key=lambda each: -each.slot_size)
     plain = [each for each in combinations if not _recomputes(space, each)]

@@ -74,6 +74,7 @@ class Ledger:
         tell: Is told (measurements done, about how many there will be, what came out).
         price_usd_per_h: What all machines cost in an hour.
         start_s: Seconds of the budget that the start of the processes took.
+        reserved_s: Seconds of the budget that are kept for what comes after the sweep: traces and the report.
     """
 
     def __init__(
@@ -85,10 +86,11 @@ class Ledger:
         tell: Tell,
         price_usd_per_h: float | None,
         start_s: float = 0.0,
+        reserved_s: float = 0.0,
     ) -> None:
         self.space, self.probe, self.budget_s, self.price_usd_per_h = space, probe, budget_s, price_usd_per_h
         self._tell = tell
-        self._start, self._left_s = probe.now(), budget_s - start_s
+        self._start, self._start_s, self._left_s = probe.now(), start_s, budget_s - start_s - reserved_s
         self._longest: dict[str, float] = {}
         self._refused = False
         self.expected = 0
@@ -227,8 +229,7 @@ class Ledger:
             measured: Configurations that were measured end to end.
         """
         budget = f"profile.budget_s {self.budget_s:g}"
-        start_s = self.budget_s - self._left_s
-        started = f", after {start_s:.0f} s for the start of the processes" if start_s >= 1 else ""
+        started = f", after {self._start_s:.0f} s for the start of the processes" if self._start_s >= 1 else ""
         said = "one" if measured else "none"
         choice = choice_of(
             self.space.default,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Literal, Protocol
 
 from contracts.artifacts import Flags, Settings
@@ -143,3 +144,32 @@ class Counted:
     """File of the light trace in the folder that was given; None: none was asked for."""
     details_name: str | None
     """Likewise, of the trace with shapes and the allocator's events."""
+
+
+# --- what several ranks found, as one ---------------------------------------------------------------------------------
+
+
+def slowest(windows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Return the rates of the slowest rank, window by window."""
+    return tuple(min(rates) for rates in zip(*windows, strict=True))
+
+
+def highest(values: Sequence[int | None]) -> int | None:
+    """Return the largest of what is known; None: nothing is."""
+    return max((value for value in values if value is not None), default=None)
+
+
+def of_ranks(found: list[JointRate]) -> JointRate:
+    """Return what ranks found together."""
+    return JointRate(slowest([one.windows for one in found]), *_means(found))
+
+
+def join(rates: list[JointRate]) -> JointRate:
+    """Return what was found one after the other."""
+    return JointRate(tuple(rate for one in rates for rate in one.windows), *_means(rates))
+
+
+def _means(found: list[JointRate]) -> tuple[float, dict[str, float]]:
+    units = found[0].units_per_sample
+    waited = fmean(one.data_time_fraction for one in found)
+    return waited, {name: fmean(one.units_per_sample[name] for one in found) for name in units}

@@ -7,19 +7,13 @@ that dies or does not answer in time is an answer: all are killed, and started a
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
-from statistics import fmean
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,17 +21,27 @@ from contracts import storage
 from contracts.artifacts import Flags, ProfileReport, Settings
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.process import thread_environment
 from trainer.launch import Assignment
-from trainer.launch.nodes import without_ranks
-from trainer.profiling.measure import ComputeTime, Failed, Hello, JointRate, LoaderRate
+from trainer.profiling.measure import (
+    ComputeTime,
+    Failed,
+    Hello,
+    JointRate,
+    LoaderRate,
+    highest,
+    join,
+    of_ranks,
+    slowest,
+)
 from trainer.profiling.probe_process import HELLO
+from trainer.profiling.rank_process import RankProcess, assignment_of, free_port
 
-PROCESS_MODULE = "trainer.profiling.probe_process"
 # How long the others get to say the same when one rank has failed; then they wait for that one, and for nothing else.
 GRACE_S = 2.0
 # Seconds that importing torch and reading the shards may take, beside a first measurement.
 START_S = 60.0
+# What comes after the sweep ends with profile.budget_s: the report is there without it.
+AFTER_THE_SWEEP = ("trace", "write_board")
 # What torch.compile compiles is waited for this many times longer.
 COMPILE_PATIENCE = 5
 # Lines of a process's log that are shown where it has failed.
@@ -60,8 +64,8 @@ class RankProbe:
         threads: Intra-op threads of each, until a measurement sets its own.
         nodes: Machines that share the global batch, this one of them.
         folder: For what the processes are told and say; unset: a temporary one.
-        start_within_s: Seconds after which a first start is given up, by `StartTooLong`; None: it is waited for, and
-            one that hangs is an error.
+        budget_s: Seconds after which a first start is given up, by `StartTooLong`, and traces are, by what they answer;
+            None: they are waited for, and a start that hangs is an error.
     """
 
     def __init__(
@@ -73,12 +77,12 @@ class RankProbe:
         threads: int,
         nodes: int = 1,
         folder: Path | None = None,
-        start_within_s: float | None = None,
+        budget_s: float | None = None,
     ) -> None:
-        self._start_within_s = start_within_s
+        self._budget_s = budget_s
         self._config = config
-        self._assignment = _assignment(config, shards, ranks=ranks, threads=threads, nodes=nodes)
-        self._ranks: list[_Process] = []
+        self._assignment = assignment_of(config, shards, ranks=ranks, threads=threads, nodes=nodes)
+        self._ranks: list[RankProcess] = []
         self._starts = 0
         self._begun = time.monotonic()
         self._stack = contextlib.ExitStack()
@@ -101,8 +105,6 @@ class RankProbe:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
-
-    # --- what a probe is ----------------------------------------------------------------------------------------------
 
     @property
     def assignment(self) -> Assignment:
@@ -132,7 +134,7 @@ class RankProbe:
         if isinstance(found, Failed):
             return found
         used = [one.cpu_s_per_sample for one in found if one.cpu_s_per_sample is not None]
-        return LoaderRate(_slowest([one.windows for one in found]), sum(used) / len(used) if used else None)
+        return LoaderRate(slowest([one.windows for one in found]), sum(used) / len(used) if used else None)
 
     def compute(self, *, slot_size: int, threads: int, flags: Flags) -> ComputeTime | Failed:
         """Measure steps alone."""
@@ -148,7 +150,7 @@ class RankProbe:
         return ComputeTime(
             max(one.slot_s for one in found),
             max(one.last_slot_s for one in found),
-            watched or _highest([one.memory_bytes for one in found]),
+            watched or highest([one.memory_bytes for one in found]),
             sum(used) / len(used) if used else None,
         )
 
@@ -159,7 +161,7 @@ class RankProbe:
         found = self.ask("run", settings=settings, windows=windows)
         if isinstance(found, Failed):
             return found
-        return _of_ranks(found)
+        return of_ranks(found)
 
     def run_in_turn(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
         """Measure several configurations in turn, a window each."""
@@ -183,7 +185,7 @@ class RankProbe:
                     failed[number] = rate
                 else:
                     found[number].append(rate)
-        return [failed.get(number) or _join(rates) for number, rates in enumerate(found)]
+        return [failed.get(number) or join(rates) for number, rates in enumerate(found)]
 
     def trace(self, settings: Settings, *, steps: int, folder: Path) -> list[Any] | Failed:
         """Trace steps of a configuration into `rank-R.json.gz`; return what each rank counted."""
@@ -204,7 +206,7 @@ class RankProbe:
         found = self.ask("fit", slot_size=slot_size, threads=threads, flags=flags)
         if isinstance(found, Failed):
             return found
-        self._memory[slot_size, flags] = _highest(found)
+        self._memory[slot_size, flags] = highest(found)
         return None
 
     # --- processes ----------------------------------------------------------------------------------------------------
@@ -217,12 +219,12 @@ class RankProbe:
             ConfigError: Not even that worked.
             StartTooLong: It took longer than it may.
         """
-        found = self._try_to_start(within_s=self._start_within_s)
+        found = self._try_to_start(within_s=self._budget_s)
         if isinstance(found, Failed) and found.outcome == "crashed":
             # By chance (another took the port), or each time: then it is told.
-            found = self._try_to_start(within_s=self._start_within_s)
+            found = self._try_to_start(within_s=self._budget_s)
         if isinstance(found, Failed):
-            if found.outcome == "hung" and self._start_within_s is not None and self.now() >= self._start_within_s:
+            if found.outcome == "hung" and self._budget_s is not None and self.now() >= self._budget_s:
                 raise StartTooLong
             raise self._cannot_start(found)
         limits = [one.memory_limit_bytes for one in found if one.memory_limit_bytes is not None]
@@ -251,8 +253,8 @@ class RankProbe:
         assignment = self._assignment.model_copy(update={"generation": self._starts})
         path = self._folder / f"assignment-{self._starts}.json"
         storage.replace(storage.normalise(path), assignment.model_dump_json().encode())
-        port = _free_port()
-        self._ranks = [_Process(rank, assignment, path, port, self._folder) for rank in range(assignment.ranks)]
+        port = free_port()
+        self._ranks = [RankProcess(rank, assignment, path, port, self._folder) for rank in range(assignment.ranks)]
         most_s = START_S + self._config.profile.probe_timeout_s
         if within_s is not None:
             most_s = min(most_s, max(0.0, within_s - self.now()))
@@ -268,11 +270,19 @@ class RankProbe:
             name: Of the measurement (service.py).
             arguments: Of the measurement.
         """
+        left_s = None
+        if name in AFTER_THE_SWEEP and self._budget_s is not None:
+            left_s = self._budget_s - self.now()
+            if not self._ranks and left_s <= 0:
+                return Failed("hung", f"profile.budget_s {self._budget_s:g} is over")
         if not self._ranks and (failed := self._start_again()) is not None:
             return failed
         flags = arguments.get("flags") or getattr(arguments.get("settings"), "flags", None)
         patience = COMPILE_PATIENCE if flags is not None and flags.compile else 1
-        return self._hear(name, arguments, timeout_s=patience * self._config.profile.probe_timeout_s)
+        timeout_s = patience * self._config.profile.probe_timeout_s
+        if left_s is not None:
+            timeout_s = min(timeout_s, max(GRACE_S, left_s))
+        return self._hear(name, arguments, timeout_s=timeout_s)
 
     def _start_again(self) -> Failed | None:
         """Replace processes that are gone; one start may fail by chance (a port, memory that is not free yet)."""
@@ -354,7 +364,7 @@ class _Turn:
         if isinstance(found, Failed):
             self._fail(number, found)
         else:
-            self._rates[number].append(_of_ranks(found))
+            self._rates[number].append(of_ranks(found))
 
     def end(self) -> None:
         """Let all of them go."""
@@ -366,7 +376,7 @@ class _Turn:
         """Return what came out."""
         failed = self._failed.get(number)
         if failed is None:
-            return _join(self._rates[number])
+            return join(self._rates[number])
         others = any(one.flags != self._settings[number].flags for one in self._settings)
         if failed.outcome == "out of memory" and others:
             # Networks with other flags stood beside it.
@@ -387,115 +397,3 @@ class _Turn:
         self._failed[number] = failed
         # The processes have let go of everything, or are gone themselves.
         self._open.clear()
-
-
-class _Process:
-    """One rank's process, and the connection to it."""
-
-    def __init__(self, rank: int, assignment: Assignment, path: Path, port: int, folder: Path) -> None:
-        self.rank = rank
-        self._shown = 0
-        self._log = folder / f"rank-{rank}-{assignment.generation}.log"
-        self.connection, theirs = Pipe()
-        environment = {
-            **without_ranks(os.environ),
-            **thread_environment(assignment.threads),
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(assignment.ranks),
-            "LOCAL_WORLD_SIZE": str(assignment.ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "PYTHONUNBUFFERED": "1",
-        }
-        with theirs, self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", PROCESS_MODULE, str(theirs.fileno()), str(path)],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                # stdout belongs to the stage: its last line is the result.
-                stdout=log,
-                stderr=log,
-                pass_fds=(theirs.fileno(),),
-                # Its loader processes are killed with it.
-                start_new_session=True,
-            )
-
-    def send(self, request: tuple[str, dict[str, Any]]) -> None:
-        # One that is dead is found by what it does not answer.
-        with contextlib.suppress(BrokenPipeError, ConnectionError):
-            self.connection.send(request)
-
-    def receive(self) -> Any:
-        """Return its answer; Failed, when it has died instead."""
-        try:
-            return self.connection.recv()
-        except (EOFError, OSError):
-            code = self._process.wait()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return Failed("crashed", f"rank {self.rank} ended with {how}{self._last_words()}")
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self.connection.close()
-
-    def new_lines(self) -> list[str]:
-        """Return what it has said since the last call."""
-        with self._log.open("rb") as stream:
-            stream.seek(self._shown)
-            content = stream.read()
-        self._shown += len(content)
-        return content.decode(errors="replace").splitlines()
-
-    def _last_words(self) -> str:
-        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        return f": {lines[-1][:300]}" if lines else ""
-
-
-def _assignment(config: RunConfig, shards: str, *, ranks: int, threads: int, nodes: int) -> Assignment:
-    """Return what ranks are told that write nothing: no folder, no attempt."""
-    return Assignment(
-        config=config.model_dump(mode="json"),
-        shards=shards,
-        profile=None,
-        folder="",
-        fingerprint="",
-        made_from={},
-        attempt="",
-        attempt_folder="",
-        ranks=ranks,
-        threads=threads,
-        nodes=nodes,
-    )
-
-
-def _slowest(windows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    return tuple(min(rates) for rates in zip(*windows, strict=True))
-
-
-def _highest(values: Sequence[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _of_ranks(found: list[JointRate]) -> JointRate:
-    """Return what ranks found together."""
-    return JointRate(_slowest([one.windows for one in found]), *_means(found))
-
-
-def _join(rates: list[JointRate]) -> JointRate:
-    """Return what was found one after the other."""
-    return JointRate(tuple(rate for one in rates for rate in one.windows), *_means(rates))
-
-
-def _means(found: list[JointRate]) -> tuple[float, dict[str, float]]:
-    units = found[0].units_per_sample
-    waited = fmean(one.data_time_fraction for one in found)
-    return waited, {name: fmean(one.units_per_sample[name] for one in found) for name in units}
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])

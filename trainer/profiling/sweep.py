@@ -30,6 +30,7 @@ def sweep(
     tell: Tell = silent,
     price_usd_per_h: float | None = None,
     start_s: float = 0.0,
+    reserved_s: float = 0.0,
 ) -> Result:
     """Find the cheapest configuration within TOLERANCE of the fastest.
 
@@ -41,11 +42,20 @@ def sweep(
         tell: Is told (measurements done, about how many there will be, what came out).
         price_usd_per_h: What all machines cost in an hour, in US dollars.
         start_s: Seconds of the budget that the start of the processes took.
+        reserved_s: Seconds of it that are kept for traces and the report.
 
     Raises:
         ConfigError: Nothing could be measured end to end.
     """
-    ledger = Ledger(space, probe, budget_s=budget_s, tell=tell, price_usd_per_h=price_usd_per_h, start_s=start_s)
+    ledger = Ledger(
+        space,
+        probe,
+        budget_s=budget_s,
+        tell=tell,
+        price_usd_per_h=price_usd_per_h,
+        start_s=start_s,
+        reserved_s=reserved_s,
+    )
     predictor = Predictor(space)
     parts = Parts(space, ledger, predictor)
     ledger.expected = len(space.num_workers) + min(4, len(space.slot_sizes)) + len(space.threads) + 1 + FINALISTS

@@ -51,6 +51,8 @@ BOARD_FOLDER = "tensorboard"
 TRACE_FOLDER = "traces"
 # What is read out of the traces, by rank (summary.py: TraceSummary).
 SUMMARY_NAME = "trace-summary.json"
+# Share of profile.budget_s that is kept for traces and the report at most.
+MOST_RESERVED = 0.25
 
 
 def execute(stage: Stage) -> str:
@@ -98,7 +100,7 @@ def execute(stage: Stage) -> str:
                 threads=threads_per_rank(ranks),
                 nodes=nodes,
                 folder=scratch / "probe",
-                start_within_s=stage.config.profile.budget_s,
+                budget_s=stage.config.profile.budget_s,
             ),
         )
         folder.mkdir()
@@ -186,13 +188,18 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
     # For its errors: most of them are known before seconds are spent on a start.
     _space(config, probe, Device("cuda" if num_gpus() else "cpu", "this machine", has_bf16=True))
     board: Failed | None = None
+    budget_s = config.profile.budget_s
     try:
         with probe:
             stage.ready()
-            result = _measure(stage, probe)
-            wall_s = probe.now()
+            # Networks are built again for a trace, and the report is written: about as long as the start took.
+            reserved_s = min(probe.now(), MOST_RESERVED * budget_s) if config.profile.trace_steps else 0.0
+            result = _measure(stage, probe, reserved_s)
             _tell(stage, result)
-            if result.choice.measured:
+            if result.choice.measured and probe.now() > budget_s:
+                warning = f"profile.budget_s {budget_s:g} left no time for traces, which say what is slow"
+                diagnosis = Diagnosis(warnings=[f"{warning}; to do: raise it (--budget)"])
+            elif result.choice.measured:
                 diagnosis = diagnose_choice(config, probe, result, hello=probe.device, folder=folder / TRACE_FOLDER)
             else:
                 # There is no time for traces, and nothing was found that they would explain.
@@ -206,7 +213,7 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
                 diagnosis,
                 ranks=ranks,
                 machine=hardware(),
-                wall_s=wall_s,
+                wall_s=probe.now(),
                 gradient_bytes=bytes_,
             )
             for warning in report.warnings[len(result.warnings) + len(diagnosis.warnings) :]:
@@ -259,7 +266,7 @@ def _space(config: RunConfig, probe: RankProbe, device: Device, *, has_batch_nor
     )
 
 
-def _measure(stage: Stage, probe: RankProbe) -> Result:
+def _measure(stage: Stage, probe: RankProbe, reserved_s: float) -> Result:
     config, hello = stage.config, probe.device
     measure = full_grid if config.profile.method == "grid" else sweep
     return measure(
@@ -274,6 +281,7 @@ def _measure(stage: Stage, probe: RankProbe) -> Result:
         tell=lambda done, total, message: stage.progress(done, total, "measurements", message),
         price_usd_per_h=config.resources.price_usd_per_h,
         start_s=probe.now(),
+        reserved_s=reserved_s,
     )
 
 

@@ -16,9 +16,10 @@ from contracts.artifacts import Settings
 from trainer.checkpoint.staging import HostBuffer
 from trainer.model.build import construct_model
 from trainer.parallel import runs_in_lockstep
-from trainer.profiling.bench import Bench, Steps
+from trainer.profiling.bench import Bench
 from trainer.profiling.flops import count_flops
 from trainer.profiling.measure import Counted
+from trainer.profiling.steps import Steps
 from trainer.report.gpu import GpuGauges
 
 # A trace takes about a megabyte for a hundred slots of a small network, and a viewer opens no more than some of them.

@@ -13,7 +13,8 @@ from contracts.config import RunConfig
 from contracts.errors import ModelError
 from tests.conftest import small_config
 from trainer.profiling.measure import ComputeTime, Counted, Failed, JointRate, LoaderRate
-from trainer.profiling.probe import PROCESS_MODULE, RankProbe
+from trainer.profiling.probe import RankProbe
+from trainer.profiling.rank_process import PROCESS_MODULE
 
 PLANTED = "tests.trainer.profiling.planted:PlantedNetwork"
 
@@ -76,6 +77,18 @@ def test_a_crash_and_a_hang_of_one_size_are_answers(small_shards: str) -> None:
         assert isinstance(hung, Failed) and hung.outcome == "hung" and "profile.probe_timeout_s" in hung.reason
         assert isinstance(running.compute(slot_size=2, threads=1, flags=Flags()), ComputeTime)
     assert children() == []
+
+
+def test_what_comes_after_the_sweep_starts_nothing_once_the_budget_is_over(small_shards: str, tmp_path: Path) -> None:
+    settings = Settings(slot_size=4, slots_per_rank=2, num_workers=0)
+    with probe(small_shards) as running:
+        running._kill()
+        running._budget_s = running.now()
+        late = running.trace(settings, steps=1, folder=tmp_path)
+        assert isinstance(late, Failed) and "profile.budget_s" in late.reason
+        assert children() == []
+        # The sweep itself holds to the budget by what it begins.
+        assert isinstance(running.load(slot_size=4, num_workers=0, prefetch_factor=2, threads=1), LoaderRate)
 
 
 def test_ranks_with_different_numbers_of_slots_stay_together(small_shards: str) -> None:

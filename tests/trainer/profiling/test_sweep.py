@@ -294,6 +294,14 @@ def test_a_budget_too_small_to_compare_takes_the_defaults_and_says_so(
     assert probe.now() - 1000 < 4
 
 
+@pytest.mark.parametrize("find", [sweep, full_grid])
+def test_what_is_kept_for_traces_and_the_report_is_not_measured_in(find: Any) -> None:
+    probe, other = simulator(), simulator()
+    find(probe.space, probe, budget_s=40, start_s=3, reserved_s=20)
+    find(other.space, other, budget_s=20, start_s=3)
+    assert probe.calls == other.calls and probe.now() == other.now()
+
+
 def test_with_one_configuration_there_is_nothing_to_compare() -> None:
     only = {"parallel": {"slot_size": 64}, "data": {"num_workers": 0}, "train": {"channels_last": False}}
     probe = simulator(a_space(profile={"slot_sizes": [64], "num_workers": [0]}, **only))

@@ -11,10 +11,10 @@ from contracts.artifacts import Settings
 from contracts.config import RunConfig
 from tests.conftest import small_config
 from tests.trainer.one_rank import one_rank
-from trainer.profiling.bench import Steps
 from trainer.profiling.kineto import read_document
 from trainer.profiling.probe import RankProbe
 from trainer.profiling.service import Service
+from trainer.profiling.steps import Steps
 from trainer.profiling.trace import summarise
 
 
