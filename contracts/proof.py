@@ -1,7 +1,8 @@
 """How far an export is proven: what its manifest says, and what `shardline verify` found on GPUs since.
 
-The manifest is written once. What ran later lies beside it, verified/TARGET.json (`Verification`). Whether what would
-be served is what was proven is told by its hashes: `require_proven` compares them.
+The manifest is written once. What ran later lies beside it, verified/TARGET.json (`Verification`) for an engine and
+verified/served.json for the ONNX file that Triton loads. Whether what would be served is what was proven is told by its
+hashes: `require_proven` compares them.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from contracts.output import MARK_NAME
 from contracts.serving import REPOSITORY
 
 VERIFIED_FOLDER = "verified"
+SERVED = "served"
+"""Gate of the ONNX file that Triton loads on a GPU's provider of ONNX Runtime, and what its verification is called."""
 
 
 def verification_uri(uri: str, target: str) -> str:
-    """Return where the verification of a target's engine lies, in the export at `uri`."""
+    """Return where the verification of a target's engine, or of what is served, lies, in the export at `uri`."""
     return storage.join(uri, VERIFIED_FOLDER, f"{target}.json")
 
 
 def find_unproven(uri: str, document: ExportManifest) -> list[str]:
     """Return what is not proven: targets of engines, what else no gate ran, or why nothing is proven."""
-    wanted = (entry.target for entry in document.engines if not _ran_when_built(document, entry))
+    wanted = [entry.target for entry in document.engines if not _ran_when_built(document, entry)]
+    wanted += [SERVED] if document.served is not None and document.served.lacks else []
     return find_unproven_targets(document, (found for target in wanted if (found := _read(uri, target)) is not None))
 
 
@@ -40,9 +44,10 @@ def find_unproven_targets(document: ExportManifest, verifications: Iterable[Veri
         for gate in document.gates
         if gate.name == "speed" and gate.precision == document.precision and gate.status != "passed"
     ]
-    if document.served is None:
+    served = document.served
+    if served is None:
         return engines if document.engines else ["no engine"]
-    return engines + document.served.lacks
+    return engines + ([] if _completes(document, found.get(SERVED), SERVED, served.sha256, SERVED) else served.lacks)
 
 
 def require_proven(uri: str, document: ExportManifest, *, allow_unproven: bool) -> None:
@@ -77,7 +82,7 @@ def find_strangers(uri: str, document: ExportManifest, folder: str = "") -> Iter
         folder: Part of the export that is listed; empty: all of it.
     """
     known = {entry.name for entry in document.shipped_files()} | {MANIFEST_NAME, MARK_NAME}
-    known |= {f"{VERIFIED_FOLDER}/{entry.target}.json" for entry in document.engines}
+    known |= {f"{VERIFIED_FOLDER}/{target}.json" for target in (*(one.target for one in document.engines), SERVED)}
     for found in storage.list_objects(storage.join(uri, folder) if folder else uri):
         name = f"{folder}/{found.name}" if folder else found.name
         if name not in known:
@@ -106,10 +111,13 @@ def _read(uri: str, target: str) -> Verification | None:
 
 
 def _is_proven(document: ExportManifest, entry: EngineEntry, found: Verification | None) -> bool:
-    if _ran_when_built(document, entry):
-        return True
+    gate = f"engine {entry.target}"
+    return _ran_when_built(document, entry) or _completes(document, found, entry.target, entry.sha256, gate)
+
+
+def _completes(document: ExportManifest, found: Verification | None, target: str, sha256: str, gate: str) -> bool:
+    """Whether a verification is of this file of this export, and has its gate, passed."""
     if found is None:
         return False
-    same = (found.target, found.engine_sha256) == (entry.target, entry.sha256)
-    ran = any(gate.name == f"engine {entry.target}" for gate in found.gates)
-    return same and found.export_sha256 == document.sha256 and ran and all(g.status == "passed" for g in found.gates)
+    same = (found.target, found.engine_sha256, found.export_sha256) == (target, sha256, document.sha256)
+    return same and any(one.name == gate for one in found.gates) and all(g.status == "passed" for g in found.gates)

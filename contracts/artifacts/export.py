@@ -437,16 +437,18 @@ class ExportManifest(Contract):
 
 
 class Verification(Contract):
-    """What `shardline verify` found on a GPU: it completes the proof of that target's engine.
+    """What `shardline verify` found on a GPU: it completes the proof of that target's engine, or of what is served.
 
-    It lies beside the manifest as verified/TARGET.json.
+    It lies beside the manifest as verified/TARGET.json, or verified/served.json of the ONNX file that Triton loads.
     """
 
     kind: Literal["verification"] = "verification"
     export_sha256: Sha256
     """Hash of the manifest."""
     engine_sha256: Sha256
+    """Of the engine, or of the served ONNX file."""
     target: str
+    """Compute capability (sm89), or `served`."""
     device: str
     """Name of the GPU that ran it."""
     gates: list[Gate]

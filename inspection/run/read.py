@@ -27,7 +27,7 @@ from contracts.artifacts import (
 from contracts.config import STAGES
 from contracts.config.former import rename_keys
 from contracts.previous import RUN_NAME
-from contracts.proof import verification_uri
+from contracts.proof import SERVED, verification_uri
 from contracts.result import RESULTS_FOLDER
 from inspection.attempts import Events
 from inspection.registration import Registration
@@ -249,7 +249,8 @@ def read_verifications(reading: Reading, uri: str, exported: ExportManifest) -> 
         exported: Its manifest.
     """
     found = []
-    for target in dict.fromkeys(engine.target for engine in exported.engines):
+    served = [SERVED] if exported.served is not None and exported.served.lacks else []
+    for target in dict.fromkeys([*(engine.target for engine in exported.engines), *served]):
         where = verification_uri(uri, target)
         if not storage.exists(where):
             continue

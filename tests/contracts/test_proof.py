@@ -121,6 +121,31 @@ def test_every_engine_must_have_run(tmp_path: Path) -> None:
     require_proven(uri, document, allow_unproven=False)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"engine_sha256": "cd" * 32},
+        {"export_sha256": "cd" * 32},
+        {"gates": [Gate(name="served", precision="fp32", status="failed", ran="a test")]},
+        {"gates": []},
+    ],
+    ids=["another file", "another export", "failed", "no gate"],
+)
+def test_what_is_served_is_proven_by_its_own_verification(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    uri = storage.normalise(tmp_path)
+    document = make_served(uri, lacks=["fp16 arithmetic"])
+    assert document.served is not None
+    sound = {
+        "engine_sha256": document.served.sha256,
+        "gates": [Gate(name="served", precision="fp32", status="passed", ran="a test")],
+    }
+    write_verification(uri, document, "served", **{**sound, **wrong})
+    assert find_unproven(uri, document) == ["fp16 arithmetic"]
+    write_verification(uri, document, "served", **sound)
+    assert find_unproven(uri, document) == []
+    require_proven(uri, document, allow_unproven=False)
+
+
 def test_what_is_served_must_have_run_besides(tmp_path: Path) -> None:
     uri = storage.normalise(tmp_path)
     document = make_served(uri, lacks=["fp16 arithmetic"])

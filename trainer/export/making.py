@@ -14,13 +14,13 @@ from contracts import storage
 from contracts.artifacts import Attempt, Calibration, EngineEntry, Gate, Parity, ShippedFile
 from contracts.artifacts.signature import Signature
 from contracts.errors import CheckFailed
+from contracts.proof import SERVED
 from contracts.serving import CONFIG_NAME, REPOSITORY, TENSORRT, model_name
 from trainer.export.bundle.shipped import Shipped
 from trainer.export.bundle.triton import describe_served, write_repository
 from trainer.export.bundle.triton_config import ServedModel
 from trainer.export.choosing import choose_precision
 from trainer.export.engines import bench, engine, engine_run, onnx_run
-from trainer.export.engines.engine_gate import SERVED
 from trainer.export.gates import parity, proof
 from trainer.export.gates.arrays import StoredArrays
 from trainer.export.gates.proof import Ends, TestSplit

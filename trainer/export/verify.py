@@ -1,11 +1,12 @@
-"""Looks at a finished export once more: every hash, the bundle, and on its GPU the engine.
+"""Looks at a finished export once more: every hash, the bundle, and on a GPU the engine and what Triton loads.
 
     python -m trainer.export.verify FOLDER [--shards URI]
 
 Prints a line for each gate; exit code 0, or 1 when one failed, which is named. Where checksums are wrong nothing else
 is looked at. On a GPU that an engine was built for, a passed engine completes its proof: `verified/TARGET.json` is
-written beside the manifest. The export's predict.py is not executed. An engine is, since it is machine code: only on
-its GPU, after all gates before it held, and from a copy with the manifest's sha256.
+written beside the manifest; an ONNX file that Triton loads is run by the provider that its configuration names, and
+completes it with `verified/served.json`. The export's predict.py is not executed. An engine is, since it is machine
+code: only on its GPU, after all gates before it held, and from a copy with the manifest's sha256.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +33,14 @@ from contracts.artifacts import (
 from contracts.artifacts.signature import Signature
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, CheckFailed, ConfigError, DataError, ErrorDocument
 from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
-from contracts.proof import find_strangers, find_unproven, verification_uri
+from contracts.proof import SERVED, find_strangers, find_unproven, verification_uri
 from trainer.export.bundle.bundles import bundle_of
 from trainer.export.bundle.shipped import Shipped
-from trainer.export.engines import engine_open, engine_run
+from trainer.export.engines import engine_gate, engine_open, engine_run, onnx_run
 from trainer.export.gates import proof
 from trainer.export.gates.arrays import StoredArrays
 from trainer.export.processes import run_step
+from trainer.export.targets import gpu_target
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,6 +77,8 @@ def _conclude(uri: str, document: ExportManifest, gates: list[Gate]) -> str:
         return f"nothing is wrong; proven{served}"
     targets = [entry.target for entry in document.engines if entry.target in unproven]
     on_gpu = f"; the same command on a GPU of {', '.join(targets)} runs the engine" if targets else ""
+    if document.served is not None and set(document.served.lacks) & {*unproven}:
+        on_gpu += f"; on the GPU that serves, with onnxruntime-gpu, it runs {document.served.model}"
     return f"nothing is wrong; unproven as before: {', '.join(unproven)}{on_gpu}{served}"
 
 
@@ -81,7 +87,7 @@ def _failed(gates: list[Gate]) -> list[str]:
 
 
 def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) -> list[Gate]:
-    """Return the gates of a finished export: checksum, bundle, and one for each engine.
+    """Return the gates of a finished export: checksum, bundle, one for each engine, and one for what is served.
 
     Args:
         uri: Its folder.
@@ -91,7 +97,10 @@ def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) ->
     Raises:
         DataError: The shards are others.
     """
-    later = ["bundle", *(f"engine {entry.target}" for entry in document.engines)]
+    on_gpu = [f"engine {entry.target}" for entry in document.engines]
+    if document.served is not None and document.served.lacks:
+        on_gpu.append(SERVED)
+    later = ["bundle", *on_gpu]
     with tempfile.TemporaryDirectory(prefix="shardline-verify-") as name:
         work = Path(name)
         # Of an export in a bucket what was compared is what runs.
@@ -105,12 +114,12 @@ def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) ->
         fp32 = document.graph("fp32").name
         shipped = None if shards is None else Shipped(folder, fp32, shards_uri, shards, threads_per_rank(1))
         gates.append(_judge_bundle(shipped, document, shards_uri, work))
-        wrong = ", ".join(_failed(gates))
-        for entry in document.engines:
-            if wrong:
-                gates.append(_not_run(f"engine {entry.target}", document, f"{wrong} failed"))
-            else:
-                gates.append(_judge_engine(uri, shipped, document, entry, shards_uri, work))
+        if wrong := ", ".join(_failed(gates)):
+            return gates + [_not_run(name, document, f"{wrong} failed") for name in on_gpu]
+        run = _OnGpu(uri, shipped, document, shards_uri, work)
+        gates += map(run.judge_engine, document.engines)
+        if SERVED in on_gpu and not _failed(gates):
+            gates.append(run.judge_served())
     return gates
 
 
@@ -165,66 +174,125 @@ def _no_shards(shards_uri: str) -> str:
     return f"no shards in {storage.display(shards_uri)}; pass --shards"
 
 
-def _judge_engine(
-    uri: str, shipped: Shipped | None, document: ExportManifest, entry: EngineEntry, shards_uri: str, work: Path
-) -> Gate:
-    """Run an engine where its GPU is. Not executed so far: no GPU."""
-    name = f"engine {entry.target}"
-    try:
-        engine_open.require_gpu(entry)
-    except engine_open.NoGpu as error:
-        return _not_run(name, document, error.given)
-    if shipped is None:
-        return _not_run(name, document, _no_shards(shards_uri))
-    # A copy: between its checksum and its run the folder's own may become another.
-    engine = work / f"{entry.target}.engine"
-    if damage := entry.damage(storage.normalise(shipped.folder), copy=engine):
-        return _gate(name, document, [f"{damage}: it was changed meanwhile"], ran="sha256")
-    read = bundle_of(document.task).read_inputs
-    inputs, _ = run_step(read, shipped, document, work)
-    reference, _ = run_step(
-        proof.write_graph_outputs,
-        shipped.folder / shipped.model_name,
-        inputs,
-        work / "fp32-outputs",
-        batch_size=16,
-        threads=shipped.threads,
-    )
-    signature = document.model_signature
-    ends = _find_ends(shipped.folder / shipped.model_name, signature, inputs, work)
-    try:
-        gate, _ = engine_run.judge_engine(
-            engine, entry, signature, inputs, reference, ends=ends, work=work, run=_run_named
-        )
-    except ConfigError as error:  # the builder is not here, or of another version
-        return _not_run(name, document, error.given)
-    except CheckFailed as error:
-        return _gate(name, document, [str(error)], ran=entry.builder)
-    if gate.status == "passed":
-        found = Verification(
-            fingerprint=document.fingerprint,
-            export_sha256=document.sha256,
-            engine_sha256=entry.sha256,
-            target=entry.target,
-            device=_device_name(),
-            gates=[gate],
-        )
-        storage.replace(verification_uri(uri, entry.target), found.to_json())
-    return gate
+@dataclass(frozen=True)
+class _OnGpu:
+    """What of a finished export runs where its GPU is. Not executed on one so far.
+
+    Args:
+        uri: Its folder.
+        shipped: The same on this machine; None: its shards are not there.
+        document: Its manifest.
+        shards_uri: Where the shards are looked for.
+        work: A folder for files in between.
+    """
+
+    uri: str
+    shipped: Shipped | None
+    document: ExportManifest
+    shards_uri: str
+    work: Path
+
+    @cached_property
+    def proof(self) -> tuple[StoredArrays, StoredArrays, proof.Ends | None]:
+        """Inputs, the fp32 graph's outputs of them, and both at the ends of each dimension that varies."""
+        shipped, document = self.shipped, self.document
+        assert shipped is not None
+        inputs, _ = run_step(bundle_of(document.task).read_inputs, shipped, document, self.work)
+        graph = shipped.folder / shipped.model_name
+        reference = _write_outputs(graph, inputs, self.work / "fp32-outputs", batch_size=16)
+        return inputs, reference, _find_ends(graph, document.model_signature, inputs, self.work)
+
+    def judge_engine(self, entry: EngineEntry) -> Gate:
+        """Run an engine."""
+        name, document = f"engine {entry.target}", self.document
+        try:
+            engine_open.require_gpu(entry)
+        except engine_open.NoGpu as error:
+            return _not_run(name, document, error.given)
+        if self.shipped is None:
+            return _not_run(name, document, _no_shards(self.shards_uri))
+        # A copy: between its checksum and its run the folder's own may become another.
+        engine = self.work / f"{entry.target}.engine"
+        if damage := entry.damage(storage.normalise(self.shipped.folder), copy=engine):
+            return _gate(name, document, [f"{damage}: it was changed meanwhile"], ran="sha256")
+        inputs, reference, ends = self.proof
+        signature = document.model_signature
+        try:
+            gate, _ = engine_run.judge_engine(
+                engine, entry, signature, inputs, reference, ends=ends, work=self.work, run=_run_named
+            )
+        except ConfigError as error:  # the builder is not here, or of another version
+            return _not_run(name, document, error.given)
+        except CheckFailed as error:
+            return _gate(name, document, [str(error)], ran=entry.builder)
+        self._record(gate, entry.target, entry.sha256)
+        return gate
+
+    def judge_served(self) -> Gate:
+        """Run the ONNX file that Triton loads on this GPU, by its own configuration."""
+        document, served, here = self.document, self.document.served, gpu_target()
+        assert served is not None
+        if here is None:
+            return _not_run(SERVED, document, "this machine has no GPU")
+        if self.shipped is None:
+            return _not_run(SERVED, document, _no_shards(self.shards_uri))
+        graph = self.work / "served.onnx"
+        copies = {served.model: graph, served.config: onnx_run.config_of(graph)}
+        for entry in document.shipped_files():
+            damage = entry.name in copies and entry.damage(
+                storage.normalise(self.shipped.folder), copy=copies[entry.name]
+            )
+            if damage:
+                return _gate(SERVED, document, [f"{damage}: it was changed meanwhile"], ran="sha256")
+        config = onnx_run.read_config(copies[served.config])
+        # No other: what a provider that stands in shows is not what Triton does.
+        wanted = onnx_run.list_providers(config)[:1]
+        if (provider := _run_named("", onnx_run.find_provider, wanted)) is None:
+            return _not_run(SERVED, document, f"onnxruntime here has no {', '.join(wanted)}")
+        runner = onnx_run.OnnxRunner(None, provider, here, _run_named)
+        batches = (1, config.dynamic_batching.preferred_batch_size[0], config.max_batch_size)
+        (self.work / SERVED).mkdir()
+        trials = replace(engine_gate.make_trials(*self.proof, batches, self.work / SERVED), refuse={})
+        try:
+            gate, _ = engine_gate.judge_engine(
+                runner,
+                graph,
+                trials,
+                document.model_signature,
+                precision=document.precision,
+                folder=self.work,
+                name=SERVED,
+                limits=runner.limits_of(document.precision),
+            )
+        except CheckFailed as error:
+            return _gate(SERVED, document, [str(error)], ran=runner.name)
+        self._record(gate, SERVED, served.sha256)
+        return gate
+
+    def _record(self, gate: Gate, target: str, sha256: str) -> None:
+        """Write the verification of what has passed."""
+        if gate.status == "passed":
+            found = Verification(
+                fingerprint=self.document.fingerprint,
+                export_sha256=self.document.sha256,
+                engine_sha256=sha256,
+                target=target,
+                device=_device_name(),
+                gates=[gate],
+            )
+            storage.replace(verification_uri(self.uri, target), found.to_json())
+
+
+def _write_outputs(graph: Path, inputs: StoredArrays, folder: Path, *, batch_size: int) -> StoredArrays:
+    threads = threads_per_rank(1)
+    return run_step(proof.write_graph_outputs, graph, inputs, folder, batch_size=batch_size, threads=threads)[0]
 
 
 def _find_ends(graph: Path, signature: Signature, inputs: StoredArrays, work: Path) -> proof.Ends | None:
     if not signature.dimensions:
         return None
     (given, beyond), _ = run_step(proof.write_end_inputs, signature, inputs, work)
-    outputs, _ = run_step(
-        proof.write_graph_outputs,
-        graph,
-        given,
-        work / "ends-outputs",
-        batch_size=proof.END_SAMPLES,
-        threads=threads_per_rank(1),
-    )
+    outputs = _write_outputs(graph, given, work / "ends-outputs", batch_size=proof.END_SAMPLES)
     return proof.Ends(given, outputs, beyond)
 
 

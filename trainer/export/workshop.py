@@ -28,10 +28,11 @@ from contracts.artifacts import (
 from contracts.artifacts.signature import Signature
 from contracts.config import ExportSection
 from contracts.config.export import Runtime
+from contracts.proof import SERVED
 from trainer.export.bundle.bundles import Bundle, bundle_of
 from trainer.export.bundle.triton import model_path
 from trainer.export.bundle.triton_config import ServedModel
-from trainer.export.engines.engine_gate import SERVED, Candidate, EngineRunner, Trials, make_trials
+from trainer.export.engines.engine_gate import Candidate, EngineRunner, Trials, make_trials
 from trainer.export.engines.onnx_run import OnnxRunner
 from trainer.export.gates import parity, proof, scores
 from trainer.export.gates.arrays import StoredArrays

@@ -23,10 +23,12 @@ from inspection.task import main as inspection_main
 from rehearsal.gcs import BucketServer
 from tests.inspection.test_task import publish_config
 from tests.trainer.export.conftest import Finished
+from trainer.export import verify as verify_module
 from trainer.export.bundle.shipped import Shipped
-from trainer.export.engines import engine_open, engine_run
+from trainer.export.engines import engine_open, engine_run, onnx_run
 from trainer.export.engines.engine_open import NoGpu, open_engine
-from trainer.export.verify import _judge_engine, main
+from trainer.export.gates.sessions import CPU, CUDA
+from trainer.export.verify import _OnGpu, main
 from trainer.export.workshop import hash_file
 from trainer.predict import predict_task
 
@@ -125,10 +127,57 @@ def test_an_engine_that_passes_on_its_gpu_completes_the_proof(
     code, said = verify(copy, capfd)
     assert code == 0, said
     # What Triton serves is another file than the engine: it stays unproven.
-    assert "unproven as before: ONNX Runtime's CUDA provider, fp16 arithmetic; serves" in said
+    assert "served         fp16  this machine has no GPU" in said
+    assert "unproven as before: ONNX Runtime's CUDA provider, fp16 arithmetic; on the GPU that serves" in said
     assert gpu.ran == [document.engines[0].sha256]
     assert find_unproven(uri, document) == ["ONNX Runtime's CUDA provider", "fp16 arithmetic"]
     assert Verification.load(f"{uri}/verified/sm89.json").engine_sha256 == gpu.ran[0]
+
+
+@pytest.fixture
+def serving_gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    """A GPU on which what Triton loads runs: its provider is the CPU's."""
+    monkeypatch.setattr(verify_module, "gpu_target", lambda: "sm89")
+    monkeypatch.setattr(onnx_run, "list_providers", lambda config: [CPU])
+    return FakeGpu(monkeypatch)
+
+
+@pytest.mark.usefixtures("serving_gpu")
+def test_what_is_served_completes_its_proof_on_a_gpu(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    uri = storage.normalise(copy)
+    document = ExportManifest.load(uri)
+    code, said = verify(copy, capfd)
+    assert code == 0, said
+    assert "passed        served         fp16" in said and "nothing is wrong; proven; serves" in said
+    found = Verification.load(f"{uri}/verified/served.json")
+    assert found.engine_sha256 == hash_file(copy / SERVED)
+    (gate,) = found.gates
+    assert {"relative_error at batch 1", f"relative_error at batch {document.engines[0].max_batch}"} <= {*gate.figures}
+    require_proven(uri, document, allow_unproven=False)
+    assert verify(copy, capfd)[0] == 0, "it is no stranger of the export"
+
+
+@pytest.mark.usefixtures("serving_gpu")
+def test_what_is_served_and_computes_something_else_fails(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    graph = onnx.load(copy / SERVED)
+    tensor = max(graph.graph.initializer, key=lambda item: len(item.dims))
+    tensor.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(graph, copy / SERVED)
+    mend(copy)
+    assert failed_gates(copy, capfd) == {"served"}
+    assert not (copy / "verified/served.json").exists()
+
+
+def test_where_the_provider_is_not_what_is_served_stays_unproven(
+    copy: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if onnx_run.find_provider([CUDA]) is not None:
+        pytest.skip("this machine has it")
+    monkeypatch.setattr(verify_module, "gpu_target", lambda: "sm90")
+    code, said = verify(copy, capfd)
+    assert code == 0, said
+    assert "not run       served         fp16  onnxruntime here has no CUDAExecutionProvider" in said
+    assert not (copy / "verified").exists()
 
 
 def test_a_changed_engine_never_runs(
@@ -167,7 +216,7 @@ def test_an_engine_that_is_exchanged_meanwhile_does_not_run(
     shards_uri = storage.normalise(copy.parents[1] / "shard" / document.shards_fingerprint)
     shards = ShardManifest.load(shards_uri)
     shipped = Shipped(copy, document.graph("fp32").name, shards_uri, shards, 1)
-    gate = _judge_engine(uri, shipped, document, document.engines[0], shards_uri, tmp_path)
+    gate = _OnGpu(uri, shipped, document, shards_uri, tmp_path).judge_engine(document.engines[0])
     assert (gate.status, gpu.ran) == ("failed", [])
 
 

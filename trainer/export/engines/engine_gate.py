@@ -19,6 +19,7 @@ from contracts.artifacts import EngineTensor, Gate, Parity
 from contracts.artifacts.export import Figure
 from contracts.artifacts.signature import Signature
 from contracts.errors import CheckFailed, ConfigError, DataError, ShardlineError, TryAgain
+from contracts.proof import SERVED
 from trainer.export.gates import parity, scores
 from trainer.export.gates.arrays import StoredArrays, store_arrays
 from trainer.export.gates.proof import Ends, TestSplit
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 # Samples at the smallest batch: that it runs is seen by some, and one by one all would take long.
 _FEW = 8
-SERVED = "served"
-"""Gate of the ONNX file that Triton loads, on the GPU's provider of ONNX Runtime (onnx_run.py)."""
 
 
 @dataclass(frozen=True)

@@ -36,13 +36,13 @@ class OnnxRunner:
     """ONNX Runtime on this machine, as Triton's backend opens it; each call is a process of its own.
 
     Args:
-        model: What is served; precision and sha256 are those of each graph.
+        model: What is served; precision and sha256 are those of each graph. None where nothing is built.
         provider: The execution provider that must run; those behind it in the configuration's order may take the rest.
         target: Compute capability of the GPU.
         step: Calls a function in a process of its own, after the name of the step.
     """
 
-    model: ServedModel
+    model: ServedModel | None
     provider: str
     target: str
     step: Callable[..., Any]
@@ -58,10 +58,11 @@ class OnnxRunner:
 
     def build(self, graph: Path, engine: Path, *, precision: str) -> list[EngineTensor]:
         """Copy the graph and write its configuration; the provider builds when it is opened. See `EngineRunner`."""
+        assert self.model is not None
         shutil.copyfile(graph, engine)
         sha256 = hash_content(storage.normalise(engine))
         config = make_config(replace(self.model, precision=precision, sha256=sha256))
-        _config_of(engine).write_text(config_as_text(config), encoding="utf-8")
+        config_of(engine).write_text(config_as_text(config), encoding="utf-8")
         return []
 
     def run(self, engine: Path, trials: Trials, folder: Path) -> Ran:
@@ -88,10 +89,14 @@ def runner_here(model: ServedModel, step: Callable[..., Any], *, gpu: str | None
     """
     if gpu is None or model.runtime == TENSORRT:
         return None
-    _, providers = read_settings(make_config(model), Path())
-    wanted = [one if isinstance(one, str) else one[0] for one in providers if one != CPU]
-    provider = step("served provider", find_provider, wanted)
+    provider = step("served provider", find_provider, list_providers(make_config(model)))
     return None if provider is None else OnnxRunner(model, provider, gpu, step)
+
+
+def list_providers(config: ModelConfig) -> list[str]:
+    """Return the GPU's execution providers that a configuration names, the one that is to run first."""
+    _, providers = read_settings(config, Path())
+    return [one if isinstance(one, str) else one[0] for one in providers if one != CPU]
 
 
 def find_provider(wanted: Sequence[str]) -> str | None:
@@ -154,12 +159,9 @@ def time_served(paths: Sequence[Path], provider: str, inputs: StoredArrays, batc
 
 def _open(path: Path, provider: str) -> tuple[Any, str]:
     """Return the session of a graph, and in words where and how it runs."""
-    from google.protobuf import text_format
-
-    config = text_format.Parse(_config_of(path).read_text(encoding="utf-8"), triton_messages().ModelConfig())
     cache = path.with_suffix(".plans")
     cache.mkdir(exist_ok=True)
-    level, providers = read_settings(config, cache)
+    level, providers = read_settings(read_config(config_of(path)), cache)
     taken = list(dropwhile(lambda one: provider not in (one, one[0]), providers))
     with _failures_named(f"{path.name} does not load in {provider}"):
         session = open_session(path, level=level, providers=taken)
@@ -193,5 +195,13 @@ def _failures_named(what: str) -> Iterator[None]:
         raise CheckFailed(f"{what}: {str(error).partition(chr(10))[0]}") from error
 
 
-def _config_of(graph: Path) -> Path:
+def read_config(path: Path) -> ModelConfig:
+    """Read a configuration of Triton."""
+    from google.protobuf import text_format
+
+    return text_format.Parse(path.read_text(encoding="utf-8"), triton_messages().ModelConfig())
+
+
+def config_of(graph: Path) -> Path:
+    """Return where the configuration of a graph lies that `OnnxRunner` runs."""
     return graph.with_suffix(".pbtxt")

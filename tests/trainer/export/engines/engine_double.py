@@ -31,6 +31,8 @@ class EngineDouble:
     """By precision: of how many samples of a batch the two largest logits change places."""
     fails_at: dict[str, str] = field(default_factory=dict)
     """By precision: the trial that does not run."""
+    turned_at: str = ""
+    """The trial whose outputs have the other sign."""
     refused: tuple[str, ...] = ()
     """Precisions that are not built."""
     gives_values: bool = True
@@ -67,7 +69,8 @@ class EngineDouble:
             batches = list(trial.inputs.batches(trial.batch, most=trial.most))
             sizes = [len(next(iter(batch.values()))) for batch in batches]
             found = [run(pad_batch(batch, trial.batch)) for batch in batches]
-            parts = [{n: a[:size] for n, a in one.items()} for one, size in zip(found, sizes, strict=True)]
+            sign = -1 if self.turned_at == trial.name else 1
+            parts = [{n: sign * a[:size] for n, a in one.items()} for one, size in zip(found, sizes, strict=True)]
             outputs.append(store_arrays(folder / str(number), [self.exchange(one, precision) for one in parts]))
         return Ran(outputs, [name for name, stored in trials.refuse.items() if self.takes(stored.read())], "a double")
 

@@ -211,6 +211,13 @@ def test_an_engine_that_fails_at_an_end_or_takes_more_has_failed(tmp_path: Path)
     assert "it runs batch 9, beyond its profile; it runs length 40, beyond its profile" in gate.reason
 
 
+@pytest.mark.parametrize("trial", ["batch 4", "batch 2", "batch 8", "ends of dimensions, batch 8"])
+def test_other_numbers_at_any_trial_fail(tmp_path: Path, trial: str) -> None:
+    gate = judge_lengths(tmp_path, turned_at=trial)
+    assert gate.status == "failed"
+    assert gate.reason == f"{'parity' if trial == 'batch 4' else trial}: it does not compute what torch computes"
+
+
 def test_a_node_is_blamed_for_what_it_adds() -> None:
     one = np.ones((1, 4), np.float32)
     sources = {"first": [], "second": ["first"], "cast": ["second"], "third": ["cast"], "fourth": ["third"]}
