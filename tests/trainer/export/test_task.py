@@ -45,6 +45,7 @@ from trainer.export.processes import Cost
 from trainer.export.targets import Builder, choose_runtime, gpu_target
 from trainer.export.task import export
 from trainer.model.build import parameters_sha256
+from trainer.tasks.image_classification import bundle
 from trainer.tasks.images.network import build_network
 from trainer.tasks.load import load_task
 
@@ -360,6 +361,24 @@ def test_a_graph_whose_images_are_not_alone_is_not_published(
     assert run_stage("export", export, line.arguments(export=L4)) == 1
     assert line.manifests == []
     assert "fp32 batch: a sample's outputs depend on the others of its batch" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("graph_at_hand", "in_this_process")
+def test_a_bundle_that_prepares_otherwise_is_not_published(
+    line: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write = bundle.write_bundle
+
+    def write_wrong(folder: Path, *given: Any, **named: Any) -> list[str]:
+        names = write(folder, *given, **named)
+        said = json.loads((folder / "preprocess.json").read_text())
+        (folder / "preprocess.json").write_text(json.dumps({**said, "std": [0.5, 0.1, 0.1]}))
+        return names
+
+    monkeypatch.setattr(bundle, "write_bundle", write_wrong)
+    assert run_stage("export", export, line.arguments(export={"precision": "fp32", **ONNX})) == 1
+    assert line.manifests == []
+    assert "the shipped preprocessing is not the trainer's; nothing is published" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("graph_at_hand", "in_this_process")
