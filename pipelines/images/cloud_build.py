@@ -28,8 +28,8 @@ from pipelines.project.client import Client, Refused
 from pipelines.runs.diagnosis import Said, diagnose
 
 BUILD_FILE = "docker/cloudbuild.yaml"
-# https://docs.cloud.google.com/build/docs/locations: those that projects with restricted quotas may build in (read in
-# secondary sources, not on that page; `images.build_region` names another).
+# https://docs.cloud.google.com/build/docs/locations: those that projects with restricted quotas may build in (from
+# memory, not read on that page: unverified; `images.build_region` names another).
 OPEN_REGIONS = ("us-central1", "us-west2", "europe-west1", "asia-east1", "australia-southeast1", "southamerica-east1")
 # No build is meant to take longer; cloudbuild.yaml bounds it by itself.
 LIMIT_S = 4 * 3600.0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 from contracts.errors import ConfigError
 from pipelines.project import kinds
-from pipelines.project.client import Client
+from pipelines.project.client import Client, Refused
 from pipelines.project.declaration import Declaration
 from pipelines.project.inspect import Survey, find_missing_apis, survey
 from pipelines.project.made import write_made
@@ -14,6 +16,13 @@ from pipelines.project.policies import group_by_resource, write_grants
 
 # Services.batchEnable takes 20 names.
 _MAX_ENABLED = 20
+# A read of each API that a run calls first where nobody waits: Google's wait_gcp_resources asks Dataflow once.
+_READS = {
+    "aiplatform.googleapis.com": "projects.locations.pipelineJobs.list",
+    "cloudbuild.googleapis.com": "projects.locations.builds.list",
+    "dataflow.googleapis.com": "projects.locations.jobs.list",
+    "logging.googleapis.com": "projects.sinks.list",
+}
 
 
 def apply(client: Client, found: Survey, say: Callable[[str], None]) -> None:
@@ -81,3 +90,24 @@ def _enable(client: Client, declaration: Declaration, say: Callable[[str], None]
             "serviceusage", "services.batchEnable", write=True, parent=parent, body={"serviceIds": some}
         )
         client.finish("serviceusage", operation, "the APIs")
+    for api in missing:
+        if api in _READS:
+            client.wait(f"an answer of {api}", functools.partial(_answers, client, api))
+
+
+def _answers(client: Client, api: str) -> bool:
+    """Whether a new API is known where it is asked: whatever it answers but that it is disabled.
+
+    Raises:
+        Refused: It says that it is disabled.
+    """
+    project, place = f"projects/{client.project}", f"projects/{client.project}/locations/{client.region}"
+    named: dict[str, Any] = {"parent": project if api.startswith("logging") else place}
+    if api.startswith("dataflow"):
+        named = {"projectId": client.project, "location": client.region}
+    try:
+        client.call(api.partition(".")[0], _READS[api], **named)
+    except Refused as error:
+        if error.is_disabled:
+            raise
+    return True

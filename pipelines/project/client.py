@@ -33,6 +33,8 @@ VERSIONS = {
     "cloudbilling": "v1",
     "billingbudgets": "v1",
     "aiplatform": "v1",
+    "dataflow": "v1b3",
+    "logging": "v2",
 }
 
 

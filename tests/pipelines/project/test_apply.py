@@ -117,6 +117,9 @@ def test_an_empty_project_is_filled_and_a_second_apply_finds_nothing(cloud: Empt
     # The other writer's binding, which came in between, is still there.
     assert OTHER in cloud.state.policies[f"projects/{PROJECT}"].bindings
     assert cloud.state.enabled.keys() | ALWAYS_ENABLED == set(declaration.apis)
+    # What a run asks first, in containers that do not wait, answers.
+    for api in ("aiplatform", "cloudbuild", "dataflow", "logging"):
+        assert cloud.state.enabled[f"{api}.googleapis.com"] == 0, api
 
 
 def test_destroy_leaves_nothing_but_apis_and_what_others_made(cloud: EmptyCloud, whole: RunConfig) -> None:
