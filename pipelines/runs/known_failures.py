@@ -177,6 +177,13 @@ MACHINES: tuple[Known, ...] = (
 
 SERVICES: tuple[Known, ...] = (
     _known(
+        "api not enabled",
+        r"has not been used in project \S+ before or it is disabled|\bSERVICE_DISABLED\b",
+        "an API of Google Cloud is not enabled in the project, or was enabled minutes ago",
+        "run `shardline project apply CONFIG`, which enables it and waits until it answers; then submit again",
+        EXIT_USER_ERROR,
+    ),
+    _known(
         "image not found",
         r"\bmanifest (?:unknown|for \S+ not found)|\bimage \S+ (?:was )?(?:not found|does not exist)|"
         r"invalid image name",

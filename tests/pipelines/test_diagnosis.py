@@ -36,6 +36,10 @@ MESSAGES = {
         "You do not have permission to act as service_account: runner@p.iam.gserviceaccount.com",
         "code: PERMISSION_DENIED, message: The caller does not have permission",
     ],
+    "api not enabled": [
+        "403 Dataflow API has not been used in project 123456 before or it is disabled. Enable it, then retry.",
+        "googleapiclient.errors.HttpError: reason: SERVICE_DISABLED",
+    ],
     "image": [
         'Failed to pull image "us-docker.pkg.dev/p/r/trainer@sha256:12": denied',
         "Back-off: ImagePullBackOff",
@@ -91,6 +95,7 @@ EXIT_CODES = {
     "timeout": 75,
     "unavailable": 75,
     "permission": 2,
+    "api not enabled": 2,
     "image": 2,
     "gpu memory": 2,
     "machine memory": 2,
