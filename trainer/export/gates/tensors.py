@@ -53,6 +53,11 @@ def restore_outputs(arrays: Mapping[str, Array], kind: str) -> Any:
     return tensors if kind == "dict" else tuple(tensors.values())
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Return where a model's weights are; the CPU for one without weights."""
+    return next((tensor.device for tensor in model.state_dict().values()), torch.device("cpu"))
+
+
 def run_torch(model: nn.Module, signature: Signature, inputs: Mapping[str, Array]) -> Arrays:
     """Run a model eagerly in fp32, on the device where its weights are.
 
@@ -61,7 +66,7 @@ def run_torch(model: nn.Module, signature: Signature, inputs: Mapping[str, Array
         signature: Its.
         inputs: A batch.
     """
-    device = next((tensor.device for tensor in model.state_dict().values()), torch.device("cpu"))
+    device = device_of(model)
     with torch.inference_mode():
         outputs = model(*(torch.from_numpy(inputs[name]).to(device) for name in signature.inputs))
     named = {name: tensor.cpu() for name, tensor in name_outputs(outputs, signature).items()}
