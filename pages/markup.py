@@ -21,6 +21,13 @@ class Html(str):
 
     __slots__ = ()
 
+    def __html__(self) -> str:
+        """Tell templates not to escape it."""
+        return self
+
+
+NO_MARKUP = Html("")
+
 
 def text(value: str) -> Html:
     """Return a string as text of a page."""

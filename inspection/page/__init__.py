@@ -8,7 +8,6 @@ from __future__ import annotations
 from inspection.page.document import (
     MAX_REPORT_BYTES,
     MAX_STAGE_BYTES,
-    POLICY,
     SECTIONS,
     STYLE,
     navigation,
@@ -21,7 +20,6 @@ from inspection.page.document import (
 __all__ = [
     "MAX_REPORT_BYTES",
     "MAX_STAGE_BYTES",
-    "POLICY",
     "SECTIONS",
     "STYLE",
     "navigation",

@@ -21,8 +21,10 @@ from inspection.page.subject import Limits, Subject
 from inspection.page.sweep import sweep
 from inspection.run.door import HARM
 from inspection.run.view import RunView
+from pages.document import Document, policy_of
 from pages.markup import Html, absent, element, join, section, shorten
 from pages.quantities import instant
+from pages.rendering import render
 from pages.style import STYLE as SHARED_STYLE
 
 MAX_REPORT_BYTES = 2_000_000
@@ -61,9 +63,6 @@ STAGE_TITLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "export": ("Export", ("export",)),
 }
 """Of each stage's own page: its title, and its sections."""
-
-# No script at all: what a run smuggles in would be dead even if it got through. Pictures are within the page.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 def render_report(view: RunView, *, href: Href | None = None) -> str:
@@ -197,18 +196,7 @@ def _footer(view: RunView) -> Html:
 
 
 def _page(title: str, body: Html) -> str:
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="referrer", content="no-referrer"),
-        # Without it a browser asks the server for /favicon.ico.
-        element("link", rel="icon", href="data:,"),
-        element("title", shorten(title, 200)),
-        element("style", Html(STYLE)),
-    )
-    return join([Html("<!DOCTYPE html>\n"), element("html", head, element("body", body), lang="en"), "\n"])
+    return render(Document(shorten(title, 200), body, policy=policy_of(), style=Html(STYLE)))
 
 
 def _fit(render: Callable[[RunView, Limits], str], view: RunView, most: int) -> str:
@@ -244,7 +232,6 @@ __all__ = [
     "CONSOLE",
     "MAX_REPORT_BYTES",
     "MAX_STAGE_BYTES",
-    "POLICY",
     "SECTIONS",
     "STAGE_TITLES",
     "STYLE",

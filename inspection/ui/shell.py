@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from pages.document import Document
 from pages.markup import Html, element, join, text
+from pages.rendering import render
 
 
 def document(title: str, *parts: str, scripts: Sequence[str] = ()) -> str:
@@ -16,24 +18,25 @@ def document(title: str, *parts: str, scripts: Sequence[str] = ()) -> str:
         parts: Of the body: header, main and so on.
         scripts: Files of static/ that run in it.
     """
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{title} · Shardline"),
-        element("link", rel="icon", href="data:,"),
-        *(element("link", rel="stylesheet", href=f"/static/{name}") for name in ("style.css", "uPlot.min.css")),
-        *(element("script", src=f"/static/{name}", defer=True) for name in scripts),
+    body = join(
+        [
+            element("a", "Skip to the content", href="#content", class_="skip"),
+            element(
+                "div", element("a", "Shardline", href="/"), class_="brand", role="navigation", aria_label="All runs"
+            ),
+            *parts,
+            # Read out when it changes; empty as long as all is well.
+            element("p", "", id="notice", role="status", hidden=True),
+        ]
     )
-    body = element(
-        "body",
-        element("a", "Skip to the content", href="#content", class_="skip"),
-        element("div", element("a", "Shardline", href="/"), class_="brand", role="navigation", aria_label="All runs"),
-        *parts,
-        # Read out when it changes; empty as long as all is well.
-        element("p", "", id="notice", role="status", hidden=True),
+    return render(
+        Document(
+            f"{title} · Shardline",
+            body,
+            stylesheets=("/static/style.css", "/static/uPlot.min.css"),
+            scripts=tuple(f"/static/{name}" for name in scripts),
+        )
     )
-    return join([Html("<!DOCTYPE html>\n"), element("html", head, body, lang="en"), "\n"])
 
 
 def failure(title: str, reason: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
 
 from contracts.artifacts import ProfileReport
+from pages.document import Document, policy_of
 from pages.markup import Html, element, join, shorten
+from pages.rendering import render
 from pages.style import STYLE
 from trainer.profiling.page.choice import choice
 from trainer.profiling.page.findings import findings
@@ -58,8 +58,7 @@ def _render(subject: Subject) -> str:
     report = subject.report
     where = [f"{name}: {shorten(value, 120)}" for name, value in sorted(report.hardware.items())]
     machine = [f"{report.ranks} {'rank' if report.ranks == 1 else 'ranks'}", *where, f"torch {report.torch_version}"]
-    body = element(
-        "body",
+    body = [
         element("a", "Skip to the findings", href="#findings", class_="skip"),
         element(
             "header",
@@ -87,24 +86,13 @@ def _render(subject: Subject) -> str:
             f"Report {report.fingerprint}. Fractions are of the time of a step unless another whole is named. A value "
             "that could not be measured reads “not measured”, never 0.",
         ),
-        element("script", Html(SCRIPT)),
-    )
-    return join([Html("<!DOCTYPE html>\n"), element("html", _head(), body, lang="en"), "\n"])
-
-
-def _head() -> Html:
-    script = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    # Of all script only the one below runs, by its hash: what a trace smuggles in would be dead even if it got through.
-    policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{script}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    return element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="referrer", content="no-referrer"),
-        element("title", "Profiling run"),
-        element("style", Html(STYLE + OWN_STYLE)),
+    ]
+    return render(
+        Document(
+            "Profiling run",
+            join(body),
+            policy=policy_of(SCRIPT),
+            style=Html(STYLE + OWN_STYLE),
+            script=Html(SCRIPT),
+        )
     )

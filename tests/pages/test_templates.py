@@ -1,0 +1,58 @@
+"""Every template is rendered with a view that has all and one that has nothing, and none can forget to escape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jinja2 import UndefinedError
+
+import pages
+from pages.document import Document
+from pages.markup import Html
+from pages.rendering import View, render
+from tests.pages.views import EXAMPLES
+
+TEMPLATES = Path(pages.__file__).parent / "templates"
+# Imported by templates, rendered by none alone.
+_SHARED = re.compile(r"(^|/)macros\.[a-z.0-9]+$")
+
+
+def test_every_template_has_one_view_and_both_examples() -> None:
+    names = {file.relative_to(TEMPLATES).as_posix() for file in TEMPLATES.rglob("*.j2")}
+    views = list(_views(View))
+    assert sorted(view.template for view in views) == sorted(name for name in names if not _SHARED.search(name))
+    assert set(EXAMPLES) == set(views)
+
+
+@pytest.mark.parametrize("view", EXAMPLES, ids=lambda view: view.template)
+def test_a_template_is_rendered_full_and_empty(view: type[View]) -> None:
+    full, empty = EXAMPLES[view]
+    assert isinstance(full, view) and isinstance(empty, view) and full != empty
+    assert render(full) != render(empty)
+
+
+@pytest.mark.parametrize("file", sorted(TEMPLATES.rglob("*.j2")), ids=lambda file: file.name)
+def test_no_template_turns_escaping_off(file: Path) -> None:
+    assert re.search(r"\|\s*safe\b|autoescape|Markup", file.read_text()) is None
+
+
+def test_what_is_no_markup_is_text() -> None:
+    page = render(Document("<b>\x00\u202e", Html("<p>kept</p>")))
+    assert "<title>&lt;b&gt;\ufffd\ufffd</title>" in page and "<p>kept</p>" in page
+
+
+def test_a_template_shows_nothing_that_its_view_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TypeError, match="shows None"):
+        render(Document("title", None))  # type: ignore[arg-type]
+    monkeypatch.delitem(Document.__dataclass_fields__, "title")
+    with pytest.raises(UndefinedError):
+        render(Document("title", Html("")))
+
+
+def _views(base: type[View]) -> Iterator[type[View]]:
+    for each in base.__subclasses__():
+        yield each
+        yield from _views(each)

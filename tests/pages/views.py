@@ -1,0 +1,22 @@
+"""A view of every template with all that it can show, and one with nothing."""
+
+from __future__ import annotations
+
+from pages.document import Document
+from pages.markup import Html
+from pages.rendering import View
+
+EXAMPLES: dict[type[View], tuple[View, View]] = {
+    Document: (
+        Document(
+            "Run 1",
+            Html("<main>all</main>"),
+            policy="default-src 'none'",
+            style=Html("p{margin:0}"),
+            script=Html("0"),
+            stylesheets=("/static/style.css",),
+            scripts=("/static/live.js",),
+        ),
+        Document("", Html("")),
+    ),
+}
