@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from trainer.profiling.kernels import COPYING_OPERATORS
 from trainer.profiling.kineto import Event
-from trainer.profiling.operations import operations
 from trainer.profiling.summary import OperatorRow
 
 
@@ -18,7 +17,6 @@ class _Sums:
     total_us: float = 0.0
     self_us: float = 0.0
     device_us: float = 0.0
-    flops: float | None = None
 
 
 def operator_rows(operators: Sequence[Event], on_gpu: Sequence[Event], *, has_gpu: bool) -> tuple[OperatorRow, ...]:
@@ -36,8 +34,6 @@ def operator_rows(operators: Sequence[Event], on_gpu: Sequence[Event], *, has_gp
         entry.self_us += call.self_us
         if not call.within_itself:
             entry.total_us += call.event.duration_us
-        if (flops := operations(call.event)) is not None:
-            entry.flops = (entry.flops or 0.0) + flops
     launched_by = names_by_external_id(operators)
     for event in on_gpu:
         name = launched_by.get(str(event.arguments.get("External id")))
@@ -50,7 +46,6 @@ def operator_rows(operators: Sequence[Event], on_gpu: Sequence[Event], *, has_gp
             total_s=entry.total_us / 1e6,
             self_s=entry.self_us / 1e6,
             device_s=entry.device_us / 1e6 if has_gpu else None,
-            flops=entry.flops,
         )
         for name, entry in sums.items()
     ]

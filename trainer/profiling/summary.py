@@ -36,7 +36,6 @@ class OperatorRow:
     """Without them."""
     device_s: float | None = None
     """Time of the kernels that it launched itself; None: no GPU."""
-    flops: float | None = None
 
 
 @dataclass(frozen=True)

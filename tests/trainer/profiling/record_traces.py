@@ -102,7 +102,6 @@ def record(path: Path, model: nn.Module, *, size: int = 32, delay_s: float = 0.0
         on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
         record_shapes=True,
         profile_memory=True,
-        with_flops=True,
         acc_events=True,
     ) as profiler:
         for _ in range(STEPS + WARMUP):

@@ -238,9 +238,7 @@ def gpu_summary(rank: int = 0, *, kernels: int = 30, spans: int = 900) -> TraceS
         tensor_core_fraction=0.44,
         kernels=rows,
         operators=tuple(
-            OperatorRow(
-                name, 40 * (i + 1), 0.4 / (i + 1), 0.1 / (i + 1), 1.8 / (i + 1), 3.2e12 / (i + 1) if i < 2 else None
-            )
+            OperatorRow(name, 40 * (i + 1), 0.4 / (i + 1), 0.1 / (i + 1), 1.8 / (i + 1))
             for i, name in enumerate(
                 ("aten::cudnn_convolution", "aten::addmm", "aten::cudnn_batch_norm", "aten::copy_")
             )
@@ -310,7 +308,7 @@ def cpu_summary(rank: int = 0) -> TraceSummary:
         breakdown_s={"loader": 0.02, "forward": 0.04, "backward": 0.075, "optimizer": 0.008, "other": 0.007},
         copy_kernel_fraction=0.03,
         operators=(
-            OperatorRow("aten::mkldnn_convolution", 40, 0.2, 0.19, None, 1.2e10),
+            OperatorRow("aten::mkldnn_convolution", 40, 0.2, 0.19),
             OperatorRow("aten::batch_norm", 40, 0.04, 0.01),
         ),
         memory=tuple(MemorySample(0.9 + 0.01 * i, (100 + 30 * (i % 10)) * 2**20) for i in range(40)),

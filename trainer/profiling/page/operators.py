@@ -1,11 +1,11 @@
-"""The operators of torch in the traced steps: time on the host, on the GPU, and floating point operations."""
+"""The operators of torch in the traced steps: time on the host and on the GPU."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from pages.markup import Html, absent, bar, element, figure, join, section, shorten, table
-from pages.quantities import count, flops, milliseconds, percent, seconds
+from pages.quantities import count, milliseconds, percent, seconds
 from trainer.profiling.page.subject import NO_TRACE, Subject
 from trainer.profiling.summary import OperatorRow, TraceSummary
 
@@ -29,7 +29,7 @@ def _of_rank(subject: Subject, summary: TraceSummary, *, opened: bool) -> Html:
     name = f"operators.{summary.rank}"
     head = ["Operator", "Calls"]
     head += ["GPU (ms), its own kernels", "% of GPU time"] if on_gpu else []
-    head += ["Host, itself (ms)", "% of host time", "Host, with what it calls (ms)", "Operations"]
+    head += ["Host, itself (ms)", "% of host time", "Host, with what it calls (ms)"]
     order = "time on the GPU" if on_gpu else "own time on the host"
     busy = figure(f"{name}.device_s", whole.device_s if on_gpu else None, seconds, subject.missing("device_s"))
     return element(
@@ -73,5 +73,4 @@ def _row(subject: Subject, name: str, row: OperatorRow, whole: _Whole) -> list[s
         figure(f"{name}.self_s", row.self_s, milliseconds),
         join([figure(f"{name}.self_share", own, percent), bar(own)]),
         figure(f"{name}.total_s", row.total_s, milliseconds),
-        figure(f"{name}.flops", row.flops, flops, "\u2013"),
     ]
