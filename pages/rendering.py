@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pages import quantities
+from pages import quantities, state
 from pages.markup import UNPRINTABLE, Html
 
 _FILTERS = (
@@ -34,6 +34,8 @@ _FILTERS = (
     quantities.several,
     quantities.size,
     quantities.usd,
+    state.colour,
+    state.sign,
 )
 
 

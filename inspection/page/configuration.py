@@ -16,7 +16,7 @@ def configuration(subject: Subject) -> Html:
     """Return the configuration as YAML."""
     config = subject.view.config
     if not config:
-        why = "The configuration is not known: the run's record could not be read; see “Missing”."
+        why = "The configuration is not known: the run's record could not be read; see “Completeness”."
         return section("configuration", TITLE, element("p", why, class_="missing block", data_absent="configuration"))
     # YAML of a very large configuration would take minutes, and be cut in any case.
     plain = json.dumps(config, ensure_ascii=False, indent=1, default=str)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inspection.page.links import console
-from inspection.page.state import colour, shape
 from inspection.page.subject import Subject
 from inspection.run.view import RunView, StageState, StageView
 from pages.markup import Html, element, join, shorten
 from pages.quantities import percent, seconds
+from pages.state import colour, shape
 
 WIDTH, BOX_H, GAP = 1046, 126, 40
 WIDEST = 240

@@ -15,7 +15,6 @@ from inspection.page.links import CONSOLE, Href, beside, console, console_page, 
 from inspection.page.missing import missing
 from inspection.page.overview import overview
 from inspection.page.results import results
-from inspection.page.state import chip
 from inspection.page.style import STYLE as OWN_STYLE
 from inspection.page.subject import Limits, Subject
 from inspection.page.sweep import sweep
@@ -25,6 +24,7 @@ from pages.document import Document, policy_of
 from pages.markup import Html, absent, element, join, section, shorten
 from pages.quantities import instant
 from pages.rendering import render
+from pages.state import chip
 from pages.style import STYLE as SHARED_STYLE
 
 MAX_REPORT_BYTES = 2_000_000
@@ -42,7 +42,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("export", "Export"),
     ("lineage", "Lineage"),
     ("configuration", "Configuration"),
-    ("missing", "Missing"),
+    ("missing", "Completeness"),
 )
 _MAKERS: dict[str, Callable[[Subject], Html]] = {
     "overview": overview,

@@ -7,12 +7,12 @@ from collections import Counter
 from contracts.artifacts import ExportManifest, Gate, Latency, Parity
 from contracts.proof import find_unproven_targets
 from inspection.page.results import title
-from inspection.page.state import chip
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
 from inspection.run.headline import find_verdict
 from inspection.tasks import is_share, show_metric
 from pages.markup import Html, element, figure, join, section, shorten, table
 from pages.quantities import count, exact_percent, number, percent, seconds, several, size
+from pages.state import chip
 
 TITLE = "Export"
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from urllib.parse import quote, unquote
 
 from contracts import storage
+from pages.links import Link
 from pages.markup import Html, element, join
 
 Href = Callable[[str], str | None]
@@ -55,14 +56,17 @@ def console_page(address: str | None) -> str | None:
     return address if address is not None and address.startswith(CONSOLE) else None
 
 
-def link(href: Href, uri: str, words: str) -> Html:
+def make_link(href: Href, uri: str, words: str) -> Link:
     """Return a link to a URI, where there is an address for it; a bucket's objects show their URI beside it."""
-    address = href(uri)
-    shown = element("code", shown_uri(uri), class_="uri")
-    if address is None:
-        return join([words, " ", shown])
-    opened = element("a", words, href=address)
-    return join([opened, " ", shown]) if uri.startswith("gs://") else opened
+    address = href(uri) or ""
+    return Link(words, address, "" if address and not uri.startswith("gs://") else shown_uri(uri))
+
+
+def link(href: Href, uri: str, words: str) -> Html:
+    """Return a link's markup."""
+    found = make_link(href, uri, words)
+    opened = element("a", words, href=found.address) if found.address else words
+    return join([opened, " ", element("code", found.shown, class_="uri")] if found.shown else [opened])
 
 
 def folder_link(href: Href, uri: str, words: str) -> Html:

@@ -8,12 +8,12 @@ from contracts.endings import ASKS_AGAIN
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_USER_ERROR
 from inspection.page.dag import dag
 from inspection.page.links import console, console_page, folder_link, link
-from inspection.page.state import chip, shape
 from inspection.page.subject import NO_VALUE, Subject, left_out, tile
 from inspection.run.headline import Figure, FigureName, headline
 from inspection.run.view import AttemptView, StageView
 from pages.markup import Html, bar, element, figure, join, section, table
 from pages.quantities import count, instant, seconds, several
+from pages.state import chip, shape
 
 _EXITS = {
     EXIT_OK: "finished",

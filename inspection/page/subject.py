@@ -91,8 +91,8 @@ class Subject:
 _WHY = {
     "waiting": "not yet: stage {stage} waits for those before it",
     "running": "not yet: stage {stage} is running",
-    "done": "stage {stage} is done, but this could not be read; see “Missing”",
-    "reused": "stage {stage} was reused, but this could not be read; see “Missing”",
+    "done": "stage {stage} is done, but this could not be read; see “Completeness”",
+    "reused": "stage {stage} was reused, but this could not be read; see “Completeness”",
     "failed": "none: stage {stage} failed",
     "stopped": "none: stage {stage} was stopped before it was done",
     "interrupted": "none: stage {stage} was interrupted before it was done",

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from inspection.page.state import chip, shape
 from inspection.run.headline import FigureName, metric_title
 from inspection.run.summary import RunLine
 from inspection.run.view import State
@@ -17,6 +16,7 @@ from inspection.ui.shell import document, moment
 from inspection.ui.store import Listing
 from pages.markup import Html, element, join, shorten
 from pages.quantities import NBSP
+from pages.state import chip, shape
 
 _NAME_LENGTH = 160
 _ERROR_LENGTH = 200

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pages.document import Document
 from pages.markup import Html
 from pages.rendering import View
+from tests.pages import views_run
 
 EXAMPLES: dict[type[View], tuple[View, View]] = {
+    **views_run.EXAMPLES,
     Document: (
         Document(
             "Run 1",

@@ -34,9 +34,14 @@ def colour(state: str) -> str:
     return SHAPES.get(state, _UNKNOWN)[0]
 
 
+def sign(state: str) -> str:
+    """Return the path of a state's sign."""
+    return SHAPES.get(state, _UNKNOWN)[1]
+
+
 def shape(state: str, **attributes: str | int | float) -> Html:
     """Return a state's shape: a ring, and a sign in it; beside its word, never alone."""
-    drawn = element("g", element("circle", cx=8, cy=8, r=7), element("path", d=SHAPES.get(state, _UNKNOWN)[1]))
+    drawn = element("g", element("circle", cx=8, cy=8, r=7), element("path", d=sign(state)))
     return element(
         "svg",
         drawn,
