@@ -269,7 +269,7 @@ class ProfileReport(Contract):
     """Of the network's parameters that learn, which machines exchange in each step; None: unknown (before 0.2.0)."""
     warnings: list[str] = Field(default=[])
     files: list[FileEntry] = Field(default=[])
-    """Traces, the page and what TensorBoard reads."""
+    """Traces, what was read out of them (contracts/artifacts/trace.py), and what TensorBoard reads."""
 
     def owned_files(self) -> list[FileEntry]:
         """Return the files beside the document."""

@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 
 from contracts.artifacts import CONTRACTS
+from contracts.artifacts.trace import summaries_type
 
-for kind, contract in CONTRACTS.items():
-    schema = json.dumps(contract.model_json_schema(), indent=1, sort_keys=True)
+SCHEMAS = {kind: contract.model_json_schema() for kind, contract in CONTRACTS.items()}
+SCHEMAS["trace-summary"] = summaries_type().json_schema()
+
+for kind, content in SCHEMAS.items():
+    schema = json.dumps(content, indent=1, sort_keys=True)
     Path(__file__).with_name(f"{kind}.schema.json").write_text(schema + "\n")

@@ -16,9 +16,9 @@ from contracts.artifacts import (
     Recommendation,
     Settings,
 )
+from contracts.artifacts.trace import TraceSummary
 from contracts.config import RunConfig
 from trainer.profiling.indicators import last_to_arrive
-from trainer.profiling.summary import TraceSummary
 
 # Less than this is within the noise of a measurement, and no gain to speak of.
 WORTH_SAYING = 1.02

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from contracts.artifacts import Finding, Indicators, Settings
+from contracts.artifacts.trace import TraceSummary
 from contracts.config import CheckpointSection, RunConfig
 from contracts.errors import DataError
 from trainer.checkpoint.interval import optimal_interval_s
@@ -18,7 +19,6 @@ from trainer.profiling.measure import Counted, Failed, Hello
 from trainer.profiling.peaks import Precision
 from trainer.profiling.probe import RankProbe
 from trainer.profiling.rules import diagnose
-from trainer.profiling.summary import TraceSummary
 from trainer.profiling.sweep import Result
 from trainer.profiling.trace import summarise
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from contracts.artifacts import Indicators
+from contracts.artifacts.trace import TraceSummary
 from trainer.profiling.peaks import Precision, peak_flops
-from trainer.profiling.summary import TraceSummary
 
 
 @dataclass(frozen=True)

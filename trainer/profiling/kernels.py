@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from contracts.artifacts.trace import KernelRow
 from trainer.profiling.kineto import Event
-from trainer.profiling.summary import KernelRow
 
 # NCCL names its kernels ncclKernel_..., since 2.19 ncclDevKernel_..., since 2.27 ncclSymDevKernel_... or
 # ncclSymkDevKernel_... on symmetric memory; RCCL keeps the names.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from contracts.artifacts.trace import Lane, MemorySample, Span
 from trainer.profiling.kernels import category_of
 from trainer.profiling.kineto import STEP_PREFIX, Event, Trace
 from trainer.profiling.operators import calls
-from trainer.profiling.summary import Lane, MemorySample, Span
 
 # A span of a timeline is some 100 bytes of a page that stays under a megabyte.
 MAX_SPANS = 1500

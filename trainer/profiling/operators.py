@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from contracts.artifacts.trace import OperatorRow
 from trainer.profiling.kernels import COPYING_OPERATORS
 from trainer.profiling.kineto import Event
-from trainer.profiling.summary import OperatorRow
 
 
 @dataclass(slots=True)

@@ -20,11 +20,11 @@ from contracts.artifacts import (
     ProfilePoint,
     Recommendation,
 )
+from contracts.artifacts.trace import TraceSummary
 from contracts.config import RunConfig
 from trainer.profiling import rules_device as device
 from trainer.profiling import rules_waiting as waiting
 from trainer.profiling.case import Case, Workload
-from trainer.profiling.summary import TraceSummary
 
 RULES: dict[str, Callable[[Case], Finding | None]] = {
     "R1": waiting.data_starved,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contracts.artifacts import Finding
+from contracts.artifacts.trace import KernelRow
 from trainer.profiling.case import UNKNOWN, Case, Gain, at_most
 from trainer.profiling.kernels import COPYING_OPERATORS, copies_by_name
 from trainer.profiling.rules_waiting import BUSY_TARGET, DATA_TIME
-from trainer.profiling.summary import KernelRow
 
 # To queue a kernel takes the host 5 to 10 us: kernels shorter than twice that leave the GPU waiting for the host.
 SMALL_KERNEL_US = 20.0

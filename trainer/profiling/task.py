@@ -16,19 +16,18 @@ It never changes train.global_batch_size. docs/profiling.md tells how.
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
 from contracts import storage
 from contracts.artifacts import FileEntry, ProfileChoice, ProfileReport, ShardManifest
 from contracts.artifacts.profile import PAGE_NAME
+from contracts.artifacts.trace import SUMMARY_NAME, summaries_to_json
 from contracts.config import RunConfig
 from contracts.errors import Preempted
 from contracts.estimate import ASSUMED_NETWORK_BYTES_PER_S, estimate_training, rate_of_machines
@@ -49,8 +48,6 @@ from trainer.profiling.sweep import Result, full_grid, sweep
 
 BOARD_FOLDER = "tensorboard"
 TRACE_FOLDER = "traces"
-# What is read out of the traces, by rank (summary.py: TraceSummary).
-SUMMARY_NAME = "trace-summary.json"
 # Share of profile.budget_s that is kept for traces and the report at most.
 MOST_RESERVED = 0.25
 
@@ -249,8 +246,7 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
     if board is not None:
         stage.log(f"warning: nothing for TensorBoard: {board.outcome}: {board.reason}")
     if diagnosis.summaries:
-        summaries = [{n: v for n, v in asdict(one).items() if n != "lanes"} for one in diagnosis.summaries]
-        (folder / SUMMARY_NAME).write_text(json.dumps(summaries), encoding="utf-8")
+        (folder / SUMMARY_NAME).write_bytes(summaries_to_json(diagnosis.summaries))
     (folder / PAGE_NAME).write_text(render_page(report, diagnosis.summaries), encoding="utf-8")
     return report
 

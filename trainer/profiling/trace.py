@@ -15,13 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+from contracts.artifacts.trace import TraceSummary
 from trainer.profiling.anonymous import strip_host
 from trainer.profiling.intervals import Interval, intersect, length, subtract, union
 from trainer.profiling.kernels import category_of, kernel_rows, kernel_shares
 from trainer.profiling.kineto import GPU_CATEGORIES, Event, Trace, intervals, read_trace
 from trainer.profiling.lanes import make_lanes, memory_samples
 from trainer.profiling.operators import copying_fraction, names_by_external_id, operator_rows
-from trainer.profiling.summary import TraceSummary
 
 __all__ = ["strip_host", "summarise"]
 

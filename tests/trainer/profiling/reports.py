@@ -18,7 +18,7 @@ from contracts.artifacts import (
     Recommendation,
     TrainingEstimate,
 )
-from trainer.profiling.summary import KernelRow, Lane, MemorySample, OperatorRow, Span, TraceSummary
+from contracts.artifacts.trace import KernelRow, Lane, MemorySample, OperatorRow, Span, TraceSummary
 
 BF16 = Flags(precision="bf16", channels_last=True)
 GPU = "Synthetic GPU"

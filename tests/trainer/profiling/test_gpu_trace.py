@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from contracts.artifacts.trace import TraceSummary
 from tests.trainer.profiling.gpu_trace import HOST, SYNTHETIC, USER, write_gpu_trace
-from trainer.profiling.summary import TraceSummary
 from trainer.profiling.trace import strip_host, summarise
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from contracts.artifacts import Indicators
+from contracts.artifacts.trace import TraceSummary
 from tests.trainer.profiling.gpu_trace import write_gpu_trace
 from tests.trainer.profiling.kineto_writer import KinetoWriter
 from trainer.profiling.indicators import Counters, make_indicators
-from trainer.profiling.summary import TraceSummary
 from trainer.profiling.trace import summarise
 
 FOLDER = Path(__file__).parent / "traces"

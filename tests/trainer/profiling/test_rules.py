@@ -23,6 +23,7 @@ from contracts.artifacts import (
     ProfilePoint,
     Recommendation,
 )
+from contracts.artifacts.trace import TraceSummary
 from contracts.config import RunConfig
 from contracts.resolve import parse_config
 from tests.conftest import small_config
@@ -30,7 +31,6 @@ from tests.trainer.profiling.gpu_trace import write_gpu_trace
 from trainer.profiling.case import Workload
 from trainer.profiling.indicators import Counters, make_indicators
 from trainer.profiling.rules import RULES, diagnose
-from trainer.profiling.summary import TraceSummary
 from trainer.profiling.trace import summarise
 
 FOLDER = Path(__file__).parent / "traces"

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from contracts.artifacts.trace import TraceSummary
 from contracts.errors import DataError
 from tests.trainer.profiling.gpu_trace import write_gpu_trace
-from trainer.profiling.summary import TraceSummary
 from trainer.profiling.trace import strip_host, summarise
 
 FOLDER = Path(__file__).parent / "traces"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from contracts.artifacts import ProfileReport
+from contracts.artifacts.trace import TraceSummary
 from pages.document import Document, policy_of
 from pages.markup import Html, element, join, shorten
 from pages.rendering import render
@@ -20,7 +21,6 @@ from trainer.profiling.page.style import STYLE as OWN_STYLE
 from trainer.profiling.page.subject import Limits, Subject
 from trainer.profiling.page.sweep_map import sweep_map
 from trainer.profiling.page.timeline import timeline
-from trainer.profiling.summary import TraceSummary
 
 MAX_PAGE_BYTES = 1_000_000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contracts.artifacts.trace import KernelRow, TraceSummary
 from pages.markup import (
     NOT_MEASURED,
     Html,
@@ -16,7 +17,6 @@ from pages.markup import (
 )
 from pages.quantities import count, milliseconds, number, percent
 from trainer.profiling.page.subject import NO_GPU, NO_TRACE, Subject
-from trainer.profiling.summary import KernelRow, TraceSummary
 
 
 def kernels(subject: Subject) -> Html:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.profiling.summary import Span
+from contracts.artifacts.trace import Span
 
 MOST_DEPTH = 7
 # Clocks of traces count microseconds with three decimals: ends that should be the same may differ by one of the last.

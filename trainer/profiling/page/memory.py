@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from contracts.artifacts.trace import TraceSummary
 from pages.markup import Html, absent, element, figure, join, section, table
 from pages.quantities import count, milliseconds, percent, seconds, size
 from trainer.profiling.page.subject import NO_TRACE, Subject, name_flags
-from trainer.profiling.summary import TraceSummary
 
 WIDTH, HEIGHT = 1000, 200
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from contracts.artifacts.trace import OperatorRow, TraceSummary
 from pages.markup import Html, absent, bar, element, figure, join, section, shorten, table
 from pages.quantities import count, milliseconds, percent, seconds
 from trainer.profiling.page.subject import NO_TRACE, Subject
-from trainer.profiling.summary import OperatorRow, TraceSummary
 
 
 def operators(subject: Subject) -> Html:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from contracts.artifacts import Flags, ProfilePoint, ProfileReport
+from contracts.artifacts.trace import TraceSummary
 from pages.heat_map import is_chosen
 from pages.markup import NOT_MEASURED
 from pages.quantities import several
-from trainer.profiling.summary import TraceSummary
 
 NO_GPU = f"{NOT_MEASURED}: no GPU"
 NO_TRACE = f"{NOT_MEASURED}: no trace was recorded"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from contracts.artifacts.trace import Lane, Span, TraceSummary
 from pages.markup import Html, absent, element, figure, join, section, shorten, table
 from pages.quantities import milliseconds, seconds
 from trainer.profiling.page.lanes import Block, Row, lay_out, share_out
 from trainer.profiling.page.subject import NO_TRACE, Subject
-from trainer.profiling.summary import Lane, Span, TraceSummary
 
 CATEGORIES = {
     "step": "optimizer step",

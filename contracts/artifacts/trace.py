@@ -1,8 +1,19 @@
-"""What is read out of a kineto trace: plain numbers, from which rules, the report and its page are made."""
+"""Summary of kineto traces: plain numbers by rank, from which rules, the profile report and its page are made.
+
+The profile stage leaves them beside its report as SUMMARY_NAME, a JSON list with one entry per rank. Keys that this
+version does not know are left out when it is read: it is only shown, and an older or newer release may have others.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+
+from pydantic import TypeAdapter
+
+SUMMARY_NAME = "trace-summary.json"
 
 
 @dataclass(frozen=True)
@@ -108,3 +119,17 @@ class TraceSummary:
     memory: tuple[MemorySample, ...] = ()
     lanes: tuple[Lane, ...] = ()
     """The last traced step, or as much of it as a page can show."""
+
+
+@cache
+def summaries_type() -> TypeAdapter[list[TraceSummary]]:
+    """Return the type of the file SUMMARY_NAME: it validates what was read, and knows the JSON schema.
+
+    Releases before 0.2.0 have written no lanes.
+    """
+    return TypeAdapter(list[TraceSummary])
+
+
+def summaries_to_json(summaries: Sequence[TraceSummary]) -> bytes:
+    """Return the content of the file SUMMARY_NAME."""
+    return json.dumps([asdict(one) for one in summaries]).encode()
