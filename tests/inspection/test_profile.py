@@ -14,10 +14,10 @@ from inspection.profile import OFF, describe, describe_choice, describe_finding,
 from inspection.run.view import Curve
 from inspection.stages.profile import tell
 from inspection.terminal import print_run
+from pages.profile import render_page
 from tests.inspection import planted
 from tests.inspection.page.test_sections import part
 from tests.inspection.test_summary import DOCUMENTS
-from trainer.profiling.page import render_page
 
 
 def report(**changes: Any) -> ProfileReport:

@@ -10,7 +10,7 @@ It never changes train.global_batch_size. docs/profiling.md tells how.
     sweep          which of it is measured, and what is taken; predict, pairs: its parts
     probe          asks the processes; probe_process, service, bench, tracing: what they do
     trace          a trace into numbers; indicators, rules: numbers into findings
-    page, board    findings and numbers into HTML and TensorBoard
+    board          numbers into TensorBoard; pages/profile: into HTML
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from contracts.estimate import ASSUMED_NETWORK_BYTES_PER_S, estimate_training, r
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
+from pages.profile import render_page
 from trainer.data.shards import check_index, check_room, load_shards
 from trainer.launch import hardware, num_gpus, num_ranks
 from trainer.launch.machine import CPU_RANKS
 from trainer.profiling.diagnosis import Diagnosis, diagnose_choice
 from trainer.profiling.followed import Followed, find_followed
 from trainer.profiling.measure import Failed
-from trainer.profiling.page import render_page
 from trainer.profiling.probe import RankProbe, StartTooLong
 from trainer.profiling.scratch import scratch_folder
 from trainer.profiling.space import Device, Space, default_settings, make_space

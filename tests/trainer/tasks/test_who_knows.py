@@ -50,7 +50,6 @@ KNOWN = {
     "trainer/predict/serving.py": "answers of tasks of classes, as lines and tables",
     "trainer/export/bundle/triton.py": "Triton's label file, which a task may have",
     "trainer/export/bundle/triton_config.py": "Triton's label file, which a task may have",
-    "trainer/profiling/page/timeline.py": "labels of a chart",
     "trainer/report/result.py": "hyperparameters in TensorBoard",
     "trainer/task.py": "pixels that weights to start from were trained on",
     "trainer/weights/save.py": "names in a folder of transformers",

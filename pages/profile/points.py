@@ -5,8 +5,8 @@ from __future__ import annotations
 from contracts.artifacts import ProfilePoint
 from pages.heat_map import is_failed
 from pages.markup import Html, element, figure, join, shorten, table
+from pages.profile.subject import Subject, name_flags, workers
 from pages.quantities import count, number, percent, several
-from trainer.profiling.page.subject import Subject, name_flags, workers
 
 NO_RATE = "\u2013"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contracts.artifacts import ComputePoint, LoaderPoint
 from pages.markup import Html, bar, element, figure, join, shorten, table
+from pages.profile.subject import Subject, name_flags, workers
 from pages.quantities import number, several, size
-from trainer.profiling.page.subject import Subject, name_flags, workers
 
 
 def parts(subject: Subject) -> Html:

@@ -8,19 +8,19 @@ from contracts.artifacts import ProfileReport
 from contracts.artifacts.trace import TraceSummary
 from pages.document import Document, policy_of
 from pages.markup import Html, element, join, shorten
+from pages.profile.choice import choice
+from pages.profile.findings import findings
+from pages.profile.kernels import kernels
+from pages.profile.memory import memory
+from pages.profile.operators import operators
+from pages.profile.overview import overview
+from pages.profile.style import SCRIPT
+from pages.profile.style import STYLE as OWN_STYLE
+from pages.profile.subject import Limits, Subject
+from pages.profile.sweep_map import sweep_map
+from pages.profile.timeline import timeline
 from pages.rendering import render
 from pages.style import STYLE
-from trainer.profiling.page.choice import choice
-from trainer.profiling.page.findings import findings
-from trainer.profiling.page.kernels import kernels
-from trainer.profiling.page.memory import memory
-from trainer.profiling.page.operators import operators
-from trainer.profiling.page.overview import overview
-from trainer.profiling.page.style import SCRIPT
-from trainer.profiling.page.style import STYLE as OWN_STYLE
-from trainer.profiling.page.subject import Limits, Subject
-from trainer.profiling.page.sweep_map import sweep_map
-from trainer.profiling.page.timeline import timeline
 
 MAX_PAGE_BYTES = 1_000_000
 

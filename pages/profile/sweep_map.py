@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pages.heat_map import heat_map, is_failed
 from pages.markup import Html, element, figure, section
+from pages.profile.choice import measured_in
+from pages.profile.parts import parts
+from pages.profile.points import failed_points, point_table
+from pages.profile.scatter import scatter
+from pages.profile.subject import Subject
 from pages.quantities import number, percent
-from trainer.profiling.page.choice import measured_in
-from trainer.profiling.page.parts import parts
-from trainer.profiling.page.points import failed_points, point_table
-from trainer.profiling.page.scatter import scatter
-from trainer.profiling.page.subject import Subject
 
 
 def sweep_map(subject: Subject) -> Html:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pages.findings import finding_article, recommendation_list
 from pages.markup import Html, element, section
-from trainer.profiling.page.subject import Subject
+from pages.profile.subject import Subject
 
 MOST_FINDINGS = 30
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pages.markup import Html, element, figure, join, table
+from pages.profile.subject import NO_TRACE, Subject
 from pages.quantities import milliseconds, percent
-from trainer.profiling.page.subject import NO_TRACE, Subject
 
 MEANINGS = {
     "kernels": "kernels compute",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contracts.artifacts.trace import Lane, Span, TraceSummary
 from pages.markup import Html, absent, element, figure, join, section, shorten, table
+from pages.profile.lanes import Block, Row, lay_out, share_out
+from pages.profile.subject import NO_TRACE, Subject
 from pages.quantities import milliseconds, seconds
-from trainer.profiling.page.lanes import Block, Row, lay_out, share_out
-from trainer.profiling.page.subject import NO_TRACE, Subject
 
 CATEGORIES = {
     "step": "optimizer step",

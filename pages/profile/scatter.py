@@ -6,8 +6,8 @@ import math
 
 from contracts.artifacts import ProfilePoint
 from pages.markup import Html, element
+from pages.profile.subject import Subject, name_flags, workers
 from pages.quantities import number
-from trainer.profiling.page.subject import Subject, name_flags, workers
 
 SIDE = 300
 MARGIN = 44

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from contracts.artifacts.trace import TraceSummary
 from pages.markup import Html, absent, element, figure, join, section, table
+from pages.profile.subject import NO_TRACE, Subject, name_flags
 from pages.quantities import count, milliseconds, percent, seconds, size
-from trainer.profiling.page.subject import NO_TRACE, Subject, name_flags
 
 WIDTH, HEIGHT = 1000, 200
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from contracts.artifacts import ProfilePoint, Settings
 from pages.markup import NOT_MEASURED, Html, element, figure, join, section, shorten
+from pages.profile.subject import Subject, name_flags
 from pages.quantities import count, hours, number, percent, rate, seconds, usd
-from trainer.profiling.page.subject import Subject, name_flags
 
 NO_PRICE = "resources.price_usd_per_h is not set"
 

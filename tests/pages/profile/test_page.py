@@ -13,12 +13,12 @@ from playwright.sync_api import Browser
 
 from contracts.artifacts import Finding, Indicators, ProfilePoint, ProfileReport
 from contracts.artifacts.trace import KernelRow, Lane, MemorySample, OperatorRow, Span, TraceSummary
+from pages.profile import MAX_PAGE_BYTES, render_page
 from pages.quantities import percent, seconds, size
 from tests.browser import NEEDS_CHROMIUM, Opened, opened, started_chromium
 from tests.trainer.profiling.gpu_trace import write_gpu_trace
 from tests.trainer.profiling.reports import cpu_report, cpu_summary, gpu_report, gpu_summary
 from trainer.profiling.indicators import Counters, make_indicators
-from trainer.profiling.page import MAX_PAGE_BYTES, render_page
 from trainer.profiling.trace import summarise
 
 VIEWS = ("overview", "timeline", "kernels", "memory", "operators")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pages.markup import Html, bar, element, figure, section, shorten, table
+from pages.profile.breakdown import breakdown
+from pages.profile.subject import Subject
 from pages.quantities import count, factor, flops, flops_per_s, number, percent, seconds, size
-from trainer.profiling.page.breakdown import breakdown
-from trainer.profiling.page.subject import Subject
 
 GPU_BUSY_TARGET = 0.8
 DATA_TIME_TARGET = 0.2

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.artifacts.trace import Span
-from trainer.profiling.page.lanes import MOST_DEPTH, lay_out, share_out
+from pages.profile.lanes import MOST_DEPTH, lay_out, share_out
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 1000), st.integers(0, 300)).map(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from contracts.artifacts.trace import OperatorRow, TraceSummary
 from pages.markup import Html, absent, bar, element, figure, join, section, shorten, table
+from pages.profile.subject import NO_TRACE, Subject
 from pages.quantities import count, milliseconds, percent, seconds
-from trainer.profiling.page.subject import NO_TRACE, Subject
 
 
 def operators(subject: Subject) -> Html:

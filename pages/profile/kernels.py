@@ -15,8 +15,8 @@ from pages.markup import (
     shorten,
     table,
 )
+from pages.profile.subject import NO_GPU, NO_TRACE, Subject
 from pages.quantities import count, milliseconds, number, percent
-from trainer.profiling.page.subject import NO_GPU, NO_TRACE, Subject
 
 
 def kernels(subject: Subject) -> Html:
