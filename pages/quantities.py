@@ -48,6 +48,11 @@ def exact_percent(value: float) -> str:
     return f"{value * 100:.2f}{NBSP}%"
 
 
+def area(value: float) -> str:
+    """Return an area under a curve, in [0, 1]."""
+    return f"{value:.4f}"
+
+
 def seconds(value: float) -> str:
     """Return seconds in the unit that suits them."""
     # Rounded before it is split: 179.7 is three minutes, not two and sixty seconds.

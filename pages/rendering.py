@@ -8,6 +8,7 @@ them in pages/templates/macros.html.j2.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from pages import quantities, state
 from pages.markup import UNPRINTABLE, Html
 
 _FILTERS = (
+    quantities.area,
     quantities.count,
     quantities.exact_percent,
     quantities.factor,
@@ -69,8 +71,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update({each.__name__: each for each in _FILTERS})
+    environment.filters["shown_as"] = _shown_as
     environment.tests["finite"] = _is_finite
     return environment
+
+
+def _shown_as(value: float, unit: str) -> str:
+    """Return a number as the filter of this name shows it: of a table whose columns have units of their own."""
+    filters: dict[str, Callable[[float], str]] = _environment().filters
+    return filters[unit](value)
 
 
 def _is_finite(value: float | None) -> bool:

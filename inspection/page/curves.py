@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inspection.page.chart import Axis, Line, count_axis, legend, plot, time_axis, value_axis
-from inspection.page.marks import MARKS, STOPS, find_gaps, mark_counts, mark_strip
+from inspection.page.marks import MARKS, STOPS, find_gaps, mark_strip
 from inspection.page.results import title
-from inspection.page.subject import NO_VALUE, Limits, Subject, evenly, finite
+from inspection.page.subject import Limits, Subject, evenly, finite
 from inspection.run.view import Curve, Mark, RunView
 from inspection.tasks import is_share
-from pages.markup import Html, element, figure, join, section, shorten, table
-from pages.quantities import count, number, percent, seconds, size
+from pages.chart import Axis, Line, Plot, count_axis, make_plot, time_axis, value_axis
+from pages.markup import Html, shorten
+from pages.quantities import number, percent, size
+from pages.rendering import render
+from pages.run.curves import ChartBox, CurveRow, CurvesSection, OverTime
 
 TITLE = "Learning curves"
 
@@ -61,32 +63,35 @@ class Chart:
         """Return a value as text, with its unit."""
         return percent(value) if self.is_fraction else size(value) if self.is_bytes else number(value)
 
+    @property
+    def unit(self) -> str:
+        """What shows its values (pages/quantities.py)."""
+        return "percent" if self.is_fraction else "size" if self.is_bytes else "number"
+
 
 def curves(subject: Subject) -> Html:
     """Return the section on training."""
     found = subject.view.curves
     drawn = [curve for curve in found.curves if finite(curve.values)] if found is not None else []
-    if not drawn:
-        why = subject.absent("curves", "train", "Learning curves")
-        return section("curves", TITLE, why, *_happened(subject, []))
+    if found is None or not drawn:
+        why = subject.why_absent("train", "Learning curves")
+        return render(CurvesSection(TITLE, why, over_time=_over_time(subject, [])))
     first = _headline(subject.view)
     charts = group(drawn, subject.limits, task=subject.view.task, headline=first)
-    many, points = found.rows if found else 0, max(len(curve.values) for curve in drawn)
-    thinned = any(curve.rows > len(curve.values) for curve in drawn) or points > subject.limits.points
-    shown = min(points, subject.limits.points)
-    said = f"{many:,} rows, {shown:,} points a curve at most." if thinned else f"{many:,} rows, all drawn."
-    charted = sum(len(chart.curves) for chart in charts)
-    if charted < len(drawn):
-        said += f" {len(drawn) - charted:,} more curves are left out here; TensorBoard shows them."
-    return section(
-        "curves",
-        TITLE,
-        element("p", said, class_="note", data_text="curves.rows"),
-        element("h3", "Over steps"),
-        element("div", *(_over_steps(subject, chart) for chart in charts), class_="charts"),
-        *_happened(subject, [chart for chart in charts if chart.title in (*OVER_TIME, title(first))] or charts[:1]),
-        _values(subject, charts),
-        *(element("p", subject.name(words), class_="missing") for words in (found.missing if found else [])),
+    points = max(len(curve.values) for curve in drawn)
+    is_thinned = any(curve.rows > len(curve.values) for curve in drawn) or points > subject.limits.points
+    timed = [chart for chart in charts if chart.title in (*OVER_TIME, title(first))] or charts[:1]
+    return render(
+        CurvesSection(
+            TITLE,
+            rows=found.rows,
+            most_points=min(points, subject.limits.points) if is_thinned else None,
+            curves_left_out=len(drawn) - sum(len(chart.curves) for chart in charts),
+            charts=tuple(_over_steps(subject, chart) for chart in charts),
+            over_time=_over_time(subject, timed),
+            values=tuple(_value(subject, chart, curve) for chart in charts for curve in chart.curves),
+            missing=tuple(subject.name(words) for words in found.missing),
+        )
     )
 
 
@@ -162,27 +167,24 @@ def _y(chart: Chart) -> Axis:
     return value_axis(values, percent=chart.is_fraction)
 
 
-def _over_steps(subject: Subject, chart: Chart) -> Html:
+def _over_steps(subject: Subject, chart: Chart) -> ChartBox:
     lines = _lines(subject, chart)
     places = [x for line in lines for x in line.xs]
     x = count_axis(min(places), max(places))
-    return _figure(subject, chart, plot(lines, x, _y(chart), label=_describe(chart), unit="steps"), lines)
+    return _box(subject, chart, make_plot(lines, x, _y(chart), label=_describe(chart), unit="steps"), lines)
 
 
-def _figure(subject: Subject, chart: Chart, drawing: Html, lines: Sequence[Line]) -> Html:
-    last = [chart.show(values[-1]) if (values := finite(curve.values)) else NO_VALUE for curve in chart.curves]
-    if len(lines) == 1:
-        tag = "" if chart.title == chart.curves[0].name else f" {chart.curves[0].name}"
-        named = join([element("b", subject.name(chart.title)), element("small", f"{subject.name(tag)} {last[0]}")])
-    else:
-        named = join([element("b", subject.name(chart.title)), legend(lines, last)])
-    return element(
-        "figure",
-        element("figcaption", named),
-        *(element("p", words, class_="chip bad") for curve in chart.curves if (words := _diverged(curve))),
-        drawing,
-        class_="chart-box",
-        data_chart=chart.title,
+def _box(subject: Subject, chart: Chart, plot: Plot, lines: Sequence[Line]) -> ChartBox:
+    last = [values[-1] if (values := finite(curve.values)) else None for curve in chart.curves]
+    only = chart.curves[0].name if len(lines) == 1 else chart.title
+    return ChartBox(
+        key=chart.title,
+        title=subject.name(chart.title),
+        tag="" if only == chart.title else subject.name(only),
+        unit=chart.unit,
+        lines=tuple((line.name, value) for line, value in zip(lines, last, strict=True)),
+        diverged=tuple(words for curve in chart.curves if (words := _diverged(curve))),
+        plot=plot,
     )
 
 
@@ -207,71 +209,44 @@ def _describe(chart: Chart) -> str:
     return f"{shorten(chart.title, 60)}. " + ". ".join(parts)
 
 
-def _happened(subject: Subject, charts: Sequence[Chart]) -> list[Html]:
+def _over_time(subject: Subject, charts: Sequence[Chart]) -> OverTime | None:
     """Return the charts over time, below a strip of what happened; the same axis for all."""
     marks = subject.view.marks
     times = [time for chart in charts for curve in chart.curves for time in finite(curve.times)]
     times += finite([mark.time for mark in marks.marks]) if marks is not None else []
     if not times or (marks is None and not charts):
-        return []
+        return None
     start = min(times)
     x = time_axis(max(times) - start)
     found: Sequence[Mark] = marks.marks if marks is not None else []
     gaps = [(begin - start, end - start) for begin, end in find_gaps(found)]
     rules = [(kind, [mark.time - start for mark in found if mark.kind == kind]) for kind in (*STOPS, "resume")]
-    parts = [element("h3", "Over time, with what happened")]
-    if marks is not None:
-        parts += [mark_counts(marks), mark_strip(subject, found, x, start, gaps)]
     drawn = []
     for chart in charts:
         lines = _lines(subject, chart, start=start)
         label = f"The same over time since the first of it. {_describe(chart)}"
-        drawn.append(_figure(subject, chart, plot(lines, x, _y(chart), label=label, gaps=gaps, rules=rules), lines))
-    parts.append(element("div", *drawn, class_="charts"))
-    if gaps:
-        idle = sum(end - begin for begin, end in gaps)
-        parts.append(
-            element(
-                "p",
-                f"Shaded: from an end or a crash to the next start, {seconds(idle)} in all.",
-                class_="note",
-            )
-        )
-    return parts
-
-
-def _values(subject: Subject, charts: Sequence[Chart]) -> Html:
-    """Return the numbers behind the charts, for those who do not see them."""
-    rows, told = [], []
-    for chart in charts:
-        for curve in chart.curves:
-            values = finite(curve.values)
-            rows.append(
-                [
-                    element("code", subject.name(curve.name)),
-                    figure(f"curves.{curve.name}.rows", curve.rows, count),
-                    *(
-                        figure(f"curves.{curve.name}.{name}", value, chart.show)
-                        for name, value in (
-                            ("first", values[0]),
-                            ("last", values[-1]),
-                            ("lowest", min(values)),
-                            ("highest", max(values)),
-                        )
-                    ),
-                ]
-            )
-            thin = _thin(curve, min(20, subject.limits.rows))
-            told += [
-                [element("code", subject.name(curve.name)), f"{step:,}", chart.show(value)]
-                for step, value in zip(thin.steps, thin.values, strict=True)
-                if finite([value])
-            ]
-    whole = table(
-        "Each curve in numbers", ["Curve", "Rows", "First", "Last", "Lowest", "Highest"], rows, id_="curve-values"
+        drawn.append(_box(subject, chart, make_plot(lines, x, _y(chart), label=label, gaps=gaps, rules=rules), lines))
+    return OverTime(
+        None if marks is None else mark_strip(subject, marks, x, start, gaps),
+        tuple(drawn),
+        sum(end - begin for begin, end in gaps) if gaps else None,
     )
-    some = table("Values of each curve, evenly chosen", ["Curve", "Step", "Value"], told, id_="curve-points", words=1)
-    return element("details", element("summary", "The curves in numbers"), join([whole, some]), id="curves-numbers")
+
+
+def _value(subject: Subject, chart: Chart, curve: Curve) -> CurveRow:
+    """Return the numbers behind a curve, for those who do not see it."""
+    values, thin = finite(curve.values), _thin(curve, min(20, subject.limits.rows))
+    return CurveRow(
+        curve.name,
+        subject.name(curve.name),
+        chart.unit,
+        curve.rows,
+        values[0],
+        values[-1],
+        min(values),
+        max(values),
+        tuple((step, value) for step, value in zip(thin.steps, thin.values, strict=True) if finite([value])),
+    )
 
 
 __all__ = ["CHARTS", "MARKS", "Chart", "curves", "group"]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections import Counter
 from collections.abc import Callable
 from statistics import median
 
 from contracts.config import SPLITS
-from inspection.page.chart import bars
-from inspection.page.subject import NO_VALUE, Subject, left_out, tile
+from inspection.page.subject import Subject, left_out
 from inspection.run.view import ColumnView, DataView, PictureView, ShardView, shows_samples
-from pages.markup import Html, bar, element, figure, join, section, shorten, table
-from pages.quantities import count, number, percent, several, size
+from pages.chart import bars
+from pages.markup import Html, shorten
+from pages.rendering import render
+from pages.run import data as shown
+from pages.run.absent import AbsentSection
+from pages.run.picture import Picture, make_picture
 
 TITLE = "Data"
 MOST_SPLITS = 6
@@ -25,114 +26,78 @@ def data(subject: Subject) -> Html:
     """Return the section on the data."""
     found = subject.view.data
     if found is None:
-        return section("data", TITLE, subject.absent("data", "shard", "The data"))
-    return section(
-        "data",
-        TITLE,
-        _tiles(found),
-        element("h3", "Samples by class"),
-        _classes(subject, found),
-        _columns(subject, found),
-        _sheet(subject),
-        _shards(subject, found),
-        _rejected(subject, found),
-        _images(found),
-        *(_lengths(name, counts) for name, counts in found.lengths.items()),
+        return render(AbsentSection("data", TITLE, subject.why_absent("shard", "The data")))
+    is_hidden = bool(subject.view.config) and not shows_samples(subject.view.config)
+    return render(
+        shown.DataSection(
+            title=TITLE,
+            samples=sum(split.samples for split in found.splits),
+            splits=tuple((split.name, split.samples) for split in found.splits[:MOST_SPLITS]),
+            num_classes=found.num_classes,
+            shards=sum(each.shards for each in found.shards),
+            shard_format=found.format,
+            shard_bytes=sum(each.bytes for each in found.shards),
+            increments=found.generation,
+            rejected=found.num_rejected,
+            ignored=found.num_ignored,
+            copies=found.duplicate_copies,
+            leaks=found.leaking_groups,
+            copies_searched=found.duplicates_searched,
+            has_images=found.has_images,
+            classes=_classes(subject, found) if found.num_classes else None,
+            columns=_columns(subject, found) if found.columns else None,
+            samples_hidden=is_hidden,
+            sheet=_sheet(subject) if subject.view.pictures else None,
+            strips=tuple(_strip(subject, each) for each in found.shards[:MOST_SPLITS] if each.shards),
+            rejected_files=_rejected(subject, found) if found.num_rejected else None,
+            formats=tuple((shorten(name, 20), images) for name, images in list(found.formats.items())[:12]),
+            spans=tuple(
+                (name, span[0], span[-1]) for name, span in (("Width", found.width), ("Height", found.height)) if span
+            ),
+            channels=tuple(
+                (name, tuple(values))
+                for name, values in (("Mean", found.mean), ("Standard deviation", found.std))
+                if values
+            ),
+            lengths=tuple(_lengths(name, counts) for name, counts in found.lengths.items()),
+        )
     )
 
 
-def _tiles(found: DataView) -> Html:
-    samples = sum(split.samples for split in found.splits)
-    by_split = " · ".join(f"{split.name} {split.samples:,}" for split in found.splits[:MOST_SPLITS])
-    shards, size_b = sum(each.shards for each in found.shards), sum(each.bytes for each in found.shards)
-    copies, leaks = found.duplicate_copies, found.leaking_groups
-    none = "none found" if found.duplicates_searched else "not searched"
-    increments = f", {several(found.generation, 'increment')}" if found.generation else ""
-    tiles = [
-        tile("Samples", figure("data.samples", samples, count), by_split),
-        *([tile("Classes", figure("data.classes", found.num_classes, count))] if found.num_classes else ()),
-        tile("Shards", figure("data.shards", shards, count), f"{found.format}, {size(size_b)}{increments}"),
-        tile("Rejected files", figure("data.rejected", found.num_rejected, count), _ignored(found)),
-        tile(
-            "Copies of images" if found.has_images else "Copies of samples",
-            figure("data.copies", copies, count, none),
-            "with the same bytes as another" if found.has_images else "with the content of another, whatever the label",
-        ),
-        tile(
-            "Leaks",
-            figure("data.leaks", leaks, count, none),
-            "groups of copies in more than one split",
-            kind="alarm" if leaks else "",
-        ),
-    ]
-    return element("div", *tiles, class_="tiles")
-
-
-def _ignored(found: DataView) -> str:
-    if found.num_ignored:
-        return f"and {found.num_ignored:,} ignored by their names"
-    return "that could not be read as images" if found.has_images else "by their content"
-
-
-def _columns(subject: Subject, found: DataView) -> Html:
+def _columns(subject: Subject, found: DataView) -> shown.Columns:
     """Return the columns of samples with named fields; figures that no column has are left out."""
-    if not found.columns:
-        return Html("")
-    shown = found.columns[: subject.limits.rows]
-    unseen = [split for split in SPLITS if any(split in one.unseen for one in shown)]
-    figures: list[tuple[str, str, Callable[[ColumnView], float | None], Callable[[float], str]]] = [
-        ("Mean", "mean", lambda one: one.mean, number),
-        ("Deviation", "std", lambda one: one.std, number),
-        ("Least", "least", lambda one: one.least, number),
-        ("Most", "most", lambda one: one.most, number),
-        ("Missing", "missing", lambda one: one.missing, count),
-        ("Categories", "categories", lambda one: one.categories, count),
+    listed = found.columns[: subject.limits.rows]
+    unseen = [split for split in SPLITS if any(split in one.unseen for one in listed)]
+    figures: list[tuple[str, str, str, Callable[[ColumnView], float | None]]] = [
+        ("Mean", "mean", "number", lambda one: one.mean),
+        ("Deviation", "std", "number", lambda one: one.std),
+        ("Minimum", "least", "number", lambda one: one.least),
+        ("Maximum", "most", "number", lambda one: one.most),
+        ("Missing", "missing", "count", lambda one: one.missing),
+        ("Categories", "categories", "count", lambda one: one.categories),
         *(
-            (f"Unseen in {split}", f"unseen.{split}", lambda one, split=split: one.unseen.get(split), count)
+            (f"Unseen in {split}", f"unseen.{split}", "count", lambda one, split=split: one.unseen.get(split))
             for split in unseen
             # A training split has no value that its vocabulary lacks, unless an increment has added it.
-            if split != "train" or any(one.unseen.get(split) for one in shown)
+            if split != "train" or any(one.unseen.get(split) for one in listed)
         ),
     ]
-    told = [each for each in figures if any(each[2](one) is not None for one in shown)]
-    rows = [
-        [
-            subject.name(one.name),
-            subject.name(one.field),
-            one.kind,
-            *(figure(f"data.columns.{place}.{key}", value(one), said, NO_VALUE) for _, key, value, said in told),
-        ]
-        for place, one in enumerate(shown)
-    ]
-    caption = (
-        "Columns of the source: values and categories of the training split, its samples that miss a value, and "
-        "samples of the others whose category it lacks"
-    )
-    return join(
-        [
-            element("h3", "Columns"),
-            table(
-                caption,
-                ["Column", "Field", "Kind", *(title for title, *_ in told)],
-                rows,
-                id_="columns",
-                words=3,
-                note=left_out(len(shown), found.num_columns, "columns"),
-            ),
-        ]
+    told = [each for each in figures if any(each[3](one) is not None for one in listed)]
+    return shown.Columns(
+        heads=tuple((title, key, unit) for title, key, unit, _ in told),
+        rows=tuple(
+            (subject.name(one.name), subject.name(one.field), one.kind, tuple(value(one) for *_, value in told))
+            for one in listed
+        ),
+        left_out=left_out(len(listed), found.num_columns, "columns"),
     )
 
 
-def _classes(subject: Subject, found: DataView) -> Html:
-    if not found.num_classes:
-        return element("p", "No field of the samples is of classes.", class_="block")
-    if not found.classes:
-        return element("p", "The classes could not be read.", class_="missing block")
+def _classes(subject: Subject, found: DataView) -> shown.Classes:
     splits = found.splits[:MOST_SPLITS]
     totals = [sum(at(split.by_class, place) for split in found.splits) for place in range(len(found.classes))]
     most = max(totals, default=0) or 1
-    places = list(range(len(found.classes)))
-    note = ""
+    places, note = list(range(len(found.classes))), ""
     limit = subject.limits.classes
     if len(places) > limit:
         places.sort(key=lambda place: (-totals[place], place))
@@ -144,37 +109,13 @@ def _classes(subject: Subject, found: DataView) -> Html:
                 f"Of {found.num_classes:,} classes the {len(found.classes):,} with most samples are known here; of "
                 f"them the {ends} first and the {ends} last are shown."
             )
-    rows = [
-        [
-            element("span", subject.name(found.classes[place])),
-            *(figure(f"data.{s.name}.{place}", at(s.by_class, place), count) for s in splits),
-            figure(f"data.class.{place}", totals[place], count),
-            _stacked([at(split.by_class, place) / most for split in splits]),
-        ]
-        for place in places
-    ]
-    rows.append(
-        [
-            element("strong", "all"),
-            *(figure(f"data.{split.name}", split.samples, count) for split in splits),
-            figure("data.all", sum(split.samples for split in found.splits), count),
-            Html(""),
-        ]
-    )
-    keys = [
-        join([element("span", class_=f"swatch p{place % 4}", aria_hidden="true"), split.name])
-        for place, split in enumerate(splits)
-    ]
-    head = ["Class", *keys, "all splits", "to scale"]
-    return table("Samples of each class, by split", head, rows, id_="classes", note=note)
 
+    def row(place: int) -> shown.ClassRow:
+        counts = tuple(at(split.by_class, place) for split in splits)
+        shares = tuple(count / most for count in counts)
+        return shown.ClassRow(place, subject.name(found.classes[place]), counts, totals[place], shares)
 
-def _stacked(shares: list[float]) -> Html:
-    """Return a bar of a class, a piece a split: what it says is in the cells beside it."""
-    pieces = [
-        element("i", style=f"width:{share * 100:.1f}%", class_=f"p{place % 4}") for place, share in enumerate(shares)
-    ]
-    return element("span", *pieces, class_="pieces", aria_hidden="true")
+    return shown.Classes(tuple(map(row, places)), note)
 
 
 def at(values: list[int], place: int) -> int:
@@ -182,111 +123,52 @@ def at(values: list[int], place: int) -> int:
     return values[place] if place < len(values) else 0
 
 
-def _sheet(subject: Subject) -> Html:
-    pictures = subject.view.pictures
-    if subject.view.config and not shows_samples(subject.view.config):
-        return element("p", "Samples are hidden (inspect.samples).", class_="note", data_text="data.hidden")
-    if not pictures:
-        return Html("")
-    shown = pictures[: subject.limits.pictures]
-    splits = {each.split for each in shown}
-    where = f" of the {shorten(shown[0].split, 20)} split" if len(splits) == 1 else ""
-    items = [
-        element("li", picture(each), element("span", shorten(each.label, 40)), *_split(each, len(splits) > 1))
-        for each in shown
-    ]
-    more = left_out(len(shown), len(pictures), "pictures")
-    return join(
-        [
-            element("h3", "Sample images"),
-            element("ul", *items, class_="sheet", id="sheet"),
-            element("p", f"From the shards{where}, made small. {more}", class_="note"),
-        ]
+def _sheet(subject: Subject) -> shown.Sheet:
+    listed = subject.view.pictures[: subject.limits.pictures]
+    splits = {each.split for each in listed}
+    several = len(splits) > 1
+    return shown.Sheet(
+        tuple((picture(each), shorten(each.label, 40), shorten(each.split, 20) if several else "") for each in listed),
+        "" if several else shorten(listed[0].split, 20),
+        left_out(len(listed), len(subject.view.pictures), "pictures"),
     )
 
 
-def _split(each: PictureView, is_said: bool) -> list[Html]:
-    return [element("small", shorten(each.split, 20))] if is_said else []
+def picture(found: PictureView, width: int = 72) -> Picture:
+    """Return an image of a run."""
+    title = f"{found.label}, {found.split}, {found.key}"
+    return make_picture(found.jpeg, (found.width, found.height), label=found.label, title=title, width=width)
 
 
-def picture(shown: PictureView, width: int = 72) -> Html:
-    """Return an image of a run: its bytes are in the page."""
-    try:
-        # Only what is base64 becomes part of an address.
-        content = base64.b64encode(base64.b64decode(shown.jpeg, validate=True)).decode()
-    except (binascii.Error, ValueError):
-        return element("span", "not an image", class_="missing picture")
-    return element(
-        "img",
-        src=f"data:image/jpeg;base64,{content}",
-        alt=f"image labelled {shorten(shown.label, 80)}",
-        width=width,
-        height=max(1, round(width * min(max(shown.height, 1) / max(shown.width, 1), 3))),
-        title=shorten(f"{shown.label}, {shown.split}, {shown.key}", 200),
-    )
-
-
-def _shards(subject: Subject, found: DataView) -> Html:
-    if not found.shards:
-        return Html("")
-    rows = [_strip(subject, each) for each in found.shards[:MOST_SPLITS] if each.shards]
-    return join([element("h3", "Sizes of shards"), element("div", *rows, class_="strips")])
-
-
-def _strip(subject: Subject, shards: ShardView) -> Html:
+def _strip(subject: Subject, shards: ShardView) -> shown.Strip:
     sizes, limit = shards.sizes, subject.limits.shards
     stretch = -(-len(sizes) // limit) if sizes else 1
     heights = [max(sizes[start : start + stretch]) for start in range(0, len(sizes), stretch)]
-    words = f"{several(shards.shards, 'shard')}, {size(shards.bytes)}"
-    if len(sizes) > 1:
-        words += f"; smallest {size(min(sizes))}, median {size(median(sizes))}, largest {size(max(sizes))}"
-    if stretch > 1 or len(sizes) < shards.shards:
-        words += f". {len(heights):,} bars stand for {shards.shards:,} shards, the largest of each stretch."
-    return element(
-        "div",
-        element("p", element("strong", shards.split), f" {words}"),
-        bars(heights, label=f"Sizes of the shards of {shards.split}: {words}"),
-        class_="strip",
-        data_strip=shards.split,
+    return shown.Strip(
+        shards.split,
+        shards.shards,
+        shards.bytes,
+        (min(sizes), median(sizes), max(sizes)) if len(sizes) > 1 else None,
+        len(heights) if stretch > 1 or len(sizes) < shards.shards else 0,
+        bars(heights),
     )
 
 
-def _rejected(subject: Subject, found: DataView) -> Html:
-    if not found.num_rejected:
-        return Html("")
-    listed = found.rejected
+def _rejected(subject: Subject, found: DataView) -> shown.RejectedFiles:
     kinds: Counter[str] = Counter()
     for reason, files in found.rejected_by_reason.items():
         kinds[kind_of(reason)] += files
     limit = subject.limits.rows
-    rows = [
-        [subject.name(kind), figure(f"data.rejected.{place}", files, count), percent(files / found.num_rejected)]
-        for place, (kind, files) in enumerate(kinds.most_common(limit))
-    ]
+    listed = kinds.most_common(limit)
     other = found.num_rejected - sum(kinds.values())
-    note = " ".join(words for words in (left_out(len(rows), len(kinds), "reasons"), _other(other)) if words)
-    first = listed[:limit]
-    files_each = [[element("code", subject.name(each.path)), subject.name(each.reason)] for each in first]
-    each = table(
-        "Files that were rejected, by their path in the source",
-        ["File", "Reason"],
-        files_each,
-        id_="rejected",
-        words=2,
-        note=left_out(len(first), found.num_rejected, "files"),
+    rarer = f"{other:,} files were rejected for reasons that are rarer still." if other > 0 else ""
+    first = found.rejected[:limit]
+    return shown.RejectedFiles(
+        tuple((subject.name(kind), files, files / found.num_rejected) for kind, files in listed),
+        " ".join(words for words in (left_out(len(listed), len(kinds), "reasons"), rarer) if words),
+        tuple((subject.name(each.path), subject.name(each.reason)) for each in first),
+        left_out(len(first), found.num_rejected, "files"),
     )
-    head = ["Reason", "Files", "Share"]
-    return join(
-        [
-            element("h3", "Rejected files"),
-            table("Files that were left out of the shards, by reason", head, rows, id_="rejected-reasons", note=note),
-            element("details", element("summary", f"The first {len(first):,} of them"), each, id="rejected-files"),
-        ]
-    )
-
-
-def _other(files: int) -> str:
-    return f"{files:,} files were rejected for reasons that are rarer still." if files > 0 else ""
 
 
 def kind_of(reason: str) -> str:
@@ -294,44 +176,14 @@ def kind_of(reason: str) -> str:
     return re.sub(r"'[^']*'|\"[^\"]*\"", "…", re.sub(r"\d+", "N", reason[:500]))
 
 
-def _lengths(name: str, counts: list[int]) -> Html:
+def _lengths(name: str, counts: list[int]) -> shown.Lengths:
     """Return samples by the length of a text: each row holds lengths up to twice those of the one before."""
     most = max(counts, default=0) or 1
     first = next((bits for bits, samples in enumerate(counts) if samples), 0)
-    rows = [
-        [
-            element("span", _span(bits)),
-            figure(f"data.lengths.{name}.{bits}", counts[bits], count),
-            bar(counts[bits] / most),
-        ]
-        for bits in range(first, len(counts))
-    ]
-    caption = f"Samples of all splits by the length of {name}"
-    return join(
-        [
-            element("h3", f"Lengths of {name}"),
-            table(caption, ["Bytes", "Samples", "to scale"], rows, id_=f"lengths-{name}"),
-        ]
+    return shown.Lengths(
+        name,
+        tuple(
+            (bits, 1 << bits >> 1, (1 << bits) - 1, counts[bits], counts[bits] / most)
+            for bits in range(first, len(counts))
+        ),
     )
-
-
-def _span(bits: int) -> str:
-    least, most = 1 << bits >> 1, (1 << bits) - 1
-    return f"{least:,}" if least >= most else f"{least:,} to {most:,}"
-
-
-def _images(found: DataView) -> Html:
-    parts = []
-    if found.formats:
-        kinds = ", ".join(f"{shorten(name, 20)} {number_of:,}" for name, number_of in list(found.formats.items())[:12])
-        parts.append(("Formats", kinds))
-    for name, span in (("Width", found.width), ("Height", found.height)):
-        if span:
-            parts.append((name, f"{span[0]:,} to {span[-1]:,} pixels"))
-    for name, values in (("Mean", found.mean), ("Standard deviation", found.std)):
-        if values:
-            parts.append((name, " · ".join(number(value) for value in values) + " (red, green, blue, of 1)"))
-    if not parts:
-        return Html("")
-    pairs = [join([element("dt", name), element("dd", words)]) for name, words in parts]
-    return join([element("h3", "Images"), element("dl", *pairs)])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from inspection.page.chart import Axis
 from inspection.page.subject import Subject, evenly
 from inspection.run.view import Mark, Marks
-from pages.markup import Html, element, join, shorten
+from pages.chart import Axis
+from pages.markup import shorten
 from pages.quantities import instant, several
+from pages.run.curves import MarkShape, MarkStrip
 
 # By kind: the row of the strip, its shape around (0, 0), and a word.
 MARKS: dict[str, tuple[int, str, str]] = {
@@ -42,89 +43,36 @@ def find_gaps(marks: Sequence[Mark]) -> list[tuple[float, float]]:
     return gaps
 
 
-def mark_counts(marks: Marks) -> Html:
-    """Return the legend: each kind's shape, and how many there were."""
-    items = [
-        element("li", shape(kind), several(marks.counts.get(kind, 0), word), data_count=kind)
-        for kind, (_, _, word) in MARKS.items()
-        if marks.counts.get(kind, 0) or kind in ("checkpoint", "preemption")
-    ]
-    return element("ul", *items, class_="legend", id="mark-counts")
-
-
-def shape(kind: str) -> Html:
-    """Return the shape of a mark, for a legend."""
-    return element(
-        "svg",
-        element("path", d=MARKS[kind][1], class_=f"mark m-{kind}"),
-        viewBox="-8 -8 16 16",
-        width=16,
-        height=16,
-        aria_hidden="true",
-    )
-
-
-def mark_strip(
-    subject: Subject, marks: Sequence[Mark], x: Axis, start: float, gaps: Sequence[tuple[float, float]]
-) -> Html:
+def mark_strip(subject: Subject, found: Marks, x: Axis, start: float, gaps: Sequence[tuple[float, float]]) -> MarkStrip:
     """Return three rows of marks over the time axis; each tells what it is where one points at it."""
-    shown = evenly([mark for mark in marks if math.isfinite(mark.time)], subject.limits.marks)
-    lines = [
-        element("line", x1="0", x2="100%", y1=(row + 0.5) * ROW_H, y2=(row + 0.5) * ROW_H, class_="grid")
-        for row in range(len(ROWS))
-    ]
-    shades = [
-        element(
-            "rect",
-            x=f"{x.share(begin) * 100:.2f}%",
-            y=0,
-            width=f"{max(0.1, (x.share(end) - x.share(begin)) * 100):.2f}%",
-            height=ROW_H * len(ROWS),
-            class_="gap",
-        )
-        for begin, end in gaps
-    ]
-    drawing = element(
-        "svg",
-        *shades,
-        *lines,
-        *(_mark(mark, x.share(mark.time - start)) for mark in shown),
+    marks, limit = found.marks, subject.limits.rows * 2
+    drawn = evenly([mark for mark in marks if math.isfinite(mark.time)], subject.limits.marks)
+    # Those of checkpoints say least, and are left out where there are many.
+    told = [mark for mark in marks if mark.kind != "checkpoint"] if len(marks) > limit else list(marks)
+    return MarkStrip(
+        label=_told(marks),
+        rows=tuple((name, _middle(row)) for row, name in enumerate(ROWS)),
         height=ROW_H * len(ROWS),
-        width="100%",
-        role="img",
-        aria_label=_told(marks),
-    )
-    names = [element("span", name, style=f"top:{(row + 0.5) * ROW_H}px") for row, name in enumerate(ROWS)]
-    ticks = [element("span", name, style=f"left:{x.share(tick) * 100:.1f}%") for tick, name in x.ticks]
-    more = len(marks) - len(shown)
-    return join(
-        [
-            element(
-                "div",
-                element("div", *names, class_="ys", style="width:6ch", aria_hidden="true"),
-                drawing,
-                element("div", *ticks, class_="xs", aria_hidden="true"),
-                class_="plot strip-plot",
-            ),
-            _listed(subject, marks),
-            element("p", f"{more:,} more marks are left out here.", class_="note") if more else Html(""),
-        ]
+        gaps=tuple((x.share(begin), max(0.001, x.share(end) - x.share(begin))) for begin, end in gaps),
+        marks=tuple(
+            MarkShape(mark.kind, d, x.share(mark.time - start), _middle(row), _words(mark, word))
+            for mark in drawn
+            for row, d, word in (MARKS[mark.kind],)
+        ),
+        ticks=tuple((name, x.share(tick)) for tick, name in x.ticks),
+        counts=tuple(
+            (kind, d, several(found.counts.get(kind, 0), word))
+            for kind, (_, d, word) in MARKS.items()
+            if found.counts.get(kind, 0) or kind in ("checkpoint", "preemption")
+        ),
+        listed=tuple(_words(mark, MARKS[mark.kind][2]) for mark in told[:limit]),
+        listed_left_out=len(marks) - len(told[:limit]),
+        left_out=len(marks) - len(drawn),
     )
 
 
-def _mark(mark: Mark, share: float) -> Html:
-    row, d, word = MARKS[mark.kind]
-    # A drawing within the drawing: its place is a share of the width, its size is not.
-    return element(
-        "svg",
-        element("g", element("title", _words(mark, word)), element("path", d=d, class_=f"mark m-{mark.kind}")),
-        x=f"{share * 100:.2f}%",
-        y=(row + 0.5) * ROW_H,
-        overflow="visible",
-        width=1,
-        height=1,
-        data_mark=mark.kind,
-    )
+def _middle(row: int) -> float:
+    return (row + 0.5) * ROW_H
 
 
 def _words(mark: Mark, word: str) -> str:
@@ -136,14 +84,3 @@ def _words(mark: Mark, word: str) -> str:
 def _told(marks: Sequence[Mark]) -> str:
     kinds = [word for kind, (_, _, word) in MARKS.items() if any(mark.kind == kind for mark in marks)]
     return "What happened over time: " + (", ".join(kinds) or "nothing that was seen") + "; listed below"
-
-
-def _listed(subject: Subject, marks: Sequence[Mark]) -> Html:
-    """Return marks in words: those of checkpoints say least, and are left out where there are many."""
-    limit = subject.limits.rows * 2
-    told = [mark for mark in marks if mark.kind != "checkpoint"] if len(marks) > limit else list(marks)
-    shown = told[:limit]
-    items = [element("li", _words(mark, MARKS[mark.kind][2])) for mark in shown]
-    if len(marks) > len(shown):
-        items.append(element("li", f"{len(marks) - len(shown):,} more are left out here."))
-    return element("details", element("summary", "What happened, in words"), element("ol", *items), id="curves-marks")

@@ -32,8 +32,8 @@ class TaskPages:
     read: Callable[[Door, str, ShardManifest, EvaluationReport, bool], dict[str, Any]]
     """Reads what the page shows out of the shards: the line's door, the URI of the shards, their manifest, the
     evaluation, and whether pictures, text and rows of samples are read. What it returns is JSON."""
-    results: Callable[[Subject, EvaluationReport], list[Html]]
-    """Parts of section Results, before the metrics of the best checkpoint."""
+    results: Callable[[Subject, EvaluationReport], Html]
+    """Part of section Results, before the metrics of the best checkpoint."""
     summary: Callable[[EvaluationReport], list[str]]
     """Lines of Markdown for the summary of training, with their titles."""
     classification: Callable[[EvaluationReport], dict[str, Any]] | None

@@ -7,17 +7,20 @@ from typing import Any
 from contracts.artifacts import EvaluationReport, ShardManifest
 from contracts.artifacts.classification import ClassificationDetails, ClassOutcome
 from inspection.page.data import picture
-from inspection.page.subject import NO_VALUE, Subject, left_out, tile
+from inspection.page.subject import Subject, left_out
 from inspection.run.door import Door
+from inspection.run.headline import binomial_interval
 from inspection.tasks import TaskPages
-from inspection.tasks.classification.confusion import confusion
+from inspection.tasks.classification.confusion import matrix, pairs
 from inspection.tasks.classification.roc import roc
 from inspection.tasks.classification.summary import summary
 from inspection.tasks.classification.vertex import tell_classification
 from inspection.tasks.classification.worst import WorstView, worst_samples
 from inspection.tasks.pictures import WORDS
-from pages.markup import Html, bar, element, figure, join, shorten, table
-from pages.quantities import count, exact_percent, number, percent
+from pages.markup import Html, shorten
+from pages.rendering import render
+from pages.run.classification import ClassificationResults, OutcomeRow
+from pages.run.results import Worst, WorstSample
 
 BESIDE = 12
 """Classes whose matrix leaves room beside it."""
@@ -39,107 +42,93 @@ def read(
     return {"worst": [each.model_dump(mode="json") for each in found]}
 
 
-def results(subject: Subject, report: EvaluationReport) -> list[Html]:
-    """Return the parts of section Results."""
+def results(subject: Subject, report: EvaluationReport) -> Html:
+    """Return the part of section Results."""
     found = ClassificationDetails.of(report)
     assert found is not None, report.task
-    matrix = join([element("h3", "Confusion"), confusion(subject, found)])
-    classes = join([element("h3", "Classes"), _classes(subject, found)])
-    curves = roc(subject, found, report.samples)
-    if len(found.classes) <= BESIDE:
-        both = element("div", element("div", matrix, curves), element("div", classes), class_="duo")
-        return [_tiles(report, found), both, _worst(subject)]
-    return [_tiles(report, found), matrix, classes, curves, _worst(subject)]
-
-
-def _tiles(report: EvaluationReport, found: ClassificationDetails) -> Html:
-    recalls = [outcome.right / outcome.samples for outcome in found.classes if outcome.samples]
+    accuracy = report.metrics.get("accuracy")
+    recalls = [recall for outcome in found.classes if (recall := _recall(outcome)) is not None]
+    scores = [score for outcome in found.classes if (score := _f1(outcome)) is not None]
     areas = [outcome.roc.area for outcome in found.classes if outcome.roc is not None]
-    tiles = [
-        tile("Accuracy", figure("results.accuracy", report.metrics.get("accuracy"), exact_percent), "test split"),
-        tile("Wrong", figure("results.wrong", report.samples - found.right, count), f"of {report.samples:,} samples"),
-        tile("Loss", figure("results.loss", report.loss, number), "mean cross-entropy, nats"),
-        tile(
-            "Mean recall",
-            figure("results.recall", sum(recalls) / len(recalls) if recalls else None, percent),
-            "over classes: each counts the same",
-        ),
-        tile(
-            "Mean ROC area",
-            figure("results.roc_area", sum(areas) / len(areas) if areas else None, lambda v: f"{v:.4f}"),
-            "one class against the rest",
-        ),
-    ]
-    return element("div", *tiles, class_="tiles")
+    places, limit, note = list(range(len(found.classes))), subject.limits.classes, ""
+    if len(places) > limit:
+        # Those without a sample say nothing, and come last.
+        places.sort(key=lambda place: (_recall(found.classes[place]) is None, _recall(found.classes[place]) or 0.0))
+        note = f"Of {len(places):,} classes the {limit} with the lowest recall are shown."
+    few = matrix(subject, found)
+    return render(
+        ClassificationResults(
+            accuracy=accuracy,
+            accuracy_interval=_interval(accuracy, report.samples),
+            wrong=report.samples - found.right,
+            samples=report.samples,
+            # Documents of earlier releases have none.
+            f1=report.metrics.get("f1_macro", _mean(scores)),
+            recall=_mean(recalls),
+            roc_area=_mean(areas),
+            loss=report.loss,
+            matrix=few,
+            pairs=pairs(subject, found) if few is None else None,
+            confusion_left_out=found.confusion_left_out,
+            outcomes=tuple(_outcome(subject, place, found.classes[place]) for place in places[:limit]),
+            outcomes_note=note,
+            roc=roc(subject, found, report.samples),
+            worst=_worst(subject),
+            side_by_side=len(found.classes) <= BESIDE,
+        )
+    )
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _interval(share: float | None, samples: int) -> tuple[float, float] | None:
+    return binomial_interval(share, samples) if share is not None and 0 <= share <= 1 and samples > 0 else None
 
 
 def _recall(outcome: ClassOutcome) -> float | None:
     return outcome.right / outcome.samples if outcome.samples else None
 
 
-def _classes(subject: Subject, found: ClassificationDetails) -> Html:
-    places, limit, note = list(range(len(found.classes))), subject.limits.classes, ""
-    if len(places) > limit:
-        # Those without a sample say nothing, and come last.
-        places.sort(key=lambda place: (_recall(found.classes[place]) is None, _recall(found.classes[place]) or 0.0))
-        note = f"Of {len(places):,} classes the {limit} with the lowest recall are shown."
-    rows = []
-    for place in places[:limit]:
-        outcome = found.classes[place]
-        recall = _recall(outcome)
-        precision = outcome.right / outcome.predicted if outcome.predicted else None
-        area = outcome.roc.area if outcome.roc is not None else None
-        rows.append(
-            [
-                subject.name(outcome.name),
-                figure(f"class.{place}.samples", outcome.samples, count),
-                figure(f"class.{place}.right", outcome.right, count),
-                join([figure(f"class.{place}.recall", recall, percent, "no sample"), bar(recall)]),
-                join([figure(f"class.{place}.precision", precision, percent, "never predicted"), bar(precision)]),
-                figure(f"class.{place}.roc_area", area, lambda v: f"{v:.4f}", NO_VALUE),
-            ]
-        )
-    head = ["Class", "Samples", "Right", "Recall", "Precision", "ROC area"]
-    return table("Each class on the test split", head, rows, id_="class-outcomes", note=note)
+def _f1(outcome: ClassOutcome) -> float | None:
+    whole = outcome.samples + outcome.predicted
+    return 2 * outcome.right / whole if whole else None
 
 
-def _worst(subject: Subject) -> Html:
-    found = [WorstView.model_validate(each) for each in subject.view.task_parts.get("worst", [])]
-    if not found:
-        return Html("")
-    shown = found[: subject.limits.worst]
-    more = left_out(len(shown), len(found), "samples")
-    class_ = "sheet worst" if all(each.words is None for each in shown) else "sheet worst words"
-    return join(
-        [
-            element("h3", "Worst classified"),
-            element("ul", *(_sample(each) for each in shown), class_=class_, id="worst"),
-            element("p", f"Samples whose label got the lowest probability, the lowest first. {more}", class_="note"),
-        ]
+def _outcome(subject: Subject, place: int, outcome: ClassOutcome) -> OutcomeRow:
+    recall = _recall(outcome)
+    return OutcomeRow(
+        place,
+        subject.name(outcome.name),
+        outcome.samples,
+        outcome.right,
+        recall,
+        _interval(recall, outcome.samples),
+        outcome.right / outcome.predicted if outcome.predicted else None,
+        _f1(outcome),
+        outcome.roc.area if outcome.roc is not None else None,
     )
 
 
-def _sample(each: WorstView) -> Html:
-    if each.picture is not None:
-        shown = picture(each.picture, 96)
-    elif each.words is not None:
-        shown = element("q", shorten(each.words, WORDS)) if each.words else element("span", "empty", class_="missing")
-    else:
-        shown = element("span", "not shown", class_="missing picture")
+def _worst(subject: Subject) -> Worst | None:
+    found = [WorstView.model_validate(each) for each in subject.view.task_parts.get("worst", [])]
+    shown = found[: subject.limits.worst]
+    more = left_out(len(shown), len(found), "samples")
+    note = f"Samples whose label got the lowest probability, the lowest first. {more}"
+    return Worst("Worst classified", note, tuple(map(_sample, shown))) if shown else None
+
+
+def _sample(each: WorstView) -> WorstSample:
     right = each.label == each.predicted
-    return element(
-        "li",
-        shown,
-        element(
-            "span", element("small", "label "), element("b", shorten(each.label, 40)), f" {percent(each.probability)}"
+    return WorstSample(
+        None if each.picture is None else picture(each.picture, 96),
+        None if each.words is None else shorten(each.words, WORDS),
+        (
+            ("label", shorten(each.label, 40), "plain", each.probability),
+            ("predicted", shorten(each.predicted, 40), "good" if right else "bad", each.predicted_probability),
         ),
-        element(
-            "span",
-            element("small", "said "),
-            element("b", shorten(each.predicted, 40), class_="good" if right else "bad"),
-            f" {percent(each.predicted_probability)}",
-        ),
-        title=shorten(each.key, 120),
+        key=shorten(each.key, 120),
     )
 
 

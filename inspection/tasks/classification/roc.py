@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from contracts.artifacts.classification import ClassificationDetails, ClassOutcome
-from inspection.page.chart import Axis, Line, legend, plot
 from inspection.page.subject import Subject, evenly
-from pages.markup import Html, element, join, shorten
+from pages.chart import Axis, Line, make_plot
+from pages.markup import shorten
+from pages.run.classification import Roc
 
 WORST = 4
 _AXIS = [(share, f"{share * 100:.0f}\u00a0%") for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
 
 
-def roc(subject: Subject, found: ClassificationDetails, samples: int) -> Html:
-    """Return the curves, or nothing where no class has one.
+def roc(subject: Subject, found: ClassificationDetails, samples: int) -> Roc | None:
+    """Return the curves, or None where no class has one.
 
     Args:
         subject: The run.
@@ -24,7 +25,7 @@ def roc(subject: Subject, found: ClassificationDetails, samples: int) -> Html:
     """
     known = [outcome for outcome in found.classes if outcome.roc is not None]
     if not known:
-        return Html("")
+        return None
     worst = sorted(known, key=lambda outcome: (_area(outcome), outcome.name))[:WORST]
     whole = micro_average(known, samples)
     area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(whole))
@@ -36,28 +37,11 @@ def roc(subject: Subject, found: ClassificationDetails, samples: int) -> Html:
         lines.append(Line(name, [x for x, _ in thin], [y for _, y in thin], style))
     said = ", ".join(f"{name} {value:.4f}" for name, value, _ in drawn)
     axis = Axis(0.0, 1.0, _AXIS)
-    last = [f"area {value:.4f}" for _, value, _ in drawn]
     more = (
         f" Of {len(known):,} classes the {len(worst)} with the smallest area are drawn." if len(known) > WORST else ""
     )
-    return join(
-        [
-            element("h3", "ROC"),
-            element(
-                "figure",
-                element("figcaption", legend(lines, last)),
-                plot(lines, axis, axis, label=f"ROC curves, areas: {said}"),
-                class_="chart-box square",
-                data_chart="ROC",
-            ),
-            element(
-                "p",
-                "Across: share of other classes' samples at or above a threshold. Upwards: share of the class's own. "
-                f"One class against the rest; the micro-average is over all pairs of sample and class.{more}",
-                class_="note",
-            ),
-        ]
-    )
+    plot = make_plot(lines, axis, axis, label=f"ROC curves, areas: {said}")
+    return Roc(plot, tuple((name, value) for name, value, _ in drawn), more)
 
 
 def _area(outcome: ClassOutcome) -> float:

@@ -8,16 +8,17 @@ from typing import Any
 
 from contracts.artifacts import Document, EvaluationReport, ShardManifest
 from contracts.artifacts.regression import RegressionDetails
-from inspection.page.chart import bars
-from inspection.page.subject import Subject, left_out, tile
+from inspection.page.subject import Subject, left_out
 from inspection.run.door import Door
 from inspection.run.pictures import require_index
 from inspection.stages.markdown import section
 from inspection.stages.markdown import table as markdown_table
 from inspection.tasks import TaskPages
 from inspection.tasks.pictures import words_of
-from pages.markup import Html, element, figure, join, table
-from pages.quantities import number, several
+from pages.chart import bars
+from pages.markup import Html
+from pages.rendering import render
+from pages.run.regression import FarRow, RegressionResults, Residuals
 
 # Of all that the document names.
 WORST = 24
@@ -63,40 +64,30 @@ def read(
     return {"worst": [one.model_dump(mode="json") for one in found]}
 
 
-def results(subject: Subject, report: EvaluationReport) -> list[Html]:
-    """Return the parts of section Results."""
+def results(subject: Subject, report: EvaluationReport) -> Html:
+    """Return the part of section Results."""
     found = RegressionDetails.of(report)
     assert found is not None, report.task
-    return [_tiles(report, found), _residuals(found), _worst(subject, found)]
+    worst = [WorstView.model_validate(one) for one in subject.view.task_parts.get("worst", [])]
+    shown = worst[: subject.limits.worst]
+    return render(
+        RegressionResults(
+            target=found.target,
+            r2=report.metrics.get("r2"),
+            mae=report.metrics.get("mae"),
+            rmse=report.metrics.get("rmse"),
+            loss=report.loss,
+            residuals=_residuals(found) if found.residuals else None,
+            worst=tuple(FarRow(one.words, one.target, one.value) for one in shown),
+            left_out=left_out(len(shown), len(worst), "samples"),
+        )
+    )
 
 
-def _tiles(report: EvaluationReport, found: RegressionDetails) -> Html:
-    unit = f"test split, in the unit of {found.target}"
-    tiles = [
-        tile("R2", figure("results.r2", report.metrics.get("r2"), number), "test split: 1 is exact, 0 is the mean"),
-        tile("Mean absolute error", figure("results.mae", report.metrics.get("mae"), number), unit),
-        tile("Root of mean square", figure("results.rmse", report.metrics.get("rmse"), number), unit),
-        tile("Loss", figure("results.loss", report.loss, number), "mean square in standard deviations of the target"),
-    ]
-    return element("div", *tiles, class_="tiles")
-
-
-def _residuals(found: RegressionDetails) -> Html:
-    if not found.residuals:
-        return Html("")
+def _residuals(found: RegressionDetails) -> Residuals:
     heights, reach = join_bins(found.residuals)
     edge = (reach + 0.5) * found.residual_width
-    words = (
-        f"Values less targets, from {number(-edge)} to {number(edge)} in the unit of {found.target}; what is beyond is "
-        f"in the outermost bars. The highest bar has {several(max(heights), 'sample')}."
-    )
-    return join(
-        [
-            element("h3", "Residuals"),
-            element("div", bars(heights, label=words), class_="strip", id="residuals"),
-            element("p", words, class_="note"),
-        ]
-    )
+    return Residuals(bars(heights), -edge, edge, max(heights))
 
 
 def join_bins(residuals: Sequence[tuple[int, int]]) -> tuple[list[int], int]:
@@ -121,27 +112,6 @@ def join_bins(residuals: Sequence[tuple[int, int]]) -> tuple[list[int], int]:
         share = (min(max(place, -reach), reach) + reach + 0.5) / (2 * reach + 1)
         heights[int(share * number_of_bars)] += samples
     return heights, reach
-
-
-def _worst(subject: Subject, found: RegressionDetails) -> Html:
-    worst = [WorstView.model_validate(one) for one in subject.view.task_parts.get("worst", [])]
-    if not worst:
-        return Html("")
-    shown = worst[: subject.limits.worst]
-    rows = [
-        [
-            one.words if one.words is not None else element("span", "not shown", class_="missing"),
-            figure(f"worst.{place}.target", one.target, number),
-            figure(f"worst.{place}.value", one.value, number),
-            figure(f"worst.{place}.residual", one.value - one.target, number),
-        ]
-        for place, one in enumerate(shown)
-    ]
-    more = left_out(len(shown), len(worst), "samples")
-    head = ["Row", f"{found.target}", "Said", "Residual"]
-    unit = f"in the unit of {found.target}"
-    caption = f"Samples of the test split that are farthest off, the farthest first; numbers are {unit}"
-    return join([element("h3", "Farthest off"), table(caption, head, rows, id_="worst", note=more)])
 
 
 def summary(report: EvaluationReport) -> list[str]:

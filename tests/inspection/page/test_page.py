@@ -149,7 +149,7 @@ def test_warnings_are_on_the_first_section_and_on_the_terminal() -> None:
 
 def test_down_sampling_is_said() -> None:
     page = render_report(planted.fresh(curves=planted.make_curves(400, rows=200_000)))
-    assert "1,000,040 rows, 400 points a curve at most." in page
+    assert "1,000,040 rows, at most 400 points per curve." in page
 
 
 @NEEDS_CHROMIUM

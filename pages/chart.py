@@ -1,16 +1,15 @@
 """Charts as plain SVG: round ticks, scales and paths; what is read (ticks, names) is text beside the drawing.
 
 A drawing is stretched to the width that there is, its text is not: on a phone it has the size of all other text.
+Templates draw them by the macros in pages/templates/chart/macros.html.j2.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-
-from pages.markup import Html, element, join
 
 WIDTH, HEIGHT = 2000, 1000
 """Units of a drawing: one is a fraction of a pixel, so that whole numbers do."""
@@ -155,7 +154,32 @@ def path(line: Line, x: Axis, y: Axis, gaps: Sequence[tuple[float, float]] = ())
     return "".join(parts)
 
 
-def plot(
+@dataclass(frozen=True)
+class Plot:
+    """A chart, ready to be drawn."""
+
+    label: str
+    """What it shows, in words, for those who do not see it."""
+    lines: tuple[tuple[int, str], ...]
+    """Style and path."""
+    grid: str
+    """Path of the horizontal lines."""
+    gaps: tuple[tuple[int, int], ...]
+    """Left end and width of what is shaded."""
+    rules: tuple[tuple[str, str], ...]
+    """Kind and path of vertical lines."""
+    ys: tuple[tuple[str, float], ...]
+    """Names beside the drawing, and their place from the top, 0 to 1."""
+    xs: tuple[tuple[str, float, str], ...]
+    """Names below it, their place from the left, 0 to 1, and the side that they must not stick out of."""
+
+    @property
+    def width_of_names(self) -> int:
+        """Characters of the longest name beside it."""
+        return max((len(name) for name, _ in self.ys), default=1)
+
+
+def make_plot(
     lines: Sequence[Line],
     x: Axis,
     y: Axis,
@@ -164,7 +188,7 @@ def plot(
     gaps: Sequence[tuple[float, float]] = (),
     rules: Iterable[tuple[str, Sequence[float]]] = (),
     unit: str = "",
-) -> Html:
+) -> Plot:
     """Return a chart.
 
     Args:
@@ -176,100 +200,40 @@ def plot(
         rules: A class of the style, and the places of x that get a vertical line of it.
         unit: Of x, after the last tick.
     """
-    grid = "".join(f"M0 {_unit(1 - y.share(tick), HEIGHT)}H{WIDTH}" for tick, _ in y.ticks)
-    shades = [
-        element(
-            "rect",
-            x=_unit(x.share(start), WIDTH),
-            y=0,
-            width=max(2, _unit(x.share(end), WIDTH) - _unit(x.share(start), WIDTH)),
-            height=HEIGHT,
-            class_="gap",
-        )
-        for start, end in gaps
-    ]
-    ruled = [
-        element("path", d="".join(f"M{_unit(x.share(at), WIDTH)} 0V{HEIGHT}" for at in places), class_=f"rule-{kind}")
-        for kind, places in rules
-        if places
-    ]
-    drawn = [element("path", d=path(line, x, y, gaps), class_=f"line s{line.style}") for line in lines]
-    drawing = element(
-        "svg",
-        element("path", d=grid, class_="grid"),
-        *shades,
-        *ruled,
-        *drawn,
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        preserveAspectRatio="none",
-        role="img",
-        aria_label=label,
-    )
-    widest = max((len(name) for _, name in y.ticks), default=1)
-    return element(
-        "div",
-        element("div", *_beside(y), class_="ys", style=f"width:{widest}ch", aria_hidden="true"),
-        drawing,
-        element("div", *_below(x, unit), class_="xs", aria_hidden="true"),
-        class_="plot",
+    ends = [(_unit(x.share(start), WIDTH), _unit(x.share(end), WIDTH)) for start, end in gaps]
+    return Plot(
+        label,
+        tuple((line.style, path(line, x, y, gaps)) for line in lines),
+        "".join(f"M0 {_unit(1 - y.share(tick), HEIGHT)}H{WIDTH}" for tick, _ in y.ticks),
+        tuple((start, max(2, end - start)) for start, end in ends),
+        tuple(
+            (kind, "".join(f"M{_unit(x.share(at), WIDTH)} 0V{HEIGHT}" for at in places))
+            for kind, places in rules
+            if places
+        ),
+        tuple((name, 1 - y.share(tick)) for tick, name in y.ticks),
+        tuple(_below(x, unit)),
     )
 
 
-def legend(lines: Sequence[Line], last: Sequence[str]) -> Html:
-    """Return what each line is, with its last value."""
-    items = [
-        element("li", swatch(line.style), element("b", line.name), " ", value)
-        for line, value in zip(lines, last, strict=True)
-    ]
-    return element("ul", *items, class_="legend")
-
-
-def swatch(style: int) -> Html:
-    """Return a piece of a line, as it is drawn."""
-    return element(
-        "svg",
-        element("path", d="M1 5H23", class_=f"line s{style}"),
-        viewBox="0 0 24 10",
-        width=24,
-        height=10,
-        aria_hidden="true",
-    )
-
-
-def _beside(y: Axis) -> list[Html]:
-    return [element("span", name, style=f"top:{(1 - y.share(tick)) * 100:.1f}%") for tick, name in y.ticks]
-
-
-def _below(x: Axis, unit: str) -> list[Html]:
-    named = list(x.ticks)
-    spans = []
-    for place, (tick, name) in enumerate(named):
+def _below(x: Axis, unit: str) -> Iterator[tuple[str, float, str]]:
+    for place, (tick, name) in enumerate(x.ticks):
         share = x.share(tick)
-        side = "from" if share < 0.04 else "to" if share > 0.94 else None
         # The last one has the unit, in the middle of it would be mistaken for a name.
-        shown = f"{name} {unit}" if unit and place == len(named) - 1 else name
-        spans.append(element("span", shown, style=f"left:{share * 100:.1f}%", class_=side))
-    return spans
+        shown = f"{name} {unit}" if unit and place == len(x.ticks) - 1 else name
+        yield shown, share, "from" if share < 0.04 else "to" if share > 0.94 else ""
 
 
 def _unit(share: float, whole: int) -> int:
     return round(min(max(share, -1.0), 2.0) * whole)
 
 
-def bars(heights: Sequence[float], *, label: str) -> Html:
-    """Return bars side by side, from 0 on, as one drawing."""
+def bars(heights: Sequence[float]) -> str:
+    """Return the path of bars side by side, from 0 on."""
     most = max(heights, default=0.0) or 1.0
     width = WIDTH / max(1, len(heights))
     gap = min(6.0, width * 0.2)
-    d = join(
+    return "".join(
         f"M{place * width:.0f} {HEIGHT}V{HEIGHT - height / most * HEIGHT:.0f}h{width - gap:.0f}V{HEIGHT}z"
         for place, height in enumerate(heights)
-    )
-    return element(
-        "svg",
-        element("path", d=d, class_="fill"),
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        preserveAspectRatio="none",
-        role="img",
-        aria_label=label,
     )

@@ -1,0 +1,124 @@
+"""The shards of a run: samples by split and class, columns, sizes, rejected files, images and lengths of texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pages.rendering import View
+from pages.run.picture import Picture
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """Samples of a class."""
+
+    place: int
+    """Of the class: names its figures."""
+    name: str
+    by_split: tuple[int, ...]
+    total: int
+    shares: tuple[float, ...]
+    """Of the largest class, by split."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Samples by class and split."""
+
+    rows: tuple[ClassRow, ...]
+    """None: they could not be read."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns of samples with named fields."""
+
+    heads: tuple[tuple[str, str, str], ...]
+    """Title, name of the figure, and unit."""
+    rows: tuple[tuple[str, str, str, tuple[float | None, ...]], ...]
+    """Column, field, kind, and a value for each head."""
+    left_out: str = ""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Sample images."""
+
+    pictures: tuple[tuple[Picture, str, str], ...]
+    """With label, and split where it differs among them."""
+    where: str
+    """Which split they are from, where it is one."""
+    left_out: str = ""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Sizes of the shards of a split."""
+
+    split: str
+    shards: int
+    bytes: int
+    sizes: tuple[float, float, float] | None
+    """Smallest, median and largest; None: there is one shard."""
+    bars: int
+    """How many stand for all shards; 0: one for each."""
+    path: str
+
+
+@dataclass(frozen=True)
+class RejectedFiles:
+    """Files that were left out of the shards."""
+
+    reasons: tuple[tuple[str, int, float], ...]
+    """Reason, files, and their share of all."""
+    note: str
+    files: tuple[tuple[str, str], ...]
+    """Path and reason of the first of them."""
+    left_out: str = ""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Samples by the length of a field of text."""
+
+    field: str
+    rows: tuple[tuple[int, int, int, int, float], ...]
+    """Bits, least and largest length in bytes, samples, and their share of the largest row."""
+
+
+@dataclass(frozen=True)
+class DataSection(View):
+    """The section on the data."""
+
+    template: ClassVar[str] = "run/data.html.j2"
+    title: str
+    samples: int
+    splits: tuple[tuple[str, int], ...]
+    """Name and samples."""
+    num_classes: int
+    shards: int
+    shard_format: str
+    shard_bytes: int
+    increments: int
+    rejected: int
+    ignored: int
+    copies: int | None
+    leaks: int | None
+    copies_searched: bool
+    has_images: bool
+    classes: Classes | None
+    """None: no field of the samples is of classes."""
+    columns: Columns | None = None
+    samples_hidden: bool = False
+    sheet: Sheet | None = None
+    strips: tuple[Strip, ...] = ()
+    rejected_files: RejectedFiles | None = None
+    formats: tuple[tuple[str, int], ...] = ()
+    """Of images, with their number."""
+    spans: tuple[tuple[str, int, int], ...] = ()
+    """Of images: what, smallest and largest in pixels."""
+    channels: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    """Of images: what, for red, green and blue."""
+    lengths: tuple[Lengths, ...] = ()
