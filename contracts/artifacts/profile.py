@@ -191,9 +191,12 @@ class Indicators(Document):
     """Share of kernel time in the ten kernels that take most."""
     copy_kernel_fraction: float | None = None
     """Share of kernel time (without a GPU: of operators' own time) in copies and changes of layout."""
+    memory_bound_fraction: float | None = None
+    """Share of kernel time in operators that move at least half of what the GPU's memory can, estimated from shapes."""
     memory_peak_bytes: int | None = None
     memory_reserved_bytes: int | None = None
     memory_limit_bytes: int | None = None
+    """What a rank may take: its limit, or the device's memory less what others held when steps were counted."""
     fragmentation_fraction: float | None = None
     """1 - allocated / reserved, at the peak."""
     allocation_retries: int | None = None

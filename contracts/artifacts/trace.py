@@ -114,6 +114,8 @@ class TraceSummary:
     copy_kernel_fraction: float | None = None
     tensor_core_fraction: float | None = None
     """Share of kernel time in kernels whose names say that they use tensor cores."""
+    memory_bound: dict[str, float] | None = None
+    """Operators that the GPU's memory limits, with their shares of kernel time (trainer/profiling/roofline.py)."""
     kernels: tuple[KernelRow, ...] = ()
     operators: tuple[OperatorRow, ...] = ()
     memory: tuple[MemorySample, ...] = ()

@@ -37,6 +37,11 @@ INDICATORS: tuple[tuple[str, str, Shown], ...] = (
         "Copies and changes of layout, % of kernel time (no GPU: of operators' own time)",
         percent,
     ),
+    (
+        "memory_bound_fraction",
+        "Operators that the GPU's memory limits, estimated from shapes, % of kernel time",
+        percent,
+    ),
     ("memory_peak_bytes", "Peak of a rank's memory", size),
     ("memory_reserved_bytes", "Reserved by the allocator at most", size),
     ("memory_limit_bytes", "What a rank may take", size),

@@ -72,7 +72,7 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
             warnings.append(f"a trace could not be read: {error.given}")
             for path in paths:
                 path.unlink(missing_ok=True)
-    indicators = make_indicators(_count(config, settings, counted, hello), summaries)
+    indicators = make_indicators(count_ranks(config, settings, counted, hello), summaries)
     findings = diagnose(
         indicators,
         choice=choice,
@@ -88,7 +88,7 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
     return Diagnosis(indicators, findings, summaries, warnings)
 
 
-def _count(config: RunConfig, settings: Settings, counted: Sequence[Counted], hello: Hello) -> Counters:
+def count_ranks(config: RunConfig, settings: Settings, counted: Sequence[Counted], hello: Hello) -> Counters:
     """Return what the ranks counted as one: that of the slowest or fullest where a step waits for it."""
     slowest = max(counted, key=lambda one: one.step_s)
     precision: Precision = settings.flags.precision
@@ -104,7 +104,7 @@ def _count(config: RunConfig, settings: Settings, counted: Sequence[Counted], he
         gpu_name=hello.name if hello.kind == "cuda" else None,
         memory_peak_bytes=_whole(_highest([one.memory_peak_bytes for one in counted])),
         memory_reserved_bytes=_whole(_highest([one.memory_reserved_bytes for one in counted])),
-        memory_limit_bytes=hello.memory_limit_bytes,
+        memory_limit_bytes=min((one.memory_limit_bytes for one in counted if one.memory_limit_bytes), default=None),
         allocation_retries=_whole(_highest([one.allocation_retries for one in counted])),
         checkpoint_stall_fraction=_stall(config.checkpoint, counted, slowest.step_s),
         nvml_utilisation_fraction=_highest([one.nvml_utilisation_fraction for one in counted]),

@@ -33,6 +33,7 @@ class Counters:
     memory_reserved_bytes: int | None = None
     """Most that the allocator held at a time, by the fullest rank."""
     memory_limit_bytes: int | None = None
+    """What the tightest rank may take: its limit, or the device's memory less what others hold at that time."""
     allocation_retries: int | None = None
     """How often the allocator gave back what it held to find room (num_alloc_retries)."""
     checkpoint_stall_fraction: float | None = None
@@ -75,6 +76,7 @@ def make_indicators(counters: Counters, summaries: Sequence[TraceSummary]) -> In
         mean_kernel_us=last.mean_kernel_us if last else None,
         top10_kernel_fraction=last.top10_kernel_fraction if last else None,
         copy_kernel_fraction=last.copy_kernel_fraction if last else None,
+        memory_bound_fraction=sum(last.memory_bound.values()) if last and last.memory_bound is not None else None,
         memory_peak_bytes=counters.memory_peak_bytes,
         memory_reserved_bytes=counters.memory_reserved_bytes,
         memory_limit_bytes=counters.memory_limit_bytes,

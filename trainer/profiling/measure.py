@@ -136,6 +136,8 @@ class Counted:
     """Of the model, forward and backward, without what activation checkpointing computes again."""
     memory_peak_bytes: int | None
     memory_reserved_bytes: int | None
+    memory_limit_bytes: int | None
+    """What this rank may take beside what others hold, as it was after these steps."""
     allocation_retries: int | None
     nvml_utilisation_fraction: float | None
     checkpoint_copy_s: float | None

@@ -1,4 +1,4 @@
-"""Peak floating point operations per second of GPUs, by the name that the driver gives them: dense, without sparsity.
+"""Peaks of GPUs by the name that the driver gives them: dense floating point operations, bytes of memory, per second.
 
 Numbers are NVIDIA's data sheets'; where a sheet gives tensor cores "with sparsity" only, it is halved. What no sheet
 says is left out, and then no utilisation is computed. Precisions: fp32 (outside tensor cores), tf32, bf16, fp16 (with
@@ -8,9 +8,10 @@ tensor cores, where the GPU has them).
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, TypeVar
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Value = TypeVar("Value")
 
 # The first pattern that fits a name decides. TFLOP/s: fp32, tf32, bf16, fp16.
 _TABLE: tuple[tuple[str, tuple[float | None, float | None, float | None, float | None]], ...] = (
@@ -47,6 +48,30 @@ _TABLE: tuple[tuple[str, tuple[float | None, float | None, float | None, float |
     (r"\bGB200\b", (80.0, 1250.0, 2500.0, 2500.0)),
     (r"\bB200\b", (75.0, 1100.0, 2250.0, 2250.0)),
 )
+# The same data sheets; GB/s. T4's says 300 or 320, by edition: 256 bits at 10 Gbit/s are 320. Of A100 and GH200 the
+# amount of memory decides.
+_BANDWIDTH: tuple[tuple[str, float], ...] = (
+    (r"P100-(PCIE|SXM2)-16GB", 732.0),
+    (r"P100-PCIE-12GB", 549.0),
+    (r"V100S-PCIE", 1134.0),
+    (r"V100-(PCIE|SXM)", 900.0),
+    (r"\bT4\b", 320.0),
+    (r"\bA100-(PCIE|SXM4)-40GB", 1555.0),
+    (r"\bA100-SXM4-80GB", 2039.0),
+    (r"\bA100 80GB PCIe", 1935.0),
+    (r"\bA30\b", 933.0),
+    (r"\bA40\b", 696.0),
+    (r"\bA10\b", 600.0),
+    (r"\bL4\b", 300.0),
+    (r"\bL40S?\b", 864.0),
+    (r"\bH100 PCIe\b", 2039.0),
+    (r"\bH100 NVL\b", 3938.0),
+    (r"\bH100 \d+GB HBM3", 3350.0),
+    (r"\bH200\b", 4800.0),
+    (r"\bGH200 144G", 4900.0),
+    (r"\bGH200 480GB", 4000.0),
+    (r"\bG?B200\b", 8000.0),
+)
 _COLUMNS: dict[Precision, int] = {"fp32": 0, "tf32": 1, "bf16": 2, "fp16": 3}
 
 
@@ -57,13 +82,23 @@ def peak_flops(gpu_name: str | None, precision: Precision) -> float | None:
         gpu_name: As torch.cuda.get_device_name and kineto's deviceProperties have it.
         precision: What products are computed in. A GPU without TF32 computes such products in fp32.
     """
+    peaks = _find(_TABLE, gpu_name)
+    if peaks is None:
+        return None
+    tera = peaks[_COLUMNS[precision]]
+    if tera is None and precision == "tf32":
+        tera = peaks[_COLUMNS["fp32"]]
+    return None if tera is None else tera * 1e12
+
+
+def peak_bandwidth(gpu_name: str | None) -> float | None:
+    """Return the bytes per second of a GPU's memory by its data sheet; None where none says."""
+    giga = _find(_BANDWIDTH, gpu_name)
+    return None if giga is None else giga * 1e9
+
+
+def _find(table: tuple[tuple[str, Value], ...], gpu_name: str | None) -> Value | None:
     # A slice of a GPU has a slice of its peak, which depends on how it was cut.
     if gpu_name is None or "MIG" in gpu_name:
         return None
-    for pattern, peaks in _TABLE:
-        if re.search(pattern, gpu_name):
-            tera = peaks[_COLUMNS[precision]]
-            if tera is None and precision == "tf32":
-                tera = peaks[_COLUMNS["fp32"]]
-            return None if tera is None else tera * 1e12
-    return None
+    return next((value for pattern, value in table if re.search(pattern, gpu_name)), None)

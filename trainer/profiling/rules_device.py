@@ -19,6 +19,8 @@ SPREAD_TOP10 = 0.50
 COPYING, COPYING_BAD = 0.10, 0.25
 MEMORY = 0.92
 LOW_MFU, VERY_LOW_MFU, MFU_AT_BUSY = 0.25, 0.10, 0.90
+# Share of kernel time from which on memory is what limits a step: more than products take.
+MEMORY_BOUND = 0.5
 COMPILE = "compile the network (train.compile=on), which joins kernels"
 LARGER_SLOTS = "take larger slots (parallel.slot_size)"
 
@@ -128,7 +130,7 @@ def memory_short(case: Case) -> Finding | None:
     evidence = []
     if full is not None and used is not None and limit is not None:
         held = "held by the allocator" if given.memory_reserved_bytes is not None else "at the peak"
-        evidence.append(f"{_gib(used)} of {_gib(limit)} {held}: {full:.0%} (target: {MEMORY:.0%})")
+        evidence.append(f"{_gib(used)} {held} of {_gib(limit)} that others leave it: {full:.0%} (target: {MEMORY:.0%})")
     if retries:
         evidence.append(f"the allocator had to give back what it held {retries} times to find room")
     if given.fragmentation_fraction is not None:
@@ -155,7 +157,7 @@ def memory_short(case: Case) -> Finding | None:
 
 
 def low_mfu(case: Case) -> Finding | None:
-    """R9: the GPU is busy all the time, and computes little."""
+    """R9: the GPU is busy all the time, and computes little: its memory limits it, or it does not use tensor cores."""
     given = case.indicators
     busy, mfu = given.gpu_busy_fraction, given.mfu
     if busy is None or mfu is None or busy <= MFU_AT_BUSY or mfu >= LOW_MFU:
@@ -165,24 +167,36 @@ def low_mfu(case: Case) -> Finding | None:
     tensor = case.summary.tensor_core_fraction if case.summary is not None else None
     if tensor is not None:
         evidence.append(f"{tensor:.0%} of kernel time in kernels that use tensor cores, by their names")
+    if given.memory_bound_fraction is not None:
+        evidence.append(
+            f"{given.memory_bound_fraction:.0%} of kernel time in operators that move at least half of what the GPU's "
+            f"memory can (memory limits it: from {MEMORY_BOUND:.0%}), estimated from shapes"
+        )
+        bound = case.summary.memory_bound if case.summary is not None else None
+        evidence += [f"{name}: limited by memory, {share:.0%}" for name, share in list((bound or {}).items())[:3]]
     evidence += [f"{_short(row.name)}: {row.total_s / total:.0%} of kernel time" for row, total in _top_kernels(case)]
     evidence += _nvidia_smi(case)
     ways = []
+    limited = given.memory_bound_fraction is not None and given.memory_bound_fraction >= MEMORY_BOUND
     if flags.precision == "fp32":
         ways.append("compute in bf16, or fp16 where the GPU has no bf16 (train.precision)")
-        if not case.config.train.tf32:
+        if not limited and not case.config.train.tf32:
             ways.append("set train.tf32=true")
-    if case.workload.has_layout and not flags.channels_last:
+    if not limited and case.workload.has_layout and not flags.channels_last:
         ways.append("set train.channels_last=true, as tensor cores want convolutions")
     if case.workload.compiles and not flags.compile:
-        ways.append("set train.compile=on")
-    ways.append("make channels and widths multiples of 8")
+        ways.append("set train.compile=on" + (", which joins operators that pass a tensor on" if limited else ""))
+    ways.append(
+        "use fewer element-wise operators and normalisations between products"
+        if limited
+        else "make channels and widths multiples of 8"
+    )
     settings = ("train.precision", "train.channels_last", "train.compile")
     change, gain = _measured_flag(case, "; ".join(ways), UNKNOWN, *settings)
     return Finding(
         rule="R9",
         severity="bad" if mfu < VERY_LOW_MFU else "warning",
-        title="The GPU is busy, but computes little",
+        title="The GPU is busy moving data" if limited else "The GPU is busy, but computes little",
         evidence=evidence,
         change=change,
         gain=gain.factor,

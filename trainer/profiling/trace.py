@@ -22,6 +22,8 @@ from trainer.profiling.kernels import category_of, kernel_rows, kernel_shares
 from trainer.profiling.kineto import GPU_CATEGORIES, Event, Trace, intervals, read_trace
 from trainer.profiling.lanes import make_lanes, memory_samples
 from trainer.profiling.operators import copying_fraction, names_by_external_id, operator_rows
+from trainer.profiling.peaks import peak_bandwidth
+from trainer.profiling.roofline import memory_bound
 
 __all__ = ["strip_host", "summarise"]
 
@@ -44,8 +46,8 @@ def summarise(path: Path, details: Path | None = None) -> TraceSummary:
 
     Args:
         path: .json or .json.gz, of a CPU or of a GPU.
-        details: Of other steps of the same rank, for what the first does not have: the allocator's events. Recording
-            them makes steps longer, so that nothing else is taken from it.
+        details: Of other steps of the same rank, for what the first does not have: the allocator's events, and shapes.
+            Recording them makes steps longer on the host, but no kernel: shares of a step are not taken from it.
 
     Raises:
         DataError: It is no trace of torch's profiler, or has no steps.
@@ -53,7 +55,10 @@ def summarise(path: Path, details: Path | None = None) -> TraceSummary:
     trace = read_trace(path)
     on_gpu = trace.of(*GPU_CATEGORIES)
     found = _summarise_gpu(trace, on_gpu) if on_gpu else _summarise_cpu(trace)
-    return found if details is None else replace(found, memory=summarise(details).memory)
+    if details is None:
+        return found
+    detailed = summarise(details)
+    return replace(found, memory=detailed.memory, memory_bound=detailed.memory_bound)
 
 
 # --- without a GPU ----------------------------------------------------------------------------------------------------
@@ -170,6 +175,7 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
         top10_kernel_fraction=shares.top10_fraction,
         copy_kernel_fraction=shares.copying_fraction,
         tensor_core_fraction=shares.tensor_core_fraction,
+        memory_bound=memory_bound(trace.of("cpu_op"), by_kind["compute"], peak_bandwidth(trace.gpus.get(device))),
         kernels=kernel_rows(on_gpu),
         operators=operator_rows(operators, on_gpu, has_gpu=True),
         memory=memory_samples(trace, on_gpu=True, device=device, origin_us=start_us),

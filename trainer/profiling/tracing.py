@@ -63,6 +63,8 @@ def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
             busy = gauges.values().get("gpu/utilization_percent")
         reserved = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
         more = _allocation_retries(device)
+        # What others hold has changed since the probe began, and is not this rank's to take.
+        limit = bench.memory.limit_bytes(bench.rank.ranks)
         taken.hold()
         wanted = min(steps, max(1, MOST_TRACED_SLOTS // settings.slots_per_rank))
         name, details = f"rank-{bench.rank.rank}.{time.time_ns() // 10**6}.pt.trace.json.gz", None
@@ -79,6 +81,7 @@ def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
         flops_per_sample=flops,
         memory_peak_bytes=peak.bytes,
         memory_reserved_bytes=reserved,
+        memory_limit_bytes=limit,
         allocation_retries=None if more is None or retries is None else more - retries,
         nvml_utilisation_fraction=None if busy is None else busy / 100,
         checkpoint_copy_s=copy_s,

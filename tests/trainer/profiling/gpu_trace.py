@@ -91,6 +91,8 @@ class Plan:
     """Of a step's gradients."""
     exchange_beside: float = 1.0
     """Share of it that runs beside the backward pass."""
+    image_size: int = 14
+    """Height and width of what operators take, which decides how many bytes they move."""
     allocated_bytes: int = 11 << 30
     reserved_bytes: int = 14 << 30
 
@@ -298,7 +300,7 @@ class _Recording:
         return {"External id": self.number, "correlation": self.number} | more
 
     def _shapes(self, thread: int) -> dict[str, Any]:
-        dims = [[64, 256, 56, 56], [64, 256, 1, 1]]
+        dims = [[64, 256, self.plan.image_size, self.plan.image_size], [64, 256, 1, 1]]
         given: dict[str, Any] = {"External id": self.number, "Sequence number": self.number, "Record function id": 0}
         given |= {"Input Dims": dims, "Input type": ["c10::Half", "c10::Half"], "Ev Idx": self.number}
         return given | ({"Fwd thread id": 1} if thread == _BACKWARD else {})

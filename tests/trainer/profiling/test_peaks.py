@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.profiling.peaks import Precision, peak_flops
+from trainer.profiling.peaks import Precision, peak_bandwidth, peak_flops
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,30 @@ def test_products_of_a_gpu_without_tf32_are_fp32() -> None:
 )
 def test_what_no_data_sheet_says_is_unknown(name: str | None) -> None:
     assert peak_flops(name, "fp32") is None
+    assert peak_bandwidth(name) is None
 
 
 def test_a_gpu_without_bf16_has_no_peak_in_it() -> None:
     assert peak_flops("Tesla T4", "bf16") is None
     assert peak_flops("Tesla V100-SXM2-16GB", "bf16") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "giga"),
+    [
+        ("Tesla T4", 320),
+        ("Tesla V100-SXM2-16GB", 900),
+        ("NVIDIA A100-SXM4-40GB", 1555),
+        ("NVIDIA A100-SXM4-80GB", 2039),
+        ("NVIDIA A100 80GB PCIe", 1935),
+        ("NVIDIA L4", 300),
+        ("NVIDIA L40S", 864),
+        ("NVIDIA H100 80GB HBM3", 3350),
+        ("NVIDIA H200", 4800),
+        ("NVIDIA GH200 480GB", 4000),
+        ("NVIDIA GB200", 8000),
+    ],
+)
+def test_bandwidth_is_that_of_the_memory_a_gpu_has(name: str, giga: float) -> None:
+    assert peak_bandwidth(name) == giga * 1e9
+    assert peak_flops(name, "fp32") is not None

@@ -151,7 +151,7 @@ def test_r5() -> None:
     found = findings(held, [])
     assert set(found) == {"R5"}
     assert found["R5"].severity == "warning"
-    assert found["R5"].evidence[0] == "38 GiB of 40 GiB held by the allocator: 95% (target: 92%)"
+    assert found["R5"].evidence[0] == "38 GiB held by the allocator of 40 GiB that others leave it: 95% (target: 92%)"
     assert found["R5"].gain is None
     roomy = Counters(memory_peak_bytes=30 * gib, memory_reserved_bytes=32 * gib, memory_limit_bytes=40 * gib)
     assert findings(roomy, []) == {}
@@ -220,6 +220,22 @@ def test_r9(tmp_path: Path) -> None:
     assert on_gpu(tmp_path, {**low, "flops_per_sample": 50e9}, tensor_cores=False) == {}
     # A GPU of which no data sheet is known has no utilisation.
     assert on_gpu(tmp_path, low, tensor_cores=False, gpu_name="NVIDIA GeForce RTX 3090") == {}
+
+
+def test_r9_where_memory_limits(tmp_path: Path) -> None:
+    """Tensors of 103 MB in 130 us: read only, they are half of 1,555 GB/s, read and written all of it."""
+    low = {"flops_per_sample": 12e9, "precision": "fp16"}
+    large: dict[str, Any] = {"image_size": 56, "kernel_us": 130.0}
+    found = on_gpu(tmp_path, low, **large)
+    assert set(found) == {"R9"}
+    assert found["R9"].title == "The GPU is busy moving data"
+    assert "of 8" not in found["R9"].change and "tensor cores" not in found["R9"].change
+    assert any(line.startswith("aten::cudnn_batch_norm_backward: limited by memory") for line in found["R9"].evidence)
+    # Small tensors: the same kernels compute, or wait for something else.
+    usual = on_gpu(tmp_path, low)["R9"]
+    assert usual.title == "The GPU is busy, but computes little" and "of 8" in usual.change
+    # A GPU that computes as it should: nothing is said of memory.
+    assert on_gpu(tmp_path, {**low, "flops_per_sample": 100e9}, **large) == {}
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -11,6 +11,7 @@ from contracts.artifacts import Settings
 from contracts.config import RunConfig
 from tests.conftest import small_config
 from tests.trainer.one_rank import one_rank
+from trainer.profiling.diagnosis import count_ranks
 from trainer.profiling.kineto import read_document
 from trainer.profiling.probe import RankProbe
 from trainer.profiling.service import Service
@@ -42,11 +43,18 @@ def test_no_profiler_object_exists_outside_of_the_traced_steps(
     monkeypatch.setattr(Steps, "take_one", watched)
     with one_rank() as rank:
         service = Service(assignment, config, rank)
-        service.hello()
+        monkeypatch.setattr("trainer.profiling.memory._free_bytes", lambda: 8 << 30)
+        began = service.hello()
         service.run(Settings(slot_size=4, slots_per_rank=4, num_workers=0), windows=1)
         assert set(seen) == {(0, False)}
         seen.clear()
+        # Others took what was free when the probe began.
+        monkeypatch.setattr("trainer.profiling.memory._free_bytes", lambda: 1 << 20)
         counted = service.trace(Settings(slot_size=4, slots_per_rank=4, num_workers=0), steps=3, folder=str(tmp_path))
+        assert began.memory_limit_bytes is not None and counted.memory_limit_bytes is not None
+        assert counted.memory_limit_bytes < began.memory_limit_bytes
+        judged = count_ranks(config, Settings(slot_size=4, slots_per_rank=4, num_workers=0), [counted], began)
+        assert judged.memory_limit_bytes == counted.memory_limit_bytes
         # One step for which it only gets ready, and three that it records; likewise two in detail.
         assert [enabled for number, enabled in seen if number] == [False, True, True, True, False, True, True]
         assert seen[:-7] == [(0, False)] * (len(seen) - 7)
