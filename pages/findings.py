@@ -3,54 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from contracts.artifacts import Finding, Recommendation
-from pages.markup import Html, element, figure, join, shorten
-from pages.quantities import factor, percent
+from pages.markup import Html
+from pages.rendering import View, render
 
-# A shape and a word beside the colour.
-SIGNS = {"bad": "▲ bad", "warning": "◆ warning", "note": "● note"}
+NONE_FIRED = "No rule of the diagnosis fired"
 
 
-def finding_list(findings: Sequence[Finding], limit: int) -> Html:
-    """Return an article a finding, in their order.
+@dataclass(frozen=True)
+class FindingList(View):
+    """An article per finding, in their order."""
+
+    template: ClassVar[str] = "profile/findings.html.j2"
+    findings: Sequence[Finding]
+    limit: int
+    """Characters of a message at most."""
+    calm: str
+    """Text where there are none."""
+
+
+@dataclass(frozen=True)
+class RecommendationList(View):
+    """Settings of the configuration that would be faster otherwise; nothing where there are none."""
+
+    template: ClassVar[str] = "profile/recommendations.html.j2"
+    wanted: Sequence[Recommendation]
+    limit: int
+    """Characters of a name or message at most."""
+
+
+def finding_list(findings: Sequence[Finding], limit: int, calm: str = f"{NONE_FIRED}.") -> Html:
+    """Return an article per finding.
 
     Args:
         findings: What rules found.
         limit: Characters of a message at most.
+        calm: Text where there are none.
     """
-    if not findings:
-        return element("p", "No rule of the diagnosis fired.", class_="calm", data_absent="findings")
-    return join(finding_article(position, finding, limit) for position, finding in enumerate(findings))
-
-
-def finding_article(position: int, finding: Finding, limit: int) -> Html:
-    """Return a finding with its sign, evidence, change and gain; `position` names its figures."""
-    evidence = element("ul", *(element("li", shorten(line, limit)) for line in finding.evidence[:12]))
-    gain = figure(
-        f"findings.{position}.gain", finding.gain, factor, "not predicted", note=shorten(finding.gain_from, limit)
-    )
-    return element(
-        "article",
-        element(
-            "h3",
-            element("span", SIGNS[finding.severity], class_=f"sign {finding.severity}"),
-            element("span", finding.rule, class_="rule"),
-            shorten(finding.title, limit),
-        ),
-        element(
-            "dl",
-            element("dt", "Evidence"),
-            element("dd", evidence),
-            element("dt", "Change"),
-            element("dd", shorten(finding.change, limit), class_="change"),
-            element("dt", "Predicted gain in samples/s"),
-            element("dd", gain),
-        ),
-        class_=f"finding {finding.severity}",
-        data_rule=finding.rule,
-        data_severity=finding.severity,
-    )
+    return render(FindingList(findings, limit, calm))
 
 
 def recommendation_list(wanted: Sequence[Recommendation], limit: int) -> Html:
@@ -60,22 +53,4 @@ def recommendation_list(wanted: Sequence[Recommendation], limit: int) -> Html:
         wanted: Settings, each with what was measured.
         limit: Characters of a name or message at most.
     """
-    if not wanted:
-        return Html("")
-    items = [
-        element(
-            "li",
-            element("code", shorten(each.setting, limit)),
-            " ",
-            figure(f"recommendations.{position}.gain", each.gain, factor),
-            f" the samples/s of steps alone ({percent(each.gain - 1)} more). " if each.gain >= 1 else " ",
-            element("small", shorten(each.evidence, limit)),
-        )
-        for position, each in enumerate(wanted)
-    ]
-    return join(
-        [
-            element("h3", "Set in the configuration, faster otherwise"),
-            element("ul", *items, class_="recommendations", id="recommendations"),
-        ]
-    )
+    return render(RecommendationList(wanted, limit))

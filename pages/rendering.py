@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pages import quantities, state
-from pages.markup import UNPRINTABLE, Html
+from pages.markup import UNPRINTABLE, Html, shorten
 
 _FILTERS = (
     quantities.area,
@@ -36,6 +36,7 @@ _FILTERS = (
     quantities.several,
     quantities.size,
     quantities.usd,
+    shorten,
     state.colour,
     state.sign,
 )

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from pages.findings import finding_article, recommendation_list
-from pages.markup import Html, element, section
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pages.findings import NONE_FIRED, finding_list, recommendation_list
+from pages.markup import Html
 from pages.profile.subject import Subject
+from pages.rendering import View
 
 MOST_FINDINGS = 30
 
 
-def findings(subject: Subject) -> Html:
+@dataclass(frozen=True)
+class FindingsView(View):
+    """The section on findings."""
+
+    template: ClassVar[str] = "profile/findings_section.html.j2"
+    findings: Html
+    recommendations: Html
+    more: int = 0
+    """Findings that are left out."""
+
+
+def findings(subject: Subject) -> FindingsView:
     """Return the findings, or that there are none."""
-    found = subject.report.findings
-    parts = [finding_article(number, each, subject.limits.reason) for number, each in enumerate(found[:MOST_FINDINGS])]
-    if not found:
-        parts = [element("p", _why_none(subject), class_="calm", data_absent="findings")]
-    if len(found) > MOST_FINDINGS:
-        parts.append(element("p", f"{len(found) - MOST_FINDINGS} more in the report.", class_="note"))
-    wanted = recommendation_list(subject.report.recommendations[:MOST_FINDINGS], subject.limits.reason)
-    return section("findings", "Findings", *parts, wanted)
-
-
-def _why_none(subject: Subject) -> str:
-    if subject.summaries:
-        return "No rule of the diagnosis fired on the chosen configuration."
-    return "No rule of the diagnosis fired. No trace was recorded: rules that need one had nothing to look at."
+    report, limit = subject.report, subject.limits.reason
+    calm = f"{NONE_FIRED} on the chosen configuration."
+    if not subject.summaries:
+        calm = f"{NONE_FIRED}. No trace was recorded: rules that need one had nothing to look at."
+    return FindingsView(
+        finding_list(report.findings[:MOST_FINDINGS], limit, calm),
+        recommendation_list(report.recommendations[:MOST_FINDINGS], limit),
+        more=max(0, len(report.findings) - MOST_FINDINGS),
+    )

@@ -2,136 +2,195 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
-from pages.markup import Html, bar, element, figure, section, shorten, table
-from pages.profile.breakdown import breakdown
-from pages.profile.subject import Subject
-from pages.quantities import count, factor, flops, flops_per_s, number, percent, seconds, size
+from contracts.artifacts.trace import TraceSummary
+from pages.markup import shorten
+from pages.profile.subject import NO_TRACE, Subject
+from pages.profile.table import Cell, Figure, Table, Words
+from pages.quantities import percent
+from pages.rendering import View
 
 GPU_BUSY_TARGET = 0.8
 DATA_TIME_TARGET = 0.2
 
-Shown = Callable[[float], str]
-
-# What each indicator is, in the order of the table: name, title with what the fraction is of, text of a value.
-INDICATORS: tuple[tuple[str, str, Shown], ...] = (
-    ("step_s", "Optimizer step: median time, outside of the profiler", seconds),
-    ("data_time_fraction", "Data time: waiting for the loader and the copy to the device, % of a step", percent),
-    ("copy_wait_fraction", "Of it, waiting for the copy to the device, % of a step", percent),
-    ("gpu_busy_fraction", "GPU busy: at least one kernel runs, % of a step", percent),
-    ("occupancy_fraction", "Occupancy: kineto's estimate, weighted by kernel time, % of the GPU's warps", percent),
-    ("mfu", "Model FLOPs utilisation: the model's operations, % of the GPU's peak", percent),
-    ("flops_per_sample", "Floating point operations of the model a sample", flops),
-    ("peak_flops", "Peak of the GPU at this precision, by its data sheet", flops_per_s),
-    ("communication_fraction", "Exposed exchange between ranks: no kernel computes, % of a step", percent),
-    ("exposed_copy_fraction", "Exposed copies between host and device: no kernel computes, % of a step", percent),
-    ("pageable_copies", "Copies from host memory that is not page-locked, a step", count),
-    ("sync_fraction", "The host waiting for the device, % of a step", percent),
-    ("sync_calls", "Calls that wait for the device, a step", count),
-    ("kernels_per_step", "Kernels a step", count),
-    ("mean_kernel_us", "Mean duration of a kernel, µs", number),
-    ("top10_kernel_fraction", "The ten kernels that take most, % of kernel time", percent),
+# What each indicator is, in the order of the table: name, title with what the fraction is of, unit.
+INDICATORS: tuple[tuple[str, str, str], ...] = (
+    ("step_s", "Optimizer step: median time, outside of the profiler", "seconds"),
+    ("data_time_fraction", "Data time: waiting for the loader and the copy to the device, % of a step", "percent"),
+    ("copy_wait_fraction", "Part of it that waits for the copy to the device, % of a step", "percent"),
+    ("gpu_busy_fraction", "GPU busy: at least one kernel runs, % of a step", "percent"),
+    ("occupancy_fraction", "Occupancy: kineto's estimate, weighted by kernel time, % of the GPU's warps", "percent"),
+    ("mfu", "Model FLOPs utilisation: the model's operations, % of the GPU's peak", "percent"),
+    ("flops_per_sample", "Floating point operations of the model per sample", "flops"),
+    ("peak_flops", "Peak of the GPU at this precision, by its data sheet", "flops_per_s"),
+    ("communication_fraction", "Exposed exchange between ranks: no kernel computes, % of a step", "percent"),
+    ("exposed_copy_fraction", "Exposed copies between host and device: no kernel computes, % of a step", "percent"),
+    ("pageable_copies", "Copies from host memory that is not page-locked, per step", "count"),
+    ("sync_fraction", "The host waiting for the device, % of a step", "percent"),
+    ("sync_calls", "Calls that wait for the device, per step", "count"),
+    ("kernels_per_step", "Kernels per step", "count"),
+    ("mean_kernel_us", "Mean duration of a kernel, µs", "number"),
+    ("top10_kernel_fraction", "The ten kernels that take most, % of kernel time", "percent"),
     (
         "copy_kernel_fraction",
         "Copies and changes of layout, % of kernel time (no GPU: of operators' own time)",
-        percent,
+        "percent",
     ),
     (
         "memory_bound_fraction",
         "Operators that the GPU's memory limits, estimated from shapes, % of kernel time",
-        percent,
+        "percent",
     ),
-    ("memory_peak_bytes", "Peak of a rank's memory", size),
-    ("memory_reserved_bytes", "Reserved by the allocator at most", size),
-    ("memory_limit_bytes", "What a rank may take", size),
-    ("fragmentation_fraction", "Fragmentation: reserved but not allocated at the peak, % of reserved", percent),
-    ("allocation_retries", "Allocations that only worked after a clean-up", count),
-    ("slowest_rank_ratio", "Step of the slowest rank ÷ median of all ranks", factor),
-    ("checkpoint_stall_fraction", "Standing still for checkpoints, % of training time", percent),
-    ("nvml_utilisation_fraction", "What nvidia-smi shows: any kernel at all, however small, % of time", percent),
-    ("profiler_ratio", "Step while the profiler records ÷ without", factor),
+    ("memory_peak_bytes", "Peak of a rank's memory", "size"),
+    ("memory_reserved_bytes", "Reserved by the allocator at most", "size"),
+    ("memory_limit_bytes", "What a rank may take", "size"),
+    ("fragmentation_fraction", "Fragmentation: reserved but not allocated at the peak, % of reserved", "percent"),
+    ("allocation_retries", "Allocations that only worked after a clean-up", "count"),
+    ("slowest_rank_ratio", "Step of the slowest rank ÷ median of all ranks", "factor"),
+    ("checkpoint_stall_fraction", "Standing still for checkpoints, % of training time", "percent"),
+    ("nvml_utilisation_fraction", "What nvidia-smi shows: any kernel at all, however small, % of time", "percent"),
+    ("profiler_ratio", "Step while the profiler records ÷ without", "factor"),
 )
+# Parts of a step, and what they are.
+MEANINGS = {
+    "kernels": "kernels compute",
+    "communication": "exchange between ranks, nothing computes",
+    "copies": "copies between host and device, nothing computes",
+    "loader": "waiting for data",
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "optimizer": "update of the parameters",
+    "other": "everything else",
+}
 
 
-def overview(subject: Subject) -> Html:
+@dataclass(frozen=True)
+class Target:
+    """An indicator against what it should be."""
+
+    name: str
+    title: str
+    figure: Figure
+    target: float | None = None
+    more: bool = True
+    """It should be above its target, else below."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a mean step, in the bar of a rank."""
+
+    name: str
+    colour: str
+    width: float
+    """Share of the longest step shown."""
+    seconds: float
+    share: float
+    """Of its own step."""
+
+
+@dataclass(frozen=True)
+class OverviewView(View):
+    """The section on where a step's time goes."""
+
+    template: ClassVar[str] = "profile/overview.html.j2"
+    targets: tuple[Target, ...]
+    indicators: Table
+    bars: tuple[tuple[int, tuple[Part, ...]], ...] = ()
+    """Ranks, each with the parts of its mean step."""
+    breakdown: Table | None = None
+    no_breakdown: str = ""
+    """Why there is none."""
+    ranks: Table | None = None
+
+
+def overview(subject: Subject) -> OverviewView:
     """Return the view on where a step's time goes."""
-    return section(
-        "overview",
-        "Overview and step-time breakdown",
-        element("h3", "Against the targets"),
-        element("div", *_targets(subject), class_="tiles wide"),
-        element("h3", "Step time"),
-        breakdown(subject),
-        element("h3", "Indicators"),
-        _indicators(subject),
-        _ranks(subject),
+    values, shown = subject.report.indicators, [summary for summary in subject.shown if summary.breakdown_s]
+    longest = max((sum(summary.breakdown_s.values()) for summary in shown), default=0.0) or 1.0
+    rows = [
+        (title, Figure(f"indicators.{name}", getattr(values, name), unit, subject.missing(name)))
+        for name, title, unit in INDICATORS
+    ]
+    return OverviewView(
+        targets=(
+            _target(subject, "GPU busy", "gpu_busy_fraction", GPU_BUSY_TARGET),
+            _target(subject, "Data time", "data_time_fraction", DATA_TIME_TARGET, more=False),
+            _target(subject, "Model FLOPs utilisation", "mfu"),
+            _target(subject, "Occupancy", "occupancy_fraction"),
+        ),
+        indicators=Table("indicators", "Of the chosen configuration", ("Indicator", "Value"), rows, words=2),
+        bars=tuple((summary.rank, _parts(summary, longest)) for summary in shown),
+        breakdown=_breakdown(subject, shown) if shown else None,
+        no_breakdown="not measured: the trace holds no steps" if subject.summaries else NO_TRACE,
+        ranks=_ranks(subject) if subject.summaries else None,
     )
 
 
-def _targets(subject: Subject) -> list[Html]:
-    values = subject.report.indicators
-    return [
-        _target(subject, "GPU busy", "gpu_busy_fraction", values.gpu_busy_fraction, GPU_BUSY_TARGET, more=True),
-        _target(subject, "Data time", "data_time_fraction", values.data_time_fraction, DATA_TIME_TARGET, more=False),
-        _target(subject, "Model FLOPs utilisation", "mfu", values.mfu, None, more=True),
-        _target(subject, "Occupancy", "occupancy_fraction", values.occupancy_fraction, None, more=True),
-    ]
+def _target(subject: Subject, title: str, name: str, target: float | None = None, *, more: bool = True) -> Target:
+    value: float | None = getattr(subject.report.indicators, name)
+    return Target(name, title, Figure(f"targets.{name}", value, "percent", subject.missing(name)), target, more)
 
 
-def _target(subject: Subject, title: str, name: str, value: float | None, target: float | None, *, more: bool) -> Html:
-    word = "no target"
-    if target is not None:
-        word = f"target {'>' if more else '<'} {target * 100:.0f} %"
-        if value is not None:
-            word += ": met" if (value > target if more else value < target) else ": missed"
-    return element(
-        "div",
-        element("span", title, class_="title"),
-        element("span", figure(f"targets.{name}", value, percent, subject.missing(name)), class_="value"),
-        bar(value, mark=target),
-        element("span", word, class_="of", data_target=name),
-        class_="tile",
+def _parts(summary: TraceSummary, longest: float) -> tuple[Part, ...]:
+    whole = sum(summary.breakdown_s.values()) or 1.0
+    return tuple(
+        Part(name, _colour(name), value / longest, value, value / whole)
+        for name, value in summary.breakdown_s.items()
+        if value > 0
     )
 
 
-def _indicators(subject: Subject) -> Html:
-    values = subject.report.indicators
-    rows = [
-        [title, figure(f"indicators.{name}", getattr(values, name), shown, subject.missing(name))]
-        for name, title, shown in INDICATORS
-    ]
-    return table("Of the chosen configuration", ["Indicator", "Value"], rows, id_="indicators", words=2)
-
-
-def _ranks(subject: Subject) -> Html:
-    if not subject.summaries:
-        return Html("")
-    limit = subject.limits.rows
-    rows = [
-        [
-            f"rank {each.rank}",
-            each.device if each.gpu_name is None else shorten(each.gpu_name, subject.limits.name),
-            figure(f"ranks.{each.rank}.steps", each.steps, count),
-            figure(f"ranks.{each.rank}.step_s", each.step_s, seconds),
-            figure(
-                f"ranks.{each.rank}.gpu_busy", each.gpu_busy_fraction, percent, subject.missing("gpu_busy_fraction")
-            ),
-            figure(
-                f"ranks.{each.rank}.communication",
-                each.communication_fraction,
-                percent,
-                subject.missing("communication_fraction"),
-            ),
-        ]
-        for each in subject.summaries[:limit]
-    ]
-    more = len(subject.summaries) - limit
-    return table(
-        "Traced ranks; the profiler slows steps down",
-        ["Rank", "Device", "Steps traced", "Median step", "GPU busy (% of step)", "Exposed exchange (% of step)"],
+def _breakdown(subject: Subject, shown: list[TraceSummary]) -> Table:
+    wholes = [sum(summary.breakdown_s.values()) for summary in shown]
+    names = dict.fromkeys(name for summary in shown for name in summary.breakdown_s)
+    rows: list[list[Cell]] = []
+    for name in names:
+        row: list[Cell] = [Words(name, MEANINGS.get(name, ""), swatch=_colour(name))]
+        for summary, whole in zip(shown, wholes, strict=True):
+            value = summary.breakdown_s.get(name, 0.0)
+            share = percent(value / (whole or 1.0))
+            row.append(Figure(f"breakdown.{summary.rank}.{name}", value, "milliseconds", note=share))
+        rows.append(row)
+    sums = zip(shown, wholes, strict=True)
+    rows.append(["mean step", *(Figure(f"breakdown.{one.rank}.sum", whole, "milliseconds") for one, whole in sums)])
+    left_out = len(subject.summaries) - len(shown)
+    return Table(
+        "breakdown",
+        "Mean traced step by what it went to, in milliseconds and % of the step",
+        ("Part", *(f"rank {summary.rank} (ms)" for summary in shown)),
         rows,
-        id_="ranks",
+        note=f"{left_out} more ranks are left out here." if left_out else "",
+    )
+
+
+def _colour(part: str) -> str:
+    return part if part in MEANINGS else "other"
+
+
+def _ranks(subject: Subject) -> Table:
+    limit = subject.limits.rows
+    more = len(subject.summaries) - limit
+    fractions = (("gpu_busy", "gpu_busy_fraction"), ("communication", "communication_fraction"))
+    return Table(
+        "ranks",
+        "Traced ranks; the profiler slows steps down",
+        ("Rank", "Device", "Steps traced", "Median step", "GPU busy (% of step)", "Exposed exchange (% of step)"),
+        [
+            (
+                f"rank {each.rank}",
+                each.device if each.gpu_name is None else shorten(each.gpu_name, subject.limits.name),
+                Figure(f"ranks.{each.rank}.steps", each.steps, "count"),
+                Figure(f"ranks.{each.rank}.step_s", each.step_s, "seconds"),
+                *(
+                    Figure(f"ranks.{each.rank}.{name}", getattr(each, field), "percent", subject.missing(field))
+                    for name, field in fractions
+                ),
+            )
+            for each in subject.summaries[:limit]
+        ],
         words=2,
         note=f"{more} more ranks were traced." if more > 0 else "",
     )
