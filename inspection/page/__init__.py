@@ -11,9 +11,9 @@ from inspection.page.document import (
     SECTIONS,
     STYLE,
     navigation,
-    render_body,
     render_header,
     render_report,
+    render_sections,
     render_stage,
 )
 
@@ -23,8 +23,8 @@ __all__ = [
     "SECTIONS",
     "STYLE",
     "navigation",
-    "render_body",
     "render_header",
     "render_report",
+    "render_sections",
     "render_stage",
 ]

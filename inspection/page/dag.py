@@ -134,7 +134,9 @@ def _passing(layout: _Layout, start: int, end: int, level: int) -> Html:
 def _box(subject: Subject, layout: _Layout, place: int, stage: StageView) -> Html:
     x, y = layout.corner(place)
     width = layout.box_w
-    took = f" · {seconds(stage.wall_s)}" if stage.wall_s is not None and stage.state != "reused" else ""
+    took = (
+        f" · {seconds(stage.wall_s)}" if stage.wall_s is not None and stage.state not in ("reused", "running") else ""
+    )
     lines = _wrap(stage.made or _words(stage), int((width - 28) / CHARACTER), 3)
     parts = [
         element("title", f"{stage.name}: {stage.state}{took}. {subject.reason(stage.made)}"),

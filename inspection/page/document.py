@@ -121,29 +121,39 @@ def render_stage(view: RunView, stage: str) -> str:
     return _fit(render, view, MAX_STAGE_BYTES)
 
 
-def render_body(view: RunView, *, href: Href | None = None) -> Html:
-    """Return `main` of a run's page: what a live page swaps in.
+def render_sections(view: RunView, *, href: Href | None = None) -> dict[str, Html]:
+    """Return the sections of a run's page by their ids: a live page swaps in those that have changed.
 
     Args:
         view: What is known of the run.
         href: Where links to its files go; None: only a bucket's objects are links.
     """
+    found: dict[str, Html] = {}
 
     def render(view: RunView, limits: Limits) -> str:
-        return _main(Subject(view, limits, href or console))
+        subject = Subject(view, limits, href or console)
+        found.update({name: _section(subject, name) for name, _ in SECTIONS})
+        return join(found.values())
 
-    return Html(_fit(render, view, MAX_REPORT_BYTES))
+    _fit(render, view, MAX_REPORT_BYTES)
+    return found
 
 
-def render_header(view: RunView) -> Html:
-    """Return the page's head: which run it is, where, and how it stands."""
+def render_header(view: RunView, *, live: bool = False) -> Html:
+    """Return the page's head: which run it is, where, and how it stands.
+
+    Args:
+        view: What is known of the run.
+        live: Whether the page follows the run: it does not say when it was read.
+    """
     where = {"local": "as a command", "vertex": "on Vertex AI Pipelines"}[view.place]
     facts = [f"ran {where}" if view.state not in ("running", "silent") else f"runs {where}"]
     if view.started_at is not None:
         facts.append(f"started {instant(view.started_at)}")
     if view.last_word_at is not None and view.state in ("running", "silent"):
         facts.append(f"last word {instant(view.last_word_at)}")
-    facts.append(f"read {instant(view.seen_at)}")
+    if not live:
+        facts.append(f"read {instant(view.seen_at)}")
     opened = console_page(view.console)
     return element(
         "header",
@@ -236,8 +246,8 @@ __all__ = [
     "STAGE_TITLES",
     "STYLE",
     "navigation",
-    "render_body",
     "render_header",
     "render_report",
+    "render_sections",
     "render_stage",
 ]

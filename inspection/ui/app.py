@@ -6,7 +6,6 @@ threads, and files are read in some of their own, so that a slow bucket keeps no
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from importlib import resources
@@ -16,6 +15,7 @@ import anyio
 from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -32,15 +32,20 @@ from inspection.ui.addresses import NotFoundError, RunKey
 from inspection.ui.chart_data import chart_data
 from inspection.ui.files import Piece, read_page, read_piece
 from inspection.ui.guard import FOREIGN_POLICY, Guard, Hosts
+from inspection.ui.live import News
 from inspection.ui.run_list import RowBook, list_page
 from inspection.ui.shell import failure
 from inspection.ui.store import RunStore, Shown
 
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
-_STATIC = ("ask.js", "list.js", "place.js", "live.js", "charts.js", "uPlot.iife.min.js", "uPlot.min.css")
+_STATIC = (
+    "ask.js", "clocks.js", "list.js", "place.js", "live.js", "charts.js", "uPlot.iife.min.js", "uPlot.min.css",
+)  # fmt: skip
 _OWN_STYLE = "ui.css"
 # Of a file that has more bytes than this no machine knows.
 _DIGITS = 19
+# Answers from that many bytes on are compressed; the level costs a quarter of what the best one does.
+_LEAST_PACKED, _PACKING = 500, 5
 # Files that are read at a time.
 _FILES = 8
 T = TypeVar("T")
@@ -76,7 +81,8 @@ def build_app(store: RunStore, *, hosts: Hosts) -> ASGIApp:
         OSError: _unreadable,
         Exception: _fault,
     }
-    return Guard(Starlette(routes=routes, exception_handlers=errors), hosts)
+    app = Starlette(routes=routes, exception_handlers=errors)
+    return Guard(GZipMiddleware(app, minimum_size=_LEAST_PACKED, compresslevel=_PACKING), hosts)
 
 
 class _Handlers:
@@ -119,7 +125,7 @@ class _Handlers:
 
     async def run(self, request: Request) -> Response:
         shown = await self._show(request)
-        return await _made(lambda: _live(request, shown.body, shown.digest, ended=shown.ended))
+        return await _made(lambda: _news(request, run_page.news_of(shown)))
 
     async def curves(self, request: Request) -> Response:
         view = (await self._show(request)).view
@@ -142,12 +148,12 @@ class _Handlers:
         return HTMLResponse(content, headers={"Content-Security-Policy": FOREIGN_POLICY})
 
     async def compare_page(self, request: Request) -> Response:
-        a, b, body, digest = await self._compare(request)
-        return HTMLResponse(compare_page.compare_page(a, b, body, digest))
+        a, b, news = await self._compare(request)
+        return HTMLResponse(compare_page.compare_page(a, b, news))
 
     async def compare(self, request: Request) -> Response:
-        a, b, body, digest = await self._compare(request)
-        return _live(request, body, digest, ended=a.ended and b.ended)
+        _, _, news = await self._compare(request)
+        return _news(request, news)
 
     async def static(self, request: Request) -> Response:
         try:
@@ -156,14 +162,11 @@ class _Handlers:
             raise HTTPException(404) from None
         return Response(content, media_type=media_type)
 
-    async def _compare(self, request: Request) -> tuple[Shown, Shown, str, str]:
+    async def _compare(self, request: Request) -> tuple[Shown, Shown, News]:
         keys = [_key(request.query_params.get(name, "")) for name in ("a", "b")]
         a, b = [await self._store.show(key) for key in keys]
         lines = (await self._store.line(a.key), await self._store.line(b.key))
-        body = await _made(lambda: compare_page.compare_body(a, b, lines))
-        # The curves are fetched when this changes.
-        digest = hashlib.sha256("".join((body, a.digest, b.digest)).encode()).hexdigest()[:16]
-        return a, b, body, digest
+        return a, b, await _made(lambda: compare_page.compare(a, b, lines))
 
     async def _show(self, request: Request) -> Shown:
         return await self._store.show(RunKey(request.path_params["line"], request.path_params["id"]))
@@ -194,9 +197,8 @@ async def _made(make: Callable[[], T]) -> T:
     return await to_thread.run_sync(make)
 
 
-def _live(request: Request, body: str, digest: str, *, ended: bool) -> Response:
-    known = request.query_params.get("known") == digest
-    return _json({"digest": digest, "ended": ended, "body": None if known else body})
+def _news(request: Request, news: News) -> Response:
+    return _json(news.since(request.query_params.get("known", "")))
 
 
 def _key(text: str) -> RunKey:

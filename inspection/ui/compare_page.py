@@ -4,52 +4,55 @@ from __future__ import annotations
 
 from inspection.run.summary import RunLine
 from inspection.ui.compare import Origin, Pair, choices, origins, pairs
-from inspection.ui.run_list import COLUMNS
+from inspection.ui.live import News, live_content
+from inspection.ui.run_list import COLUMNS, cell, clock_of, without_clock
 from inspection.ui.shell import document
-from inspection.ui.store import Shown
-from pages.markup import Html, absent, element, join, section, shorten, table
+from inspection.ui.store import Shown, digest_of
+from pages.markup import NO_MARKUP, Html, absent, element, join, section, shorten, table
 
 _VALUE_LENGTH = 400
 # A configuration has about a hundred keys.
 _ROWS = 500
 _NO_CHART = "No curves yet, or no script to draw them."
-SCRIPTS = ("ask.js", "place.js", "uPlot.iife.min.js", "charts.js", "live.js")
+SCRIPTS = ("ask.js", "clocks.js", "place.js", "uPlot.iife.min.js", "charts.js", "live.js")
 
 
-def compare_page(a: Shown, b: Shown, body: str, digest: str) -> str:
-    """Return the page around `compare_body`."""
+def compare_page(a: Shown, b: Shown, news: News) -> str:
+    """Return the page around what `compare` finds."""
     query = f"a={a.key.path}&b={b.key.path}"
     return document(
         f"{a.key.id} and {b.key.id}",
         element("header", element("h1", "Comparison"), element("p", _run("A", a), element("br"), _run("B", b))),
-        element(
-            "div",
-            Html(body),
-            id="content",
-            data_live=f"/api/compare?{query}",
-            data_digest=digest,
-            data_ended=a.ended and b.ended,
-            data_curves=f"/api/curves/{a.key.path} /api/curves/{b.key.path}",
+        live_content(
+            news,
+            NO_MARKUP,
+            live=f"/api/compare?{query}",
+            curves=f"/api/curves/{a.key.path} /api/curves/{b.key.path}",
         ),
         scripts=SCRIPTS,
     )
 
 
-def compare_body(a: Shown, b: Shown, lines: tuple[RunLine | None, RunLine | None]) -> Html:
-    """Return the sections.
+def compare(a: Shown, b: Shown, lines: tuple[RunLine, RunLine]) -> News:
+    """Return what the page shows.
 
     Args:
         a: A run.
         b: Another, or the same.
-        lines: Their lines in the list; None: not listed.
+        lines: Their lines in the list.
     """
-    return element(
-        "main",
-        section("results", "Results", _results(lines)),
-        section("curves", "Learning curves", element("p", _NO_CHART, class_="missing needs-script")),
-        section("configuration", "Configuration", _configuration(a, b)),
-        section("choice", "What the profiling run chose", _choice(a, b)),
-        section("lineage", "Where it came from", _lineage(a, b)),
+    found = (
+        ("results", "Results", _results((a, b), lines)),
+        ("curves", "Learning curves", element("p", _NO_CHART, class_="missing needs-script")),
+        ("configuration", "Configuration", _configuration(a, b)),
+        ("choice", "What the profiling run chose", _choice(a, b)),
+        ("lineage", "Where it came from", _lineage(a, b)),
+    )
+    return News(
+        {name: section(name, title, body) for name, title, body in found},
+        digest_of(a.curves_digest + b.curves_digest),
+        a.ended and b.ended,
+        {name: lasted for each in zip((a, b), lines, strict=True) for name, lasted in clock_of(each[0].key, each[1])},
     )
 
 
@@ -58,8 +61,11 @@ def _run(letter: str, shown: Shown) -> Html:
     return join([element("strong", f"{letter} "), element("a", name, href=f"/run/{shown.key.path}")])
 
 
-def _results(lines: tuple[RunLine | None, RunLine | None]) -> Html:
-    rows = [(column.title, *(Html("") if line is None else column.cell(line) for line in lines)) for column in COLUMNS]
+def _results(shown: tuple[Shown, Shown], lines: tuple[RunLine, RunLine]) -> Html:
+    rows = [
+        (column.title, *(cell(column, each.key, without_clock(line)) for each, line in zip(shown, lines, strict=True)))
+        for column in COLUMNS
+    ]
     return table("Of both runs", ("Figure", "A", "B"), rows, id_="results-table", words=3)
 
 

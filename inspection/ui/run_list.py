@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +26,8 @@ _ERROR_LENGTH = 200
 _DIGITS = 19
 # Sorted by state, what wants attention comes first.
 _ORDER: list[State] = ["running", "failed", "interrupted", "stopped", "unknown", "silent", "succeeded"]
-SCRIPTS = ("ask.js", "list.js")
+_DURATION = "Duration"
+SCRIPTS = ("ask.js", "clocks.js", "list.js")
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,36 @@ def _export(line: RunLine) -> Html:
 COLUMNS = (
     Column("State", _state, lambda line: _ORDER.index(line.state), words=True),
     Column("Started (UTC)", lambda line: moment(line.started_at), lambda line: line.started_at, words=True),
-    Column("Duration", _figure("duration"), lambda line: line.headline.wall_s),
+    Column(_DURATION, _figure("duration"), lambda line: line.headline.wall_s),
     Column("Test result", _test_result, lambda line: line.headline.metric_value),
     Column("Export", _export, lambda line: line.headline.text("export") or None, words=True),
     Column("Goodput", _figure("goodput"), lambda line: line.headline.goodput_percent),
     Column("Preemptions", _figure("preemptions"), lambda line: line.headline.preemptions),
     Column("Cost", _figure("cost"), lambda line: line.headline.cost_high_usd),
 )
+
+
+def cell(column: Column, key: RunKey, line: RunLine) -> Html:
+    """Return what stands in a cell; what runs is drawn by the page's script, by the run's clock."""
+    runs = column.title == _DURATION and line.state == "running"
+    return element("span", column.cell(line), data_clock=key.path) if runs else column.cell(line)
+
+
+def without_clock(line: RunLine) -> RunLine:
+    """Return a line that changes only when something was written: of a run that goes on, without its duration."""
+    if line.state != "running":
+        return line
+    figures = [
+        each.model_copy(update={"text": ""} if each.name == "duration" else {}) for each in line.headline.figures
+    ]
+    return line.model_copy(update={"headline": line.headline.model_copy(update={"wall_s": None, "figures": figures})})
+
+
+def clock_of(key: RunKey, line: RunLine) -> list[tuple[str, float]]:
+    """Return how long a run has run by now, in seconds, with its name; nothing of one that does not."""
+    if line.state != "running" or line.started_at is None:
+        return []
+    return [(key.path, round(time.time() - line.started_at, 1))]
 
 
 def row(key: RunKey, line: RunLine) -> Html:
@@ -106,7 +132,7 @@ def row(key: RunKey, line: RunLine) -> Html:
         cells.append(
             element(
                 "td",
-                column.cell(line),
+                cell(column, key, line),
                 class_="words" if column.words else None,
                 data_sort=value if isinstance(value, str) or value is None else repr(float(value)),
             )
@@ -125,6 +151,7 @@ class RowBook:
         self._order: list[str] = []
         self._order_version = 0
         self._rows: dict[str, tuple[RunLine, Html, int]] = {}
+        self._lines: list[tuple[RunKey, RunLine]] = []
 
     def update(self, listing: Listing) -> None:
         """Take in what the runs are now."""
@@ -132,6 +159,7 @@ class RowBook:
             version = self._version + 1
             rows = {}
             for key, line in zip(listing.keys, listing.lines, strict=True):
+                line = without_clock(line)
                 before = self._rows.get(key.path)
                 rows[key.path] = before if before and before[0] == line else (line, row(key, line), version)
             order = list(rows)
@@ -140,6 +168,7 @@ class RowBook:
             if self._order_version == version or any(made == version for _, _, made in rows.values()):
                 self._version = version
             self._rows = rows
+            self._lines = list(zip(listing.keys, listing.lines, strict=True))
 
     def since(self, known: str) -> dict[str, Any]:
         """Return the order of all rows, where it has changed, and the rows that have changed since a version."""
@@ -151,6 +180,7 @@ class RowBook:
                 "version": f"{self._boot}.{self._version}",
                 "order": self._order if self._order_version > since else None,
                 "rows": {path: html for path, (_, html, version) in self._rows.items() if version > since},
+                "clocks": dict(clock for key, line in self._lines for clock in clock_of(key, line)),
             }
 
 
@@ -203,6 +233,7 @@ def list_page(root: str, known: dict[str, Any], problem: str) -> str:
             id="content",
             class_="wide",
             data_version=known["version"],
+            data_clocks=json.dumps(known["clocks"]),
         ),
         scripts=SCRIPTS,
     )

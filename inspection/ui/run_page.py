@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 
+from inspection.page import navigation
 from inspection.run.view import AttemptView, RunView
 from inspection.ui.addresses import NotFoundError
 from inspection.ui.files import Piece
+from inspection.ui.live import News, live_content
 from inspection.ui.shell import document
 from inspection.ui.store import Shown
-from pages.markup import Html, element, shorten
+from pages.markup import Html, element, join, shorten
 from pages.quantities import size
 
-SCRIPTS = ("ask.js", "place.js", "uPlot.iife.min.js", "charts.js", "live.js")
+SCRIPTS = ("ask.js", "clocks.js", "place.js", "uPlot.iife.min.js", "charts.js", "live.js")
 _COLOUR = re.compile("\x1b\\[[0-9;]*[A-Za-z]")
 
 
@@ -21,17 +23,19 @@ def run_page(shown: Shown) -> str:
     key = shown.key
     return document(
         f"{key.line} {key.id}",
-        element(
-            "div",
-            Html(shown.body),
-            id="content",
-            data_live=f"/api/run/{key.path}",
-            data_digest=shown.digest,
-            data_ended=shown.ended,
-            data_curves=f"/api/curves/{key.path}",
+        live_content(
+            news_of(shown),
+            join([shown.parts["header"], navigation()]),
+            live=f"/api/run/{key.path}",
+            curves=f"/api/curves/{key.path}",
         ),
         scripts=SCRIPTS,
     )
+
+
+def news_of(shown: Shown) -> News:
+    """Return what the page shows of a run."""
+    return News(shown.parts, shown.curves_digest, shown.ended, shown.clocks())
 
 
 def find_attempt(view: RunView, stage: str, attempt: str) -> AttemptView:

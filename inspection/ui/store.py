@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections import OrderedDict
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from contracts import storage
 from contracts.config import STAGES
 from contracts.result import RUNS_FOLDER
-from inspection.page import navigation, render_body, render_header
+from inspection.page import render_header, render_sections
 from inspection.run.find import RunPlace, list_places
 from inspection.run.read import CONTACT_SHEET, OF_TASK, TASK_PICTURES, read_run
 from inspection.run.summary import RunLine, RunLister, read_line
@@ -19,7 +20,7 @@ from inspection.run.view import RunView
 from inspection.ui.addresses import NotFoundError, RunKey, key_of, links_of
 from inspection.ui.shared import Shared
 from inspection.ui.weight import weigh
-from pages.markup import join
+from pages.markup import Html
 
 # Of all runs that are remembered: their pages, and what routes take of their views, as Python holds them.
 CACHE_BYTES = 64 << 20
@@ -43,9 +44,10 @@ class Shown:
     key: RunKey
     view: RunView
     """Without the documents that the page alone is made of."""
-    body: str
-    digest: str
-    """Of the page: another one means that something has changed."""
+    parts: dict[str, Html]
+    """Of the page: its header, and the sections by their ids. No clock is in them: see `clocks`."""
+    curves_digest: str
+    """Of curves and marks: another one means that the charts have changed."""
     bytes: int
     """What it takes to remember all this."""
 
@@ -53,6 +55,17 @@ class Shown:
     def ended(self) -> bool:
         """Whether the run goes on no more."""
         return self.view.state in _ENDED
+
+    def clocks(self) -> dict[str, float]:
+        """Return how long what runs has run by now, in seconds, by the names of its figures."""
+        if self.view.state != "running":
+            return {}
+        running = {
+            f"stages.{each.name}.wall_s": each.started_at for each in self.view.stages if each.state == "running"
+        }
+        started = {"overview.duration": self.view.started_at, **running}
+        now = time.time()
+        return {name: round(now - at, 1) for name, at in started.items() if at is not None}
 
 
 @dataclass(frozen=True)
@@ -177,13 +190,33 @@ class _Remembered:
                 view = view.model_copy(update=kept)
             else:
                 view = read_run(self.place)
-        main = render_body(view, href=links_of(self.key, view))
-        # Not of the header: it says when this was read.
-        digest = hashlib.sha256(f"{view.state} {main}".encode()).hexdigest()[:16]
-        body = join([render_header(view), navigation(), main])
+        still = _without_clock(view)
+        parts = {"header": render_header(still, live=True), **render_sections(still, href=links_of(self.key, view))}
+        drawn = "".join(each.model_dump_json() for each in (view.curves, view.marks) if each is not None)
         view = _without_documents(view)
-        self._last = Shown(self.key, view, body, digest, weigh(view) + weigh(body))
+        self._last = Shown(self.key, view, parts, digest_of(drawn), weigh(view) + weigh(parts))
         return self._last
+
+
+def digest_of(text: str) -> str:
+    """Return some letters that differ where the text does."""
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def _without_clock(view: RunView) -> RunView:
+    """Return a view in which what runs lasted until its last word: nothing changes unless something was written."""
+    if view.state != "running":
+        return view
+    stages = []
+    for stage in view.stages:
+        ended = [attempt.ended_at for attempt in stage.attempts if attempt.ended_at is not None]
+        if stage.state == "running" and stage.started_at is not None and ended:
+            stage = stage.model_copy(update={"wall_s": round(max(ended) - stage.started_at, 3)})
+        stages.append(stage)
+    lasted = None
+    if view.started_at is not None and view.last_word_at is not None:
+        lasted = round(max(0.0, view.last_word_at - view.started_at), 3)
+    return view.model_copy(update={"wall_s": lasted, "stages": stages})
 
 
 def _without_documents(view: RunView) -> RunView:

@@ -76,7 +76,7 @@ def leave(rank: Rank, folder: Path, shards: str, config: dict[str, Any]) -> Path
         # The later of two options counts.
         assert report(line / "reports" / stage, storage.normalise(line), stage, "--run-id", RUN) == 0
     shown = asyncio.run(RunStore(str(folder / "runs")).show(RunKey("photos", RUN)))
-    (pages / "ui.html").write_text(shown.body)
+    (pages / "ui.html").write_text("".join(shown.parts.values()))
     return line
 
 

@@ -1,4 +1,4 @@
-// Asks the server, and says in words why there is no answer.
+// Asks the server, again and again too, and says in words why there is no answer.
 "use strict";
 (() => {
   // A server that has not answered by then hangs, or reads from a bucket that does: the next question finds out.
@@ -34,5 +34,34 @@
     return "This page could not show what is new: load it again.";
   };
 
-  globalThis.server = { ask, explain };
+  // Looks again and again: every two seconds while something changes, ever more rarely while nothing does.
+  const SOON_MS = 2000;
+  const RARELY_MS = 10000;
+  const notice = document.getElementById("notice");
+
+  // `look` returns whether something has changed, and the least time until the next look.
+  const follow = (look, first) => {
+    let pause = SOON_MS;
+    const again = async () => {
+      let wait = 0;
+      const asked = performance.now();
+      let text = "";
+      if (!document.hidden) {
+        try {
+          const found = await look();
+          pause = found.changed ? SOON_MS : Math.min(2 * pause, RARELY_MS);
+          wait = found.wait;
+        } catch (error) {
+          text = explain(error);
+        }
+        if (notice.textContent !== text) notice.textContent = text;
+        notice.hidden = !text;
+      }
+      // A server that is slow is asked half of the time at most.
+      setTimeout(again, Math.max(pause, wait, 2 * (performance.now() - asked)));
+    };
+    setTimeout(again, Math.max(first, SOON_MS));
+  };
+
+  globalThis.server = { ask, explain, follow };
 })();

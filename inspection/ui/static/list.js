@@ -1,14 +1,12 @@
 // The list of runs: asks for rows that have changed, sorts, filters, and picks two runs to compare.
 "use strict";
 (() => {
-  const EVERY_MS = 2000;
   const content = document.getElementById("content");
   const body = document.getElementById("rows");
   const heads = Array.from(document.querySelectorAll("#runs thead th"));
   const filter = document.getElementById("filter");
   const compare = document.getElementById("compare");
   const count = document.getElementById("count");
-  const notice = document.getElementById("notice");
   let version = content.dataset.version;
   let order = Array.from(body.rows, (row) => row.dataset.run);
   let sorted = { column: -1, down: false };
@@ -98,19 +96,14 @@
       mark();
       sift();
     }
+    setClocks(news.clocks);
     say(document.getElementById("problem"), news.problem);
   };
 
-  const poll = async () => {
-    if (!document.hidden) {
-      try {
-        take(await server.ask(`/api/rows?since=${encodeURIComponent(version)}`));
-        say(notice, "");
-      } catch (error) {
-        say(notice, server.explain(error));
-      }
-    }
-    setTimeout(poll, EVERY_MS);
+  const look = async () => {
+    const before = version;
+    take(await server.ask(`/api/rows?since=${encodeURIComponent(version)}`));
+    return { changed: version !== before, wait: 0 };
   };
 
   heads.forEach((head, column) => {
@@ -140,5 +133,5 @@
   document.getElementById("controls").hidden = false;
   mark();
   sift();
-  setTimeout(poll, EVERY_MS);
+  server.follow(look, 0);
 })();

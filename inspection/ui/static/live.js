@@ -1,26 +1,15 @@
-// A page that follows what runs: asks whether it has changed, and puts new sections in place of those that differ.
+// A page that follows what runs: asks for sections that have changed, and puts them in place of those that are there.
 "use strict";
 (() => {
-  const EVERY_MS = 2000;
   // A run that has ended may still be verified or registered.
-  const ENDED_EVERY_MS = 60000;
+  const ENDED_MS = 60000;
   const content = document.getElementById("content");
-  const notice = document.getElementById("notice");
   const address = content.dataset.live;
   let digest = content.dataset.digest;
-  // A change that would take away what the reader has selected waits.
-  let waiting = null;
+  // Sections by their ids; a change that would take away what the reader has selected waits here.
+  const waiting = new Map();
 
-  const sectionsOf = (root) =>
-    new Map(Array.from(root.querySelectorAll("section[id]"), (section) => [section.id, section]));
-  const parse = (html) => new DOMParser().parseFromString(html, "text/html").body;
-  // What is compared is what the server said, not the document, in which readers open and scroll things.
-  let said = new Map(Array.from(sectionsOf(content), ([id, section]) => [id, section.outerHTML]));
-
-  const say = (text) => {
-    if (notice.textContent !== text) notice.textContent = text;
-    notice.hidden = !text;
-  };
+  const parse = (html) => new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
 
   // What an element is to its reader: the same one is looked for in the new section.
   const nameOf = (element) => {
@@ -64,69 +53,32 @@
     return selection !== null && !selection.isCollapsed && selection.containsNode(section, true);
   };
 
-  const take = (html) => {
-    const fresh = sectionsOf(parse(html));
-    const texts = new Map(Array.from(fresh, ([id, section]) => [id, section.outerHTML]));
-    const here = sectionsOf(content);
-    const sameForm = fresh.size === here.size && Array.from(fresh.keys()).every((id) => here.has(id));
-    if (!sameForm) {
-      // Sections came or went: the whole, once.
-      const charts = content.querySelector(".live-charts");
-      content.replaceChildren(...parse(html).children);
-      if (charts) document.querySelector("#curves h2")?.after(charts);
-      said = texts;
-      waiting = null;
-    } else {
-      let whole = true;
-      for (const [id, section] of fresh) {
-        if (said.get(id) === texts.get(id)) continue;
-        if (isSelected(here.get(id))) {
-          whole = false;
-          continue;
-        }
-        swap(here.get(id), document.adoptNode(section));
-        said.set(id, texts.get(id));
-      }
-      waiting = whole ? null : html;
-      freshenRest(parse(html));
-    }
-    document.dispatchEvent(new CustomEvent("shardline:changed"));
-  };
-
-  // What stands outside of sections, as a heading with the run's state.
-  const freshenRest = (body) => {
-    const after = Array.from(body.querySelectorAll("header"));
-    const before = Array.from(content.querySelectorAll("header"));
-    before.forEach((header, place) => {
-      if (after[place] && after[place].outerHTML !== header.outerHTML && !header.contains(document.activeElement)) {
-        header.replaceWith(document.adoptNode(after[place]));
-      }
-    });
-  };
-
-  const poll = async () => {
-    let wait = EVERY_MS;
-    if (!document.hidden) {
-      try {
-        const asked = performance.now();
-        const news = await server.ask(`${address}${address.includes("?") ? "&" : "?"}known=${digest}`);
-        wait = Math.max(wait, 2 * (performance.now() - asked));
-        if (news.body !== null) keepPlace(() => take(news.body));
-        else if (waiting !== null) keepPlace(() => take(waiting));
-        digest = news.digest;
-        if (news.ended && waiting === null) {
-          content.dataset.ended = "";
-          wait = Math.max(wait, ENDED_EVERY_MS);
-        } else if (!news.ended) {
-          delete content.dataset.ended;
-        }
-        say("");
-      } catch (error) {
-        say(server.explain(error));
+  const take = () => {
+    for (const [id, html] of waiting) {
+      const here = id === "header" ? content.querySelector("header") : document.getElementById(id);
+      // A section that is not here: the server is of another version than this page.
+      if (here === null) location.reload();
+      else if (!isSelected(here)) {
+        swap(here, document.adoptNode(parse(html)));
+        waiting.delete(id);
       }
     }
-    setTimeout(poll, wait);
   };
 
-  setTimeout(poll, "ended" in content.dataset ? ENDED_EVERY_MS : EVERY_MS);
+  const look = async () => {
+    const news = await server.ask(`${address}${address.includes("?") ? "&" : "?"}known=${digest}`);
+    const changed = news.digest !== digest;
+    const charts = news.digest.split(".").pop() !== digest.split(".").pop();
+    digest = news.digest;
+    for (const [id, html] of Object.entries(news.parts)) waiting.set(id, html);
+    if (waiting.size) keepPlace(take);
+    setClocks(news.clocks);
+    if (charts) document.dispatchEvent(new CustomEvent("shardline:changed"));
+    const ended = news.ended && waiting.size === 0;
+    if (ended) content.dataset.ended = "";
+    else delete content.dataset.ended;
+    return { changed, wait: ended ? ENDED_MS : 0 };
+  };
+
+  server.follow(look, "ended" in content.dataset ? ENDED_MS : 0);
 })();

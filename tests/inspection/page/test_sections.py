@@ -9,7 +9,7 @@ import pytest
 
 from contracts.artifacts import EvaluationReport, Served
 from contracts.artifacts.export import NO_SERVER
-from inspection.page import SECTIONS, render_body, render_report, render_stage
+from inspection.page import SECTIONS, render_report, render_sections, render_stage
 from inspection.page.links import console
 from inspection.run.view import AttemptView, Missing, RunView
 from tests.inspection import planted
@@ -36,7 +36,7 @@ def huge_evaluation() -> EvaluationReport:
 def test_a_section_that_cannot_be_drawn_says_so_and_the_others_are_drawn() -> None:
     view = planted.fresh(evaluation=huge_evaluation())
     sound = render_report(planted.fresh())
-    for page in (render_report(view), render_body(view)):
+    for page in (render_report(view), "".join(render_sections(view).values())):
         assert re.findall(r'<section id="(\w+)"', page) == [name for name, _ in SECTIONS]
         assert "This part cannot be shown" in said(part(page, "results"))
         assert "OverflowError" in said(part(page, "results"))

@@ -71,6 +71,10 @@ class Serving:
         finally:
             connection.close()
 
+    def body(self, path: str) -> str:
+        """Return all sections of a page that follows what runs."""
+        return "".join(self.get(path)["parts"].values())
+
     def get(self, path: str) -> Any:
         """Return the JSON at a path."""
         answer = self.ask(path)

@@ -5,11 +5,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Request
 from playwright.sync_api import Error as PlaywrightError
 
 from tests.browser import NEEDS_CHROMIUM, Opened, opened, started_chromium
@@ -137,6 +137,24 @@ def test_a_run_from_start_to_end(browser: Browser, root: Path, staged: Path) -> 
         assert "93.75 % accuracy" in row.inner_text().replace("\u00a0", " ")
         check_same(listed.page)
         assert listed.complaints == []
+
+
+def test_pages_of_a_running_run_cost_little(browser: Browser, root: Path, staged: Path) -> None:
+    addresses = (f"/run/{KEY}", "/", f"/compare?a={KEY}&b={KEY}")
+    with serving(root) as server, playing(staged, root / "roses") as run, ExitStack() as stack:
+        assert [run.go_on(), run.go_on()] == list(PHASES[:2])
+        watched = [stack.enter_context(watching(browser, server.url + address)).page for address in addresses]
+        clocks = [page.locator('[data-figure="overview.duration"], [data-clock]').first for page in watched]
+        asked: list[list[Request]] = [[] for _ in watched]
+        before = [clock.inner_text() for clock in clocks]
+        for page, found in zip(watched, asked, strict=True):
+            page.on("requestfinished", lambda request, found=found: found.append(request))
+        # Timers run ten times as fast: a fifth of a minute, the first one, in which a page asks most often.
+        watched[-1].wait_for_timeout(1200)
+        for address, found in zip(addresses, asked, strict=True):
+            sizes = [dict(request.sizes()) for request in found]
+            assert 0 < 5 * sum(sum(each.values()) for each in sizes) < 20_000, (address, sizes)
+        assert all(clock.inner_text() != then for clock, then in zip(clocks, before, strict=True)), before
 
 
 def test_a_run_that_is_killed(browser: Browser, root: Path, staged: Path) -> None:

@@ -89,8 +89,9 @@ def test_an_ended_run_is_looked_at_now_and_then(browser: Browser, server: Servin
     with window(browser, faster=True) as page:
         page.goto(f"{server.url}/run/{FRESH}")
         assert page.evaluate("'ended' in document.getElementById('content').dataset")
-        body = server.get(f"/api/run/{FRESH}")["body"].replace('id="results"', 'id="results" data-verified="1"')
-        page.route(RUN, lambda route: route.fulfill(json={"digest": "f" * 16, "ended": True, "body": body}))
+        results = server.get(f"/api/run/{FRESH}")["parts"]["results"]
+        parts = {"results": results.replace('id="results"', 'id="results" data-verified="1"')}
+        page.route(RUN, lambda route: route.fulfill(json=news("f", parts, ended=True)))
         page.wait_for_selector("#results[data-verified]")
 
 
@@ -134,32 +135,18 @@ def test_of_two_loads_the_newest_counts(browser: Browser, server: Serving) -> No
         assert page.locator("#chart-curve").input_value().startswith("new/")
 
 
-def test_other_sections_end_what_waits(browser: Browser, server: Serving) -> None:
-    body = server.get(f"/api/run/{FRESH}")["body"]
-    changed = body.replace('id="overview"', 'id="overview" data-news="1"')
-    other = body.replace('id="overview"', 'id="summary" data-news="2"')
-    news: list[dict[str, Any]] = [
-        # Waits for a selection.
-        {"digest": "1", "ended": False, "body": changed},
-        {"digest": "2", "ended": False, "body": other},
-    ]
-    asked: list[str] = []
+def news(digest: str, parts: dict[str, str], *, ended: bool = False) -> dict[str, Any]:
+    return {"digest": digest, "ended": ended, "clocks": {}, "parts": parts}
 
-    def answer(route: Route) -> None:
-        asked.append(route.request.url)
-        route.fulfill(json=news.pop(0) if news else {"digest": "2", "ended": False, "body": None})
 
+def test_a_section_that_the_page_lacks_loads_it_again(browser: Browser, server: Serving) -> None:
     with window(browser, faster=True) as page:
-        page.route(RUN, answer)
-        # Not one of the runs that ended: those are asked for once a minute.
         page.goto(f"{server.url}/run/{FRESH}")
-        page.evaluate("getSelection().selectAllChildren(document.querySelector('#overview h2'))")
-        page.wait_for_selector("#summary")
-        seen = len(asked)
-        while len(asked) < seen + 3:
-            page.wait_for_timeout(100)
-        assert page.locator("#summary[data-news='2']").count() == 1
-        assert page.locator("#overview").count() == 0
+        with page.expect_event("load"):
+            summary = {"summary": '<section id="summary"></section>'}
+            page.route(RUN, lambda route: route.fulfill(json=news("1", summary)))
+        page.unroute(RUN)
+        page.wait_for_selector("#overview")
 
 
 def test_names_that_need_quotes_are_compared_by_the_button(browser: Browser, small_shards: str, tmp_path: Path) -> None:

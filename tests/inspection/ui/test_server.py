@@ -16,6 +16,7 @@ import pytest
 
 from contracts import storage
 from contracts.errors import ConfigError
+from inspection.page import SECTIONS
 from inspection.run.find import RunPlace
 from inspection.run.read import read_run
 from inspection.run.view import RunView
@@ -147,9 +148,11 @@ def test_a_version_that_is_no_number_of_ours(server: Serving, number: str) -> No
 def test_a_run_is_sent_once(server: Serving) -> None:
     first = server.get(f"/api/run/{FRESH}")
     assert first["ended"]
-    assert 'id="overview"' in first["body"] and 'id="missing"' in first["body"]
+    assert list(first["parts"]) == ["header", *(name for name, _ in SECTIONS)]
     again = server.get(f"/api/run/{FRESH}?known={first['digest']}")
-    assert again == {"digest": first["digest"], "ended": True, "body": None}
+    assert again == {"digest": first["digest"], "ended": True, "clocks": {}, "parts": {}}
+    # Of another form, as a page of another version has it.
+    assert server.get(f"/api/run/{FRESH}?known=a.b") == first
 
 
 def test_curves_and_marks(server: Serving) -> None:
@@ -160,7 +163,7 @@ def test_curves_and_marks(server: Serving) -> None:
 
 
 def test_a_comparison_says_what_differs(server: Serving) -> None:
-    body = server.get(f"/api/compare?a={FRESH}&b={RESUMED}")["body"]
+    body = server.body(f"/api/compare?a={FRESH}&b={RESUMED}")
     configuration = body[body.index('id="configuration"') : body.index('id="choice"')]
     assert "train.learning_rate" in configuration
     assert "0.01" in configuration and "0.02" in configuration
@@ -229,7 +232,7 @@ def test_pictures_are_decoded_once(small_shards: str, tmp_path: Path, monkeypatc
     with alive(run), serving(tmp_path) as server:
 
         def is_read_again() -> bool:
-            assert "data:image/jpeg" in server.get(f"/api/run/{FRESH}")["body"]
+            assert "data:image/jpeg" in server.body(f"/api/run/{FRESH}")
             return len(decoded) > 2
 
         wait_for(is_read_again)
@@ -488,7 +491,7 @@ def test_a_root_in_a_bucket(own: Planted, bucket_server: BucketServer) -> None:
     with serving("gs://bucket-1/lines") as server:
         (run,) = server.get("/api/runs")["runs"]
         assert (run["address"], run["state"]) == (f"/run/{FRESH}", "succeeded")
-        assert 'id="overview"' in server.get(f"/api/run/{FRESH}")["body"]
+        assert 'id="overview"' in server.body(f"/api/run/{FRESH}")
         assert server.get(f"/api/curves/{FRESH}")["curves"]
         assert server.ask(f"/run/{FRESH}/log/train/..%2f..").status == 404
     root, log = "gs://bucket-1/lines", "gs://bucket-1/lines/roses/train/attempts/20261122-070000-0001/log.txt"

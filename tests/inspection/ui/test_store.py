@@ -117,7 +117,7 @@ def test_a_comparison_asks_for_two_runs_alone(root: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(RunStore, "_list", unreadable)
     with serving(root) as server:
         assert server.ask("/api/runs").status == 503
-        results = server.get(f"/api/compare?a={FRESH}&b={RESUMED}")["body"]
+        results = server.body(f"/api/compare?a={FRESH}&b={RESUMED}")
         results = results[results.index('id="results"') : results.index('id="curves"')]
         assert results.count(">93.75\u00a0%") == 2, results
 
@@ -174,7 +174,7 @@ def test_what_views_hold_counts(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(store_module, "read_run", large)
     with serving(root, cache_bytes=50_000_000) as server:
         for run in (FRESH, RESUMED, FRESH):
-            assert len(server.get(f"/api/run/{run}")["body"]) < 10_000_000
+            assert len(server.body(f"/api/run/{run}")) < 10_000_000
     assert len(reads) == 3
 
 
@@ -211,7 +211,7 @@ def test_why_pictures_are_missing_is_said_again(
     with alive(run), serving(tmp_path) as server:
 
         def is_read_again() -> bool:
-            body = server.get(f"/api/run/{FRESH}")["body"]
+            body = server.body(f"/api/run/{FRESH}")
             assert body.count("shards of test are gone") == 1
             return len(reads) > 3
 
@@ -245,6 +245,6 @@ def test_a_comparison_with_what_is_nested_deep(small_shards: str, tmp_path: Path
     start["config"]["train"] = nested(depth, 1)
     (run.folder / "run-start.json").write_text(json.dumps(start))
     with serving(tmp_path) as server:
-        body = server.get(f"/api/compare?a={FRESH}&b={RESUMED}")["body"]
+        body = server.body(f"/api/compare?a={FRESH}&b={RESUMED}")
         # What is nested deeper may not be read at all.
         assert ("train.deep" in body or depth > 10) and len(body) < 1_000_000
