@@ -9,10 +9,23 @@ ASSUMED_NETWORK_BYTES_PER_S = 1.25e9
 """What a machine's network is taken to move where nothing was measured: 10 Gbit/s, of a small machine of Google's."""
 
 
+def num_nodes(config: RunConfig) -> int:
+    """Return how many machines train together: a job has as many as it is given."""
+    return 1 if config.resources.nodes == "auto" else config.resources.nodes
+
+
 def rate_of_machines(
-    samples_per_s: float, *, ranks: int, nodes: int, global_batch_size: int, gradient_bytes: int | None
+    samples_per_s: float,
+    *,
+    ranks: int,
+    nodes: int,
+    global_batch_size: int,
+    gradient_bytes: int | None,
+    measured_nodes: int = 1,
 ) -> tuple[float, float]:
     """Return the lowest and the highest samples per second of all machines, where one of them was measured.
+
+    Where all were measured together their exchange is in the rate, and both are the same.
 
     The highest has an exchange between machines that costs nothing. The lowest has a ring all-reduce of all gradients
     in each step, none of it hidden behind computing: 2 (n - 1) / n of their bytes leave each machine (Patarasuk and
@@ -24,9 +37,10 @@ def rate_of_machines(
         nodes: Machines.
         global_batch_size: Samples of a step.
         gradient_bytes: Of the network's gradients; None: unknown, then there is one rate.
+        measured_nodes: Machines that the rate was measured on, together.
     """
     highest = samples_per_s * ranks * nodes
-    if nodes == 1 or gradient_bytes is None:
+    if nodes in (1, measured_nodes) or gradient_bytes is None:
         return highest, highest
     exchange_s = 2 * (nodes - 1) / nodes * gradient_bytes / ASSUMED_NETWORK_BYTES_PER_S
     return global_batch_size / (global_batch_size / highest + exchange_s), highest

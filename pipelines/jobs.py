@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from components.launch import STAGE_MODULES
 from contracts.config import MachineSection, RunConfig
 from contracts.errors import EXIT_FAULT, EXIT_OK, TryAgain
+from contracts.estimate import num_nodes
 from contracts.machines import find_machine
 
 INPUTS: dict[str, dict[str, str]] = {
@@ -154,7 +155,7 @@ def stage_job(config: RunConfig, stage: str, container: Container, args: Sequenc
         image=container.image,
         env=container.env,
         machine=serving_section(config) if stage == "export" else resources.machine,
-        nodes=num_nodes(config) if stage == "train" else 1,
+        nodes=num_nodes(config) if stage in ("profile", "train") else 1,
         strategy=resources.strategy,
         max_wait_s=resources.max_wait_s,
     )
@@ -164,11 +165,6 @@ def stage_container(config: RunConfig, stage: str, image: str) -> Container:
     """Return the container of a stage: an image of ours, its command, and the configuration's variables."""
     env = config.resources.env if stage in ("profile", "train") else {}
     return Container(image, ("python", "-m", STAGE_MODULES[stage]), env)
-
-
-def num_nodes(config: RunConfig) -> int:
-    """Return how many machines train together: a job has as many as it is given."""
-    return 1 if config.resources.nodes == "auto" else config.resources.nodes
 
 
 def serving_section(config: RunConfig) -> MachineSection:

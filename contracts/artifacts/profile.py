@@ -270,6 +270,8 @@ class ProfileReport(Contract):
     estimate: TrainingEstimate | None = None
     gradient_bytes: int | None = None
     """Of the network's parameters that learn, which machines exchange in each step; None: unknown (before 0.2.0)."""
+    measured_nodes: int = 1
+    """Machines that were measured together: where those are all that train, rates have their exchange in them."""
     warnings: list[str] = Field(default=[])
     files: list[FileEntry] = Field(default=[])
     """Traces, what was read out of them (contracts/artifacts/trace.py), and what TensorBoard reads."""

@@ -13,7 +13,7 @@ from contracts import storage
 from contracts.artifacts import ProfileReport
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.estimate import estimate_training, rate_of_machines
+from contracts.estimate import estimate_training, num_nodes, rate_of_machines
 from inspection.profile import describe
 from pipelines.local.stages import run_stage_alone
 from pipelines.reported import load
@@ -104,13 +104,14 @@ def _estimate(report: ProfileReport, config: RunConfig) -> Iterator[str]:
     rate = report.chosen_point().samples_per_s
     if epoch_samples is None or rate is None:
         return
-    nodes = 1 if config.resources.nodes == "auto" else config.resources.nodes
+    nodes = max(num_nodes(config), report.measured_nodes)
     lowest, highest = rate_of_machines(
         rate,
         ranks=report.ranks,
         nodes=nodes,
         global_batch_size=report.global_batch_size,
         gradient_bytes=report.gradient_bytes,
+        measured_nodes=report.measured_nodes,
     )
     found = estimate_training(config, epoch_samples=epoch_samples, samples_per_s=lowest, at_most=highest)
     cost = "" if found.usd is None else f", {found.usd:.2f} USD"

@@ -156,6 +156,7 @@ def estimate_time(
         nodes=nodes,
         global_batch_size=config.train.global_batch_size,
         gradient_bytes=report.gradient_bytes,
+        measured_nodes=report.measured_nodes,
     )
     seconds = count_samples(config, profile.train_samples) / total
     assumptions = ["every rank is as fast as the slowest that was measured", _STEPS_ONLY]
@@ -164,7 +165,9 @@ def estimate_time(
     if nodes > 1:
         network = f"{ASSUMED_NETWORK_BYTES_PER_S * 8e-9:g} Gbit/s"
         assumptions.append(
-            "the exchange of gradients between machines hides behind the backward pass"
+            f"the exchange of gradients between machines is in it: {nodes} were measured together"
+            if nodes == report.measured_nodes
+            else "the exchange of gradients between machines hides behind the backward pass"
             if total == highest
             else f"no exchange of gradients between machines hides, at {network}: the lower end, {total:.4g}; "
             f"with an exchange that costs nothing {highest:.4g} samples/s"

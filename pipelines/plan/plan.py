@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.config import RunConfig, Strategy
 from contracts.errors import ConfigError
+from contracts.estimate import num_nodes
 from contracts.machines import (
     Machine,
     PriceBook,
@@ -23,7 +24,7 @@ from contracts.machines import (
     find_quotas,
     hourly_price,
 )
-from pipelines.jobs import num_nodes, serving_section
+from pipelines.jobs import serving_section
 from pipelines.plan.estimate import TimeEstimate, estimate_time
 from pipelines.plan.inputs import PlanInputs, read_inputs
 from pipelines.plan.spend import Cap, find_cap
@@ -288,7 +289,7 @@ def _list_creations(config: RunConfig, machine: Machine, nodes: int, book: Price
             f"up to {dataflow.max_workers} x {dataflow.machine_type}{', FlexRS' if dataflow.flexrs else ''}: "
             "`shardline shard --dry-run` estimates it",
         ),
-        *([] if config.profile.method == "off" else [job("profile", machine, 1)]),
+        *([] if config.profile.method == "off" else [job("profile", machine, nodes)]),
         job("train", machine, nodes),
         job("export", serving, 1),
     ]

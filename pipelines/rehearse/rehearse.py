@@ -136,7 +136,7 @@ def cloud_options(config: RunConfig, wanted: Wanted) -> dict[str, Any]:
     Raises:
         ConfigError: Something is asked for that cannot happen.
     """
-    from pipelines.jobs import num_nodes
+    from contracts.estimate import num_nodes
     from rehearsal.jobs.market import Market, spread
     from rehearsal.machines.machine import Scale
 

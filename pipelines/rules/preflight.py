@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contracts import storage
 from contracts.config import MachineSection, RunConfig, RungSection
 from contracts.errors import ConfigError, UserError
+from contracts.estimate import num_nodes
 from contracts.machines import ACCELERATORS, LEAST_CAPABILITY, Machine, find_machine
 from contracts.own_code import pin_code
 from pipelines.images.record import ROLES, find_image, is_placeholder
-from pipelines.jobs import num_nodes
 from pipelines.rules.cloud_names import check_name, region_of_resource
 from pipelines.rules.names import NAME_RULES, PLACE_RULES
 from pipelines.rules.problem import Problem

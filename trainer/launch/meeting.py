@@ -66,7 +66,7 @@ class Meeting:
         is_finished: Callable[[], bool],
         say: Callable[[str], None],
     ) -> None:
-        self._listener = _listen_patiently(port)
+        self._listener = listen_patiently(port)
         self._nodes, self._job, self._attempt, self._timeout_s = nodes, job, attempt, timeout_s
         self._begin, self._is_finished, self._say = begin, is_finished, say
         self._waiting_room: list[Connection] = []
@@ -234,7 +234,12 @@ def _more_telling(known: ErrorDocument | None, new: ErrorDocument | None) -> Err
     return known
 
 
-def _listen_patiently(port: int) -> socket.socket:
+def listen_patiently(port: int) -> socket.socket:
+    """Listen on a port that a process which was killed a moment ago may still hold.
+
+    Raises:
+        ConfigError: It is another process's.
+    """
     deadline = time.monotonic() + _PORT_PATIENCE_S
     while True:
         try:

@@ -27,6 +27,8 @@ from contracts.errors import ConfigError
 
 Platform = Literal["vertex", "torchrun", "indexed job", "local"]
 
+# By one of these a platform says which machine this is.
+PLATFORM_VARIABLES = ("CLUSTER_SPEC", "PET_NNODES", "PET_NODE_RANK", "JOB_COMPLETION_INDEX")
 # What torchrun or a platform sets for ranks, and torchrun's own flags by environment (PET_*): none of it may reach the
 # torchrun that is started here.
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")

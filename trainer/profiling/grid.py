@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contracts.artifacts import ProfileChoice, Settings
+from contracts.artifacts import Settings
 from trainer.profiling.ledger import Ledger, Result, Tell, silent
 from trainer.profiling.measure import Failed, Probe
 from trainer.profiling.pairs import choice_of, describe
@@ -67,7 +67,7 @@ def full_grid(
     warnings = list(space.ignored)
     if left_out and len(rates) < 2 and ledger.anything_worked() and not _failed(space.default, ledger):
         choice, warning = ledger.defaults(len(rates))
-        return _result(ledger, choice, [*warnings, warning])
+        return Result(choice, ledger.points(), warnings=[*warnings, warning])
     if not rates:
         raise ledger.nothing_measured()
     best_rate, best = max(rates.values(), key=lambda found: found[0])
@@ -77,21 +77,8 @@ def full_grid(
             "the best that was is taken"
         )
     reason = f"{best_rate:.0f} samples/s a rank, the most of {len(rates)} combinations measured end to end"
-    return _result(ledger, choice_of(best, reason=f"{reason} ({describe(best)})", clear=False), warnings)
-
-
-def _result(ledger: Ledger, choice: ProfileChoice, warnings: list[str]) -> Result:
-    return Result(
-        points=ledger.points(),
-        loader=[],
-        compute=[],
-        memory=[],
-        overlap=None,
-        predictor_error=None,
-        choice=choice,
-        recommendations=[],
-        warnings=warnings,
-    )
+    choice = choice_of(best, reason=f"{reason} ({describe(best)})", clear=False)
+    return Result(choice, ledger.points(), warnings=warnings)
 
 
 def _failed(default: Settings, ledger: Ledger) -> bool:

@@ -41,16 +41,16 @@ def silent(done: int, total: int, text: str) -> None:
 class Result:
     """What a profiling run found."""
 
-    points: list[ProfilePoint]
-    """The fastest first, which is the cheapest by money too; then what failed, then what was predicted only."""
-    loader: list[LoaderPoint]
-    compute: list[ComputePoint]
-    memory: list[MemoryModel]
-    overlap: float | None
-    predictor_error: float | None
     choice: ProfileChoice
-    recommendations: list[Recommendation]
-    warnings: list[str]
+    points: list[ProfilePoint] = field(default_factory=list)
+    """The fastest first, which is the cheapest by money too; then what failed, then what was predicted only."""
+    loader: list[LoaderPoint] = field(default_factory=list)
+    compute: list[ComputePoint] = field(default_factory=list)
+    memory: list[MemoryModel] = field(default_factory=list)
+    overlap: float | None = None
+    predictor_error: float | None = None
+    recommendations: list[Recommendation] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass

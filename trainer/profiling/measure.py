@@ -146,6 +146,8 @@ class Counted:
     """File of the light trace in the folder that was given; None: none was asked for."""
     details_name: str | None
     """Likewise, of the trace with shapes and the allocator's events."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Both, by their names, from a rank of another machine, which does not have that folder."""
 
 
 # --- what several ranks found, as one ---------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from typing import Any, Self
 from contracts import storage
 from contracts.artifacts import Flags, ProfileReport, Settings
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
 from trainer.launch import Assignment
+from trainer.profiling.machines import Machines
 from trainer.profiling.measure import (
     ComputeTime,
     Failed,
@@ -34,7 +34,7 @@ from trainer.profiling.measure import (
     slowest,
 )
 from trainer.profiling.probe_process import HELLO
-from trainer.profiling.rank_process import RankProcess, assignment_of, free_port
+from trainer.profiling.rank_process import Asked, Group, RankProcess, assignment_of, cannot_start, free_port
 
 # How long the others get to say the same when one rank has failed; then they wait for that one, and for nothing else.
 GRACE_S = 2.0
@@ -55,7 +55,7 @@ class StartTooLong(Exception):
 
 
 class RankProbe:
-    """Measures on all ranks of this machine at once; a `Probe` (measure.py).
+    """Measures on all ranks at once, of this machine or of all; a `Probe` (measure.py).
 
     Args:
         config: The configuration.
@@ -63,6 +63,7 @@ class RankProbe:
         ranks: Training processes of this machine.
         threads: Intra-op threads of each, until a measurement sets its own.
         nodes: Machines that share the global batch, this one of them.
+        machines: The others, which measure with this one; None: this one stands for all.
         folder: For what the processes are told and say; unset: a temporary one.
         budget_s: Seconds after which a first start is given up, by `StartTooLong`, and traces are, by what they answer;
             None: they are waited for, and a start that hangs is an error.
@@ -76,13 +77,15 @@ class RankProbe:
         ranks: int,
         threads: int,
         nodes: int = 1,
+        machines: Machines | None = None,
         folder: Path | None = None,
         budget_s: float | None = None,
     ) -> None:
         self._budget_s = budget_s
         self._config = config
         self._assignment = assignment_of(config, shards, ranks=ranks, threads=threads, nodes=nodes)
-        self._ranks: list[RankProcess] = []
+        self._machines = machines
+        self._ranks: list[Asked] = []
         self._starts = 0
         self._begun = time.monotonic()
         self._stack = contextlib.ExitStack()
@@ -110,6 +113,11 @@ class RankProbe:
     def assignment(self) -> Assignment:
         """What the ranks are told."""
         return self._assignment
+
+    @property
+    def measured_nodes(self) -> int:
+        """Machines that measure together."""
+        return 1 if self._machines is None else self._assignment.nodes
 
     @property
     def device(self) -> Hello:
@@ -159,9 +167,7 @@ class RankProbe:
         if (failed := self.try_alone(settings.slot_size, settings.threads, settings.flags)) is not None:
             return failed
         found = self.ask("run", settings=settings, windows=windows)
-        if isinstance(found, Failed):
-            return found
-        return of_ranks(found)
+        return found if isinstance(found, Failed) else of_ranks(found)
 
     def run_in_turn(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
         """Measure several configurations in turn, a window each."""
@@ -189,7 +195,11 @@ class RankProbe:
 
     def trace(self, settings: Settings, *, steps: int, folder: Path) -> list[Any] | Failed:
         """Trace steps of a configuration into `rank-R.json.gz`; return what each rank counted."""
-        return self.ask("trace", settings=settings, steps=steps, folder=str(folder))
+        found = self.ask("trace", settings=settings, steps=steps, folder=str(folder))
+        for one in [] if isinstance(found, Failed) else found:
+            for name, content in one.files.items():
+                storage.replace(storage.normalise(folder / name), content)
+        return found
 
     def write_board(self, folder: Path, report: ProfileReport) -> Failed | None:
         """Have what TensorBoard shows written: its writer needs torch, which takes seconds to load."""
@@ -226,26 +236,10 @@ class RankProbe:
         if isinstance(found, Failed):
             if found.outcome == "hung" and self._budget_s is not None and self.now() >= self._budget_s:
                 raise StartTooLong
-            raise self._cannot_start(found)
+            raise cannot_start(found, self._config.profile.memory_bytes)
         limits = [one.memory_limit_bytes for one in found if one.memory_limit_bytes is not None]
         first: Hello = found[0]
         self.hello = replace(first, memory_limit_bytes=min(limits, default=None))
-
-    def _cannot_start(self, failed: Failed) -> ConfigError:
-        given = f"the profiling run could not start: {failed.outcome}: {failed.reason}"
-        most = self._config.profile.memory_bytes
-        if failed.outcome == "out of memory" and most is not None:
-            return ConfigError(
-                f"{given} (profile.memory_bytes is {most})",
-                allowed="more memory than a rank takes for slots of two samples (without a GPU also for torch itself, "
-                "some 400 MB)",
-                todo="raise profile.memory_bytes, or leave it out: what a rank takes is in the report then",
-            )
-        return ConfigError(
-            given,
-            allowed="a network that trains slots of two samples on this machine",
-            todo="correct what the reason names; what its process said is shown above",
-        )
 
     def _try_to_start(self, *, within_s: float | None = None) -> list[Any] | Failed:
         assert self._folder is not None
@@ -253,8 +247,11 @@ class RankProbe:
         assignment = self._assignment.model_copy(update={"generation": self._starts})
         path = self._folder / f"assignment-{self._starts}.json"
         storage.replace(storage.normalise(path), assignment.model_dump_json().encode())
-        port = free_port()
-        self._ranks = [RankProcess(rank, assignment, path, port, self._folder) for rank in range(assignment.ranks)]
+        others, alone = self._machines, Group("127.0.0.1", free_port(), assignment.ranks)
+        group = alone if others is None else others.group(assignment)
+        self._ranks = [RankProcess(rank, assignment, path, group, self._folder) for rank in range(assignment.ranks)]
+        if others is not None:
+            self._ranks += others.start(assignment)
         most_s = START_S + self._config.profile.probe_timeout_s
         if within_s is not None:
             most_s = min(most_s, max(0.0, within_s - self.now()))
@@ -286,12 +283,9 @@ class RankProbe:
 
     def _start_again(self) -> Failed | None:
         """Replace processes that are gone; one start may fail by chance (a port, memory that is not free yet)."""
-        found = self._try_to_start()
-        if isinstance(found, Failed):
-            found = self._try_to_start()
-        if not isinstance(found, Failed):
-            return None
-        return Failed(found.outcome, f"processes could not be started again: {found.reason}")
+        if isinstance(found := self._try_to_start(), Failed) and isinstance(found := self._try_to_start(), Failed):
+            return Failed(found.outcome, f"processes could not be started again: {found.reason}")
+        return None
 
     def _hear(self, name: str, arguments: dict[str, Any], *, timeout_s: float) -> list[Any] | Failed:
         deadline = time.monotonic() + timeout_s
@@ -340,9 +334,11 @@ class RankProbe:
         return self.hello is not None and self.hello.kind == "cuda"
 
     def _kill(self) -> None:
-        for process in self._ranks:
+        ranks, self._ranks = self._ranks, []
+        for process in ranks:
             process.kill()
-        self._ranks = []
+        if self._machines is not None and len(ranks) > self._assignment.ranks:
+            self._machines.kill()
 
 
 class _Turn:

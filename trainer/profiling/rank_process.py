@@ -8,11 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from contracts.config import RunConfig
+from contracts.errors import ConfigError
 from contracts.process import thread_environment
 from trainer.launch import Assignment
 from trainer.launch.nodes import without_ranks
@@ -21,23 +25,85 @@ from trainer.profiling.measure import Failed
 PROCESS_MODULE = "trainer.profiling.probe_process"
 
 
-class RankProcess:
-    """One rank's process, and the connection to it."""
+@dataclass(frozen=True)
+class Group:
+    """The ranks that measure together, and where their store is."""
 
-    def __init__(self, rank: int, assignment: Assignment, path: Path, port: int, folder: Path) -> None:
-        self.rank = rank
+    host: str
+    port: int
+    world_size: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What their network needs."""
+
+
+class Asked:
+    """A rank that is asked over a connection."""
+
+    def __init__(self, rank: int, connection: Connection) -> None:
+        self.rank, self.connection = rank, connection
+
+    def send(self, request: tuple[str, dict[str, Any]]) -> None:
+        """Ask it for a measurement: its name and arguments."""
+        # One that is dead is found by what it does not answer.
+        with contextlib.suppress(BrokenPipeError, ConnectionError):
+            self.connection.send(request)
+
+    def receive(self) -> Any:
+        """Return its answer; Failed, when it has died instead."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            return self.why()
+
+    def why(self) -> Failed:
+        """Return how it ended."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """End it."""
+        raise NotImplementedError
+
+    def new_lines(self) -> list[str]:
+        """Return what it has said since the last call."""
+        raise NotImplementedError
+
+
+class RankProcess(Asked):
+    """A rank of this machine: its process, and the connection to it.
+
+    Args:
+        local_rank: Its number on this machine.
+        assignment: What it is told.
+        path: Of the assignment.
+        group: Whom it measures with.
+        folder: For what it says.
+        connection: By which others ask it; None: who starts it does, by a pipe.
+    """
+
+    def __init__(
+        self,
+        local_rank: int,
+        assignment: Assignment,
+        path: Path,
+        group: Group,
+        folder: Path,
+        connection: Connection | None = None,
+    ) -> None:
+        rank = assignment.node_rank * assignment.ranks + local_rank
+        ours, theirs = (connection, connection) if connection is not None else Pipe()
+        super().__init__(rank, ours)
         self._shown = 0
         self._log = folder / f"rank-{rank}-{assignment.generation}.log"
-        self.connection, theirs = Pipe()
         environment = {
             **without_ranks(os.environ),
             **thread_environment(assignment.threads),
+            **group.environment,
             "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(assignment.ranks),
+            "LOCAL_RANK": str(local_rank),
+            "WORLD_SIZE": str(group.world_size),
             "LOCAL_WORLD_SIZE": str(assignment.ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
+            "MASTER_ADDR": group.host,
+            "MASTER_PORT": str(group.port),
             "PYTHONUNBUFFERED": "1",
         }
         with theirs, self._log.open("wb") as log:
@@ -53,18 +119,9 @@ class RankProcess:
                 start_new_session=True,
             )
 
-    def send(self, request: tuple[str, dict[str, Any]]) -> None:
-        """Ask it for a measurement: its name and arguments."""
-        # One that is dead is found by what it does not answer.
-        with contextlib.suppress(BrokenPipeError, ConnectionError):
-            self.connection.send(request)
-
-    def receive(self) -> Any:
-        """Return its answer; Failed, when it has died instead."""
-        try:
-            return self.connection.recv()
-        except (EOFError, OSError):
-            code = self._process.wait()
+    def why(self) -> Failed:
+        """Wait for its end, and return how it ended."""
+        code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return Failed("crashed", f"rank {self.rank} ended with {how}{self._last_words()}")
 
@@ -73,7 +130,8 @@ class RankProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self.connection.close()
+        if not self.connection.closed:
+            self.connection.close()
 
     def new_lines(self) -> list[str]:
         """Return what it has said since the last call."""
@@ -109,4 +167,26 @@ def assignment_of(config: RunConfig, shards: str, *, ranks: int, threads: int, n
         ranks=ranks,
         threads=threads,
         nodes=nodes,
+    )
+
+
+def cannot_start(failed: Failed, memory_bytes: int | None) -> ConfigError:
+    """Return what to raise where not even the first start worked.
+
+    Args:
+        failed: Why.
+        memory_bytes: `profile.memory_bytes`.
+    """
+    given = f"the profiling run could not start: {failed.outcome}: {failed.reason}"
+    if failed.outcome == "out of memory" and memory_bytes is not None:
+        return ConfigError(
+            f"{given} (profile.memory_bytes is {memory_bytes})",
+            allowed="more memory than a rank takes for slots of two samples (without a GPU also for torch itself, "
+            "some 400 MB)",
+            todo="raise profile.memory_bytes, or leave it out: what a rank takes is in the report then",
+        )
+    return ConfigError(
+        given,
+        allowed="a network that trains slots of two samples on this machine",
+        todo="correct what the reason names; what its process said is shown above",
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +131,12 @@ class Service:
 
     def trace(self, settings: Settings, steps: int, folder: str) -> Counted:
         """Trace steps into a folder, and count what a trace does not show."""
-        return trace(self._required(), settings, steps, folder)
+        if self._assignment.node_rank == 0:
+            return trace(self._required(), settings, steps, folder)
+        with tempfile.TemporaryDirectory(prefix="shardline-traces-") as own:
+            counted = trace(self._required(), settings, steps, own)
+            names = [name for name in (counted.trace_name, counted.details_name) if name is not None]
+            return replace(counted, files={name: (Path(own) / name).read_bytes() for name in names})
 
     def write_board(self, folder: str, report: ProfileReport) -> None:
         """Write what TensorBoard shows, here where torch is loaded already; the first rank does."""
@@ -141,9 +148,9 @@ class Service:
         return self._bench
 
     def _share_of_machine(self) -> int:
-        """Return this machine's part of the global batch, where several share it."""
-        batch = self._config.train.global_batch_size
-        return max(self._rank.ranks, -(-batch // self._assignment.nodes))
+        """Return the part of the global batch that the ranks at hand have: of one machine that stands for several."""
+        batch, ranks = self._config.train.global_batch_size, self._rank.ranks
+        return max(ranks, -(-batch * ranks // self._assignment.world_size))
 
 
 def has_batch_norm(model: nn.Module, *, with_frozen: bool = False) -> bool:

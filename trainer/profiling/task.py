@@ -16,11 +16,12 @@ It never changes train.global_batch_size. docs/profiling.md tells how.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,7 +31,7 @@ from contracts.artifacts.profile import PAGE_NAME
 from contracts.artifacts.trace import SUMMARY_NAME, summaries_to_json
 from contracts.config import RunConfig
 from contracts.errors import Preempted
-from contracts.estimate import ASSUMED_NETWORK_BYTES_PER_S, estimate_training, rate_of_machines
+from contracts.estimate import ASSUMED_NETWORK_BYTES_PER_S, estimate_training, num_nodes, rate_of_machines
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
@@ -38,8 +39,10 @@ from pages.profile import render_page
 from trainer.data.shards import check_index, check_room, load_shards
 from trainer.launch import hardware, num_gpus, num_ranks
 from trainer.launch.machine import CPU_RANKS
+from trainer.launch.nodes import Nodes
 from trainer.profiling.diagnosis import Diagnosis, diagnose_choice
 from trainer.profiling.followed import Followed, find_followed
+from trainer.profiling.machines import Machines, find_place, follow
 from trainer.profiling.measure import Failed
 from trainer.profiling.probe import RankProbe, StartTooLong
 from trainer.profiling.scratch import scratch_folder
@@ -56,10 +59,11 @@ def execute(stage: Stage) -> str:
     """Measure, choose, say why, and commit the report."""
     shards_uri = stage.require("shards")
     ranks = 1 if stage.where else num_ranks(stage.config)
-    nodes = 1 if stage.config.resources.nodes == "auto" else stage.config.resources.nodes
-    # Who only looks is on another machine, whose ranks say nothing.
-    shards = load_shards(shards_uri, stage.config, ranks=1 if stage.where else ranks * nodes)
     is_off = stage.config.profile.method == "off"
+    # Who only looks is on another machine, whose ranks and place say nothing.
+    place = find_place({} if stage.where or is_off else os.environ, stage.config.resources)
+    nodes = place.nodes if place.nodes > 1 else num_nodes(stage.config)
+    shards = load_shards(shards_uri, stage.config, ranks=1 if stage.where else ranks * nodes)
     if (followed := _find_followed(stage, shards.fingerprint)) is not None:
         stage.log(f"{storage.display(followed.uri)} is reused, as {followed.reason}: --fresh measures again")
         # Instead of a folder of its own.
@@ -78,7 +82,7 @@ def execute(stage: Stage) -> str:
         hardware=machine if stage.machine is None else {"machine": stage.machine},
         torch_version=stage.software or importlib.metadata.version("torch"),
     )
-    output = stage.claim(ProfileReport, made_from)
+    output = stage.claim(ProfileReport, made_from, joins=not place.is_primary)
     if output.reused or stage.where:
         return output.uri
     if is_off:
@@ -88,26 +92,32 @@ def execute(stage: Stage) -> str:
     if ignored := check_room(shards_uri, stage.config.data, shards):
         stage.log(f"warning: {ignored}")
     with _stops_on_sigterm(), scratch_folder() as scratch:
-        folder, probe = (
-            scratch / "out",
-            RankProbe(
-                stage.config,
-                shards=shards_uri,
-                ranks=ranks,
-                threads=threads_per_rank(ranks),
-                nodes=nodes,
-                folder=scratch / "probe",
-                budget_s=stage.config.profile.budget_s,
-            ),
-        )
-        folder.mkdir()
-        report = _profile(stage, output, shards, probe, folder)
-        files = _publish(output.uri, folder)
-    report = report.model_copy(update={"files": files})
-    choice = report.choice
-    made = f"slot size {choice.slot_size}, {choice.num_workers} workers, {len(report.points)} points"
-    made += f", {len(report.findings)} findings" if choice.measured else ", the defaults: not measured"
-    stage.commit(output, report, made)
+        if not place.is_primary:
+            stage.ready()
+            follow(place, key=output.fingerprint, resources=stage.config.resources, folder=scratch, say=stage.log)
+            return output.uri
+        with _others(stage, place, output) as machines:
+            folder, probe = (
+                scratch / "out",
+                RankProbe(
+                    stage.config,
+                    shards=shards_uri,
+                    ranks=ranks,
+                    threads=threads_per_rank(ranks),
+                    nodes=nodes,
+                    machines=machines,
+                    folder=scratch / "probe",
+                    budget_s=stage.config.profile.budget_s,
+                ),
+            )
+            folder.mkdir()
+            report = _profile(stage, output, shards, probe, folder)
+            files = _publish(output.uri, folder)
+            report = report.model_copy(update={"files": files})
+            choice = report.choice
+            made = f"slot size {choice.slot_size}, {choice.num_workers} workers, {len(report.points)} points"
+            made += f", {len(report.findings)} findings" if choice.measured else ", the defaults: not measured"
+            stage.commit(output, report, made)
     return output.uri
 
 
@@ -119,6 +129,13 @@ def _find_followed(stage: Stage, shards: str) -> Followed | None:
     if stage.fresh or stage.locate or stage.root is None:
         return None
     return find_followed(stage.root, stage.config, shards=shards)
+
+
+def _others(stage: Stage, place: Nodes, output: Output) -> AbstractContextManager[Machines | None]:
+    """Return the other machines of the job, which measure with this one; None: this one is alone."""
+    if place.nodes == 1:
+        return nullcontext()
+    return Machines(place, key=output.fingerprint, resources=stage.config.resources, say=stage.log)
 
 
 def _off_report(stage: Stage, output: Output, shards: ShardManifest, ranks: int, nodes: int) -> ProfileReport:
@@ -143,17 +160,8 @@ def _nothing_measured(
     config: RunConfig, ranks: int, nodes: int, *, on_gpu: bool, reason: str, warnings: Sequence[str] = ()
 ) -> Result:
     settings = default_settings(config, ranks=ranks * nodes, cores_per_rank=threads_per_rank(ranks), on_gpu=on_gpu)
-    return Result(
-        points=[],
-        loader=[],
-        compute=[],
-        memory=[],
-        overlap=None,
-        predictor_error=None,
-        choice=ProfileChoice(**dict(settings), reason=reason, measured=False, clear=False),
-        recommendations=[],
-        warnings=list(warnings),
-    )
+    choice = ProfileChoice(**dict(settings), reason=reason, measured=False, clear=False)
+    return Result(choice, warnings=list(warnings))
 
 
 @contextmanager
@@ -212,6 +220,7 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
                 machine=hardware(),
                 wall_s=probe.now(),
                 gradient_bytes=bytes_,
+                measured_nodes=probe.measured_nodes,
             )
             for warning in report.warnings[len(result.warnings) + len(diagnosis.warnings) :]:
                 stage.log(f"warning: {warning}")
@@ -299,19 +308,25 @@ def _report(
     machine: dict[str, str],
     wall_s: float | None = None,
     gradient_bytes: int | None = None,
+    measured_nodes: int = 1,
 ) -> ProfileReport:
     config = stage.config
-    nodes = 1 if config.resources.nodes == "auto" else config.resources.nodes
+    nodes = measured_nodes if measured_nodes > 1 else num_nodes(config)
     diagnosis = diagnosis or Diagnosis()
     estimate, of_machines = None, []
     if (rate := _rate(result)) is not None:
         batch = config.train.global_batch_size
         lowest, highest = rate_of_machines(
-            rate, ranks=ranks, nodes=nodes, global_batch_size=batch, gradient_bytes=gradient_bytes
+            rate,
+            ranks=ranks,
+            nodes=nodes,
+            measured_nodes=measured_nodes,
+            global_batch_size=batch,
+            gradient_bytes=gradient_bytes,
         )
         samples = shards.splits["train"].samples
         estimate = estimate_training(config, epoch_samples=samples, samples_per_s=lowest, at_most=highest)
-        if nodes > 1:
+        if nodes > measured_nodes:
             of_machines.append(
                 f"one machine was measured for {nodes} (resources.nodes): their exchange of gradients was not; "
                 f"together {lowest:.4g} to {highest:.4g} samples/s, the lower end with none of it hidden at "
@@ -342,6 +357,7 @@ def _report(
         findings=diagnosis.findings,
         estimate=estimate,
         gradient_bytes=gradient_bytes,
+        measured_nodes=measured_nodes,
         warnings=[*result.warnings, *diagnosis.warnings, *of_machines],
     )
 

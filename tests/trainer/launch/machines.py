@@ -39,6 +39,12 @@ class Network:
         """Put a machine's cable out (`down`) or in (`up`); in namespaces only."""
         _ip("-n", self.hub, "link", "set", f"node{node}", state)
 
+    def limit(self, mbit: float) -> None:
+        """Let no machine send more than that many megabits a second; in namespaces only."""
+        for prefix in self.prefixes:
+            shaped = ["dev", "eth0", "root", "tbf", "rate", f"{mbit:g}mbit", "burst", "128kb", "latency", "400ms"]
+            subprocess.run([*prefix, "tc", "qdisc", "replace", *shaped], check=True, capture_output=True, timeout=30)
+
     def environment(self, node: int) -> dict[str, str]:
         """What Vertex AI sets on a machine: CLUSTER_SPEC, and ranks of machines that must not reach torchrun."""
         pools = {"workerpool0": [f"{self.hosts[0]}:2222"], "workerpool1": [f"{host}:2222" for host in self.hosts[1:]]}
@@ -98,6 +104,10 @@ def network(port: int, nodes: int) -> Iterator[Network]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+# What each stage that runs on several machines is started by.
+MODULES = {"train": "trainer.task", "profile": "trainer.profiling.task"}
+
+
 class Machine:
     """One launcher: started, killed and started again, as a platform does."""
 
@@ -110,11 +120,13 @@ class Machine:
         node: int = 0,
         net: Network | None = None,
         output: str | None = None,
+        stage: str = "train",
     ) -> None:
         self.root, self.shards, self.node, self.net = root, shards, node, net
+        self._module = MODULES[stage]
         self.output = output
         self.printed = ""
-        sections = {name: config[name] for name in STAGE_SECTIONS["train"] if name in config}
+        sections = {name: config[name] for name in STAGE_SECTIONS[stage] if name in config}
         if net is not None:
             sections["resources"] = {"port": net.port, **sections.get("resources", {})}
         self._sections = sections
@@ -138,7 +150,7 @@ class Machine:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / self.attempts[-1]).open("wb") as stderr:
             self._process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "trainer.task", *options, "--config-json", config, *more],
+                [*prefix, sys.executable, "-m", self._module, *options, "--config-json", config, *more],
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 env={**os.environ, **given, **(environment or {})},

@@ -1,0 +1,117 @@
+"""Two machines that are measured together: what their network costs is in rates, hours and the choice."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from contracts.artifacts import ComputePoint, ProfileReport
+from contracts.config.resources import ResourcesSection
+from contracts.errors import ConfigError, TryAgain
+from tests.conftest import small_config
+from tests.trainer.launch.machines import Machine, namespaces_are_permitted, network
+from trainer.launch.nodes import Nodes
+from trainer.profiling.machines import Machines, follow
+
+# A slot takes some ms, and the gradients are of 4 MB.
+NETWORK = {
+    "architecture": "exchanged:ManyIdle",
+    "arguments": {"seconds": 0.002, "idle_parameters": 1_000_000},
+}
+EXCLUDED = ["prefetch_factor", "threads", "precision", "channels_last", "compile", "activation_checkpointing"]
+CONFIG = small_config(
+    model=NETWORK,
+    data={"num_workers": 0},
+    parallel={"slot_size": "auto"},
+    profile={"window_s": 0.5, "slot_sizes": [2, 8], "trace_steps": 1, "exclude": EXCLUDED},
+    resources={"ranks": 1, "threads": 1, "nodes": 2, "price_usd_per_h": 2.0},
+)
+
+
+@contextmanager
+def pair(root: Path, shards: str, port: int, mbit: float = 0) -> Iterator[list[Machine]]:
+    with network(port, 2) as net:
+        if mbit:
+            net.limit(mbit)
+        machines = [Machine(root, shards, CONFIG, node=node, net=net, stage="profile") for node in range(2)]
+        for machine in machines:
+            machine.start()
+        yield machines
+        for machine in machines:
+            machine.end()
+
+
+def measured(root: Path, shards: str, port: int, mbit: float) -> ProfileReport:
+    with pair(root, shards, port, mbit) as machines:
+        for machine in machines:
+            assert machine.wait() == 0, machine.stderr()
+        (uri,) = {machine.printed.strip().splitlines()[-1] for machine in machines}
+    assert {path.name[:6] for path in root.glob("*/traces/rank-*")} == {"rank-0", "rank-1"}
+    return ProfileReport.load(uri)
+
+
+def by_size(report: ProfileReport) -> list[ComputePoint]:
+    return sorted(report.compute, key=lambda row: row.slot_size)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not namespaces_are_permitted(), reason="no network namespaces here")
+def test_what_the_network_costs_is_in_rate_hours_and_choice(small_shards: str, tmp_path: Path, port: int) -> None:
+    """At 30 Mbit/s the exchange takes some 1.1 s, beside which four slots are hardly slower than one."""
+    slow = measured(tmp_path / "slow", small_shards, port, 30)
+    fast = measured(tmp_path / "fast", small_shards, port, 10_000)
+    for report in (slow, fast):
+        rate = report.chosen_point().samples_per_s
+        assert report.measured_nodes == 2 and rate and report.estimate
+        # Of two ranks, and no range: nothing of it is assumed.
+        assert report.estimate.hours == pytest.approx(report.estimate.samples / (2 * rate) / 3600)
+        assert report.estimate.usd == pytest.approx(2 * report.estimate.hours)
+        assert report.estimate.least_hours is None and not any("one machine" in said for said in report.warnings)
+        assert report.indicators.communication_fraction is not None
+    assert slow.estimate and fast.estimate and slow.estimate.hours > 5 * fast.estimate.hours
+    # 4 MB leave each machine.
+    assert min(row.last_slot_s for row in slow.compute if row.last_slot_s) > 0.6
+    # A slot more is a matter of a few percent beside it. What is chosen follows from these rates
+    # (test_simulated.py: there nothing disturbs them).
+    gains = [large.samples_per_s / small.samples_per_s for small, large in map(by_size, (slow, fast))]  # type: ignore[operator]
+    assert gains[0] < 1.08 < 1.15 < gains[1]
+    assert slow.findings[0].rule == "R6"
+
+
+@pytest.mark.line
+def test_a_machine_that_is_lost_ends_all_with_75_and_leaves_nothing(
+    small_shards: str, tmp_path: Path, port: int
+) -> None:
+    with pair(tmp_path, small_shards, port) as (first, second):
+        first.wait_for(lambda: any(event["event"] == "progress" for event in first.events()))
+        second.kill()
+        assert first.wait() == 75, first.stderr()
+        assert "machine 1 is gone" in first.stderr()
+    assert not list(tmp_path.glob("*/manifest.json"))
+
+
+def test_a_machine_of_another_job_is_refused_and_one_that_does_not_come_is_named(port: int, tmp_path: Path) -> None:
+    resources = ResourcesSection().model_copy(update={"meeting_timeout_s": 1.5})
+    found: list[BaseException] = []
+
+    def place(node_rank: int) -> Nodes:
+        return Nodes(node_rank, 2, "localhost", port, "vertex", "")
+
+    def come() -> None:
+        try:
+            follow(place(1), key="other", resources=resources, folder=tmp_path, say=print)
+        except ConfigError as error:
+            found.append(error)
+
+    other = threading.Thread(target=come)
+    other.start()
+    with (
+        pytest.raises(TryAgain, match=r"machine 1 of 2 did not come within 1\.5 s"),
+        Machines(place(0), key="ours", resources=resources, say=print),
+    ):
+        pass
+    other.join()
+    assert "measures something else" in str(found[0])
