@@ -42,6 +42,7 @@ class LocalCloud:
         folder: For everything that it writes; plain files in folder/buckets/BUCKET become that bucket's objects.
         projects: Project id -> number; the first is clients' default.
         buckets: Buckets to make.
+        location: Where those are, and those that plain files make.
         market: Decides about machines.
         scale: How machines are played that this one cannot hold.
         clock: Of the rehearsed cloud.
@@ -61,6 +62,7 @@ class LocalCloud:
         *,
         projects: Mapping[str, str],
         buckets: Iterable[str] = (),
+        location: str = "US",
         market: Market | None = None,
         scale: Scale | None = None,
         clock: Clock | None = None,
@@ -82,7 +84,11 @@ class LocalCloud:
         missing, self.quotas = frozenset(missing_images), Quotas(quotas)
         access = Access(folder / "vertex", project=next(iter(projects)))
         self.buckets = BucketService(
-            folder / BUCKETS_FOLDER, buckets=buckets, access_log=folder / "bucket-requests.jsonl", rules=rules
+            folder / BUCKETS_FOLDER,
+            buckets=buckets,
+            access_log=folder / "bucket-requests.jsonl",
+            rules=rules,
+            location=location,
         )
         self.custom_jobs = CustomJobRuns(
             self.store,

@@ -31,10 +31,12 @@ class Objects:
     Args:
         root: The folder, made if it is not there.
         write_interval_s: Shortest time between two writes to one object; 0: no limit (write_rate.py).
+        location: Of the buckets that plain files make.
     """
 
-    def __init__(self, root: Path, *, write_interval_s: float = 0.0) -> None:
+    def __init__(self, root: Path, *, write_interval_s: float = 0.0, location: str = "US") -> None:
         root.mkdir(parents=True, exist_ok=True)
+        self._location = location
         self.write_rate = WriteRate(write_interval_s)
         self.contents = ContentFolder(root)
         self.lock = threading.RLock()
@@ -55,7 +57,7 @@ class Objects:
         live = self._index.contents()
         for bucket, name, content in self.contents.recover(live):
             if self._index.find_bucket(bucket) is None:
-                self.create_bucket(bucket, {})
+                self.create_bucket(bucket, {"location": self._location})
             self.commit(bucket, name, content, {})
 
     def _next_us(self) -> int:

@@ -71,23 +71,35 @@ def object_resource(record: Record, endpoint: str) -> dict[str, Any]:
 
 def bucket_resource(bucket: Bucket, endpoint: str) -> dict[str, Any]:
     """Return the resource of a bucket."""
+    location = str(bucket.fields.get("location", "US")).upper()
     created = time_text(bucket.created_us)
-    return {
-        "kind": "storage#bucket",
-        "id": bucket.name,
-        "selfLink": f"{endpoint}/storage/v1/b/{bucket.name}",
-        "projectNumber": PROJECT_NUMBER,
-        "name": bucket.name,
-        "timeCreated": created,
-        "updated": created,
-        "metageneration": "1",
-        "location": "US",
-        "locationType": "multi-region",
-        "storageClass": "STANDARD",
-        "etag": "CAE=",
-        "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "inherited"},
-        "softDeletePolicy": {"retentionDurationSeconds": "0"},
-    } | bucket.fields
+    return (
+        {
+            "kind": "storage#bucket",
+            "id": bucket.name,
+            "selfLink": f"{endpoint}/storage/v1/b/{bucket.name}",
+            "projectNumber": PROJECT_NUMBER,
+            "name": bucket.name,
+            "timeCreated": created,
+            "updated": created,
+            "metageneration": "1",
+            "locationType": _location_type(location),
+            "storageClass": "STANDARD",
+            "etag": "CAE=",
+            "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "inherited"},
+            "softDeletePolicy": {"retentionDurationSeconds": "0"},
+        }
+        | bucket.fields
+        | {"location": location}
+    )
+
+
+def _location_type(location: str) -> str:
+    """Return the kind of a location: https://cloud.google.com/storage/docs/locations."""
+    if location in ("US", "EU", "ASIA"):
+        return "multi-region"
+    # Regions have a `-` in their names, predefined dual-regions none: NAM4, EUR4, ASIA1.
+    return "region" if "-" in location else "dual-region"
 
 
 def settable(resource: dict[str, Any]) -> dict[str, Any]:

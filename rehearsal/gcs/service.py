@@ -33,6 +33,7 @@ class BucketService:
     Args:
         root: Folder of the buckets, made if it is not there. A folder of plain files in it becomes a bucket.
         buckets: Buckets to make.
+        location: Where those are, and those that plain files make.
         access_log: File of JSON lines to append to.
         rules: Faults and costs from the start.
         min_part_bytes: Smallest part of an XML multipart upload; tests may lower it.
@@ -48,9 +49,10 @@ class BucketService:
         rules: Iterable[Rule] = (),
         min_part_bytes: int = MIN_PART_BYTES,
         write_interval_s: float = INTERVAL_S,
+        location: str = "US",
     ) -> None:
         self.root = Path(root)
-        self.objects = Objects(self.root, write_interval_s=write_interval_s)
+        self.objects = Objects(self.root, write_interval_s=write_interval_s, location=location)
         self.faults = Faults()
         self.faults.set(*rules)
         self.access_log = AccessLog(None if access_log is None else Path(access_log))
@@ -61,7 +63,7 @@ class BucketService:
         existing = {bucket.name for bucket in self.objects.buckets()}
         for bucket in buckets:
             if bucket not in existing:
-                self.objects.create_bucket(bucket, {})
+                self.objects.create_bucket(bucket, {"location": location})
 
     def close(self) -> None:
         """Drop uploads on their way and close the files, once no request is under way."""

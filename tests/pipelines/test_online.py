@@ -60,8 +60,8 @@ def cloud(tmp_path_factory: pytest.TempPathFactory, quotas: GuardedQuotas) -> It
     folder = tmp_path_factory.mktemp("cloud")
     runs: Any = NoRuns()
     with BucketServer(folder / "buckets", buckets=[BUCKET], is_open=True) as bucket:
-        bucket.objects.create_bucket("here", {"location": "US-CENTRAL1", "locationType": "region"})
-        bucket.objects.create_bucket("there", {"location": "EUROPE-WEST4", "locationType": "region"})
+        bucket.objects.create_bucket("here", {"location": "us-central1"})
+        bucket.objects.create_bucket("there", {"location": "europe-west4"})
         with VertexServer(
             Store(),
             pipelines=runs,

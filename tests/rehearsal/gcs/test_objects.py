@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from rehearsal.gcs import BucketService
 from rehearsal.gcs.content import ContentFolder, read_in_turn
 from rehearsal.gcs.messages import ApiError
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import NOTHING, Preconditions
+from rehearsal.gcs.resources import bucket_resource
 
 BUCKET = "bucket-1"
 
@@ -129,3 +131,19 @@ def test_parts_that_went_before_they_were_composed(tmp_path: Path) -> None:
         objects.compose(BUCKET, "whole", [part], {}, NOTHING)
     assert rows(objects) == {"part": b"new"}
     objects.close()
+
+
+def test_buckets_are_where_they_were_made_and_those_of_files_where_the_service_says(tmp_path: Path) -> None:
+    (tmp_path / "of-files").mkdir()
+    (tmp_path / "of-files" / "x").write_text("x")
+    service = BucketService(tmp_path, buckets=["of-files", "new"], location="us-east4")
+    service.objects.create_bucket("by-a-client", {"location": "eur4"})
+    service.objects.create_bucket("without", {})
+    found = {bucket.name: bucket_resource(bucket, "") for bucket in service.objects.buckets()}
+    service.close()
+    assert {name: (one["location"], one["locationType"]) for name, one in found.items()} == {
+        "of-files": ("US-EAST4", "region"),
+        "new": ("US-EAST4", "region"),
+        "by-a-client": ("EUR4", "dual-region"),
+        "without": ("US", "multi-region"),
+    }
