@@ -221,10 +221,13 @@ def _forbidden(what: str, error: Any, text: str, project: str) -> ConfigError:
             allowed="a project in which the APIs of docs/vertex.md are enabled",
             todo=f"gcloud services enable {service}{f' --project={project}' if project else ''}",
         )
-    if (found := _PERMISSION.search(text)) is not None and (known := _missing_role(found[1])) is not None:
+    from pipelines.project.permissions import find_permission
+
+    permission = find_permission(text)
+    if (known := _missing_role(permission)) is not None:
         unsure = f", or there is no such project{f' {project}' if project else ''}" if "may not exist" in text else ""
         return ConfigError(
-            f"{what}: permission {found[1]} is missing{unsure} ({text})", allowed=known[0], todo=known[1]
+            f"{what}: permission {permission} is missing{unsure} ({text})", allowed=known[0], todo=known[1]
         )
     if "may not exist" in text:
         return ConfigError(
@@ -232,7 +235,7 @@ def _forbidden(what: str, error: Any, text: str, project: str) -> ConfigError:
             allowed="a project that exists, and an account with the roles of docs/vertex.md",
             todo=f"check the name{f' {project}' if project else ''}, then the roles of the account that runs this",
         )
-    named = f" {found[1]}" if found is not None else ""
+    named = f" {permission}" if permission else ""
     return ConfigError(
         f"{what}: permission{named} is missing ({text})",
         allowed="an account with the roles of docs/vertex.md",
@@ -240,16 +243,12 @@ def _forbidden(what: str, error: Any, text: str, project: str) -> ConfigError:
     )
 
 
-_PERMISSION = re.compile(r"[Pp]ermission '?([a-zA-Z]+\.[a-zA-Z.]+[a-zA-Z])'?")
-
-
 def _missing_role(permission: str) -> tuple[str, str] | None:
     """Return what is allowed and what to do, by the declared roles that hold a permission; None: none does."""
-    from pipelines.project.permissions import find_roles
+    from pipelines.project.permissions import describe_roles
 
-    if not (found := find_roles(permission)):
+    if not (roles := describe_roles(permission)):
         return None
-    roles = "; ".join(f"{role.name} on the {role.scope}, for {who}" for role, who in found)
     todo = "check the name; `shardline project plan CONFIG` shows which role is missing; `project apply` grants it"
     return f"an account with a role that has it: {roles}", todo
 

@@ -6,6 +6,8 @@ One page per service, with the permissions of each of its roles: https://docs.cl
 
 from __future__ import annotations
 
+import re
+
 from pipelines.project.roles import BUILD, RUNNER, USER, Role
 
 _VERBS = ("create", "get", "list", "update", "delete")
@@ -46,6 +48,24 @@ PERMISSIONS: dict[str, frozenset[str]] = {
     "roles/cloudquotas.viewer": frozenset(["cloudquotas.quotas.get"]),
     "roles/serviceusage.serviceUsageConsumer": frozenset(["serviceusage.services.use"]),
 }
+
+
+_NAMED = re.compile(
+    r"[Pp]ermission '?(?P<denied>[a-zA-Z]+\.[a-zA-Z.]+[a-zA-Z])'?|"
+    r"does not have (?P<lacked>(?:\w+\.){2,}\w+) (?:access|permission)"
+)
+
+
+def find_permission(text: str) -> str:
+    """Return the first permission that a service's refusal names; empty: it names none."""
+    if (found := _NAMED.search(text)) is not None:
+        return found["denied"] or found["lacked"]
+    return "iam.serviceAccounts.actAs" if re.search(r"permission to act as", text, re.IGNORECASE) else ""
+
+
+def describe_roles(permission: str) -> str:
+    """Return the declared roles that hold a permission, on what and for whom; empty: none does."""
+    return "; ".join(f"{role.name} on the {role.scope}, for {who}" for role, who in find_roles(permission))
 
 
 def find_roles(permission: str) -> list[tuple[Role, str]]:

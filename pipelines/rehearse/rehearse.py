@@ -7,15 +7,9 @@ as many preemptions, nobody called but the local cloud, and the same result as u
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +20,8 @@ from contracts import storage
 from contracts.config import RunConfig
 from contracts.errors import CheckFailed, ConfigError
 from contracts.stage import new_attempt_id
-from pipelines.rehearse.config import Prepared, prepare
+from pipelines.rehearse.commands import ask_why, environment_of, led_to, play, signals_end
+from pipelines.rehearse.config import REGION, Prepared, prepare
 from pipelines.rehearse.disturbances import Disturbances
 from pipelines.rehearse.rehearsed import Rehearsed, leave_evidence, look
 from pipelines.rehearse.steps import StepWatch
@@ -37,16 +32,13 @@ if TYPE_CHECKING:
     from rehearsal.gcs import Rule
     from rehearsal.jobs.restarts import Reading
     from rehearsal.machines.network import Mode
+    from rehearsal.projects.state import ProjectState
 
 # The number that the bucket server gives its project: Google's SDK compares the two.
 PROJECT_NUMBER = "123456789012"
 _POLL_S = 0.5
 # Until the local Vertex has started what is due: it needs no more than a look at its clock.
 _FIRING_LIMIT_S = 60.0
-# The command ends with this process, whatever ends it.
-_COMMAND = "from contracts.process import end_with_parent; end_with_parent(); from pipelines.cli import main; main()"
-# Its number: sys.stderr may be a stream of this process alone.
-_STDERR = 2
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,7 @@ def rehearse(
     path, samples = open_folder(folder, prepared, wanted.samples)
     cloud = make_cloud(folder, prepared, wanted)
     began = time.monotonic()
-    with signals_end(), cloud, _led_to(_environment(cloud, folder)):
+    with signals_end(), cloud, led_to(environment_of(cloud, folder)):
         if wanted.schedule_days:
             found = _rehearse_schedule(cloud, prepared, path, wanted)
         else:
@@ -116,6 +108,20 @@ def open_folder(folder: Path, prepared: Prepared, most: int | None) -> tuple[Pat
     """Write the configuration and the source; return the configuration's path, and how the source was scaled."""
     from rehearsal.cloud import BUCKETS_FOLDER
 
+    require_new(folder)
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(prepared.config.model_dump(mode="json"), sort_keys=False))
+    copied, there = prepared.copy_source(folder / BUCKETS_FOLDER, most)
+    prepared.copy_weights(folder / BUCKETS_FOLDER)
+    return path, {} if copied == there else {"samples": f"{copied} of {there} files"}
+
+
+def require_new(folder: Path) -> None:
+    """Make the folder of a rehearsal.
+
+    Raises:
+        ConfigError: There is something in it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise ConfigError(
@@ -123,11 +129,6 @@ def open_folder(folder: Path, prepared: Prepared, most: int | None) -> tuple[Pat
             allowed="a new or an empty folder: what another rehearsal has finished would be reused",
             todo="choose another folder",
         )
-    path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump(prepared.config.model_dump(mode="json"), sort_keys=False))
-    copied, there = prepared.copy_source(folder / BUCKETS_FOLDER, most)
-    prepared.copy_weights(folder / BUCKETS_FOLDER)
-    return path, {} if copied == there else {"samples": f"{copied} of {there} files"}
 
 
 def cloud_options(config: RunConfig, wanted: Wanted) -> dict[str, Any]:
@@ -167,8 +168,37 @@ def make_cloud(folder: Path, prepared: Prepared, wanted: Wanted) -> LocalCloud:
     from rehearsal.cloud import LocalCloud
 
     options = cloud_options(prepared.config, wanted)
-    projects = {prepared.config.cloud.project: PROJECT_NUMBER}
-    return LocalCloud(folder, projects=projects, buckets=sorted(prepared.buckets), **options)
+    given = prepared.config.cloud
+    projects = {given.project: PROJECT_NUMBER}
+    return LocalCloud(folder, projects=projects, buckets=sorted(prepared.buckets), location=given.region, **options)
+
+
+def make_bare_cloud(folder: Path, wanted: Wanted, state: ProjectState, buckets: Iterable[str] = ()) -> LocalCloud:
+    """Return a cloud of no configuration, which is not started yet: one project with what `state` says, and buckets."""
+    from rehearsal.cloud import LocalCloud
+    from rehearsal.jobs.market import Market
+    from rehearsal.machines.machine import Scale
+
+    return LocalCloud(
+        folder,
+        projects={state.project: state.number},
+        buckets=buckets,
+        location=REGION,
+        market=Market(seed=wanted.seed, rate=wanted.rate_per_h),
+        scale=Scale(processes_per_node=wanted.processes_per_node, time_scale=wanted.time_scale),
+        rules=wanted.rules,
+        restarts=wanted.restarts,
+        network=wanted.network,
+        set_up=state,
+    )
+
+
+def make_empty_project(project: str) -> ProjectState:
+    """Return a project that has nothing, in which each change takes a look, and accounts may do what roles permit."""
+    from pipelines.project.permissions import PERMISSIONS
+    from rehearsal.projects.state import Lag, ProjectState
+
+    return ProjectState(project, PROJECT_NUMBER, empty=True, lag=Lag(1, 1, 1, 1), roles=PERMISSIONS)
 
 
 def _processes(config: RunConfig, wanted: Wanted, nodes: int) -> int | None:
@@ -197,55 +227,6 @@ def _processes(config: RunConfig, wanted: Wanted, nodes: int) -> int | None:
     return min(gpus, max(1, 2 * available_cores() // nodes)) if gpus else None
 
 
-def _environment(cloud: LocalCloud, folder: Path) -> dict[str, str]:
-    """Return the variables of the commands: the local cloud's, and a home and a temporary folder of their own."""
-    places = {"HOME": folder / "home", "TMPDIR": folder / "tmp"}
-    for place in places.values():
-        place.mkdir(exist_ok=True)
-    return {**cloud.environment, **{name: str(place) for name, place in places.items()}}
-
-
-@contextlib.contextmanager
-def _led_to(environment: Mapping[str, str]) -> Iterator[None]:
-    """Let this process's own clients use the local cloud while the block runs."""
-    before = {name: os.environ.get(name) for name in environment}
-    os.environ.update(environment)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
-def signals_end() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: everything below it ends, and its folder is removed."""
-
-    def end(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _command(*words: str | Path) -> int:
-    """Run a command of ours as its user would; all that it prints goes to stderr: stdout is for what was found."""
-    command = [sys.executable, "-c", _COMMAND, *map(str, words)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=_STDERR)
-    try:
-        return process.wait()
-    finally:
-        process.kill()
-        process.wait()
-
-
 def _rehearse_run(cloud: LocalCloud, prepared: Prepared, path: Path, wanted: Wanted) -> Rehearsed:
     """Submit, and where something was to disturb the result, train again undisturbed and compare."""
     run_id, over, training = f"rehearsal-{new_attempt_id()}", threading.Event(), None
@@ -255,7 +236,7 @@ def _rehearse_run(cloud: LocalCloud, prepared: Prepared, path: Path, wanted: Wan
         line = storage.join(prepared.config.run.root, prepared.config.run.name)
         training = begin_training(cloud, prepared.config, line, over)
     try:
-        code = _command("submit", path, f"--run-id={run_id}", "--wait")
+        code, _ = play("submit", path, f"--run-id={run_id}", "--wait")
     finally:
         over.set()
     found = look(cloud, prepared, run_id, code, num_rules=len(wanted.rules))
@@ -263,30 +244,18 @@ def _rehearse_run(cloud: LocalCloud, prepared: Prepared, path: Path, wanted: Wan
     found.struck = wanted.disturbances.find_struck(cloud)
     found.idle = wanted.disturbances.find_idle(cloud)
     if found.exit_code:
-        found.ended_by = _ask_why(path, found.run_id)
+        found.ended_by = ask_why(path, found.run_id)
     elif has_preemptions or has_rules:
         cloud.calm()
         found.comparison = compare(cloud, found, training, has_rules=has_rules)
     return found
 
 
-def _ask_why(path: Path, run_id: str) -> str:
-    """Return why a run ended, as `shardline status` tells its user."""
-    command = [sys.executable, "-c", _COMMAND, "status", run_id, "--config", str(path), "-o", "json"]
-    answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    try:
-        status = json.loads(answer.stdout)
-    except ValueError:
-        return "the submission was refused"
-    found = status["diagnosis"]
-    return f"{found['kind']}: {found['cause']}" if found else str(status["state"]).lower()
-
-
 def _rehearse_schedule(cloud: LocalCloud, prepared: Prepared, path: Path, wanted: Wanted) -> Rehearsed:
     """Create the schedule and let days pass: the clock moves on to the next run once the last has ended."""
     from google.cloud.aiplatform_v1 import types
 
-    code = _command("schedule", "create", path)
+    code, _ = play("schedule", "create", path)
     due = 0
     if code == 0:
         end_s = cloud.clock.now() + 86400 * wanted.schedule_days

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, GoodputRecord
+from contracts.artifacts import CheckpointManifest, ExportManifest, GoodputRecord
 from contracts.config import RunConfig
 from contracts.result import find_result
 from inspection.goodput import read_goodput
@@ -77,6 +77,12 @@ class Rehearsed:
     """What disturbed the run beside preemptions and rules, in words."""
     idle: list[str] = field(default_factory=list)
     """Options of disturbances that struck nothing."""
+    artefact: str = ""
+    """Folder of the export, what ships and its verdict; empty: there is none."""
+    set_up: list[str] = field(default_factory=list)
+    """What was done before the run, in words."""
+    unmet: list[str] = field(default_factory=list)
+    """What the commands before the run, or their words, should have been and were not."""
     ended_by: str = ""
     """Likely cause of the run's failure; empty: it succeeded."""
     idle_rate: bool = False
@@ -90,6 +96,7 @@ class Rehearsed:
     def _complaints(self) -> Iterator[str]:
         if self.exit_code:
             yield f"the run failed (exit code {self.exit_code})" + (f", {self.ended_by}" if self.ended_by else "")
+        yield from self.unmet
         if self.missing_preemptions:
             yield f"{self.missing_preemptions} of the preemptions asked for did not happen"
         if self.idle_rate:
@@ -156,6 +163,10 @@ def look(cloud: LocalCloud, prepared: Prepared, run_id: str, exit_code: int, *, 
     if trained is not None:
         found.parameters = CheckpointManifest.load(trained.uri).parameters_sha256
         found.goodput = read_goodput(line, found.run_id)
+    exported = find_result(line, found.run_id, "export") if run_id else None
+    if exported is not None:
+        made = ExportManifest.load(exported.uri)
+        found.artefact = f"{exported.uri}: {made.precision}, {made.verdict}"
     return found
 
 

@@ -37,6 +37,8 @@ def rows(found: Rehearsed) -> Iterator[tuple[str, str]]:
         yield "stand-in", stand_in
     for name, value in sorted(found.variables.items()):
         yield "runner", f"{name}={value} (the specification is unchanged)"
+    for text in found.set_up:
+        yield "set up", text
     if found.hash:
         yield "specification", f" sha256:{found.hash}"
     for name, state, seconds in found.tasks:
@@ -55,6 +57,8 @@ def rows(found: Rehearsed) -> Iterator[tuple[str, str]]:
         steps = f"{told.steps} steps, {told.lost_steps} lost"
         counts = f"{told.attempts} attempts, {told.preemptions} preemptions"
         yield "goodput", f"{told.goodput_percent:.1f} % of {told.wall_s:.0f} s; {steps}; {counts}"
+    if found.artefact:
+        yield "artefact", found.artefact
     if (compared := found.comparison) is not None:
         same = "the same" if compared.parameters == found.parameters is not None else "NOT the same"
         yield "result", f"{same} parameters as undisturbed: sha256 {found.parameters}"

@@ -17,9 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from contracts.errors import ConfigError
+from pipelines.rehearse.commands import signals_end
 from pipelines.rehearse.config import PROJECT, REGION, ROOT, prepare
 from pipelines.rehearse.disturbances import Disturbances
-from pipelines.rehearse.rehearse import PROJECT_NUMBER, Wanted, make_cloud, open_folder, signals_end
+from pipelines.rehearse.rehearse import (
+    PROJECT_NUMBER,
+    Wanted,
+    make_bare_cloud,
+    make_cloud,
+    make_empty_project,
+    open_folder,
+)
 from pipelines.rules.cloud_names import check_name
 
 if TYPE_CHECKING:
@@ -47,12 +55,27 @@ class Server:
     """Id of a project that has nothing yet, neither APIs nor a bucket, instead of all that; "": none."""
 
 
-def check_options(*, serve: bool, config: Path | None, clock_rate: float, empty: str = "") -> None:
+def check_options(
+    *,
+    serve: bool,
+    config: Path | None,
+    clock_rate: float,
+    empty: str = "",
+    from_empty: bool = False,
+    without_role: str = "",
+) -> None:
     """Refuse what does not go together.
 
     Raises:
-        ConfigError: Neither a configuration nor --serve, a rate of the clock that is none, or --empty without --serve.
+        ConfigError: Neither a configuration nor --serve nor --from-empty, a rate of the clock that is none, --empty
+            without --serve, or --without-role without --from-empty.
     """
+    if (from_empty and serve) or (without_role and not from_empty):
+        raise ConfigError(
+            "--from-empty with --serve" if from_empty else f"--without-role {without_role} without --from-empty",
+            allowed="--from-empty, which plays the commands, or --serve, against which you type them",
+            todo="choose one of them; --without-role goes with --from-empty",
+        )
     if empty and (not serve or config is not None):
         raise ConfigError(
             f"--empty {empty} {'with CONFIG' if serve else 'without --serve'}",
@@ -61,10 +84,10 @@ def check_options(*, serve: bool, config: Path | None, clock_rate: float, empty:
         )
     for problem in check_name("project", "--empty", empty) if empty else ():
         raise ConfigError(problem.given, allowed=problem.allowed, todo=problem.todo)
-    if config is None and not serve:
+    if config is None and not serve and not from_empty:
         raise ConfigError(
             "shardline rehearse without CONFIG",
-            allowed="a configuration, or --serve",
+            allowed="a configuration, --serve, or --from-empty with --source",
             todo="name the YAML file that is to be rehearsed",
         )
     if not 0 < clock_rate <= _MAX_CLOCK_RATE or (clock_rate != 1 and not serve):
@@ -109,10 +132,6 @@ def run_server(server: Server, stream: TextIO, log: TextIO, *, document: Callabl
 
 def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:
     """Return the cloud, which is not started yet, its region and its buckets."""
-    from pipelines.project.permissions import PERMISSIONS
-    from rehearsal.cloud import LocalCloud
-    from rehearsal.jobs.market import Market
-    from rehearsal.machines.machine import Scale
     from rehearsal.projects.state import Lag, ProjectState
 
     wanted = server.wanted
@@ -138,26 +157,11 @@ def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:
             "--processes, --keep",
             todo="leave the other options out, or name the configuration whose cloud is to be served",
         )
-    project = server.empty or PROJECT
-    buckets = [] if server.empty else [ROOT.removeprefix("gs://").partition("/")[0]]
-    cloud = LocalCloud(
-        server.folder,
-        projects={project: PROJECT_NUMBER},
-        buckets=buckets,
-        market=Market(seed=wanted.seed, rate=wanted.rate_per_h),
-        scale=Scale(processes_per_node=wanted.processes_per_node, time_scale=wanted.time_scale),
-        rules=wanted.rules,
-        restarts=wanted.restarts,
-        network=wanted.network,
-        set_up=ProjectState(
-            project,
-            PROJECT_NUMBER,
-            empty=bool(server.empty),
-            lag=Lag(1, 1, 1, 1),
-            roles=PERMISSIONS if server.empty else None,
-        ),
-    )
-    return cloud, REGION, buckets
+    if server.empty:
+        return make_bare_cloud(server.folder, wanted, make_empty_project(server.empty)), REGION, []
+    buckets = [ROOT.removeprefix("gs://").partition("/")[0]]
+    state = ProjectState(PROJECT, PROJECT_NUMBER, lag=Lag(1, 1, 1, 1))
+    return make_bare_cloud(server.folder, wanted, state, buckets), REGION, buckets
 
 
 def _summary(cloud: LocalCloud) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from contracts.endings import EXIT_ABORTED
 from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument
 from pipelines.google import find_quota_metrics
+from pipelines.project.permissions import describe_roles, find_permission
 from pipelines.runs.known_failures import CODE_NAMES, CODE_OF_EXCEPTION, MACHINES, PLACES, SERVICES, Known
 
 # What the next rung of a ladder may mend: other machines, another region, another quota.
@@ -64,6 +65,8 @@ def diagnose(said: Iterable[Said], documents: Sequence[ErrorDocument] = ()) -> D
     heard = [_Heard.of(item) for item in said if item.text.strip()]
     for document in documents:
         if document.exit_code == EXIT_USER_ERROR:
+            if _REFUSED.reads(document.message) and describe_roles(find_permission(document.message)):
+                return _of_table(_REFUSED, document.message)
             return _of_document(document, "user error", "a stage cannot work with what it was given")
     # A row that holds for any text wins over the order of the texts: the run's own message says little more than that
     # a task failed.
@@ -91,6 +94,7 @@ def diagnose(said: Iterable[Said], documents: Sequence[ErrorDocument] = ()) -> D
     return Diagnosis("unknown", "nothing that was said is a failure known here", _LOGS, EXIT_FAULT, evidence)
 
 
+_REFUSED = next(known for known in SERVICES if known.kind == "permission")
 _LOGS = "see `shardline logs RUN`"
 # What a stage asks for by its exit code; on Vertex AI another attempt is 134 (contracts/endings.py).
 _EXIT_CODES = {EXIT_USER_ERROR: EXIT_USER_ERROR, EXIT_TRY_AGAIN: EXIT_TRY_AGAIN, EXIT_ABORTED: EXIT_TRY_AGAIN}
@@ -175,4 +179,10 @@ def _of_table(known: Known, text: str) -> Diagnosis:
     cause = known.cause
     if known.kind == "quota" and (metrics := find_quota_metrics(text)):
         cause = f"{cause}: {', '.join(metrics)}"
-    return Diagnosis(known.kind, cause, known.advice, known.exit_code, text)
+    advice = known.advice
+    if known is _REFUSED and (permission := find_permission(text)):
+        cause = f"{cause}: {permission}"
+        if roles := describe_roles(permission):
+            cause = f"{cause}; declared roles that have it: {roles}"
+            advice = "`shardline project plan CONFIG` shows which of them is missing, and `project apply` grants it"
+    return Diagnosis(known.kind, cause, advice, known.exit_code, text)

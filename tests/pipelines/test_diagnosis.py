@@ -125,6 +125,26 @@ def test_the_quota_that_is_used_up_is_named() -> None:
     assert "custom_model_training_nvidia_a100_gpus" in diagnose(MESSAGES["quota"]).cause
 
 
+@pytest.mark.parametrize(
+    ("message", "permission", "role"),
+    [
+        (MESSAGES["permission"][0], "aiplatform.customJobs.create", "roles/aiplatform.user on the project"),
+        (MESSAGES["permission"][1], "storage.objects.get", "roles/storage.objectUser on the bucket"),
+        (MESSAGES["permission"][2], "iam.serviceAccounts.actAs", "roles/iam.serviceAccountUser on the runner"),
+    ],
+)
+def test_a_missing_permission_is_named_with_the_declared_role_that_has_it(
+    message: str, permission: str, role: str
+) -> None:
+    document = ErrorDocument(kind="StorageError", exit_code=2, message=f"no permission: {message}")
+    for found in (diagnose([message, VOID]), diagnose([VOID], [document])):
+        assert (found.kind, found.exit_code) == ("permission", 2)
+        assert f"lacks a permission: {permission}; declared roles" in found.cause
+        assert f"{role}, for cloud.service_account" in found.cause and "`project apply` grants it" in found.advice
+    unnamed = diagnose([MESSAGES["permission"][3]])
+    assert "role" not in unnamed.cause and "docs/vertex.md" in unnamed.advice
+
+
 def test_a_stage_knows_best() -> None:
     document = ErrorDocument(
         kind="DataError", exit_code=2, message="no images\n  allowed: some\n  to do: check the source"

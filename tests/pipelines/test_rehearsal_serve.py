@@ -130,6 +130,10 @@ def test_an_empty_project_is_served_and_filled(tmp_path: Path) -> None:
         (("--serve", "--empty", "Acme"), "--empty = Acme"),
         (("config.yaml", "--empty", "acme-vision"), "--empty acme-vision without --serve"),
         (("--serve", "--empty", "acme-vision", "config.yaml"), "--empty acme-vision with CONFIG"),
+        (("--from-empty",), "--from-empty without data"),
+        (("--from-empty", "--serve"), "--from-empty with --serve"),
+        (("--from-empty", "--source", "raw", "--preempt", "2"), "--from-empty with an option that disturbs a run"),
+        (("config.yaml", "--without-role", "roles/x"), "--without-role roles/x without --from-empty"),
     ],
 )
 def test_what_does_not_go_together(shardline: Shardline, arguments: tuple[str, ...], said: str) -> None:
