@@ -74,7 +74,11 @@ def finding_lines(finding: Finding) -> Iterator[str]:
     """Yield the same, a line for each of it."""
     yield f"{finding.severity}: {finding.title}"
     yield from (f"seen: {evidence}" for evidence in finding.evidence)
+    if finding.why:
+        yield f"why: {finding.why}"
     yield f"to do: {finding.change}"
+    if finding.command:
+        yield f"try: {finding.command}"
     if finding.gain is not None:
         yield f"predicted: {_gain(finding)}"
 

@@ -219,8 +219,13 @@ class Finding(Document):
     title: str
     evidence: list[str]
     """What it fired on, with its values."""
+    why: str = ""
+    """Why it matters."""
     change: str
     """What to do."""
+    command: str = ""
+    """Command line that profiles the configuration with the change; "": it is a change of code, of machines, or of
+    nothing that a setting says. Also before 0.2.0."""
     gain: float | None = None
     """Predicted factor on samples per second; None: not predicted."""
     gain_from: str = ""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from contracts.artifacts import (
     ComputePoint,
+    Finding,
     Indicators,
     LoaderPoint,
     MemoryModel,
@@ -16,6 +17,7 @@ from contracts.artifacts import (
     Recommendation,
     Settings,
 )
+from contracts.artifacts.profile import Severity
 from contracts.artifacts.trace import TraceSummary
 from contracts.config import RunConfig
 from trainer.profiling.indicators import last_to_arrive
@@ -84,6 +86,17 @@ class Case:
         known = [point for point in self.loader if point.samples_per_s]
         return max(known, key=lambda p: (p.samples_per_s or 0.0, -p.num_workers), default=None)
 
+    @property
+    def may_compile(self) -> bool:
+        """Whether train.compile=on would be taken, and is not chosen already."""
+        flags = self.choice.flags
+        return self.workload.compiles and not flags.compile and flags.activation_checkpointing == "none"
+
+    @property
+    def may_change_layout(self) -> bool:
+        """Whether train.channels_last=true would change anything."""
+        return self.workload.has_layout and not self.choice.flags.channels_last
+
     # --- gains --------------------------------------------------------------------------------------------------------
 
     def without_data_time(self) -> Gain:
@@ -136,6 +149,29 @@ class Case:
             return None
         best = max(fits, key=lambda recommendation: recommendation.gain)
         return best, Gain(best.gain, f"measured: {best.evidence}" if best.evidence else "measured: steps alone")
+
+
+def make_finding(
+    rule: str,
+    *,
+    severity: Severity,
+    title: str,
+    evidence: list[str],
+    change: str,
+    gain: Gain = UNKNOWN,
+    overrides: Sequence[str] = (),
+) -> Finding:
+    """Return a finding; `overrides` of the configuration try its change, as far as settings can."""
+    return Finding(
+        rule=rule,
+        severity=severity,
+        title=title,
+        evidence=evidence,
+        change=change,
+        command=" ".join(["shardline profile CONFIG", *overrides]) if overrides else "",
+        gain=gain.factor,
+        gain_from=gain.source,
+    )
 
 
 def at_most(fraction: float | None, what: str) -> Gain:

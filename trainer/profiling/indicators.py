@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, median_low
 
 from contracts.artifacts import Indicators
 from contracts.artifacts.trace import TraceSummary
@@ -99,16 +99,21 @@ def exchange_fraction(summaries: Sequence[TraceSummary]) -> float | None:
 
     All ranks take part in the same exchanges, and each ends on all of them at about the same time. Whoever comes last
     to one waits for nobody, so the shortest of the ranks' times is that of the exchange itself; which rank comes last
-    may change from one to the next. Where ranks' traces do not hold equally many, it is what the last rank spends.
+    may change from one to the next. Of the steps it is the lower median: a machine that does something else for a
+    moment makes one exchange long, or two, and the exchange of a network is there in every step. Where ranks' traces do
+    not hold equally many exchanges, or steps do not, it is what the last rank spends.
     """
     last = last_to_arrive(summaries)
     if last is None or last.communication_fraction is None:
         return None
-    if len(summaries) < 2 or len({len(summary.exchanges_s) for summary in summaries}) != 1:
+    per_step, more = divmod(len(last.exchanges_s), last.steps)
+    if len(summaries) < 2 or more or len({len(summary.exchanges_s) for summary in summaries}) != 1:
         return last.communication_fraction
-    steps_s = sum(last.breakdown_s.values()) * last.steps
-    itself_s = sum(min(times) for times in zip(*(summary.exchanges_s for summary in summaries), strict=True))
-    return min(last.communication_fraction, itself_s / steps_s) if steps_s > 0 else last.communication_fraction
+    itself_s = [min(times) for times in zip(*(summary.exchanges_s for summary in summaries), strict=True)]
+    of_steps_s = [sum(itself_s[step * per_step : (step + 1) * per_step]) for step in range(last.steps)]
+    if last.step_s <= 0:
+        return last.communication_fraction
+    return min(last.communication_fraction, median_low(of_steps_s) / last.step_s)
 
 
 def _exchanges(counters: Counters, summaries: Sequence[TraceSummary]) -> bool:

@@ -39,6 +39,20 @@ RULES: dict[str, Callable[[Case], Finding | None]] = {
     "R10": waiting.stragglers,
     "R11": waiting.checkpoint_stalls,
 }
+# Why it matters.
+WHY = {
+    "R1": "while a step waits for data, the processor or GPU that is paid for computes nothing",
+    "R2": "between small kernels the GPU waits for the host to queue the next one",
+    "R3": "a kernel fills the GPU neither at its start nor at its end, and each reads and writes memory anew",
+    "R4": "copies move values and compute nothing",
+    "R5": "a longer sample, or memory that another program takes, ends the training",
+    "R6": "while gradients travel nothing is computed, and with more ranks they travel longer",
+    "R7": "the GPU waits for what could have been copied while it computed",
+    "R8": "while the host waits it queues nothing, and the GPU runs dry",
+    "R9": "busy is not fast: most of what this GPU can compute is not used",
+    "R10": "in each step all ranks wait for the slowest: its time is that of all",
+    "R11": "while a checkpoint is copied no step is taken",
+}
 _WORST_FIRST = ("bad", "warning", "note")
 
 
@@ -73,7 +87,7 @@ def diagnose(
     case = Case(indicators, choice, config, *measured, workload=workload or Workload())
     found = [finding for rule in RULES.values() if (finding := rule(case)) is not None]
     found.sort(key=lambda finding: (_WORST_FIRST.index(finding.severity), -(finding.gain or 0.0)))
-    return [finding.model_copy(update={"title": _with_gain(finding)}) for finding in found]
+    return [finding.model_copy(update={"title": _with_gain(finding), "why": WHY[finding.rule]}) for finding in found]
 
 
 def _with_gain(finding: Finding) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contracts.artifacts import Finding
 from contracts.artifacts.trace import KernelRow
-from trainer.profiling.case import UNKNOWN, Case, Gain, at_most
+from trainer.profiling.case import UNKNOWN, Case, Gain, at_most, make_finding
 from trainer.profiling.kernels import COPYING_OPERATORS, copies_by_name
+from trainer.profiling.peaks import peak_flops
 from trainer.profiling.rules_waiting import BUSY_TARGET, DATA_TIME
 
 # To queue a kernel takes the host 5 to 10 us: kernels shorter than twice that leave the GPU waiting for the host.
@@ -21,7 +22,8 @@ MEMORY = 0.92
 LOW_MFU, VERY_LOW_MFU, MFU_AT_BUSY = 0.25, 0.10, 0.90
 # Share of kernel time from which on memory is what limits a step: more than products take.
 MEMORY_BOUND = 0.5
-COMPILE = "compile the network (train.compile=on), which joins kernels"
+ON, CHANNELS_LAST = "train.compile=on", "train.channels_last=true"
+COMPILE = f"compile the network ({ON}), which joins kernels"
 LARGER_SLOTS = "take larger slots (parallel.slot_size)"
 
 
@@ -41,24 +43,25 @@ def small_batch(case: Case) -> Finding | None:
     if given.occupancy_fraction is not None:
         evidence.append(f"occupancy {given.occupancy_fraction:.0%} (low: below {LOW_OCCUPANCY:.0%})")
     evidence += _nvidia_smi(case)
-    change = COMPILE if case.workload.compiles else LARGER_SLOTS
+    change, overrides = (COMPILE, [ON]) if case.may_compile else (LARGER_SLOTS, _double_slot(case))
     gain = at_most(1 - busy, "the GPU's idling")
     if (compiled := case.flag("train.compile")) is not None:
-        change, gain = f"set {compiled[0].setting}", compiled[1]
+        change, gain, overrides = f"set {compiled[0].setting}", compiled[1], [compiled[0].setting]
     if (larger := case.larger_slot()) is not None:
         point, by_slot = larger
         if gain.source.startswith("at most") or (by_slot.factor or 0.0) > (gain.factor or 0.0):
-            change, gain = f"take larger slots (parallel.slot_size={point.slot_size})", by_slot
+            overrides = [f"parallel.slot_size={point.slot_size}"]
+            change, gain = f"take larger slots ({overrides[0]})", by_slot
     elif change == COMPILE and case.choice.slots_per_rank > 1:
         change += f"; {LARGER_SLOTS}"
-    return Finding(
-        rule="R2",
+    return make_finding(
+        "R2",
         severity="bad" if busy < IDLE_BAD else "warning",
         title="The GPU idles between small kernels",
         evidence=evidence,
         change=change,
-        gain=gain.factor,
-        gain_from=gain.source,
+        gain=gain,
+        overrides=overrides,
     )
 
 
@@ -79,18 +82,18 @@ def many_kernels(case: Case) -> Finding | None:
         f"the ten that take most take {top10:.0%} of the kernels' time (spread: below {SPREAD_TOP10:.0%})",
         f"GPU busy {busy:.0%}",
     ]
-    ways = [COMPILE] if case.workload.compiles else []
-    ways += ["try train.channels_last=true"] if case.workload.has_layout else []
-    change = "; ".join(ways or [LARGER_SLOTS])
-    change, gain = _measured_flag(case, change, UNKNOWN, "train.compile", "train.channels_last")
-    return Finding(
-        rule="R3",
+    ways = {COMPILE: ON} if case.may_compile else {}
+    ways |= {f"try {CHANNELS_LAST}": CHANNELS_LAST} if case.may_change_layout else {}
+    change, overrides = "; ".join(ways) or LARGER_SLOTS, [*ways.values()][:1] or _double_slot(case)
+    change, gain, overrides = _measured_flag(case, change, UNKNOWN, overrides, "train.compile", "train.channels_last")
+    return make_finding(
+        "R3",
         severity="warning",
         title="Very many short kernels",
         evidence=evidence,
         change=change,
-        gain=gain.factor,
-        gain_from=gain.source,
+        gain=gain,
+        overrides=overrides,
     )
 
 
@@ -103,19 +106,20 @@ def copying(case: Case) -> Finding | None:
     what = "operators' own time" if busy is None else "kernel time"
     evidence = [f"{share:.0%} of {what} in copies and changes of layout (target: {COPYING:.0%})", *_copies(case)]
     change = "look for .contiguous(), .permute() and casts in the model"
-    if case.workload.has_layout:
-        change = f"try train.channels_last=true; {change}"
+    overrides = [CHANNELS_LAST] if case.may_change_layout else []
+    if overrides:
+        change = f"try {CHANNELS_LAST}; {change}"
     # On a GPU, kernels follow each other; what copies on a CPU may run beside the rest.
     gain = UNKNOWN if busy is None else at_most(share * busy, "copying kernels")
-    change, gain = _measured_flag(case, change, gain, "train.channels_last")
-    return Finding(
-        rule="R4",
+    change, gain, overrides = _measured_flag(case, change, gain, overrides, "train.channels_last")
+    return make_finding(
+        "R4",
         severity="bad" if share >= COPYING_BAD else "warning",
         title="Copies and changes of layout take much of the time",
         evidence=evidence,
         change=change,
-        gain=gain.factor,
-        gain_from=gain.source,
+        gain=gain,
+        overrides=overrides,
     )
 
 
@@ -135,24 +139,28 @@ def memory_short(case: Case) -> Finding | None:
         evidence.append(f"the allocator had to give back what it held {retries} times to find room")
     if given.fragmentation_fraction is not None:
         evidence.append(f"{given.fragmentation_fraction:.0%} of what it holds is not in use at the peak")
-    ways = []
+    ways, overrides = list[str](), list[str]()
     line = next((model for model in case.memory if model.flags == case.choice.flags), None)
     if limit and line is not None and line.bytes_per_sample > 0:
         fits = int((MEMORY * limit - line.base_bytes) / line.bytes_per_sample)
         if 0 < fits < case.choice.slot_size:
             ways.append(f"take smaller slots: {fits} samples fit by the measured line (parallel.slot_size)")
+            overrides.append(f"parallel.slot_size={fits}")
     if not ways:
         ways.append("take smaller slots (parallel.slot_size)")
+        overrides += [f"parallel.slot_size={case.choice.slot_size // 2}"] if case.choice.slot_size > 1 else []
     if case.choice.flags.activation_checkpointing == "none" and not case.choice.flags.compile:
         ways.append("set train.activation_checkpointing=selective")
+        overrides = overrides or ["train.activation_checkpointing=selective"]
     if case.choice.flags.precision == "fp32":
         ways.append("compute in bf16 (train.precision)")
-    return Finding(
-        rule="R5",
+    return make_finding(
+        "R5",
         severity="bad" if retries else "warning",
         title="Memory is nearly full",
         evidence=evidence,
         change="; ".join(ways),
+        overrides=overrides,
     )
 
 
@@ -176,38 +184,49 @@ def low_mfu(case: Case) -> Finding | None:
         evidence += [f"{name}: limited by memory, {share:.0%}" for name, share in list((bound or {}).items())[:3]]
     evidence += [f"{_short(row.name)}: {row.total_s / total:.0%} of kernel time" for row, total in _top_kernels(case)]
     evidence += _nvidia_smi(case)
-    ways = []
+    ways, overrides = list[str](), list[str]()
     limited = given.memory_bound_fraction is not None and given.memory_bound_fraction >= MEMORY_BOUND
     if flags.precision == "fp32":
-        ways.append("compute in bf16, or fp16 where the GPU has no bf16 (train.precision)")
+        gpu = case.summary.gpu_name if case.summary is not None else None
+        precision = "fp16" if peak_flops(gpu, "fp16") and not peak_flops(gpu, "bf16") else "bf16"
+        overrides.append(f"train.precision={precision}")
+        ways.append(f"compute in {precision} ({overrides[0]})")
         if not limited and not case.config.train.tf32:
             ways.append("set train.tf32=true")
-    if not limited and case.workload.has_layout and not flags.channels_last:
-        ways.append("set train.channels_last=true, as tensor cores want convolutions")
-    if case.workload.compiles and not flags.compile:
-        ways.append("set train.compile=on" + (", which joins operators that pass a tensor on" if limited else ""))
+    if not limited and case.may_change_layout:
+        ways.append(f"set {CHANNELS_LAST}, as tensor cores want convolutions")
+        overrides.append(CHANNELS_LAST)
+    if case.may_compile:
+        ways.append(f"set {ON}" + (", which joins operators that pass a tensor on" if limited else ""))
+        overrides.append(ON)
     ways.append(
         "use fewer element-wise operators and normalisations between products"
         if limited
         else "make channels and widths multiples of 8"
     )
     settings = ("train.precision", "train.channels_last", "train.compile")
-    change, gain = _measured_flag(case, "; ".join(ways), UNKNOWN, *settings)
-    return Finding(
-        rule="R9",
+    change, gain, overrides = _measured_flag(case, "; ".join(ways), UNKNOWN, overrides[:1], *settings)
+    return make_finding(
+        "R9",
         severity="bad" if mfu < VERY_LOW_MFU else "warning",
         title="The GPU is busy moving data" if limited else "The GPU is busy, but computes little",
         evidence=evidence,
         change=change,
-        gain=gain.factor,
-        gain_from=gain.source,
+        gain=gain,
+        overrides=overrides,
     )
 
 
-def _measured_flag(case: Case, change: str, gain: Gain, *settings: str) -> tuple[str, Gain]:
+def _measured_flag(
+    case: Case, change: str, gain: Gain, overrides: list[str], *settings: str
+) -> tuple[str, Gain, list[str]]:
     """Put a flag that was measured to help in the place of what might help."""
     best = case.flag(*settings)
-    return (change, gain) if best is None else (f"set {best[0].setting}", best[1])
+    return (change, gain, overrides) if best is None else (f"set {best[0].setting}", best[1], [best[0].setting])
+
+
+def _double_slot(case: Case) -> list[str]:
+    return [f"parallel.slot_size={2 * case.choice.slot_size}"] if case.choice.slots_per_rank > 1 else []
 
 
 def _nvidia_smi(case: Case) -> list[str]:

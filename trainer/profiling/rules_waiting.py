@@ -7,7 +7,7 @@ from statistics import median
 from contracts.artifacts import Finding
 from contracts.artifacts.profile import Severity
 from contracts.config import CheckpointSection
-from trainer.profiling.case import UNKNOWN, WORTH_SAYING, Case, Gain, at_most
+from trainer.profiling.case import UNKNOWN, WORTH_SAYING, Case, Gain, at_most, make_finding
 from trainer.profiling.indicators import own_step_s
 
 # Targets of the documents that this project grew from: GPU busy above 80 %, data time below 20 %, and bad above 50 %.
@@ -38,39 +38,43 @@ def data_starved(case: Case) -> Finding | None:
         evidence.append(f"steps alone: {alone.samples_per_s:.4g} samples/s a rank")
     if best is not None:
         evidence.append(f"loader alone, at its best: {best.samples_per_s:.4g} ({best.num_workers} processes)")
-    change, gain = _feed_faster(case)
-    return Finding(
-        rule="R1",
+    change, gain, overrides = _feed_faster(case)
+    return make_finding(
+        "R1",
         severity=_severity(data, DATA_TIME_BAD),
         title="Steps wait for data",
         evidence=evidence,
         change=change,
-        gain=gain.factor,
-        gain_from=gain.source,
+        gain=gain,
+        overrides=overrides,
     )
 
 
-def _feed_faster(case: Case) -> tuple[str, Gain]:
+def _feed_faster(case: Case) -> tuple[str, Gain, list[str]]:
     """More loader processes where they were measured to be faster and were not tried end to end; else less work."""
     best, data = case.best_loader, case.config.data
     tried = {point.num_workers for point in case.points if point.samples_per_s}
     if best is not None and best.num_workers not in tried and best.num_workers > case.choice.num_workers:
         gain = case.with_loader(best)
         if gain.factor is not None and gain.factor > WORTH_SAYING:
-            return f"set data.num_workers={best.num_workers} (or auto)", gain
-    steps = []
+            override = f"data.num_workers={best.num_workers}"
+            return f"set {override} (or auto)", gain, [override]
+    steps, overrides = list[str](), list[str]()
     if data.num_workers != "auto" and len({point.num_workers for point in case.loader}) < 2:
         steps.append(f"set data.num_workers=auto: it is pinned at {data.num_workers}, and nothing else was tried")
+        overrides.append("data.num_workers=auto")
     images = case.workload.has_images
     if images and data.decode == "full":
-        steps.append("set data.decode=scaled")
+        overrides.append("data.decode=scaled")
+        steps.append(f"set {overrides[-1]}")
     augment = data.augment
     if images and case.indicators.gpu_busy_fraction is not None and data.augment_device == "cpu" and _is_heavy(augment):
-        steps.append("set data.augment_device=gpu")
+        overrides.append("data.augment_device=gpu")
+        steps.append(f"set {overrides[-1]}")
     steps.append("give each rank more cores (resources.machine, resources.ranks)")
     if images:
         steps.append("store images in the shards no larger than training needs them")
-    return "; ".join(steps), case.without_data_time()
+    return "; ".join(steps), case.without_data_time(), overrides
 
 
 def _is_heavy(augment: object) -> bool:
@@ -96,14 +100,14 @@ def exposed_exchange(case: Case) -> Finding | None:
         ways.append("change parallel.bucket_mb, so that buckets go out while the backward pass goes on")
     ways.append("put the ranks on fewer machines, or on a machine with a faster network")
     gain = at_most(share, "exposed exchange")
-    return Finding(
-        rule="R6",
+    return make_finding(
+        "R6",
         severity=_severity(share, EXCHANGE_BAD),
         title="Steps wait for the exchange of gradients",
         evidence=evidence,
         change="; ".join(ways),
-        gain=gain.factor,
-        gain_from=gain.source,
+        gain=gain,
+        overrides=[f"train.global_batch_size={2 * case.config.train.global_batch_size}"],
     )
 
 
@@ -120,15 +124,14 @@ def exposed_copies(case: Case) -> Finding | None:
     if pageable:
         evidence.append(f"{pageable} copies in a step from memory that is not page-locked, which the host waits for")
     gain = at_most(exposed, "exposed copies") if held_up else UNKNOWN
-    return Finding(
-        rule="R7",
+    return make_finding(
+        "R7",
         severity=_severity(exposed or 0.0, EXPOSED_COPY_BAD) if held_up else "note",
         title="Copies to the GPU are not hidden behind computing",
         evidence=evidence,
         change="make tensors on the GPU, or in page-locked memory and copy them with non_blocking=True, a slot ahead; "
         "the loader does so already: look for tensors that the model or its loss makes on the CPU",
-        gain=gain.factor,
-        gain_from=gain.source,
+        gain=gain,
     )
 
 
@@ -151,14 +154,13 @@ def host_waits(case: Case) -> Finding | None:
     ]
     # Not more than the GPU's idle time can be won by never waiting.
     gain = at_most(min(share, 1 - busy), "the GPU idle at such waits")
-    return Finding(
-        rule="R8",
+    return make_finding(
+        "R8",
         severity=_severity(min(share, 1 - busy), SYNC_BAD),
         title="The host waits for the GPU inside steps",
         evidence=evidence,
         change="keep values on the GPU: no .item(), .cpu(), print or shape that depends on data in the forward pass",
-        gain=gain.factor,
-        gain_from=gain.source,
+        gain=gain,
     )
 
 
@@ -177,14 +179,13 @@ def stragglers(case: Case) -> Finding | None:
     hot = "" if case.indicators.gpu_busy_fraction is None else ", and at its GPU's clock and temperature"
     # What the ranks exchange stays as it is.
     exchange = case.indicators.communication_fraction or 0.0
-    return Finding(
-        rule="R10",
+    return make_finding(
+        "R10",
         severity="bad" if ratio >= STRAGGLER_BAD else "warning",
         title="One rank is slower than the others, which wait for it",
         evidence=evidence,
         change=f"look at what else runs on the slowest rank's machine{hot}; use machines of one kind",
-        gain=1 / ((1 - exchange) / ratio + exchange),
-        gain_from="if the slowest rank were as fast as the median one",
+        gain=Gain(1 / ((1 - exchange) / ratio + exchange), "if the slowest rank were as fast as the median one"),
     )
 
 
@@ -194,8 +195,8 @@ def checkpoint_stalls(case: Case) -> Finding | None:
     if share is None or share <= CHECKPOINT:
         return None
     gain = at_most(share, "standing still for checkpoints")
-    return Finding(
-        rule="R11",
+    return make_finding(
+        "R11",
         severity=_severity(share, CHECKPOINT_BAD),
         title="Steps stand still for checkpoints",
         evidence=[
@@ -204,8 +205,8 @@ def checkpoint_stalls(case: Case) -> Finding | None:
         ],
         change="write fewer checkpoints (checkpoint.every_s, checkpoint.every_steps, or leave both out); "
         "set checkpoint.num_buffers=2 where memory allows it",
-        gain=gain.factor,
-        gain_from=gain.source,
+        gain=gain,
+        overrides=_half_as_many(case.config.checkpoint),
     )
 
 
@@ -215,6 +216,12 @@ def _describe_checkpoints(rules: CheckpointSection) -> str:
     if not given:
         given = ["the interval that costs decide", f"checkpoint.preemptions_per_hour={rules.preemptions_per_hour:g}"]
     return ", ".join([*given, f"checkpoint.num_buffers={rules.num_buffers}"])
+
+
+def _half_as_many(rules: CheckpointSection) -> list[str]:
+    given = {name: getattr(rules, name) for name in ("every_steps", "every_s")}
+    rarer = [f"checkpoint.{name}={2 * value:g}" for name, value in given.items() if value]
+    return rarer or (["checkpoint.num_buffers=2"] if rules.num_buffers < 2 else [])
 
 
 def _severity(value: float, bad: float) -> Severity:

@@ -251,7 +251,8 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
             f"traced steps took {ratio:.2f} times as long as others: shares of a step are of those, rates are not"
         )
     for finding in diagnosis.findings:
-        stage.log(f"{finding.rule} {finding.title}: {finding.change}")
+        tried = f"; try: {finding.command}" if finding.command else ""
+        stage.log(f"{finding.rule} {finding.title}: {finding.change}{tried}")
     if board is not None:
         stage.log(f"warning: nothing for TensorBoard: {board.outcome}: {board.reason}")
     if diagnosis.summaries:

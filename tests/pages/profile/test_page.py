@@ -124,7 +124,8 @@ def test_findings_stand_first_and_the_choice_with_its_reason(browser: Browser, t
         assert parts == ["findings", "choice", "sweep", *VIEWS]
         rules = shown.page.locator("article[data-rule]").all()
         assert [rule.get_attribute("data-rule") for rule in rules] == ["R1", "R7", "R9"]
-        for line in (*report.findings[0].evidence, report.findings[0].change, report.findings[0].gain_from, "▲ bad"):
+        first = report.findings[0]
+        for line in (*first.evidence, first.why, first.change, first.command, first.gain_from, "▲ bad"):
             assert line in rules[0].inner_text()
         assert figures["findings.0.gain"] == 1.42
         assert texts["findings.1.gain"] == "not predicted"
@@ -218,7 +219,15 @@ def hostile() -> tuple[ProfileReport, TraceSummary]:
     """Put text that would be a script into every place where text comes from elsewhere."""
     report, summary = gpu_report(), gpu_summary()
     finding = Finding(
-        rule=HOSTILE, severity="bad", title=HOSTILE, evidence=[HOSTILE], change=HOSTILE, gain=1.1, gain_from=HOSTILE
+        rule=HOSTILE,
+        severity="bad",
+        title=HOSTILE,
+        evidence=[HOSTILE],
+        change=HOSTILE,
+        why=HOSTILE,
+        command=HOSTILE,
+        gain=1.1,
+        gain_from=HOSTILE,
     )
     failed = report.points[-1].model_copy(update={"reason": HOSTILE})
     loader = report.loader[0].model_copy(update={"outcome": "crashed", "reason": HOSTILE})

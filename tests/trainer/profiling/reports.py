@@ -158,6 +158,8 @@ def gpu_report() -> ProfileReport:
                 severity="bad",
                 title="The GPU waits for data",
                 evidence=["data time 31.0 % of a step (target: below 20 %)", "GPU busy 58.0 % (target: above 80 %)"],
+                why="a GPU that waits computes nothing",
+                command="shardline profile CONFIG data.num_workers=auto",
                 change="Raise data.num_workers to 8, or decode smaller images: data.cache=decoded",
                 gain=1.42,
                 gain_from="the loader alone at 8 processes over that at 4",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ from contracts.artifacts import (
 )
 from contracts.artifacts.trace import TraceSummary
 from contracts.config import RunConfig
-from contracts.resolve import parse_config
+from contracts.resolve import load_config, parse_config
 from tests.conftest import small_config
 from tests.trainer.profiling.gpu_trace import write_gpu_trace
 from trainer.profiling.case import Workload
@@ -316,6 +317,63 @@ def test_the_gain_is_in_the_title() -> None:
     assert findings(full, [])["R5"].title == "Memory is nearly full"
 
 
+SLOW = Indicators(
+    data_time_fraction=0.6,
+    copy_kernel_fraction=0.3,
+    memory_peak_bytes=980,
+    memory_limit_bytes=1000,
+    communication_fraction=0.5,
+    pageable_copies=1,
+    slowest_rank_ratio=2.0,
+    checkpoint_stall_fraction=0.2,
+)
+BUSY = {"gpu_busy_fraction": 0.95, "data_time_fraction": 0.0, "mfu": 0.05, "kernels_per_step": 2000.0}
+
+
+@pytest.mark.parametrize(
+    ("indicators", "commands"),
+    [
+        (
+            SLOW,
+            {
+                "R1": "data.num_workers=auto data.decode=scaled",
+                "R4": "train.channels_last=true",
+                "R5": "parallel.slot_size=16",
+                "R6": "train.global_batch_size=32",
+                "R7": "",
+                "R10": "",
+                "R11": "checkpoint.every_steps=20",
+            },
+        ),
+        (
+            Indicators(**BUSY, mean_kernel_us=10.0, top10_kernel_fraction=0.2),
+            {"R3": "train.compile=on", "R9": "train.precision=bf16"},
+        ),
+        (Indicators(gpu_busy_fraction=0.5, data_time_fraction=0.0, mean_kernel_us=3.0), {"R2": "train.compile=on"}),
+    ],
+)
+def test_a_command_is_one_that_works(tmp_path: Path, indicators: Indicators, commands: dict[str, str]) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(small_config(checkpoint={"every_steps": 10}, data={"decode": "full"})))
+    found = diagnose(indicators, choice=CHOICE, config=load_config(path))
+    named = "shardline profile CONFIG "
+    assert {each.rule: each.command.removeprefix(named) for each in found} == commands
+    for finding in found:
+        assert finding.command == "" or finding.command.startswith(named)
+        assert finding.why
+        changed = load_config(path, finding.command.removeprefix(named).split())
+        assert (changed != load_config(path)) == bool(finding.command)
+
+
+def test_no_flag_is_advised_that_is_chosen_already_or_refused_beside_another() -> None:
+    slow = Indicators(**{**BUSY, "kernels_per_step": 1500.0}, mean_kernel_us=10.0, top10_kernel_fraction=0.2)
+    flags = Flags(precision="bf16", channels_last=True, activation_checkpointing="whole")
+    for chosen in (flags, flags.model_copy(update={"compile": True, "activation_checkpointing": "none"})):
+        found = diagnose(slow, choice=CHOICE.model_copy(update={"flags": chosen}), config=config())
+        assert {each.rule for each in found} == {"R3", "R9"}
+        assert not any(word in each.change for each in found for word in ("channels_last", "train.compile"))
+
+
 def test_a_loader_that_was_tried_end_to_end_is_not_advised_again() -> None:
     tried = POINT.model_copy(update={"num_workers": 4, "samples_per_s": 99.0})
     given = {"points": [POINT, tried], "compute": [ALONE], "loader": [loader(2, 105.0), loader(4, 200.0)]}
@@ -414,7 +472,7 @@ NAMES = {
 def test_gains_are_gains_and_every_finding_says_why(values: dict[str, Any]) -> None:
     indicators = Indicators(**values)
     for finding in diagnose(indicators, choice=CHOICE, config=config()):
-        assert finding.evidence and finding.change and finding.title
+        assert finding.evidence and finding.change and finding.title and finding.why
         assert finding.gain is None or finding.gain >= 1
         assert (finding.gain is None) == (finding.gain_from == "")
 
