@@ -10,7 +10,7 @@ from torch import nn
 
 
 class PlantedNetwork(nn.Module):
-    """A small convolution that dies, hangs or takes memory at slots of a size, in training."""
+    """A small convolution that dies, hangs, takes memory, is slow on a rank or turns its images, in training."""
 
     def __init__(
         self,
@@ -21,11 +21,16 @@ class PlantedNetwork(nn.Module):
         bytes_per_sample: int = 0,
         starved_rank: int = -1,
         starved_at: int = 0,
+        slow_rank: int = -1,
+        busy_s: float = 0.0,
+        turns: int = 0,
     ) -> None:
         super().__init__()
         self.crash_at, self.hang_at, self.seconds = crash_at, hang_at, seconds
         self.bytes_per_sample = bytes_per_sample
         self.starved_at = starved_at if os.environ.get("RANK") == str(starved_rank) else 0
+        self.busy_s = busy_s if os.environ.get("RANK") == str(slow_rank) else 0.0
+        self.turns = turns
         self.layer = nn.Conv2d(3, 4, 3, padding=1)
         self.head = nn.Linear(4, num_classes)
 
@@ -38,6 +43,11 @@ class PlantedNetwork(nn.Module):
             raise MemoryError("planted")
         if number == self.hang_at:
             time.sleep(600)
+        for _ in range(self.turns if self.training else 0):
+            images = images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2).contiguous()
+        end_s = time.process_time() + self.busy_s
+        while self.training and time.process_time() < end_s:
+            pass
         features = self.layer(images).relu().mean(dim=(2, 3))
         if self.training:
             time.sleep(self.seconds)
