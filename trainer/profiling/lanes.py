@@ -45,18 +45,16 @@ def make_lanes(
             category = "step" if where == "steps" else "loader" if event in loaders else "annotation"
             named[where, ""].append((event, category))
     exchanged = {id(event) for event in communication}
-    waited = {id(event) for event in waits}
     for call in calls(trace.of("cpu_op")):
         # Only what nothing else called: what is nested lies below it, and does not fit a row.
         if call.depth == 0 and id(call.event) not in exchanged:
             key = ("host", "main thread" if call.event.thread == main else trace_thread(trace, call.event))
             named[key].append((call.event, "operator"))
     for event in communication:
-        if event.category not in ("kernel",):
+        if event.category != "kernel":
             named["host", f"exchange, {trace_thread(trace, event)}"].append((event, "communication"))
     for event in waits:
-        if id(event) in waited:
-            named["host", "waiting for the GPU"].append((event, "wait"))
+        named["host", "waiting for the GPU"].append((event, "wait"))
     for event in on_gpu:
         kind = category_of(event)
         category = {"compute": "kernel", "memset": "kernel"}.get(kind, kind)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -97,7 +97,9 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
         communication_fraction=parts["communication"] / mean_step_s if mean_step_s > 0 else None,
         overlap_fraction=_fraction(intersect(union(intervals(exchange)), computing), length(steps)),
         exchanges_s=_exposed(exchange, computing),
-        copy_kernel_fraction=copying_fraction(operator_rows(_outside(in_steps, loaders), [], has_gpu=False)),
+        copy_kernel_fraction=copying_fraction(
+            operator_rows(_began(in_steps, loaders, inside=False), [], has_gpu=False)
+        ),
         operators=operator_rows(in_steps, [], has_gpu=False),
         memory=memory_samples(trace, on_gpu=False, device=-1, origin_us=start_us),
         lanes=make_lanes(
@@ -135,7 +137,7 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
     # What the probe itself waits for, between the parts of a step, is none of the step's; what the loader waits for is
     # data time already. Traces from elsewhere may mark the loader only.
     parts = [*_marked(trace, SLOT), *_marked(trace, UPDATE)]
-    calls = _inside(calls, parts) if _marked(trace, SLOT) else _outside(calls, loaders)
+    calls = _began(calls, parts, inside=True) if _marked(trace, SLOT) else _began(calls, loaders, inside=False)
     waits = [event for event in calls if _WAIT.match(event.name)]
     # A copy into memory that is not page-locked returns when it is done, whatever its call is named.
     to_pageable = {e.arguments.get("correlation") for e in by_kind["copy"] if e.name.endswith("-> Pageable)")}
@@ -280,19 +282,13 @@ def _exposed(exchanges: Sequence[Event], computing: list[Interval]) -> tuple[flo
     return tuple(found)
 
 
-def _inside(events: Sequence[Event], spans: Sequence[Event]) -> list[Event]:
-    """Return the events that began within any of the spans."""
-    return [event for event, is_in in _looked_up(events, spans) if is_in]
-
-
-def _outside(events: Sequence[Event], spans: Sequence[Event]) -> list[Event]:
-    """Return the events that began within none of the spans."""
-    return [event for event, is_in in _looked_up(events, spans) if not is_in]
-
-
-def _looked_up(events: Sequence[Event], spans: Sequence[Event]) -> Iterator[tuple[Event, bool]]:
+def _began(events: Sequence[Event], spans: Sequence[Event], *, inside: bool) -> list[Event]:
+    """Return the events that began within any of the spans, or within none of them."""
     covered = union(intervals(spans))
     starts = [start for start, _ in covered]
-    for event in events:
-        place = bisect_right(starts, event.start_us) - 1
-        yield event, place >= 0 and event.start_us < covered[place][1]
+    places = [bisect_right(starts, event.start_us) - 1 for event in events]
+    return [
+        event
+        for event, place in zip(events, places, strict=True)
+        if (place >= 0 and event.start_us < covered[place][1]) == inside
+    ]

@@ -75,7 +75,7 @@ def test_exchange_is_that_of_the_rank_that_waits_least() -> None:
     for order in ([waiting, slow], [slow, waiting]):
         found = make_indicators(Counters(), order)
         assert found.communication_fraction and slow.communication_fraction
-        assert slow.communication_fraction / 2 < found.communication_fraction <= slow.communication_fraction
+        assert 0 < found.communication_fraction <= slow.communication_fraction
         assert found.slowest_rank_ratio is not None and found.slowest_rank_ratio > 1.4
 
 
@@ -108,6 +108,17 @@ def test_a_machine_that_did_something_else_for_a_moment_is_no_exchange(tmp_path:
             writer.kernel(start + 500 + us, start + 1000)
         both = [summarise(writer.write(tmp_path / f"{name}-{rank}.json")) for rank in (0, 1)]
         assert make_indicators(Counters(), both).communication_fraction == pytest.approx(wanted)
+
+
+def test_an_exchange_that_differs_from_step_to_step_counts_by_its_least(tmp_path: Path) -> None:
+    """As in a digits run on two cores that others used as well: 21, 380, 117 and 170 of steps of 611."""
+    writer = KinetoWriter(gpu=None)
+    for number, us in enumerate((21, 380, 117, 170)):
+        start = 611 * number
+        writer.step(start, start + 611).operator("aten::conv2d", start, start + 200)
+        writer.gloo(start + 200, start + 200 + us)
+    both = [summarise(writer.write(tmp_path / f"{rank}.json")) for rank in (0, 1)]
+    assert make_indicators(Counters(), both).communication_fraction == pytest.approx(3 * 21 / 611)
 
 
 def test_a_rank_is_slow_where_it_is_so_alone_and_traced(tmp_path: Path) -> None:
