@@ -47,6 +47,9 @@ def register(app: typer.Typer) -> None:
         caching: Caching = None,
         prices: Prices = None,
         profile: ProfileUri = None,
+        keep_images: Annotated[
+            bool, typer.Option("--keep-images", help="Take recorded images though they are of other sources than this.")
+        ] = False,
         yes: Yes = False,
         debug: Debug = False,
     ) -> None:
@@ -66,7 +69,7 @@ def register(app: typer.Typer) -> None:
             local = find_local_data(resolved)
             here = local.given if local else ""
             resolved = local.of(resolved) if local else resolved
-            if not dry_run and (todo := find_preparations(resolved, local)):
+            if not dry_run and (todo := find_preparations(resolved, local, keep_images=keep_images)):
                 # Nothing is paid for that a plan would refuse afterwards.
                 plan_of(with_images(resolved), prices, profile, asked, online=True, local_source=here)
                 for line in todo.words:

@@ -112,11 +112,15 @@ def build_images(
     return record
 
 
-def why_to_build(config: RunConfig) -> str:
+def why_to_build(config: RunConfig, *, any_sources: bool = False) -> str:
     """Return why a submission needs images to be built; empty: it has some, or what is wrong is no matter of a build.
 
     Images that the configuration names are taken as they are. A record without a hash of its sources, of an earlier
     release, is taken too.
+
+    Args:
+        config: The resolved configuration.
+        any_sources: Whether images of other sources do: each edit in a checkout makes its sources others.
 
     Raises:
         ConfigError: The record is damaged.
@@ -136,8 +140,8 @@ def why_to_build(config: RunConfig) -> str:
     for role in OWN_CODE_ROLES:
         if wrong := wrong_cuda(config, record, role):
             return wrong
-    if record.sources_sha256 and record.sources_sha256 != hash_sources(find_sources()):
-        return f"those in {path} are of other sources than this program"
+    if not any_sources and record.sources_sha256 and record.sources_sha256 != hash_sources(find_sources()):
+        return f"those in {path} are of other sources than this program (--keep-images takes them)"
     return ""
 
 

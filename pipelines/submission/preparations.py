@@ -31,18 +31,20 @@ class Preparations:
         return tuple(text for text in (data, self.build and f"builds images: {self.build}") if text)
 
 
-def find_preparations(config: RunConfig, local: LocalData | None) -> Preparations:
+def find_preparations(config: RunConfig, local: LocalData | None, *, keep_images: bool = False) -> Preparations:
     """Return what a submission has to do first.
 
     Args:
         config: With the source in the bucket.
         local: Data of this machine that it is made from.
+        keep_images: Whether images of other sources than this program do.
 
     Raises:
         ConfigError: There is no such bucket.
         TryAgain: It gave no answer.
     """
-    return Preparations(None if local is None or local.is_there else local, why_to_build(config))
+    why = why_to_build(config, any_sources=keep_images)
+    return Preparations(None if local is None or local.is_there else local, why)
 
 
 def make_preparations(config: RunConfig, todo: Preparations, say: Callable[[str], None]) -> None:

@@ -90,6 +90,13 @@ def test_data_is_uploaded_and_images_are_built_once_after_a_question(
     # Data that changed goes elsewhere.
     (here / "raw" / "red" / "000.png").write_bytes((here / "raw" / "blue" / "000.png").read_bytes())
     assert "uploads" in submit(code=2).stderr
+    # Nor are images of other sources built again where they are to be kept.
+    (here / f"images-{PROJECT}.json").write_text(
+        record.model_copy(update={"sources_sha256": "a" * 64}).model_dump_json()
+    )
+    asked = submit(code=2).stderr
+    kept = submit("--keep-images", code=2).stderr
+    assert "builds images" in asked and "uploads" in kept and "builds images" not in kept
 
 
 def test_an_upload_that_was_killed_is_gone_on_with(bucket_server: BucketServer, here: Path) -> None:
@@ -158,7 +165,8 @@ def test_when_images_are_to_be_built(here: Path, monkeypatch: pytest.MonkeyPatch
     record()
     assert why_to_build(config) == ""
     record(sources_sha256="a" * 64)
-    assert "are of other sources than this program" in why_to_build(config)
+    assert "are of other sources than this program (--keep-images" in why_to_build(config)
+    assert why_to_build(config, any_sources=True) == ""
     record(sources_sha256=hash_sources(find_sources()))
     assert why_to_build(config) == ""
     (here / "needs.txt").write_text("timm\n")
