@@ -9,6 +9,7 @@
     state.py     whether it runs, has ended, or was killed
     stages.py    what its stages did: attempts, durations, errors
     data.py      what is in its shards
+    documents.py parsed documents and scalars, kept within bounds for the next reading
     curves.py    TensorBoard's scalars; event_file.py and event_message.py are their bytes
     marks.py     checkpoints, preemptions and resumes on the time axis
     money.py     what its machines cost, and would have cost on demand

@@ -48,6 +48,11 @@ class CurveReader:
         self._budget = Budget()
         self._trouble: list[str] = []
 
+    @property
+    def num_rows(self) -> int:
+        """Rows that are held, of all files."""
+        return sum(file.num_rows for file in self._files.values())
+
     def poll(self) -> bool:
         """Read what is new; whether there was anything.
 

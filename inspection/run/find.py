@@ -134,14 +134,19 @@ def runs_of_line(line: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
     return sorted(found, key=lambda place: (_time_in(place.run_id), place.run_id))
 
 
-def list_places(root: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
-    """Return every run below a root: of the lines in it, or of the line that it is.
+def list_places(root: str) -> list[RunPlace]:
+    """Return every run below a root: of the lines in it, or of the line that it is; raises as `list_lines`."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return [place for places in pool.map(runs_of_line, list_lines(root)) for place in places]
+
+
+def list_lines(root: str) -> list[str]:
+    """Return the URIs of the lines in a root, or of the line that it is.
 
     A line that is a link out of the root is none of its lines.
 
     Args:
         root: Path or URI.
-        known: Runs that were seen before.
 
     Raises:
         ConfigError: Nothing is there.
@@ -150,9 +155,9 @@ def list_places(root: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
     names = storage.list_names(uri)
     if uri.endswith(f"/{RUNS_FOLDER}") and any(_is_run(uri, name) for name in names):
         # The folder of a line's runs.
-        return runs_of_line(uri.rpartition("/")[0], known)
-    if RUNS_FOLDER in names and (own := runs_of_line(uri, known)):
-        return own
+        return [uri.rpartition("/")[0]]
+    if RUNS_FOLDER in names and _is_line(uri):
+        return [uri]
     if not names and (not storage.exists(uri) or (storage.is_local(uri) and not storage.local_path(uri).is_dir())):
         raise ConfigError(
             f"{root} is no folder" if storage.exists(uri) else f"{root} is not there",
@@ -160,10 +165,15 @@ def list_places(root: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
             todo="check the path; `shardline run CONFIG` makes ./runs",
         )
     door = Door(uri)
-    lines = [line for name in names if _may_be_one(name) and door.inside(line := storage.join(uri, name))]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(lambda line: runs_of_line(line, known), lines)
-    return [place for places in found for place in places]
+    return [line for name in names if _may_be_one(name) and door.inside(line := storage.join(uri, name))]
+
+
+def _is_line(uri: str) -> bool:
+    runs = storage.join(uri, RUNS_FOLDER)
+    try:
+        return any(_is_run(runs, name) for name in storage.list_names(runs))
+    except PermissionError:
+        return False
 
 
 def _is_run(runs: str, name: str) -> bool:

@@ -6,7 +6,6 @@ named in `RunView.missing`, and all else is read.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Container, Mapping
 from functools import partial
@@ -32,11 +31,12 @@ from contracts.result import RESULTS_FOLDER
 from inspection.attempts import Events
 from inspection.registration import Registration
 from inspection.run.data import describe_data
+from inspection.run.documents import Documents
 from inspection.run.door import MANIFEST_BYTES, SMALL_BYTES, Door, as_moment, as_object, parse_json
 from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.run.find import RunPlace
 from inspection.run.lineage import find_lineage
-from inspection.run.reading import Reading, read_contract
+from inspection.run.reading import Reading
 from inspection.run.stages import MOST_CHARACTERS, read_stage
 from inspection.run.state import find_state
 from inspection.run.training import read_evaluation, read_training, training_folder
@@ -53,7 +53,13 @@ _CONTRACTS: dict[str, type[Contract]] = {
 
 
 def read_run(
-    place: RunPlace, *, pictures: bool = True, points: int = 400, headline_only: bool = False, now: float | None = None
+    place: RunPlace,
+    *,
+    pictures: bool = True,
+    points: int = 400,
+    headline_only: bool = False,
+    now: float | None = None,
+    cache: Documents | None = None,
 ) -> RunView:
     """Return everything that is known of a run.
 
@@ -63,8 +69,9 @@ def read_run(
         points: Of a curve at most.
         headline_only: Read no more than its headline needs: not the data, the profile, curves, pictures and hashes.
         now: Seconds since the epoch; None: the clock's.
+        cache: What other readings of this process have parsed; None: nothing.
     """
-    reading = Reading(place, Door(place.line))
+    reading = Reading(place, Door(place.line), cache if cache is not None else Documents())
     now = time.time() if now is None else now
     start = _read_start(reading)
     record = _read_record(reading)
@@ -160,7 +167,7 @@ def _read_record(reading: Reading) -> RunRecord | None:
     uri = storage.join(reading.place.folder, RUN_NAME)
     if not storage.exists(uri):
         return None
-    return reading.attempt("the run's record", lambda: read_contract(reading.door, RunRecord, uri, SMALL_BYTES))
+    return reading.attempt("the run's record", lambda: reading.contract(RunRecord, uri, SMALL_BYTES))
 
 
 def _read_attempts(reading: Reading, stage: str) -> dict[str, Events]:
@@ -181,7 +188,7 @@ def _read_documents(reading: Reading, stages: list[StageView], wanted: Container
             reading.missing.append(Missing(what=what, reason=reason[:MOST_CHARACTERS]))
             continue
         uri = storage.join(stage.uri, MANIFEST_NAME)
-        document = reading.attempt(what, partial(read_contract, reading.door, _CONTRACTS[stage.name], uri))
+        document = reading.attempt(what, partial(reading.contract, _CONTRACTS[stage.name], uri))
         if document is not None:
             found[stage.name] = document
     return found
@@ -254,7 +261,7 @@ def read_verifications(reading: Reading, uri: str, exported: ExportManifest) -> 
         where = verification_uri(uri, target)
         if not storage.exists(where):
             continue
-        read = partial(read_contract, reading.door, Verification, where, SMALL_BYTES)
+        read = partial(reading.contract, Verification, where, SMALL_BYTES)
         document = reading.attempt(f"verification of {target}", read)
         if document is not None:
             found.append(document)
@@ -294,10 +301,11 @@ def _hash(reading: Reading, stages: list[StageView], uris: Mapping[str, str]) ->
         if stage.name not in uris:
             continue
         uri = storage.join(uris[stage.name], MANIFEST_NAME)
-        content = reading.attempt(f"the hash of {stage.name}", partial(reading.door.read, uri, MANIFEST_BYTES))
-        if content is None:
+        hash_of = partial(reading.documents.sha256, reading.door, uri, MANIFEST_BYTES)
+        sha256 = reading.attempt(f"the hash of {stage.name}", hash_of)
+        if sha256 is None:
             continue
-        found[stage.name] = sha256 = hashlib.sha256(content).hexdigest()
+        found[stage.name] = sha256
         if stage.manifest_sha256 not in (None, sha256):
             reason = f"its manifest has sha256 {sha256} now, and the run says {stage.manifest_sha256}: it was changed"
             reading.missing.append(Missing(what=f"what stage {stage.name} made", reason=reason))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from contracts import storage
-from contracts.artifacts import Contract, ShardManifest
-from contracts.artifacts.shard_table import check_table
-from inspection.run.door import HARM, MANIFEST_BYTES, Door, parse_json
+from contracts.artifacts import Contract
+from inspection.run.documents import Documents
+from inspection.run.door import HARM, MANIFEST_BYTES, Door
 from inspection.run.find import RunPlace
 from inspection.run.stages import MOST_CHARACTERS
 from inspection.run.view import Missing
@@ -25,6 +23,8 @@ class Reading:
 
     place: RunPlace
     door: Door
+    documents: Documents = field(default_factory=Documents)
+    """What other readings of this process have parsed."""
     missing: list[Missing] = field(default_factory=list)
     recorded_line: str = ""
     """Where the run's documents say that the line is."""
@@ -39,6 +39,14 @@ class Reading:
         """Whether something lies in the line: nothing else is read on the word of a document."""
         return self.door.inside(uri)
 
+    def contract(self, kind: type[C], uri: str, most: int = MANIFEST_BYTES) -> C:
+        """Return a document of the line.
+
+        Raises:
+            ValueError, ShardlineError, OSError: It cannot be read (door.HARM).
+        """
+        return self.documents.read(self.door, kind, uri, most)
+
     def attempt(self, what: str, read: Callable[[], T]) -> T | None:
         """Return what `read` returns; what goes wrong is written down."""
         try:
@@ -49,18 +57,3 @@ class Reading:
                 text = "it is not there"
             self.missing.append(Missing(what=what, reason=text[:MOST_CHARACTERS]))
             return None
-
-
-def read_contract(door: Door, kind: type[C], uri: str, most: int = MANIFEST_BYTES) -> C:
-    """Return a document of a line.
-
-    Raises:
-        ValueError, ShardlineError, OSError: It cannot be read (door.HARM).
-    """
-    content = json.dumps(parse_json(door.read(uri, most))).encode()
-    document = kind.parse(content, where=storage.display(uri))
-    if isinstance(document, ShardManifest) and document.shard_table is not None:
-        table_uri = document.shard_table.uri(uri.rpartition("/")[0])
-        table = check_table(door.read(table_uri, most), document.shard_table, where=storage.display(table_uri))
-        return document.model_copy(update={"shards": table})
-    return document

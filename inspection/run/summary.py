@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
@@ -15,19 +17,25 @@ from contracts.artifacts.document import Document
 from contracts.config import RunConfig
 from contracts.previous import RUN_NAME
 from contracts.proof import VERIFIED_FOLDER
+from inspection.run.documents import Documents
 from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, as_object
-from inspection.run.find import RunPlace, list_places
+from inspection.run.find import RunPlace, list_lines, runs_of_line
 from inspection.run.headline import RunHeadline, find_verdict, headline, headline_of_record, make_headline
 from inspection.run.money import find_money
 from inspection.run.read import read_run, read_verifications
-from inspection.run.reading import Reading, read_contract
+from inspection.run.reading import Reading
 from inspection.run.view import State
 
 _THREADS = 16
 # A run that was killed does not come back under its id.
 _ENDED: tuple[State, ...] = ("succeeded", "failed", "interrupted", "stopped")
-# In a bucket, an export that nothing has proven is asked for again after this: a listing costs money.
-_VERIFIED_FRESH_S = 600.0
+# A run of which nothing is known for a day: somebody may write its record yet.
+_UNKNOWN_FRESH_S = 600.0
+# In a bucket each listing costs money (docs/inspect.md has the sum). Runs copy their events there every 30 s, silent
+# ones wait for machines, and an export that nothing has proven may be verified any time.
+_BUCKET_FRESH_S = {"running": 30.0, "silent": 60.0, "unproven": 3600.0}
+# A line is looked into for new runs after this, and after twice as long each time when there were none.
+_LINE_FRESH_S, _LINE_MOST_S = 10.0, 240.0
 
 
 class RunLine(Document):
@@ -52,14 +60,24 @@ class RunLine(Document):
 class RunLister:
     """The runs below a root; what has ended is read once, and again when its export was verified.
 
+    On this machine every reading looks at everything else. In a bucket it lists the root, the lines in which something
+    was new lately, and the others every few minutes; it reads runs again when there may be news of them.
+
     Args:
         root: Path or URI of the folder that holds lines, or of one line.
+        clock: Seconds from any moment on.
+        documents: What other readings of this process have parsed; None: nothing.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(
+        self, root: str, *, clock: Callable[[], float] = time.monotonic, documents: Documents | None = None
+    ) -> None:
         self.root = root
-        self._ended: dict[RunPlace, _Read] = {}
-        self._asked_at = 0.0
+        self._documents = documents if documents is not None else Documents()
+        self._clock = clock
+        self._is_local = storage.is_local(storage.normalise(root))
+        self._lines: dict[str, _Line] = {}
+        self._known: dict[RunPlace, _Read] = {}
         self._lock = threading.Lock()
 
     def read(self) -> list[RunLine]:
@@ -69,24 +87,56 @@ class RunLister:
             ConfigError: The root is not there.
         """
         with self._lock:
-            known = dict(self._ended)
-            is_due = time.monotonic() - self._asked_at >= _VERIFIED_FRESH_S
-            if is_due:
-                self._asked_at = time.monotonic()
-        places = list_places(self.root, known)
-
-        def read(place: RunPlace) -> _Read:
-            before = known.get(place)
-            return before if before is not None and before.stands(is_due=is_due) else _read_place(place)
-
+            lines, known, now = self._lines, self._known, self._clock()
+        uris = list_lines(self.root)
         with ThreadPoolExecutor(_THREADS) as pool:
-            found = dict(zip(places, pool.map(read, places), strict=True))
+            looked = pool.map(lambda uri: self._look(uri, lines.get(uri), known, now), uris)
+            lines = dict(zip(uris, looked, strict=True))
+            places = [place for line in lines.values() for place in line.places]
+            read = pool.map(lambda place: self._read(place, known.get(place), now), places)
+            known = dict(zip(places, read, strict=True))
         with self._lock:
-            self._ended.update(
-                {p: one for p, one in found.items() if one.line.state in _ENDED and not one.line.problem}
-            )
-        lines = [one.line for one in found.values()]
-        return sorted(lines, key=lambda line: (line.started_at or 0.0, line.id), reverse=True)
+            self._lines, self._known = lines, known
+        found = [one.line for one in known.values()]
+        return sorted(found, key=lambda line: (line.started_at or 0.0, line.id), reverse=True)
+
+    def _look(self, uri: str, before: _Line | None, known: dict[RunPlace, _Read], now: float) -> _Line:
+        """Return the runs of a line."""
+        if before is not None and now < before.due_at:
+            return before
+        places = runs_of_line(uri, known)
+        if self._is_local:
+            return _Line(places, 0.0, now)
+        is_same = before is not None and places == before.places
+        pause_s = min(2 * before.pause_s, _LINE_MOST_S) if before is not None and is_same else _LINE_FRESH_S
+        return _Line(places, pause_s, now + pause_s)
+
+    def _read(self, place: RunPlace, before: _Read | None, now: float) -> _Read:
+        stands = before is not None and (now < before.due_at or before.stands())
+        read = before if before is not None and stands else _read_place(place, self._documents)
+        return read if now < read.due_at else replace(read, due_at=now + self._rest_s(read))
+
+    def _rest_s(self, read: _Read) -> float:
+        """Return for how long a reading stands."""
+        line = read.line
+        if line.problem:
+            return 0.0 if self._is_local else _BUCKET_FRESH_S["silent"]
+        if line.state in _ENDED:
+            wants_proof = line.headline.verdict == "unproven" and read.export
+            return 0.0 if wants_proof and self._is_local else _BUCKET_FRESH_S["unproven"] if wants_proof else math.inf
+        if line.state == "unknown":
+            return _UNKNOWN_FRESH_S
+        return 0.0 if self._is_local else _BUCKET_FRESH_S[line.state]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The runs of a line as it was looked into."""
+
+    places: list[RunPlace]
+    pause_s: float
+    due_at: float
+    """When it is looked into again, by the lister's clock."""
 
 
 @dataclass(frozen=True)
@@ -98,48 +148,40 @@ class _Read:
     """Folder of its export; empty: it has none."""
     verified: tuple[str, ...] = ()
     """Verifications that were there."""
+    due_at: float = 0.0
+    """When it is looked at again, by the lister's clock."""
 
-    def stands(self, *, is_due: bool) -> bool:
-        """Whether it needs no second reading: an export can be verified after its run has ended.
-
-        Args:
-            is_due: Whether a bucket is asked, too.
-        """
-        if self.line.headline.verdict != "unproven" or not self.export:
-            return True
-        if not (is_due or storage.is_local(self.export)):
-            return True
+    def stands(self) -> bool:
+        """Whether it needs no second reading: an export can be verified after its run has ended."""
+        if self.line.state not in _ENDED or self.line.problem:
+            return False
         return _list_verified(self.export) == self.verified
 
 
-def read_line(place: RunPlace) -> RunLine:
+def read_line(place: RunPlace, documents: Documents) -> RunLine:
     """Return the line of a run; it never raises for what the run holds."""
-    return _read_place(place).line
+    return _read_place(place, documents).line
 
 
-def _read_place(place: RunPlace) -> _Read:
+def _read_place(place: RunPlace, documents: Documents) -> _Read:
     try:
-        return _read(place)
+        return _read(Reading(place, Door(place.line), documents))
     except HARM as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         return _Read(_line(place, make_headline(state="silent"), problem=text[:300]))
 
 
-def _read(place: RunPlace) -> _Read:
-    door = Door(place.line)
+def _read(reading: Reading) -> _Read:
+    place = reading.place
     try:
-        record = read_contract(door, RunRecord, storage.join(place.folder, RUN_NAME), SMALL_BYTES)
+        record = reading.contract(RunRecord, storage.join(place.folder, RUN_NAME), SMALL_BYTES)
     except FileNotFoundError:
-        return _Read(_of_documents(place))
-    return _of_record(place, record, door)
-
-
-def _of_record(place: RunPlace, record: RunRecord, door: Door) -> _Read:
+        return _Read(_of_documents(place, reading.documents))
     at = next((s.name for s in record.stages if s.state in ("failed", "interrupted", "not started")), "")
-    export, verified, verdict = _find_export(place, record, door), tuple[str, ...](), ""
+    export, verified, verdict = _find_export(place, record, reading.door), tuple[str, ...](), ""
     if export and (verified := _list_verified(export)):
-        document = read_contract(door, ExportManifest, storage.join(export, MANIFEST_NAME))
-        verdict = find_verdict(document, read_verifications(Reading(place, door), export, document))
+        document = reading.contract(ExportManifest, storage.join(export, MANIFEST_NAME))
+        verdict = find_verdict(document, read_verifications(reading, export, document))
     line = _line(
         place,
         find_record_headline(record, verdict=verdict),
@@ -177,9 +219,9 @@ def find_record_headline(record: RunRecord, *, verdict: str = "") -> RunHeadline
     return headline_of_record(record, money=money, verdict=verdict)
 
 
-def _of_documents(place: RunPlace) -> RunLine:
+def _of_documents(place: RunPlace, documents: Documents) -> RunLine:
     """Return the line of a run that has left no record: it goes on, or has been killed."""
-    view = read_run(place, headline_only=True)
+    view = read_run(place, headline_only=True, cache=documents)
     at = next((stage for stage in view.stages if stage.state in ("running", "failed", "interrupted", "stopped")), None)
     where = ""
     if at is not None:

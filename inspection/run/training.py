@@ -11,11 +11,9 @@ from contracts.config import RunConfig
 from contracts.goodput import account
 from inspection.attempts import Events
 from inspection.goodput import find_attempts
-from inspection.run.curves import read_curves
-from inspection.run.door import Door
 from inspection.run.marks import find_marks
 from inspection.run.money import find_money
-from inspection.run.reading import Reading, read_contract
+from inspection.run.reading import Reading
 from inspection.run.view import Curves, Missing
 
 TENSORBOARD_FOLDER = "tensorboard"
@@ -46,7 +44,7 @@ def read_training(
     curves: Curves | None = None
     if points and folder is not None and reading.inside(folder):
         logs = storage.join(folder, TENSORBOARD_FOLDER)
-        curves = reading.attempt("learning curves", lambda: _read_curves(reading.door, logs, points=points))
+        curves = reading.attempt("learning curves", lambda: _read_curves(reading, logs, points=points))
     if curves is not None:
         curves = cut_curves(curves, [float(event["time"]) for events in told.values() for event in events])
         reading.missing += [Missing(what="learning curves", reason=text) for text in curves.missing]
@@ -72,13 +70,13 @@ def read_evaluation(reading: Reading, uri: str, trained: CheckpointManifest) -> 
     if not where.endswith(f"/{EVALUATION_NAME}") or not reading.inside(where):
         reading.missing.append(Missing(what="the evaluation", reason=f"its name is {trained.evaluation.name!r}"))
         return None
-    return reading.attempt("the evaluation", lambda: read_contract(reading.door, EvaluationReport, where))
+    return reading.attempt("the evaluation", lambda: reading.contract(EvaluationReport, where))
 
 
-def _read_curves(door: Door, logs: str, *, points: int) -> Curves:
+def _read_curves(reading: Reading, logs: str, *, points: int) -> Curves:
     for name in storage.list_names(logs):
-        door.require(storage.join(logs, name))
-    return read_curves(logs, points=points)
+        reading.door.require(storage.join(logs, name))
+    return reading.documents.curves(logs, points=points)
 
 
 def cut_curves(curves: Curves, times: list[float]) -> Curves:

@@ -13,6 +13,7 @@ from contracts import storage
 from contracts.config import STAGES
 from contracts.result import RUNS_FOLDER
 from inspection.page import render_header, render_sections
+from inspection.run.documents import Documents
 from inspection.run.find import RunPlace, list_places
 from inspection.run.read import CONTACT_SHEET, OF_TASK, TASK_PICTURES, read_run
 from inspection.run.summary import RunLine, RunLister, read_line
@@ -28,6 +29,8 @@ CACHE_BYTES = 64 << 20
 ENDED_FRESH_S = 60.0
 # What was read is good for that long, however quickly it was read.
 _LEAST_FRESH_S = 1.0
+# In a bucket: events are copied there every 30 s, and each listing costs money.
+_BUCKET_FRESH_S = 10.0
 # Runs that are read at a time; one that hangs takes one of them.
 _READERS = 8
 # Who has a list already gets that one when a bucket takes longer than this.
@@ -88,12 +91,14 @@ class RunStore:
     def __init__(self, root: str, *, cache_bytes: int = CACHE_BYTES) -> None:
         self.root = storage.normalise(root)
         self._cache_bytes = cache_bytes
-        self._lister = RunLister(root)
+        self._documents = Documents()
+        self._lister = RunLister(root, documents=self._documents)
         # Of their own: a list is shown while all readers wait for a bucket.
         listers = ThreadPoolExecutor(2, thread_name_prefix="list")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
+        self._least_fresh_s = _LEAST_FRESH_S if storage.is_local(self.root) else _BUCKET_FRESH_S
         self._listing = Shared(
-            self._list, lambda _, took_s: max(_LEAST_FRESH_S, 3 * took_s), listers, patience_s=_PATIENCE_S
+            self._list, lambda _, took_s: max(self._least_fresh_s, 3 * took_s), listers, patience_s=_PATIENCE_S
         )
         self._places = Shared(self._find, lambda _, took_s: max(_LEAST_FRESH_S, took_s), listers)
         self._known: dict[RunKey, RunPlace] = {}
@@ -131,7 +136,7 @@ class RunStore:
     async def _remembered(self, key: RunKey) -> _Remembered:
         place = await self._place(key)
         with self._lock:
-            remembered = self._runs.setdefault(key, _Remembered(key, place, self._readers))
+            remembered = self._runs.setdefault(key, _Remembered(key, place, self._readers, self._documents))
             self._runs.move_to_end(key)
         return remembered
 
@@ -166,13 +171,20 @@ class RunStore:
 class _Remembered:
     """A run and what was last read of it."""
 
-    def __init__(self, key: RunKey, place: RunPlace, pool: Executor) -> None:
+    def __init__(self, key: RunKey, place: RunPlace, pool: Executor, documents: Documents) -> None:
+        self._documents = documents
         self.key = key
         self.place = place
         self.bytes = 0
-        self.shared = Shared(self._read, _fresh_s, pool)
-        self.line = Shared(lambda: read_line(place), lambda line, took_s: _good_for_s(line.state, took_s), pool)
+        least_s = _LEAST_FRESH_S if storage.is_local(place.line) else _BUCKET_FRESH_S
+        self.shared = Shared(self._read, lambda shown, took_s: _good_for_s(shown.view.state, took_s, least_s), pool)
+        self.line = Shared(
+            lambda: read_line(place, documents), lambda line, took_s: _good_for_s(line.state, took_s, least_s), pool
+        )
         self._last: Shown | None = None
+
+    def _read_run(self, *, pictures: bool = True) -> RunView:
+        return read_run(self.place, pictures=pictures, cache=self._documents)
 
     def _read(self) -> Shown:
         if not storage.exists(self.place.start_uri):
@@ -180,7 +192,7 @@ class _Remembered:
             raise NotFoundError(f"the run {self.key.line}/{RUNS_FOLDER}/{self.key.id} is there no more")
         last = self._last
         # Pictures are decoded out of shards: once, as long as the stages that they come from are what they were.
-        view = read_run(self.place, pictures=last is None or not last.view.pictures)
+        view = self._read_run(pictures=last is None or not last.view.pictures)
         if last is not None and last.view.pictures:
             if _sources(view) == _sources(last.view):
                 # Why one of them could not be read stays true with them.
@@ -189,7 +201,7 @@ class _Remembered:
                 kept["missing"] = [*view.missing, *unread]
                 view = view.model_copy(update=kept)
             else:
-                view = read_run(self.place)
+                view = self._read_run()
         still = _without_clock(view)
         parts = {"header": render_header(still, live=True), **render_sections(still, href=links_of(self.key, view))}
         drawn = "".join(each.model_dump_json() for each in (view.curves, view.marks) if each is not None)
@@ -225,13 +237,9 @@ def _without_documents(view: RunView) -> RunView:
     return view.model_copy(update={**dict.fromkeys(dropped), "verifications": []})
 
 
-def _fresh_s(shown: Shown, took_s: float) -> float:
-    return _good_for_s(shown.view.state, took_s)
-
-
-def _good_for_s(state: str, took_s: float) -> float:
+def _good_for_s(state: str, took_s: float, least_s: float) -> float:
     # A run that goes on is read a quarter of the time at most, however much there is to read.
-    return ENDED_FRESH_S if state in _ENDED else max(_LEAST_FRESH_S, 3 * took_s)
+    return ENDED_FRESH_S if state in _ENDED else max(least_s, 3 * took_s)
 
 
 def _sources(view: RunView) -> list[str | None]:

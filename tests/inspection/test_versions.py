@@ -18,9 +18,9 @@ from contracts.artifacts import ShardManifest
 from contracts.errors import ConfigError, DataError
 from inspection.neighbours import export_index
 from inspection.run.data import describe_data
-from inspection.run.door import Door
+from inspection.run.documents import Documents
+from inspection.run.door import MANIFEST_BYTES, Door
 from inspection.run.pictures import contact_sheet
-from inspection.run.reading import read_contract
 from inspection.show import describe, draw_grid
 from inspection.verify import verify
 from records.samples import open_samples
@@ -49,7 +49,7 @@ def test_show_draws_the_same_pictures(tmp_path: Path, shard_format: str) -> None
         with Image.open(folder / "grid.png") as image:
             grids.append(np.asarray(image))
         door = Door(storage.normalise(tmp_path))
-        shown = read_contract(door, ShardManifest, storage.join(uri, "manifest.json"))
+        shown = Documents().read(door, ShardManifest, storage.join(uri, "manifest.json"), MANIFEST_BYTES)
         assert len(contact_sheet(door, uri, shown)) == 50
         assert describe_data(uri, shown).shards == describe_data(uri, manifest).shards
         assert describe_data(uri, shown).shards[0].shards == 5
