@@ -96,7 +96,7 @@ def print_run(view: RunView, stream: TextIO) -> None:
             found = stage.progress
             told = f"{found.done:g} of {found.total:g} {found.unit} {found.message}"
         took = NOT_KNOWN if stage.wall_s is None else seconds(stage.wall_s)
-        table.add_row(_text(stage.name), _state(stage.state), took, _text(told))
+        table.add_row(_text(stage.name), _state(stage.state), _text(took), _text(told))
     console.print(table)
     rows = list(_rows(view))
     width = max((len(name) for name, _ in rows), default=0) + 1

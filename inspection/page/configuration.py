@@ -7,7 +7,10 @@ import json
 import yaml
 
 from inspection.page.subject import Subject
-from pages.markup import Html, element, section, shorten
+from pages.markup import Html, shorten
+from pages.rendering import render
+from pages.run.absent import AbsentSection
+from pages.run.configuration import ConfigurationSection
 
 TITLE = "Configuration"
 
@@ -17,23 +20,10 @@ def configuration(subject: Subject) -> Html:
     config = subject.view.config
     if not config:
         why = "The configuration is not known: the run's record could not be read; see “Completeness”."
-        return section("configuration", TITLE, element("p", why, class_="missing block", data_absent="configuration"))
+        return render(AbsentSection("configuration", TITLE, why))
     # YAML of a very large configuration would take minutes, and be cut in any case.
     plain = json.dumps(config, ensure_ascii=False, indent=1, default=str)
     is_large = len(plain) > 2 * subject.limits.config
     words = plain if is_large else yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100)
     cut = shorten(words, subject.limits.config)
-    parts = [
-        element("p", "As it was resolved: defaults, then the file, then overrides.", class_="note"),
-        element(
-            "pre",
-            element("code", cut),
-            class_="scroll yaml",
-            tabindex=0,
-            role="region",
-            aria_label="Configuration as YAML",
-        ),
-    ]
-    if len(cut) < len(words):
-        parts.append(element("p", f"{len(words) - len(cut):,} characters are left out here.", class_="note"))
-    return section("configuration", TITLE, *parts)
+    return render(ConfigurationSection(TITLE, cut, len(words) - len(cut)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from inspection.page.account import account
@@ -21,10 +21,11 @@ from inspection.page.sweep import sweep
 from inspection.run.door import HARM
 from inspection.run.view import RunView
 from pages.document import Document, policy_of
-from pages.markup import Html, absent, element, join, section, shorten
+from pages.markup import Html, shorten
 from pages.quantities import instant
 from pages.rendering import render
-from pages.state import chip
+from pages.run.absent import AbsentSection
+from pages.run.frame import Main, Navigation, RunBody, RunHeader, StageHeader
 from pages.style import STYLE as SHARED_STYLE
 
 MAX_REPORT_BYTES = 2_000_000
@@ -76,17 +77,14 @@ def render_report(view: RunView, *, href: Href | None = None) -> str:
         HTML, less than MAX_REPORT_BYTES in UTF-8. Of large runs parts are left out, which the page says.
     """
 
-    def render(view: RunView, limits: Limits) -> str:
+    def draw(view: RunView, limits: Limits) -> str:
         subject = Subject(view, limits, href or beside(view.line))
-        top = element(
-            "div",
-            element("a", "Skip to the overview", href="#overview", class_="skip"),
-            render_header(view),
-            navigation(),
+        body = RunBody(
+            render_header(view), _main(subject, id_="run"), shorten(view.id, 120), view.seen_at, navigation()
         )
-        return _page(f"{view.name} {view.id}", join([top, _main(subject), _footer(view)]))
+        return _page(f"{view.name} {view.id}", render(body))
 
-    return _fit(render, view, MAX_REPORT_BYTES)
+    return _fit(draw, view, MAX_REPORT_BYTES)
 
 
 def render_stage(view: RunView, stage: str) -> str:
@@ -101,24 +99,20 @@ def render_stage(view: RunView, stage: str) -> str:
     """
     title, names = STAGE_TITLES[stage]
 
-    def render(view: RunView, limits: Limits) -> str:
+    def draw(view: RunView, limits: Limits) -> str:
         # It lies where the service puts it: links to files are the console's, or none.
         subject = Subject(view, limits, console)
         found = view.stage(stage)
-        head = element(
-            "header",
-            element("h1", f"{title} of {shorten(view.name, 80)}"),
-            element(
-                "p",
-                chip(found.state if found is not None else "not started"),
-                f" run {shorten(view.id, 120)} · {shorten(found.made, 300) if found is not None else ''}",
-                class_="machine",
-            ),
+        header = StageHeader(
+            title=f"{title} of {shorten(view.name, 80)}",
+            state=found.state if found is not None else "not started",
+            id=shorten(view.id, 120),
+            made=shorten(found.made, 300) if found is not None else "",
         )
-        main = element("main", *(_section(subject, name) for name in names))
-        return _page(f"{title}: {view.name} {view.id}", join([head, main, _footer(view)]))
+        body = RunBody(render(header), _main(subject, names), header.id, view.seen_at)
+        return _page(f"{title}: {view.name} {view.id}", render(body))
 
-    return _fit(render, view, MAX_STAGE_BYTES)
+    return _fit(draw, view, MAX_STAGE_BYTES)
 
 
 def render_sections(view: RunView, *, href: Href | None = None) -> dict[str, Html]:
@@ -130,12 +124,12 @@ def render_sections(view: RunView, *, href: Href | None = None) -> dict[str, Htm
     """
     found: dict[str, Html] = {}
 
-    def render(view: RunView, limits: Limits) -> str:
+    def draw(view: RunView, limits: Limits) -> str:
         subject = Subject(view, limits, href or console)
         found.update({name: _section(subject, name) for name, _ in SECTIONS})
-        return join(found.values())
+        return "".join(found.values())
 
-    _fit(render, view, MAX_REPORT_BYTES)
+    _fit(draw, view, MAX_REPORT_BYTES)
     return found
 
 
@@ -146,42 +140,32 @@ def render_header(view: RunView, *, live: bool = False) -> Html:
         view: What is known of the run.
         live: Whether the page follows the run: it does not say when it was read.
     """
-    where = {"local": "as a command", "vertex": "on Vertex AI Pipelines"}[view.place]
-    facts = [f"ran {where}" if view.state not in ("running", "silent") else f"runs {where}"]
+    facts = [{"local": "local run", "vertex": "run on Vertex AI Pipelines"}[view.place]]
     if view.started_at is not None:
         facts.append(f"started {instant(view.started_at)}")
     if view.last_word_at is not None and view.state in ("running", "silent"):
-        facts.append(f"last word {instant(view.last_word_at)}")
+        facts.append(f"last event {instant(view.last_word_at)}")
     if not live:
-        facts.append(f"read {instant(view.seen_at)}")
-    opened = console_page(view.console)
-    return element(
-        "header",
-        element("h1", shorten(view.name, 80), " ", element("small", shorten(view.id, 120), class_="id")),
-        element(
-            "p",
-            chip(view.state),
-            " ",
-            " · ".join(facts),
-            join([" · ", element("a", "in Google's console", href=opened)]) if opened else Html(""),
-            class_="machine",
-            data_text="machine",
-        ),
-        element("p", element("code", shorten(shown_uri(view.line), 300)), class_="machine"),
+        facts.append(f"page of {instant(view.seen_at)}")
+    return render(
+        RunHeader(
+            name=shorten(view.name, 80),
+            id=shorten(view.id, 120),
+            state=view.state,
+            facts=tuple(facts),
+            line=shorten(shown_uri(view.line), 300),
+            console=console_page(view.console) or "",
+        )
     )
 
 
 def navigation() -> Html:
     """Return links to the sections."""
-    return element(
-        "nav",
-        element("ul", *(element("li", element("a", title, href=f"#{name}")) for name, title in SECTIONS)),
-        aria_label="Parts of this page",
-    )
+    return render(Navigation(SECTIONS))
 
 
-def _main(subject: Subject) -> Html:
-    return element("main", *(_section(subject, name) for name, _ in SECTIONS), id="run")
+def _main(subject: Subject, names: Sequence[str] = tuple(_MAKERS), *, id_: str = "") -> Html:
+    return render(Main(tuple(_section(subject, name) for name in names), id_))
 
 
 def _section(subject: Subject, name: str) -> Html:
@@ -194,34 +178,26 @@ def _section(subject: Subject, name: str) -> Html:
     except HARM as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         words = f"This part cannot be shown: what the run holds cannot be drawn ({shorten(why, 300)})."
-        return section(name, dict(SECTIONS)[name], absent(name, words))
-
-
-def _footer(view: RunView) -> Html:
-    return element(
-        "footer",
-        f"Run {shorten(view.id, 120)}, read {instant(view.seen_at)}. A value that could not be measured or read "
-        "says so, and is never 0. Money is an estimate.",
-    )
+        return render(AbsentSection(name, dict(SECTIONS)[name], words))
 
 
 def _page(title: str, body: Html) -> str:
     return render(Document(shorten(title, 200), body, policy=policy_of(), style=Html(STYLE)))
 
 
-def _fit(render: Callable[[RunView, Limits], str], view: RunView, most: int) -> str:
+def _fit(draw: Callable[[RunView, Limits], str], view: RunView, most: int) -> str:
     """Render; while the page is too large, cut very long texts first, then halve the limits, then cut all texts."""
     limits = Limits()
-    page = render(view, limits)
+    page = draw(view, limits)
     if len(page.encode()) < most:
         return page
     view = _cut(view, limits.reason)
     for _ in range(MOST_HALVINGS):
-        page = render(view, limits)
+        page = draw(view, limits)
         if len(page.encode()) < most:
             return page
         limits = limits.halved()
-    return render(_cut(view, 200), limits)
+    return draw(_cut(view, 200), limits)
 
 
 def _cut(view: RunView, length: int) -> RunView:

@@ -69,11 +69,6 @@ def link(href: Href, uri: str, words: str) -> Html:
     return join([opened, " ", element("code", found.shown, class_="uri")] if found.shown else [opened])
 
 
-def folder_link(href: Href, uri: str, words: str) -> Html:
-    """Return a link to a folder: Google's console has other pages for them than for objects."""
-    return link(href, f"{uri.rstrip('/')}/" if uri.startswith("gs://") else uri, words)
-
-
 def shown_uri(uri: str) -> str:
     """Return a URI as a user would type it: a local file's path, in full, since a page may be read anywhere."""
     return unquote(uri.removeprefix("file://")) if storage.is_local(uri) else uri

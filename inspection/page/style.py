@@ -1,4 +1,4 @@
-"""What a run's page adds to the look of all pages: states, the graph of stages, charts, pictures, hashes."""
+"""What a run's page adds to the look of all pages: states, charts, pictures, hashes."""
 
 from __future__ import annotations
 
@@ -21,21 +21,12 @@ stroke-linejoin:round}
 .block-line{display:block}
 .block-line+.block-line{margin-top:2px}
 b.good,b.bad{color:var(--c)}
-.tiles.head{grid-template-columns:repeat(auto-fill,minmax(164px,1fr))}
+.tiles.head{grid-template-columns:repeat(auto-fill,minmax(210px,1fr))}
 .tiles.head .value{font-size:22px}.tiles.head .chip{font-size:19px}
 .tile .chip+*{margin-left:4px}
 .tile.alarm{border-color:var(--bad)}.tile.alarm .value{color:var(--bad)}
 .said{white-space:pre-wrap;font-family:ui-monospace,Menlo,Consolas,monospace;font-size:13px}
-.dag{margin:0 0 12px}.dag svg{width:100%;height:auto;overflow:visible}
-.narrow-only{display:none}
-.box{fill:var(--bg);stroke:var(--c);stroke-width:1.5}
-.box.idle{stroke:var(--line);stroke-dasharray:5 4}
-.dag text{font-size:12.5px;fill:var(--ink)}.dag .stage{font-size:15px;font-weight:700}
-.dag text.good,.dag text.bad,.dag text.warning,.dag text.live,.dag text.idle{fill:var(--c)}.dag .word{font-weight:600}
-.dag .link{fill:var(--accent);text-decoration:underline}
-.arrow{fill:none;stroke:var(--soft);stroke-width:1.5;stroke-linecap:round;stroke-linejoin:round}
-.arrow.far{stroke-dasharray:2 4}
-.track{fill:var(--track)}.made{fill:var(--accent)}
+#stages td:nth-child(n+4) small{white-space:nowrap}#stages .bar{display:block;margin:4px 0 0}#facts{margin:0 0 16px}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:18px 28px}
 .chart-box{margin:0;min-width:0}.chart-box figcaption{color:var(--ink);margin-bottom:6px}
 .chart-box .legend{margin:2px 0 0}
@@ -104,7 +95,6 @@ td:has(>.chip){white-space:nowrap;padding-right:14px}
 margin:0}
 .uri{color:var(--soft)}
 td small{display:inline}td .block-line small{display:inline}
-@media(max-width:820px){.wide-only{display:none}.narrow-only{display:block}}
 @media(max-width:640px){.tiles.head{grid-template-columns:1fr 1fr}.tiles.head .value{font-size:18px}
 .tiles.head .chip{font-size:16px}}
 @media print{.scroll{overflow:visible}.yaml{max-height:none}nav{display:none}details{display:block}}

@@ -13,6 +13,7 @@
     curves.py    TensorBoard's scalars; event_file.py and event_message.py are their bytes
     marks.py     checkpoints, preemptions and resumes on the time axis
     money.py     what its machines cost, and would have cost on demand
+    before.py    what differs from the run before in the line
     lineage.py   every hash from the source's listing to the engine
     pictures.py  images out of shards, as small JPEGs
     summary.py   the line of a run in a list

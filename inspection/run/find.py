@@ -131,7 +131,12 @@ def runs_of_line(line: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
     with ThreadPoolExecutor(_THREADS) as pool:
         there = list(pool.map(is_run, places))
     found = [place for place, is_there in zip(places, there, strict=True) if is_there]
-    return sorted(found, key=lambda place: (_time_in(place.run_id), place.run_id))
+    return sorted(found, key=lambda place: order_of(place.run_id))
+
+
+def order_of(run_id: str) -> tuple[str, str]:
+    """Return what runs of a line are sorted by: the time in their ids."""
+    return _time_in(run_id), run_id
 
 
 def list_places(root: str) -> list[RunPlace]:

@@ -290,7 +290,7 @@ def _metric_note(found: RunHeadline, task: str) -> str:
     parts = []
     if found.metric_low is not None and found.metric_high is not None:
         show = show_metric(task, found.metric)
-        parts.append(f"{show(found.metric_low)} to {show(found.metric_high)} (95 % interval)")
+        parts.append(f"95 % interval {show(found.metric_low)} to {show(found.metric_high)}")
     if found.samples:
         parts.append(f"{found.samples:,} samples")
     parts.append("higher is better" if found.direction == "max" else "lower is better")

@@ -30,6 +30,7 @@ from contracts.proof import SERVED, verification_uri
 from contracts.result import RESULTS_FOLDER
 from inspection.attempts import Events
 from inspection.registration import Registration
+from inspection.run.before import find_before
 from inspection.run.data import describe_data
 from inspection.run.documents import Documents
 from inspection.run.door import MANIFEST_BYTES, SMALL_BYTES, Door, as_moment, as_object, parse_json
@@ -114,6 +115,8 @@ def read_run(
     if not headline_only:
         uris = _find_uris(stages, documents)
         parts["lineage"] = find_lineage(documents, uris, _hash(reading, stages, uris))
+        shard = next(stage for stage in stages if stage.name == "shard")
+        parts["before"] = reading.attempt("the run before", partial(find_before, place, config, shard))
     return RunView(
         id=place.run_id,
         name=_name(place, config),

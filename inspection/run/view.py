@@ -241,6 +241,25 @@ class MoneyView(Document):
     assumptions: list[str]
 
 
+class ChangeView(Document):
+    """What two runs have of something, as text; empty: the run has it not."""
+
+    name: str
+    """Key of the configuration, or: data."""
+    before: str
+    now: str
+
+
+class BeforeView(Document):
+    """The run before this one in its line, and what it has other than this one."""
+
+    id: str
+    changes: list[ChangeView]
+    """The first of very many."""
+    data_known: bool
+    """Whether both runs have shards, so that they could be compared."""
+
+
 class LineageView(Document):
     """One document of the way from the source's listing to the engine."""
 
@@ -312,6 +331,7 @@ class RunView(Document):
     registration: dict[str, Any] | None = None
     """What became of it in the model registry."""
     lineage: list[LineageView] = Field(default=[])
+    before: BeforeView | None = None
     missing: list[Missing] = Field(default=[])
 
     @property

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from inspection.run.before import Pair, pairs
 from inspection.run.summary import RunLine
-from inspection.ui.compare import Origin, Pair, choices, origins, pairs
+from inspection.ui.compare import Origin, choices, origins
 from inspection.ui.live import News, live_content
 from inspection.ui.run_list import COLUMNS, cell, clock_of, without_clock
 from inspection.ui.shell import document

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.artifacts.classification import ClassOutcome, RocCurve
-from inspection.page.account import usd_range
 from inspection.page.data import kind_of
 from inspection.page.links import beside, console, elsewhere
 from inspection.page.marks import find_gaps
@@ -95,21 +94,6 @@ def test_limits_come_to_an_end() -> None:
 def test_reasons_are_one_kind_whatever_the_file() -> None:
     kinds = {kind_of(reason) for reason in ("row 12 of 'a b.png' is cut", "row 9 of 'c.png' is cut")}
     assert kinds == {"row N of … is cut"}
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "said"),
-    [
-        (0.84, 1.31, "0.84 to 1.31 USD"),
-        (1.3, 1.3, "1.30 USD"),
-        (0.001, 0.0044, "0.001 to 0.0044 USD"),
-        (None, None, "not known"),
-    ],
-)
-def test_money_reads_as_a_range(low: float | None, high: float | None, said: str) -> None:
-    shown = usd_range("cost", low, high)
-    words = "".join(part.partition(">")[2] for part in shown.replace("</", "<").split("<")) if "<" in shown else shown
-    assert words.replace("\u00a0", " ").strip() == said
 
 
 def test_links_lead_to_known_places_only() -> None:

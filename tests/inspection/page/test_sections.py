@@ -92,8 +92,7 @@ def test_no_browser_asks_for_an_icon() -> None:
 
 
 def drawn(view: RunView) -> list[tuple[str, str]]:
-    whole = render_report(view).partition('class="dag wide-only"')[2].partition("</div>")[0]
-    return re.findall(r'<g data-stage="([^"]*)" data-state="([^"]*)"', whole)
+    return re.findall(r'<tr data-stage="([^"]*)" data-state="([^"]*)"', render_report(view))
 
 
 def test_what_is_served_and_what_nothing_ran_of_it_is_said() -> None:
@@ -138,7 +137,7 @@ UPLOADED = {"verdict": "upload", "unproven": [], "upload": "operations/1"}
         ({}, None),
     ],
 )
-def test_the_registry_is_the_last_box_where_the_run_has_it(changes: dict[str, Any], state: str | None) -> None:
+def test_the_registry_is_the_last_row_where_the_run_has_it(changes: dict[str, Any], state: str | None) -> None:
     names = [("shard", "done"), ("profile", "done"), ("train", "done"), ("export", "done")]
     assert drawn(planted.fresh(**changes)) == names + ([("register", state)] if state else [])
 
@@ -150,7 +149,7 @@ def test_an_attempt_in_a_bucket_leads_to_its_folder_and_to_the_services_logs() -
     run = "https://console.cloud.google.com/vertex-ai/pipelines/runs/1"
     page = part(render_report(planted.fresh(stages=stages, console=run)), "overview")
     assert 'href="https://console.cloud.google.com/storage/browser/bucket/flowers/train/attempts/a%20b"' in page
-    assert f'<a href="{run}">logs, by the run&#x27;s page</a>' in page
+    assert f'<a href="{run}">logs, by the run&#39;s page</a>' in page
     # A folder has no page of details.
     assert "_details" not in page
     local = attempt.model_copy(update={"folder": "file:///lines/train/attempts/a"})

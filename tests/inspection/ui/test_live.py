@@ -84,7 +84,7 @@ def check_same(page: Page) -> None:
 
 
 def stage(page: Page, name: str, state: str) -> None:
-    """Wait until a stage of the graph has a state."""
+    """Wait until a stage of the table has a state."""
     page.wait_for_selector(f'[data-stage="{name}"][data-state="{state}"]', state="attached")
 
 
@@ -108,7 +108,7 @@ def test_a_run_from_start_to_end(browser: Browser, root: Path, staged: Path) -> 
             assert page.locator(".live-charts").count() == 0
             # The reader opens something, scrolls, and stands on something with the keyboard.
             attempts = page.locator("#overview details#attempts-all")
-            assert attempts.evaluate("details => details.open")
+            assert not attempts.evaluate("details => details.open")
             attempts.locator("summary").click()
             assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
             page.evaluate("document.getElementById('results').scrollIntoView()")
@@ -117,7 +117,7 @@ def test_a_run_from_start_to_end(browser: Browser, root: Path, staged: Path) -> 
             assert run.go_on() == "trained"
             stage(page, "train", "done")
             page.wait_for_selector(".live-charts .uplot canvas")
-            assert not attempts.evaluate("details => details.open")
+            assert attempts.evaluate("details => details.open")
             assert page.evaluate("document.activeElement.parentElement.id") == "attempts-all"
             moved = page.evaluate("document.getElementById('results').getBoundingClientRect().top") - top
             assert abs(moved) <= 2, "the section that is read has moved on the screen"

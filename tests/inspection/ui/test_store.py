@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from inspection.run.before import flatten, pairs
 from inspection.run.find import RunPlace
 from inspection.run.read import OF_TASK, read_run
 from inspection.run.summary import RunLine, RunLister
 from inspection.run.view import RunView
 from inspection.ui import store as store_module
-from inspection.ui.compare import flatten, pairs
 from inspection.ui.store import RunStore
 from tests.inspection.lines import Planted, alive, plant
 from tests.inspection.ui.serving import serving
