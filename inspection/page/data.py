@@ -8,9 +8,12 @@ from collections.abc import Callable
 from statistics import median
 
 from contracts.config import SPLITS
+from inspection.page.links import make_link
 from inspection.page.subject import Subject, left_out
 from inspection.run.view import ColumnView, DataView, PictureView, ShardView, shows_samples
+from inspection.tasks.pictures import file_uri
 from pages.chart import bars
+from pages.links import Link
 from pages.markup import Html, shorten
 from pages.rendering import render
 from pages.run import data as shown
@@ -138,6 +141,14 @@ def picture(found: PictureView, width: int = 72) -> Picture:
     """Return an image of a run."""
     title = f"{found.label}, {found.split}, {found.key}"
     return make_picture(found.jpeg, (found.width, found.height), label=found.label, title=title, width=width)
+
+
+def file_link(subject: Subject, path: str) -> Link | None:
+    """Return a link to a file of the source, by its path there; None: the path is not known."""
+    if not path:
+        return None
+    uri = file_uri(subject.view.config, path)
+    return make_link(subject.href, uri, shorten(path, 200)) if uri else Link(shorten(path, 200))
 
 
 def _strip(subject: Subject, shards: ShardView) -> shown.Strip:

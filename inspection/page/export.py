@@ -3,216 +3,142 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from contracts.artifacts import ExportManifest, Gate, Latency, Parity
+from contracts.artifacts.export import Attempt
 from contracts.proof import find_unproven_targets
-from inspection.page.results import title
-from inspection.page.subject import NO_VALUE, Subject, left_out, tile
+from inspection.page.results import title, unit_of
+from inspection.page.subject import NO_VALUE, Subject, left_out
 from inspection.run.headline import find_verdict
-from inspection.tasks import is_share, show_metric
-from pages.markup import Html, element, figure, join, section, shorten, table
-from pages.quantities import count, exact_percent, number, percent, seconds, several, size
-from pages.state import chip
+from inspection.tasks import is_share
+from pages.markup import Html, shorten
+from pages.rendering import render
+from pages.run.absent import AbsentSection
+from pages.run.export import (
+    EngineRow,
+    ExportSection,
+    GateRow,
+    Gates,
+    Latencies,
+    LatencyRow,
+    MetricRow,
+    ParityRow,
+    Tried,
+)
 
 TITLE = "Export"
+_ORDER = {"failed": 0, "not decidable": 1, "not run": 2, "passed": 3}
 
 
 def export(subject: Subject) -> Html:
     """Return the section on the export."""
     found = subject.view.export
     if found is None:
-        return section("export", TITLE, subject.absent("export", "export", "The export"))
-    return section(
-        "export",
-        TITLE,
-        _verdict(subject, found),
-        _tiles(found),
-        _tried(subject, found),
-        element("h3", "Parity and metrics by precision"),
-        _parity(subject, found),
-        _metrics(subject, found),
-        element("h3", "Gates"),
-        _gates(subject, found.gates, "gates", "What an export must meet, and what was found"),
-        _latency(subject, found),
-        _engines(subject, found),
-        _verifications(subject),
-        _registration(subject),
-    )
-
-
-def _verdict(subject: Subject, found: ExportManifest) -> Html:
+        return render(AbsentSection("export", TITLE, subject.why_absent("export", "The export")))
+    rows, metric, values = subject.limits.rows, found.headline.metric, found.headline_values
     unproven = find_unproven_targets(found, subject.view.verifications)
-    engines = [name for name in unproven if name in {entry.target for entry in found.engines}]
-    served = [name for name in unproven if found.served is not None and name in found.served.lacks]
-    words: list[str] = []
-    if found.served is not None:
-        words.append(f"Serves {subject.name(found.served.in_words())}. ")
-    if not unproven:
-        words.append("All of it ran and passed its gates.")
-    elif len(engines) + len(served) < len(unproven):
-        words.append(f"Nothing proves it: {subject.name('; '.join(unproven))}.")
-    if served:
-        words.append(f"Not shown of what is served: {', '.join(served)}. ")
-    if engines:
-        command = element("code", "shardline verify")
-        words.append(f"No GPU has run these engines yet: {', '.join(engines)}. What ran is named in the tables below. ")
-        words += [command, " on a GPU of each runs it."]
-    verdict = find_verdict(found, subject.view.verifications)
-    return element("p", chip(verdict), " ", *words, class_="reason", data_verdict=verdict)
-
-
-def _tiles(found: ExportManifest) -> Html:
+    engines = tuple(name for name in unproven if name in {entry.target for entry in found.engines})
+    served = tuple(name for name in unproven if found.served is not None and name in found.served.lacks)
+    whole = len(engines) + len(served) < len(unproven)
     states = Counter(gate.status for gate in found.gates)
-    passed = ", ".join(f"{number_of} {status}" for status, number_of in states.items() if status != "passed")
-    values, name = found.headline_values, found.headline.metric
-    show = show_metric(found.task, name)
-    shipped, reference = values.get(found.precision), values.get("torch")
-    drop = f"torch {show(reference)}" if reference is not None else "torch not measured"
-    asked = "as asked for" if found.precision == found.asked_precision else f"{found.asked_precision} was asked for"
-    tiles = [
-        tile("Ships", element("span", found.precision, data_text="export.precision"), asked),
-        tile(
-            title(name),
-            figure(f"export.{name}", shipped, show),
-            f"{drop}; {found.measured_samples:,} test samples",
-        ),
-        tile(
-            "Gates passed",
-            join([figure("export.gates_passed", states["passed"], count), f" of {len(found.gates)}"]),
-            passed or "all of them",
-        ),
-        tile("Engines", figure("export.engines", len(found.engines), count), _builders(found)),
-    ]
-    return element("div", *tiles, class_="tiles wide")
-
-
-def _builders(found: ExportManifest) -> str:
-    return ", ".join(sorted({shorten(entry.builder, 60) for entry in found.engines})) or "none: Triton builds"
-
-
-def _tried(subject: Subject, found: ExportManifest) -> Html:
-    """Return what became of each precision: one that its gates refused stands out, with the reason."""
-    items = []
-    for place, attempt in enumerate(found.tried):
-        refused = attempt.outcome == "failed"
-        word = "refused by its gates" if refused else "ships" if place + 1 == len(found.tried) else "kept"
-        parts: list[str] = [element("h4", chip(attempt.outcome, word), attempt.precision)]
-        if attempt.reason:
-            parts.append(element("p", subject.reason(attempt.reason)))
-        if attempt.kept_fp32:
-            kept = ", ".join(attempt.kept_fp32[:20])
-            parts.append(
-                element(
-                    "p", f"{several(len(attempt.kept_fp32), 'node')} kept in fp32: {subject.name(kept)}", class_="note"
-                )
-            )
-        items.append(element("li", *parts, class_="bad" if refused else "good", data_tried=attempt.precision))
-    if not items:
-        return Html("")
-    items = items[-subject.limits.rows :]
-    return join([element("h3", "What was tried"), element("ol", *items, class_="tried", id="tried")])
-
-
-def _parity(subject: Subject, found: ExportManifest) -> Html:
-    entries = [
-        (ran, name, parity) for ran, by_precision in found.parity.items() for name, parity in by_precision.items()
-    ]
-    shown = entries[: subject.limits.rows]
-    rows = [_parity_row(subject, ran, name, parity) for ran, name, parity in shown]
-    head = [
-        "Graph or engine",
-        "Outcome",
-        "What ran it",
-        "Relative error",
-        "Cosine, smallest",
-        "Top-1 agreement",
-        "Samples",
-    ]
-    note = "Against torch on the same inputs: the largest difference over the range of the outputs. "
-    return table(
-        "How far exported graphs are from torch",
-        head,
-        rows,
-        id_="parity",
-        words=3,
-        note=note + left_out(len(shown), len(entries), "rows"),
+    parity = [(ran, name, each) for ran, by_precision in found.parity.items() for name, each in by_precision.items()]
+    return render(
+        ExportSection(
+            title=TITLE,
+            verdict=find_verdict(found, subject.view.verifications),
+            served="" if found.served is None else subject.name(found.served.in_words()),
+            nothing_proves=(subject.name("; ".join(unproven)),) if whole else (),
+            not_shown=served,
+            engines_not_run=engines,
+            precision=found.precision,
+            asked_precision=found.asked_precision,
+            metric=metric,
+            metric_title=title(metric),
+            unit=unit_of(found.task, metric),
+            is_share=is_share(found.task, metric),
+            shipped=values.get(found.precision),
+            reference=values.get("torch"),
+            samples=found.measured_samples,
+            gates_passed=states["passed"],
+            num_gates=len(found.gates),
+            other_gates=tuple((number, status) for status, number in states.items() if status != "passed"),
+            num_engines=len(found.engines),
+            builders=tuple(sorted({shorten(entry.builder, 60) for entry in found.engines})),
+            tried=tuple(_tried(subject, each, each is found.tried[-1]) for each in found.tried)[-rows:],
+            parity=tuple(_parity(subject, *each) for each in parity[:rows]),
+            parity_left_out=left_out(min(rows, len(parity)), len(parity), "rows"),
+            metrics=tuple(_metric(subject, found, name) for name in list(values)[:rows]),
+            gates=_gates(subject, found.gates, "gates", "What an export must meet, and what was found"),
+            latency=_latency(subject, found.latency, "latency", "How long a batch takes"),
+            not_measured=tuple(
+                (subject.name(name), subject.name(why)) for name, why in list(found.latency_left_out.items())[:rows]
+            ),
+            engines=_engines(subject, found, unproven),
+            engines_left_out=left_out(min(rows, len(found.engines)), len(found.engines), "engines"),
+            verifications=_verifications(subject),
+            registration=tuple(
+                (shorten(str(name), 60), subject.name(_in_words(value)))
+                for name, value in list((subject.view.registration or {}).items())[:12]
+            ),
+        )
     )
 
 
-def _parity_row(subject: Subject, ran: str, name: str, parity: Parity) -> list[str]:
-    key = f"parity.{ran}.{name}"
-    state = "not run" if parity.passed is None else "passed" if parity.passed else "failed"
-    note = "too few answers to say" if parity.has_few_answers else ""
-    agreed = figure(f"{key}.top1", parity.top1_agreement, exact_percent, NO_VALUE, note=note)
-    return [
+def _tried(subject: Subject, attempt: Attempt, is_last: bool) -> Tried:
+    """Return what became of a precision: one that its gates refused stands out, with the reason."""
+    word = "refused by its gates" if attempt.outcome == "failed" else "ships" if is_last else "kept"
+    kept = tuple(subject.name(name) for name in attempt.kept_fp32[:20])
+    return Tried(attempt.precision, attempt.outcome, word, subject.reason(attempt.reason), kept, len(attempt.kept_fp32))
+
+
+def _parity(subject: Subject, ran: str, name: str, parity: Parity) -> ParityRow:
+    return ParityRow(
+        f"{ran}.{name}",
         f"{ran} {subject.name(name)}",
-        chip(state),
-        element("small", subject.name(parity.ran)),
-        figure(f"{key}.relative_error", parity.relative_error, lambda v: f"{v:.1e}", NO_VALUE),
-        figure(f"{key}.min_cosine", parity.min_cosine, lambda v: f"{v:.7f}", NO_VALUE),
-        agreed,
-        figure(f"{key}.samples", parity.samples or None, count, NO_VALUE),
-    ]
+        "not run" if parity.passed is None else "passed" if parity.passed else "failed",
+        subject.name(parity.ran),
+        parity.relative_error,
+        parity.min_cosine,
+        parity.top1_agreement,
+        parity.has_few_answers,
+        parity.samples or None,
+    )
 
 
-def _metrics(subject: Subject, found: ExportManifest) -> Html:
-    metric, values = found.headline.metric, found.headline_values
-    scale, sign = (100 if is_share(found.task, metric) else 1), (1 if found.headline.direction == "max" else -1)
-    reference = values.get("torch")
-    rows = []
-    for name, value in list(values.items())[: subject.limits.rows]:
-        drop = scale * sign * (reference - value) if reference is not None else None
-        coverage = ", ".join(
-            f"{shorten(kind, 40).replace('_', ' ')} {percent(share)}"
-            for kind, share in list(found.coverage.get(name, {}).items())[:6]
-        )
-        rows.append(
-            [
-                subject.name(name),
-                figure(f"{metric}.{name}", value, show_metric(found.task, metric)),
-                figure(f"{metric}.{name}.drop", drop, _drop, NO_VALUE) if name != "torch" else NO_VALUE,
-                coverage or NO_VALUE,
-            ]
-        )
-    unit = " (points)" if is_share(found.task, metric) else ""
-    head = ["Precision", title(metric), f"Drop from torch{unit}", "Of the graph in it"]
-    return table(f"{title(metric)} on {found.measured_samples:,} test samples", head, rows, id_="export-metrics")
+def _metric(subject: Subject, found: ExportManifest, name: str) -> MetricRow:
+    values, reference = found.headline_values, found.headline_values.get("torch")
+    scale = 100 if is_share(found.task, found.headline.metric) else 1
+    sign = 1 if found.headline.direction == "max" else -1
+    coverage = list(found.coverage.get(name, {}).items())[:6]
+    return MetricRow(
+        subject.name(name),
+        values[name],
+        None if reference is None or name == "torch" else scale * sign * (reference - values[name]),
+        tuple((shorten(kind, 40).replace("_", " "), share) for kind, share in coverage),
+    )
 
 
-def _drop(value: float) -> str:
-    return f"{value:+.2g}" if abs(value) < 0.01 and value else f"{value:+.2f}" if value else "0"
-
-
-def _gates(subject: Subject, gates: list[Gate], id_: str, caption: str) -> Html:
-    order = {"failed": 0, "not decidable": 1, "not run": 2, "passed": 3}
-    listed = sorted(gates, key=lambda gate: order[gate.status])
+def _gates(subject: Subject, gates: list[Gate], id_: str, caption: str) -> Gates:
+    listed = sorted(gates, key=lambda gate: _ORDER[gate.status])
     shown = listed[: subject.limits.rows * 2]
-    rows = [_gate_row(subject, gate) for gate in shown]
-    head = ["Gate", "Status", "Measured, and its limit", "What ran it, and why"]
-    return table(caption, head, rows, id_=id_, words=4, note=left_out(len(shown), len(listed), "gates"))
+    rows = tuple(_gate(subject, gate) for gate in shown)
+    return Gates(id_, caption, rows, left_out(len(shown), len(listed), "gates"))
 
 
-def _gate_row(subject: Subject, gate: Gate) -> list[str]:
-    lines, rest = [], []
-    for name, value in list(gate.figures.items())[:24]:
-        words = subject.name(f"{name.replace('_', ' ')} {_figure(value)}")
-        if (limit := gate.limits.get(name)) is not None:
-            lines.append(element("span", words, element("small", f" limit {_figure(limit)}"), class_="block-line"))
-        else:
-            rest.append(words)
-    if rest:
-        lines.append(element("small", ", ".join(rest), class_="block-line"))
-    return [
-        f"{subject.name(gate.name)} {shorten(gate.precision, 20)}",
-        chip(gate.status),
-        join(lines) if lines else NO_VALUE,
-        join(
-            [
-                element("small", subject.name(gate.ran), class_="block-line"),
-                element("span", subject.reason(gate.reason), class_="block-line"),
-            ]
-        ),
-    ]
+def _gate(subject: Subject, gate: Gate) -> GateRow:
+    figures = list(gate.figures.items())[:24]
+    words = {name: subject.name(f"{name.replace('_', ' ')} {_figure(value)}") for name, value in figures}
+    limits = {name: limit for name, limit in gate.limits.items() if limit is not None}
+    return GateRow(
+        subject.name(gate.name),
+        shorten(gate.precision, 20),
+        gate.status,
+        tuple((said, _figure(limits[name])) for name, said in words.items() if name in limits),
+        tuple(said for name, said in words.items() if name not in limits),
+        subject.name(gate.ran),
+        subject.reason(gate.reason),
+    )
 
 
 def _figure(value: float | int | str | bool | None) -> str:
@@ -223,107 +149,48 @@ def _figure(value: float | int | str | bool | None) -> str:
     return NO_VALUE if value is None else f"{value:,}" if isinstance(value, int) else value
 
 
-def _latency(subject: Subject, found: ExportManifest) -> Html:
-    parts: list[Html] = [element("h3", "Latency")]
-    if found.latency:
-        parts.append(latency_table(subject, found.latency, "latency", "How long a batch takes"))
-    else:
-        parts.append(
-            element(
-                "p",
-                "Not measured: ",
-                element("code", "export.bench"),
-                " was not set, or no runner was there.",
-                class_="missing block",
-                data_absent="latency",
-            )
-        )
-    if found.latency_left_out:
-        items = [
-            element("li", element("strong", subject.name(name)), f": {subject.name(why)}")
-            for name, why in list(found.latency_left_out.items())[: subject.limits.rows]
-        ]
-        parts.append(element("p", "Not measured, and why:", class_="note"))
-        parts.append(element("ul", *items, id="latency-left-out"))
-    return join(parts)
-
-
-def latency_table(subject: Subject, found: list[Latency], id_: str, caption: str) -> Html:
-    """Return the rows of a bench."""
+def _latency(subject: Subject, found: list[Latency], id_: str, caption: str) -> Latencies | None:
     shown = found[: subject.limits.rows]
-    rows = [
-        [
+    rows = tuple(
+        LatencyRow(
             subject.name(each.runner),
             each.precision,
             subject.name(each.device),
-            figure(f"{id_}.{place}.batch", each.batch, count),
-            figure(f"{id_}.{place}.p50_ms", each.p50_ms, _ms),
-            figure(f"{id_}.{place}.p90_ms", each.p90_ms, _ms),
-            figure(f"{id_}.{place}.p99_ms", each.p99_ms, _ms),
-            figure(f"{id_}.{place}.images_per_s", each.images_per_s, number),
-        ]
-        for place, each in enumerate(shown)
-    ]
-    head = ["Runner", "Precision", "Device", "Batch", "p50 (ms)", "p90 (ms)", "p99 (ms)", "Samples/s"]
-    return table(caption, head, rows, id_=id_, words=3, note=left_out(len(shown), len(found), "rows"))
+            each.batch,
+            each.p50_ms,
+            each.p90_ms,
+            each.p99_ms,
+            each.images_per_s,
+        )
+        for each in shown
+    )
+    return Latencies(id_, caption, rows, left_out(len(shown), len(found), "rows")) if rows else None
 
 
-def _ms(value: float | None) -> str:
-    if value is None:
-        return NO_VALUE
-    return f"{value:,.3f}" if value < 10 else f"{value:,.1f}"
-
-
-def _engines(subject: Subject, found: ExportManifest) -> Html:
-    if not found.engines:
-        return Html("")
-    unproven = set(find_unproven_targets(found, subject.view.verifications))
-    whole = bool(unproven - {entry.target for entry in found.engines})
-    shown = found.engines[: subject.limits.rows]
-    rows = [
-        [
+def _engines(subject: Subject, found: ExportManifest, unproven: Sequence[str]) -> tuple[EngineRow, ...]:
+    whole = bool(set(unproven) - {entry.target for entry in found.engines})
+    return tuple(
+        EngineRow(
             entry.target,
-            chip("unproven" if whole or entry.target in unproven else "proven"),
-            element("small", subject.name(", ".join(entry.gpus) or NO_VALUE)),
-            element("small", subject.name(entry.builder)),
-            figure(f"engines.{entry.target}.bytes", entry.bytes, size),
-            f"{entry.min_batch} / {entry.opt_batch} / {entry.max_batch}",
-            figure(f"engines.{entry.target}.build_s", entry.build_s, seconds),
-        ]
-        for entry in shown
-    ]
-    head = ["Target", "Proof", "GPUs", "Builder", "Size", "Batch min / opt / max", "Build"]
-    note = left_out(len(shown), len(found.engines), "engines")
-    return join(
-        [
-            element("h3", "Engines"),
-            table(
-                f"Engines of {found.precision}, one a compute capability", head, rows, id_="engines", words=4, note=note
-            ),
-        ]
+            "unproven" if whole or entry.target in unproven else "proven",
+            subject.name(", ".join(entry.gpus)),
+            subject.name(entry.builder),
+            entry.bytes,
+            (entry.min_batch, entry.opt_batch, entry.max_batch),
+            entry.build_s,
+        )
+        for entry in found.engines[: subject.limits.rows]
     )
 
 
-def _verifications(subject: Subject) -> Html:
-    parts = []
+def _verifications(subject: Subject) -> tuple[tuple[Gates, Latencies | None], ...]:
+    found = []
     for place, each in enumerate(subject.view.verifications[:12]):
-        title = f"{each.target} on {subject.name(each.device)}"
-        parts.append(_gates(subject, each.gates, f"verification-{place}", f"Gates of {title}"))
-        if each.latency:
-            parts.append(latency_table(subject, each.latency, f"verification-{place}-latency", f"Latency of {title}"))
-    return join([element("h3", "Verified on GPUs since"), *parts]) if parts else Html("")
+        where, key = f"{each.target} on {subject.name(each.device)}", f"verification-{place}"
+        gates = _gates(subject, each.gates, key, f"Gates of {where}")
+        found.append((gates, _latency(subject, each.latency, f"{key}-latency", f"Latency of {where}")))
+    return tuple(found)
 
 
-def _registration(subject: Subject) -> Html:
-    found = subject.view.registration
-    if not found:
-        return Html("")
-    pairs = [
-        join([element("dt", shorten(str(name), 60)), element("dd", subject.name(_said(value)) or NO_VALUE)])
-        for name, value in list(found.items())[:12]
-    ]
-    return join([element("h3", "Model registry"), element("dl", *pairs, id="registration")])
-
-
-def _said(value: object) -> str:
+def _in_words(value: object) -> str:
     return ", ".join(str(each) for each in value) if isinstance(value, list) else str(value)

@@ -60,7 +60,8 @@ b.good,b.bad{color:var(--c)}
 .sheet li{display:flex;flex-direction:column;align-items:center;width:76px;overflow-wrap:anywhere;
 font-size:13px;text-align:center}
 .sheet img{border:1px solid var(--line);border-radius:4px;max-height:140px;object-fit:contain;image-rendering:auto}
-.worst li{width:132px}.words li{flex:1 1 360px;width:auto;align-items:flex-start;text-align:left;
+.worst li{width:132px}.worst .file{font-size:12px}
+.words li{flex:1 1 360px;width:auto;align-items:flex-start;text-align:left;
 border-left:3px solid var(--line);padding-left:10px}.words q{white-space:pre-line}
 .picture{width:72px;height:72px;display:grid;place-items:center;border:1px dashed var(--line)}
 .stack{display:flex;height:34px;margin:0 0 12px;border-radius:6px;overflow:hidden;gap:1px}
@@ -72,7 +73,7 @@ min-width:2px;background:var(--k);color:#10161f}
 .matrix{border-spacing:2px}.matrix td{min-width:24px;padding:3px 4px;font-size:12px}.matrix td>*{display:inline}
 .matrix .none{color:var(--soft)}.matrix .off{outline:2px solid var(--bad);outline-offset:-2px}
 .matrix tbody th{text-align:right;max-width:220px;white-space:normal;overflow-wrap:anywhere;padding:3px 6px}
-.matrix thead th{max-width:90px;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
+.matrix thead th{max-width:none;white-space:nowrap}
 .upright thead th:not(.corner){vertical-align:bottom;padding:4px 2px;max-width:none}
 .upright thead th span{writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap;display:inline-block}
 td.words{min-width:110px}#stages td:nth-child(3){min-width:200px}
@@ -80,8 +81,10 @@ td:has(>.chip){white-space:nowrap;padding-right:14px}
 .tried{list-style:none;padding:0;margin:0 0 12px;display:grid;gap:8px}
 .tried li{border:1px solid var(--line);border-left:5px solid var(--c);border-radius:8px;padding:10px 14px}
 .tried h4{display:flex;gap:10px;flex-wrap:wrap}.tried p{margin:0}
-.duo{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:0 32px;align-items:start}
-.duo>div{min-width:0}
+.matrix caption{max-width:none}.matrix.dense{border-spacing:1px}.dense td{min-width:0;padding:2px 1px;font-size:10px}
+.dense tbody th{max-width:150px;font-size:11px;padding:1px 4px}.dense thead th:not(.corner){padding:2px 0}
+.duo{display:flex;flex-wrap:wrap;gap:0 32px;align-items:start}.duo>div{min-width:0;flex:1 1 440px}
+.duo>.whole{flex:1 0 auto;max-width:100%}.whole>:is(p,figure){width:0;min-width:100%}
 .pieces{display:flex;height:10px;min-width:180px;margin-top:6px;gap:1px}.pieces i{background:var(--k)}
 .p0{--k:var(--s0)}.p1{--k:var(--p1)}.p2{--k:var(--p2)}.p3{--k:var(--s4)}
 #class-outcomes tbody th,#columns tbody th,#columns td.words{min-width:70px}

@@ -1,13 +1,15 @@
-"""Pictures and words of samples that an evaluation names."""
+"""Pictures, words and file names of samples that an evaluation names."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import quote, unquote
 
+from contracts import storage
 from contracts.artifacts import EvaluationReport, FieldEntry, ShardManifest
-from inspection.run.door import HARM, Door
+from inspection.run.door import HARM, Door, as_object
 from inspection.run.pictures import draw, shard_uri
 from inspection.run.view import PictureView
 
@@ -15,6 +17,10 @@ from inspection.run.view import PictureView
 WORDS = 300
 # Of the bytes of a sample: one with more is not read for the words at its beginning.
 _MOST_BYTES = 32 << 20
+# Of a path: beyond what object stores allow for a name.
+PATH = 1100
+# How paths of rows without a file begin, and names of tables that list files.
+_ROW, _TABLES = "row:", (".csv", ".jsonl", ".parquet")
 _WORDED_KINDS = ("text", "category", "number", "numbers")
 # The field that is learnt: its name is fixed (docs/decisions/0017-tasks-of-the-tool.md).
 _LABEL = "label"
@@ -69,6 +75,45 @@ def words_of(
         return ", ".join(part for name in wanted for part in _shown(name, fields[name], values[name]))[:WORDS]
     except HARM:
         return None
+
+
+def path_of(
+    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, place: int, key: str
+) -> str:
+    """Return the path of a sample's file in the source, as its shard has it; empty: it has none, or as `picture_of`.
+
+    Args: as for `picture_of`.
+    """
+    from records.description import read_path
+
+    try:
+        record = _find_record(folder_uri, manifest, evaluation, place, key)
+        if record is None:
+            return ""
+        uri = shard_uri(folder_uri, manifest, record)
+        door.require(uri)
+        found = read_path(uri, record, whole_format=manifest.format if manifest.whole_samples else None) or ""
+        return "" if found.startswith(_ROW) else found[:PATH]
+    except HARM:
+        return ""
+
+
+def file_uri(config: Mapping[str, Any], path: str) -> str:
+    """Return the URI of a sample's file; empty: not known.
+
+    Args:
+        config: The run's configuration, which names the source.
+        path: In the source, percent-encoded where it is not plain text.
+    """
+    source, plain = as_object(config.get("sharding")).get("source"), unquote(path)
+    if not plain or plain.startswith("gs://"):
+        return plain
+    if plain.startswith("/"):
+        return storage.normalise(plain)
+    if not isinstance(source, str) or not source.startswith(("gs://", "file://", "/")):
+        return ""
+    folder = source.rpartition("/")[0] if source.lower().endswith(_TABLES) else source.rstrip("/")
+    return f"{folder}/{plain}" if folder.startswith("gs://") else f"{storage.normalise(folder)}/{quote(plain)}"
 
 
 def _shown(field: str, entry: FieldEntry, value: Any) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pages.links import Link
 from pages.markup import NO_MARKUP, Html
 from pages.rendering import View
 from pages.run.picture import Picture
@@ -75,10 +76,8 @@ class WorstSample:
     lines: tuple[tuple[str, str, str, float | None], ...]
     """Word before, text, kind (good, bad or none) and probability."""
     key: str
-    path: str = ""
-    """In the source; empty: not known."""
-    uri: str = ""
-    """Of its file; empty: not known, or it has none of its own."""
+    file: Link | None = None
+    """In the source; None: not known, or it has none of its own."""
 
 
 @dataclass(frozen=True)

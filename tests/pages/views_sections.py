@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pages.chart import Axis, Line, make_plot
+from pages.links import Link
 from pages.markup import Html
 from pages.rendering import View
 from pages.run.classification import (
@@ -48,7 +49,13 @@ WORST = Worst(
     "Worst classified",
     "the lowest first",
     (
-        WorstSample(PICTURE, None, (("label", "cat", "plain", 0.1), ("predicted", "dog", "bad", 0.9)), "0001"),
+        WorstSample(
+            PICTURE,
+            None,
+            (("label", "cat", "plain", 0.1), ("predicted", "dog", "bad", 0.9)),
+            "0001",
+            Link("cat/1.jpg", "file:///cat/1.jpg"),
+        ),
         WorstSample(None, "a text", (("labels", "none", "", None),), "0002"),
         WorstSample(None, "", (), "0003"),
         WorstSample(None, None, (), "0004"),

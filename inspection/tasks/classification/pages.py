@@ -6,7 +6,7 @@ from typing import Any
 
 from contracts.artifacts import EvaluationReport, ShardManifest
 from contracts.artifacts.classification import ClassificationDetails, ClassOutcome
-from inspection.page.data import picture
+from inspection.page.data import file_link, picture
 from inspection.page.subject import Subject, left_out
 from inspection.run.door import Door
 from inspection.run.headline import binomial_interval
@@ -116,10 +116,10 @@ def _worst(subject: Subject) -> Worst | None:
     shown = found[: subject.limits.worst]
     more = left_out(len(shown), len(found), "samples")
     note = f"Samples whose label got the lowest probability, the lowest first. {more}"
-    return Worst("Worst classified", note, tuple(map(_sample, shown))) if shown else None
+    return Worst("Worst classified", note, tuple(_sample(subject, each) for each in shown)) if shown else None
 
 
-def _sample(each: WorstView) -> WorstSample:
+def _sample(subject: Subject, each: WorstView) -> WorstSample:
     right = each.label == each.predicted
     return WorstSample(
         None if each.picture is None else picture(each.picture, 96),
@@ -129,6 +129,7 @@ def _sample(each: WorstView) -> WorstSample:
             ("predicted", shorten(each.predicted, 40), "good" if right else "bad", each.predicted_probability),
         ),
         key=shorten(each.key, 120),
+        file=file_link(subject, each.path),
     )
 
 

@@ -7,7 +7,7 @@ from contracts.artifacts.classification import ClassificationDetails
 from inspection.run.door import Door
 from inspection.run.pictures import NAME, require_index
 from inspection.run.view import PictureView
-from inspection.tasks.pictures import picture_of, words_of
+from inspection.tasks.pictures import path_of, picture_of, words_of
 
 WORST = 24
 
@@ -20,6 +20,8 @@ class WorstView(Document):
     words: str | None = None
     """Of a sample without an image: the beginning of its text, or of its row; None: it could not be read."""
     key: str
+    path: str = ""
+    """Of its file in the source; empty: it could not be read, or it has none of its own."""
     label: str
     predicted: str
     probability: float
@@ -51,6 +53,7 @@ def worst_samples(
             if pictures and not has_image
             else None,
             key=sample.key[:NAME],
+            path=path_of(door, folder_uri, manifest, evaluation, sample.place, sample.key) if pictures else "",
             label=name_of(sample.label),
             predicted=name_of(sample.predicted),
             probability=sample.probability,

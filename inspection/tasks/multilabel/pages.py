@@ -6,7 +6,7 @@ from typing import Any
 
 from contracts.artifacts import EvaluationReport, ShardManifest
 from contracts.artifacts.multilabel import LabelOutcome, MultilabelDetails
-from inspection.page.data import picture
+from inspection.page.data import file_link, picture
 from inspection.page.subject import Subject, left_out
 from inspection.run.door import Door
 from inspection.tasks import TaskPages
@@ -84,10 +84,10 @@ def _worst(subject: Subject) -> Worst | None:
     found = [WorstView.model_validate(each) for each in subject.view.task_parts.get("worst", [])]
     shown = found[: subject.limits.worst]
     note = f"Samples with the largest loss, the largest first. {left_out(len(shown), len(found), 'samples')}"
-    return Worst("Largest loss", note, tuple(map(_sample, shown))) if shown else None
+    return Worst("Largest loss", note, tuple(_sample(subject, each) for each in shown)) if shown else None
 
 
-def _sample(each: WorstView) -> WorstSample:
+def _sample(subject: Subject, each: WorstView) -> WorstSample:
     labels = ", ".join(shorten(name, 40) for name in each.labels) or "none"
     return WorstSample(
         None if each.picture is None else picture(each.picture, 96),
@@ -99,6 +99,7 @@ def _sample(each: WorstView) -> WorstSample:
             *(("wrongly predicted", shorten(one.name, 40), "bad", one.probability) for one in each.wrong),
         ),
         key=shorten(each.key, 120),
+        file=file_link(subject, each.path),
     )
 
 

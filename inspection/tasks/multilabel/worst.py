@@ -9,7 +9,7 @@ from contracts.artifacts.multilabel import LabelScore, MultilabelDetails
 from inspection.run.door import Door
 from inspection.run.pictures import NAME, require_index
 from inspection.run.view import PictureView
-from inspection.tasks.pictures import picture_of
+from inspection.tasks.pictures import path_of, picture_of
 
 WORST = 24
 # Classes shown of a sample.
@@ -29,6 +29,8 @@ class WorstView(Document):
     picture: PictureView | None
     """None: the image could not be read."""
     key: str
+    path: str = ""
+    """Of its file in the source; empty: it could not be read, or it has none of its own."""
     loss: float
     labels: list[str]
     missed: list[SaidLabel]
@@ -54,6 +56,7 @@ def worst_samples(
         WorstView(
             picture=picture_of(door, folder_uri, manifest, evaluation, sample.place, sample.key) if pictures else None,
             key=sample.key[:NAME],
+            path=path_of(door, folder_uri, manifest, evaluation, sample.place, sample.key) if pictures else "",
             loss=sample.loss,
             labels=[name_of(place) for place in sample.labels[:LABELS]],
             missed=named(sample.missed),
