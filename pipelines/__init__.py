@@ -14,7 +14,8 @@ Every module, by what it is about:
                  online; compare; table, compare_table
     rules/       what a plan refuses: preflight, names, cloud_names, submission, problem; warn; checks asks the
                  stages, and check_cache keeps what they answer
-    submission/  local_data, preparations, submit, request, template, same_work; ladder waits for it; schedule and drift
+    submission/  local_data, file_hashes, preparations, submit, request, template, same_work; ladder waits for it;
+                 schedule and drift
     runs/        follow, status, logs, cancel; name, tasks, jobs find what belongs to one; evidence and diagnosis say
                  why one failed, by the table known_failures
     rehearse/    rehearse, undisturbed, rehearsed, disturbances; from_empty; serve, config, options, report, steps,

@@ -70,10 +70,10 @@ def plan(
         from pipelines.submission.local_data import find_local_data
 
         resolved = load(config, overrides)
-        local = None if compare else find_local_data(resolved)
+        local = None if compare else find_local_data(resolved, _say)
         if local is not None:
             resolved = local.of(resolved)
-            print(local.words, file=sys.stderr, flush=True)
+            _say(local.words)
         online = online and not outline(resolved).lacks_a_place
         inputs = read_inputs(resolved, prices=prices, profile=profile, online=online)
         if compare:
@@ -96,6 +96,10 @@ def plan(
         from contracts.errors import EXIT_USER_ERROR
 
         raise typer.Exit(EXIT_USER_ERROR)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _compare(

@@ -66,7 +66,7 @@ def register(app: typer.Typer) -> None:
 
             resolved = load(config, overrides)
             asked = Asked(run_id=run_id, template=template, tags=tuple(tag or ()))
-            local = find_local_data(resolved)
+            local = find_local_data(resolved, _say)
             here = local.given if local else ""
             resolved = local.of(resolved) if local else resolved
             if not dry_run and (todo := find_preparations(resolved, local, keep_images=keep_images)):

@@ -7,6 +7,7 @@ may build in.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -23,6 +24,7 @@ import yaml
 from contracts import storage
 from contracts.config import RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, ConfigError, ShardlineError, TryAgain
+from contracts.stores import AlreadyPublished
 from pipelines.images.record import ROLES
 from pipelines.project.client import Client, Refused
 from pipelines.runs.diagnosis import Said, diagnose
@@ -34,6 +36,8 @@ OPEN_REGIONS = ("us-central1", "us-west2", "europe-west1", "asia-east1", "austra
 # No build is meant to take longer; cloudbuild.yaml bounds it by itself.
 LIMIT_S = 4 * 3600.0
 POLL_S = 10.0
+LEVEL = 9
+"""Of gzip's compression."""
 _NEW_API_S = 180.0
 _IMAGES_FOLDER = "images"
 _ENDED = ("SUCCESS", "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED", "EXPIRED")
@@ -90,18 +94,24 @@ def build_in_cloud(
 
 
 def publish_source(config: RunConfig, context: Path, substitutions: Mapping[str, str]) -> Source:
-    """Write what is built into the line's folder, create-only under its hash."""
+    """Write what is built into the line's folder, under the hash of the tar file, unless it is there.
+
+    Not under the hash of what is written: gzip's output differs between versions of zlib, and so between machines.
+    """
     content = pack(context)
     digest = hashlib.sha256(content).hexdigest()
     line = storage.join(storage.normalise(config.run.root), config.run.name)
     uri = storage.join(line, _IMAGES_FOLDER, f"{digest}.tgz")
-    storage.publish(uri, content)
+    if not storage.exists(uri):
+        # Where another machine was faster, it holds the same files.
+        with contextlib.suppress(AlreadyPublished):
+            storage.publish(uri, gzip.compress(content, LEVEL, mtime=0))
     decides = json.dumps([digest, dict(substitutions), config.project.build_account], sort_keys=True)
     return Source(uri, f"shardline-{hashlib.sha256(decides.encode()).hexdigest()[:32]}")
 
 
 def pack(folder: Path) -> bytes:
-    """Return a folder as a tar file in gzip: a pure function of paths, contents and permissions to execute."""
+    """Return a folder as a tar file: a pure function of paths, contents and permissions to execute."""
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w") as archive:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -109,7 +119,7 @@ def pack(folder: Path) -> bytes:
             entry.size, entry.mode = path.stat().st_size, 0o755 if path.stat().st_mode & 0o100 else 0o644
             with path.open("rb") as stream:
                 archive.addfile(entry, stream)
-    return gzip.compress(tar.getvalue(), mtime=0)
+    return tar.getvalue()
 
 
 def make_build(config: RunConfig, context: Path, substitutions: Mapping[str, str], source: Source) -> dict[str, Any]:

@@ -17,27 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import google_crc32c
-
 from contracts import storage
 from contracts.config import RunConfig
 from contracts.config.fields import find_file
 from contracts.errors import ConfigError
 from contracts.stores import AlreadyPublished
 from pipelines.rules.preflight import MANIFEST_SUFFIXES
+from pipelines.submission.file_hashes import LocalFile, forget, measure_files
 
 SOURCE_FOLDER = "source"
 _SENDERS = 16
-_PIECE_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class LocalFile:
-    """A file, as it was when it was read."""
-
-    num_bytes: int
-    sha256: str
-    crc32c: str
 
 
 @dataclass(frozen=True)
@@ -86,17 +75,18 @@ class LocalData:
         return config.model_copy(update={"sharding": config.sharding.model_copy(update={"source": self.source})})
 
 
-def find_local_data(config: RunConfig) -> LocalData | None:
+def find_local_data(config: RunConfig, say: Callable[[str], None]) -> LocalData | None:
     """Return the data that a submission has to bring to the bucket; None: it is in a bucket, or not there at all.
 
     A folder is taken whole but for hidden files; of a table whose rows are the samples the file alone, of one that
-    names files its folder. All of it is read, for its hash.
+    names files its folder. All of it is read, for its hash, but what has not changed since it was read last.
 
     Args:
         config: Resolved, with absolute paths.
+        say: Told of a reading that takes a while.
 
     Raises:
-        ConfigError: A file cannot be read.
+        ConfigError: A file cannot be read, or a folder is a link to one above it.
     """
     given = config.sharding.source
     if "://" in given or not given or not config.run.root.startswith("gs://") or not Path(given).exists():
@@ -108,13 +98,12 @@ def find_local_data(config: RunConfig) -> LocalData | None:
     root, table = (path, "") if path.is_dir() else (path.parent, path.name)
     kinds = {name: field.kind for name, field in config.sharding.fields.items()}
     rows_alone = bool(table) and bool(kinds) and find_file(kinds) is None
-    names = [table] if rows_alone else _list(root)
     try:
-        files = {name: _measure(root / name) for name in names}
+        files = measure_files(root, [table] if rows_alone else _list(root), say)
     except OSError as error:
         raise ConfigError(
             f"sharding.source: {error.filename} cannot be read: {error.strerror}",
-            allowed="files that you may read",
+            allowed="files and folders that you may read",
             todo="correct its permissions, or move it elsewhere",
         ) from None
     line = storage.join(storage.normalise(config.run.root), config.run.name)
@@ -152,10 +141,10 @@ def upload(data: LocalData, say: Callable[[str], None]) -> None:
                 todo="delete that object, and run the same command again",
             ) from None
         except (OSError, ValueError) as error:
-            raise _changed(data.root / name) from error
+            raise _changed(data.root, name) from error
         if sent != file.crc32c:
             storage.delete(uri)
-            raise _changed(data.root / name)
+            raise _changed(data.root, name)
 
     with ThreadPoolExecutor(_SENDERS) as pool:
         list(pool.map(send, missing))
@@ -163,22 +152,33 @@ def upload(data: LocalData, say: Callable[[str], None]) -> None:
 
 
 def _list(root: Path) -> list[str]:
-    names = []
-    for place, folders, files in os.walk(root, followlinks=True):
+    """Return the files below a folder; links are followed.
+
+    Raises:
+        ConfigError: A folder is a link to one above it.
+        OSError: A folder cannot be read.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    names: list[str] = []
+    # Of each folder, what it and those above it really are.
+    above = {str(root): [os.path.realpath(root)]}
+    for place, folders, files in os.walk(root, onerror=fail, followlinks=True):
+        own, below = above.pop(place), Path(place).relative_to(root)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        below = Path(place).relative_to(root)
+        for path in (os.path.join(place, name) for name in folders):  # noqa: PTH118
+            real = os.path.realpath(path)
+            if real in own:
+                raise ConfigError(
+                    f"sharding.source: {path} is a link to a folder above it, {real}: its files would have no end",
+                    allowed="files and folders, and links to others",
+                    todo="remove the link",
+                )
+            above[path] = [*own, real]
         names += [(below / name).as_posix() for name in files if not name.startswith(".")]
     return sorted(names)
-
-
-def _measure(path: Path) -> LocalFile:
-    total, digest, checksum = 0, hashlib.sha256(), 0
-    with path.open("rb") as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            total += len(piece)
-            digest.update(piece)
-            checksum = google_crc32c.extend(checksum, piece)
-    return LocalFile(total, digest.hexdigest(), f"{checksum:08x}")
 
 
 def _describe(files: dict[str, LocalFile]) -> bytes:
@@ -186,9 +186,11 @@ def _describe(files: dict[str, LocalFile]) -> bytes:
     return (json.dumps({"files": values}, sort_keys=True, indent=1) + "\n").encode()
 
 
-def _changed(path: Path) -> ConfigError:
+def _changed(root: Path, name: str) -> ConfigError:
+    # Whatever the times of the file say.
+    forget(root)
     return ConfigError(
-        f"{path} was changed while it was uploaded",
+        f"{root / name} was changed while it was uploaded",
         allowed="data that stays as it is until it is in the bucket",
         todo="run the same command again when nothing writes to it; what has changed goes to another folder",
     )

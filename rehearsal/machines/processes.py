@@ -53,7 +53,7 @@ def clean_environment(*layers: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a container: little of this process's, then the layers, the later ones winning.
 
     The project can be imported from any folder, whatever folders the layers put before it; and Python does not hold
-    back what it prints.
+    back what it prints. Of PYTHONPATH it has folders of installed packages alone: no image holds the user's modules.
     """
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     # This process may be under the guard itself; a container is where a layer says so.
@@ -71,9 +71,13 @@ def clean_environment(*layers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _folders(environment: Mapping[str, str]) -> list[str]:
-    """Return the folders of PYTHONPATH, which may be relative to this process's own."""
+    """Return the folders of PYTHONPATH that hold installed packages, as `pip install --target` does, or are the guard.
+
+    They may be relative to this process's own.
+    """
     given = environment.get("PYTHONPATH", "").split(os.pathsep)
-    return [os.path.abspath(part) for part in given if part]  # noqa: PTH100
+    folders = [os.path.abspath(part) for part in given if part]  # noqa: PTH100
+    return [part for part in folders if part == str(PYTHON_GUARD) or any(Path(part).glob("*.dist-info"))]
 
 
 class ProcessTree:

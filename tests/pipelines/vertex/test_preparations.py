@@ -17,7 +17,8 @@ from pipelines.images.build import find_sources, hash_sources, why_to_build
 from pipelines.images.record import ImageRecord
 from pipelines.place import make_absolute
 from pipelines.rehearse.config import stand_in_image
-from pipelines.submission.local_data import find_local_data, upload
+from pipelines.submission import file_hashes
+from pipelines.submission.local_data import LocalData, find_local_data, upload
 from rehearsal.gcs import BucketServer
 from tests.conftest import write_pictures
 from tests.pipelines.test_images import DOCKER, write_tool
@@ -101,7 +102,7 @@ def test_data_is_uploaded_and_images_are_built_once_after_a_question(
 
 def test_an_upload_that_was_killed_is_gone_on_with(bucket_server: BucketServer, here: Path) -> None:
     config = make_absolute(load_config(here / "line.yaml"))
-    data = find_local_data(config)
+    data = find_local_data(config, lambda _: None)
     assert data is not None and data.of(config).sharding.source == data.source and not data.is_there
     names = sorted(data.files)
     # Some files are there, one under its name but of other bytes, as a file that was written to meanwhile.
@@ -123,7 +124,7 @@ def test_an_upload_that_was_killed_is_gone_on_with(bucket_server: BucketServer, 
 
 
 def test_a_file_that_changes_meanwhile_leaves_nothing_finished(bucket_server: BucketServer, here: Path) -> None:
-    data = find_local_data(make_absolute(load_config(here / "line.yaml")))
+    data = find_local_data(make_absolute(load_config(here / "line.yaml")), lambda _: None)
     assert data is not None
     name = min(data.files)
     content = (data.root / name).read_bytes()
@@ -139,13 +140,58 @@ def test_a_file_that_changes_meanwhile_leaves_nothing_finished(bucket_server: Bu
 def test_of_a_table_of_rows_the_file_alone_is_taken(here: Path) -> None:
     (here / "rows.csv").write_text("size,label\n1,a\n")
     given = ["sharding.source=rows.csv"]
-    pictures = find_local_data(make_absolute(load_config(here / "line.yaml", given)))
+    pictures = find_local_data(make_absolute(load_config(here / "line.yaml", given)), lambda _: None)
     assert pictures is not None and len(pictures.files) > 12
     fields = "sharding.fields={numbers: {columns: ['*'], kind: numbers}, label: {column: label, kind: class}}"
-    rows = find_local_data(make_absolute(load_config(here / "line.yaml", [*given, fields])))
+    rows = find_local_data(make_absolute(load_config(here / "line.yaml", [*given, fields])), lambda _: None)
     assert rows is not None and list(rows.files) == ["rows.csv"] and rows.source.endswith("/rows.csv")
     for nothing in ("gs://bucket-1/raw", "absent", "line.yaml"):
-        assert find_local_data(make_absolute(load_config(here / "line.yaml", [f"sharding.source={nothing}"]))) is None
+        given = [f"sharding.source={nothing}"]
+        assert find_local_data(make_absolute(load_config(here / "line.yaml", given)), lambda _: None) is None
+
+
+def test_a_link_to_a_folder_above_it_is_refused_and_another_is_followed(here: Path, tmp_path: Path) -> None:
+    config = make_absolute(load_config(here / "line.yaml"))
+    (here / "elsewhere").mkdir()
+    (here / "elsewhere" / "a.png").write_bytes(b"a")
+    (here / "raw" / "red" / "more").symlink_to(here / "elsewhere")
+    data = find_local_data(config, lambda _: None)
+    assert data is not None and "red/more/a.png" in data.files
+    # Around two links: more -> elsewhere, elsewhere/back -> raw.
+    (here / "elsewhere" / "back").symlink_to(here / "raw")
+    with pytest.raises(ConfigError, match=r"raw/red/more/back is a link to a folder above it, .*raw: ") as caught:
+        find_local_data(config, lambda _: None)
+    assert caught.value.todo == "remove the link"
+
+
+def test_what_has_not_changed_is_read_once_and_a_long_reading_is_told(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_absolute(load_config(here / "line.yaml"))
+    monkeypatch.setattr(file_hashes, "TOLD_BYTES", 1)
+    # As if all were written long ago.
+    monkeypatch.setattr(file_hashes, "_SETTLED_NS", -(10**9))
+
+    def read() -> tuple[int, LocalData]:
+        said: list[str] = []
+        data = find_local_data(config, said.append)
+        assert data is not None and len(said) <= 1
+        return int(said[0].removeprefix("reads ").partition(" ")[0]) if said else 0, data
+
+    count, first = read()
+    assert count == 12 and read() == (0, first)
+    # Of the same size and with its former mtime: ctime tells.
+    path = here / "raw" / "red" / "000.png"
+    status, content = path.stat(), path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    count, second = read()
+    assert count == 1 and second.folder != first.folder
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == second.files["red/000.png"].sha256
+    # What was written to a moment ago is read again, since clocks of file systems are coarse.
+    monkeypatch.setattr(file_hashes, "_SETTLED_NS", 10**12)
+    path.write_bytes(content)
+    assert [read()[0], read()[0]] == [1, 12]
 
 
 def test_when_images_are_to_be_built(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

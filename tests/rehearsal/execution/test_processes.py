@@ -73,13 +73,16 @@ def test_a_process_with_a_handler_hears_sigterm(tmp_path: Path) -> None:
 
 def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTER_SPEC", "of somebody else")
-    # A rehearsal leads its own process through the guard too.
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PYTHON_GUARD), "relative"]))
-    given = clean_environment({"A": "1", "PYTHONPATH": "/guard"}, {"A": "2"})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "installed" / "torch-2.13.0.dist-info").mkdir(parents=True)
+    (tmp_path / "modules").mkdir()
+    # A rehearsal leads its own process through the guard too; the user's own modules are in no image.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PYTHON_GUARD), "modules", "installed"]))
+    given = clean_environment({"A": "1", "PYTHONPATH": os.pathsep.join([str(PYTHON_GUARD), "modules"])}, {"A": "2"})
     assert "CLUSTER_SPEC" not in given
     assert given["A"] == "2"
     assert given["OMP_NUM_THREADS"].isdecimal()
-    assert given["PYTHONPATH"].split(os.pathsep) == ["/guard", PROJECT, str(Path("relative").absolute())]
+    assert given["PYTHONPATH"].split(os.pathsep) == [str(PYTHON_GUARD), PROJECT, str(tmp_path / "installed")]
 
 
 def test_what_cannot_be_started_says_so(tmp_path: Path) -> None:
