@@ -8,7 +8,7 @@ one mistake is not made on both sides.
 from __future__ import annotations
 
 from contracts.machines.combinations import AS_OF, SOURCE, find_machine, list_combinations
-from contracts.machines.machine import ACCELERATORS, LEAST_CAPABILITY, Accelerator, Machine
+from contracts.machines.machine import ACCELERATORS, LEAST_FOR_COMPILE, LEAST_FOR_CUDA_13, Accelerator, Machine
 from contracts.machines.price_file import read_price_file
 from contracts.machines.prices import PriceBook, PriceRange, hourly_price
 from contracts.machines.quotas import QuotaNeed, find_quotas
@@ -16,7 +16,8 @@ from contracts.machines.quotas import QuotaNeed, find_quotas
 __all__ = [
     "ACCELERATORS",
     "AS_OF",
-    "LEAST_CAPABILITY",
+    "LEAST_FOR_COMPILE",
+    "LEAST_FOR_CUDA_13",
     "SOURCE",
     "Accelerator",
     "Machine",

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 
 from contracts.config.resources import Strategy
 
-LEAST_CAPABILITY = 75
-"""Compute capability (times ten) that CUDA 13, on which the project's images are built, needs at least: Turing. Pascal
-and Volta were removed: https://docs.nvidia.com/cuda/archive/13.0.0/cuda-toolkit-release-notes/index.html"""
+LEAST_FOR_CUDA_13 = 75
+"""Compute capability (times ten) that CUDA 13 needs at least, and with it TensorRT 11 and Triton's images: Turing.
+https://docs.nvidia.com/cuda/archive/13.0.0/cuda-toolkit-release-notes/index.html removed Pascal and Volta;
+https://docs.nvidia.com/deeplearning/tensorrt/11.2.1/installing-tensorrt/prerequisites.html. PyTorch's wheels for CUDA
+12.6 have code for Pascal and Volta: RELEASE.md of pytorch/pytorch, releases 2.12 to 2.14 (read 2026-11-26); 2.15 has no
+such wheels."""
+LEAST_FOR_COMPILE = 70
+"""What torch.compile needs on a GPU: Triton, its compiler of kernels, has no Pascal."""
 
 ALL_STRATEGIES: tuple[Strategy, ...] = ("STANDARD", "SPOT", "FLEX_START")
 
@@ -34,9 +39,9 @@ class Accelerator:
     """What a user must know before he asks for one."""
 
     @property
-    def is_of_images(self) -> bool:
-        """Whether the project's images have code for it."""
-        return int(self.capability.removeprefix("sm")) >= LEAST_CAPABILITY
+    def capability_x10(self) -> int:
+        """Compute capability times ten."""
+        return int(self.capability.removeprefix("sm"))
 
 
 # capability: NVIDIA, "CUDA GPU Compute Capability", https://developer.nvidia.com/cuda-gpus, read 2026-11.

@@ -28,9 +28,15 @@ def build(
         typer.Option("--with", metavar="cloud|docker", help="What builds: Cloud Build, or an engine here."),
     ] = "cloud",
     tensorrt: Annotated[
-        str,
-        typer.Option(metavar="VERSION", help="TensorRT of the export's image, e.g. 11.3.0 [default: RTX alone]."),
-    ] = "",
+        str | None,
+        typer.Option(
+            metavar="VERSION|none",
+            help="TensorRT of the export's image [default: the newest known Triton's where the export has a GPU].",
+        ),
+    ] = None,
+    rtx: Annotated[
+        bool, typer.Option("--rtx", help="TensorRT-RTX too [default: where export.runtime is tensorrt_rtx].")
+    ] = False,
     cuda: Annotated[
         Literal["cu126", "cu130"] | None,
         typer.Option(help="CUDA of torch's wheels [default: what the machines of CONFIG need]."),
@@ -50,7 +56,8 @@ def build(
             resolved,
             tool=tool,
             say=lambda text: print(text, file=sys.stderr, flush=True),
-            tensorrt=tensorrt,
+            tensorrt="" if tensorrt == "none" else tensorrt,
+            rtx=rtx,
             cuda=cuda or "",
             user=user,
         )

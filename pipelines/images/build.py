@@ -22,12 +22,15 @@ from pathlib import Path
 from contracts import PACKAGES, storage
 from contracts.config import RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ConfigError, ShardlineError, TryAgain
+from contracts.serving import TENSORRT_RTX
 from pipelines.images.cloud_build import build_in_cloud
 from pipelines.images.record import (
     OWN_CODE_ROLES,
     ROLES,
     ImageRecord,
     find_cuda,
+    find_tensorrt,
+    find_wrong,
     hash_requirements,
     is_pinned,
     is_placeholder,
@@ -35,7 +38,6 @@ from pipelines.images.record import (
     record_path,
     requirements_of,
     uses_former_record,
-    wrong_cuda,
 )
 from pipelines.jobs import serving_section
 from pipelines.runs.diagnosis import Said, diagnose
@@ -57,7 +59,14 @@ Say = Callable[[str], None]
 
 
 def build_images(
-    config: RunConfig, *, tool: str, say: Say, tensorrt: str = "", cuda: str = "", user: str = "root"
+    config: RunConfig,
+    *,
+    tool: str,
+    say: Say,
+    tensorrt: str | None = None,
+    rtx: bool = False,
+    cuda: str = "",
+    user: str = "root",
 ) -> ImageRecord:
     """Build and push all images, and write the record of their digests.
 
@@ -65,7 +74,9 @@ def build_images(
         config: Names repository, project, region and the record's file.
         tool: cloud (Cloud Build) or docker.
         say: Told what is done.
-        tensorrt: Version of TensorRT in the export's image; empty: TensorRT-RTX alone.
+        tensorrt: Version of TensorRT in the export's image; empty: none; None: that of the newest known Triton where
+            the machine that exports has a GPU.
+        rtx: Whether TensorRT-RTX is in it; `export.runtime: tensorrt_rtx` has it in any case.
         cuda: cu126 or cu130, of the wheels of torch; empty: what the machines of the configuration need.
         user: Whom containers run as: root or shardline.
 
@@ -79,8 +90,10 @@ def build_images(
     commit = find_commit(root)
     sources = hash_sources(root)
     tag = f"{commit[:12]}{'-dirty' if commit.endswith('-dirty') else ''}" or sources[:12]
+    is_rtx = rtx or config.export.runtime == TENSORRT_RTX
     options = {
-        "_TENSORRT": tensorrt,
+        "_TENSORRT": find_tensorrt(serving_section(config)) if tensorrt is None else tensorrt,
+        "_RTX": "rtx" if is_rtx else "",
         "_USER": user,
         "_CUDA_TRAINER": cuda or find_cuda(config.resources.machine),
         "_CUDA_EXPORT": cuda or find_cuda(serving_section(config)),
@@ -106,6 +119,8 @@ def build_images(
             "sources_sha256": sources,
             "cuda_trainer": options["_CUDA_TRAINER"],
             "cuda_export": options["_CUDA_EXPORT"],
+            "tensorrt": options["_TENSORRT"],
+            "tensorrt_rtx": is_rtx,
         }
     )
     storage.replace(storage.normalise(record_path(config)), (record.model_dump_json(indent=1) + "\n").encode())
@@ -138,7 +153,7 @@ def why_to_build(config: RunConfig, *, any_sources: bool = False) -> str:
     if config.code.requirements and record.requirements_sha256 != hash_requirements(requirements_of(config)):
         return f"those in {path} have other code.requirements"
     for role in OWN_CODE_ROLES:
-        if wrong := wrong_cuda(config, record, role):
+        if wrong := find_wrong(config, record, role):
             return wrong
     if not any_sources and record.sources_sha256 and record.sources_sha256 != hash_sources(find_sources()):
         return f"those in {path} are of other sources than this program (--keep-images takes them)"
@@ -263,7 +278,7 @@ def _build_arguments(role: str, options: Mapping[str, str]) -> list[str]:
     if role != "pipeline":
         values["CUDA"] = options[f"_CUDA_{role.upper()}"]
     if role == "export":
-        values["TENSORRT"] = options["_TENSORRT"]
+        values |= {"TENSORRT": options["_TENSORRT"], "RTX": options["_RTX"]}
     return [word for name, value in values.items() for word in ("--build-arg", f"{name}={value}")]
 
 

@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from contracts.code_files import read_requirements
 from contracts.config import MachineSection, RunConfig
 from contracts.errors import ConfigError
-from contracts.machines import ACCELERATORS, find_machine
+from contracts.machines import ACCELERATORS, LEAST_FOR_CUDA_13, Accelerator, find_machine
+from contracts.serving import RELEASES, TENSORRT, TENSORRT_RTX
 from pipelines.jobs import Container, serving_section, stage_container
 
 ROLES = ("pipeline", "trainer", "export")
@@ -62,6 +63,10 @@ class ImageRecord(BaseModel):
     """CUDA of the trainer's torch, as PyTorch names its wheels; empty: unknown."""
     cuda_export: Literal["", "cu126", "cu130"] = ""
     """CUDA of the export's torch."""
+    tensorrt: str | None = None
+    """Version of TensorRT in the export's image; empty: it has none; None: unknown."""
+    tensorrt_rtx: bool | None = None
+    """Whether the export's image has TensorRT-RTX; None: unknown."""
     sources_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """Hash of the sources that they were built of; empty: unknown."""
 
@@ -81,12 +86,20 @@ def find_cuda(section: MachineSection) -> Literal["cu126", "cu130"]:
 
     A machine that is none counts as one without a GPU: a rule has found it.
     """
+    gpu = _find_gpu(section)
+    return "cu130" if gpu is not None and gpu.capability_x10 > _HOPPER else "cu126"
+
+
+def find_tensorrt(section: MachineSection) -> str:
+    """Return the version of TensorRT for the export's image: that of the newest known Triton; empty: without a GPU."""
+    return next(iter(RELEASES)) if _find_gpu(section) else ""
+
+
+def _find_gpu(section: MachineSection) -> Accelerator | None:
     try:
-        accelerator = ACCELERATORS.get(find_machine(section).accelerator_type)
+        return ACCELERATORS.get(find_machine(section).accelerator_type)
     except ConfigError:
-        accelerator = None
-    is_newer = accelerator is not None and int(accelerator.capability.removeprefix("sm")) > _HOPPER
-    return "cu130" if is_newer else "cu126"
+        return None
 
 
 def read_record(path: Path) -> ImageRecord | None:
@@ -144,7 +157,7 @@ def find_image(config: RunConfig, role: str) -> str:
         reference, where = getattr(record, role), f"{path}: {role}"
         if role in OWN_CODE_ROLES:
             _require_requirements(config, record, path)
-            _require_cuda(config, record, path, role)
+            _require_fitting(config, record, path, role)
     if not is_pinned(reference):
         raise ConfigError(
             f"{where} = {reference} is not pinned by its digest",
@@ -223,20 +236,30 @@ def _require_requirements(config: RunConfig, record: ImageRecord, path: Path) ->
         )
 
 
-def wrong_cuda(config: RunConfig, record: ImageRecord, role: str) -> str:
-    """Return what is wrong with the CUDA of an image; empty: nothing, or it is unknown.
+def find_wrong(config: RunConfig, record: ImageRecord, role: str) -> str:
+    """Return what an image lacks of what the configuration needs of it; empty: nothing, or it is unknown.
 
-    An image with 13 on a machine that 12.6 does for is taken: it was asked for.
+    An image with CUDA 13 on a machine that 12.6 does for is taken: it was asked for.
     """
     built: str = getattr(record, f"cuda_{role}")
     section = serving_section(config) if role == "export" else config.resources.machine
-    if built != "cu126" or find_cuda(section) == built:
-        return ""
-    return f"the {role}'s image has CUDA 12.6, which has no code for the GPU of {section.type}"
+    gpu = _find_gpu(section)
+    has_code = gpu is None or (
+        gpu.capability_x10 >= LEAST_FOR_CUDA_13 if built == "cu130" else find_cuda(section) == built
+    )
+    if built and not has_code:
+        version = "13.0" if built == "cu130" else "12.6"
+        return f"the {role}'s image has CUDA {version}, which has no code for the GPU of {section.type}"
+    runtime = config.export.runtime
+    if role == "export" and runtime == TENSORRT and record.tensorrt == "":
+        return "the export's image has no TensorRT, which export.runtime names"
+    if role == "export" and runtime == TENSORRT_RTX and record.tensorrt_rtx is False:
+        return "the export's image has no TensorRT-RTX, which export.runtime names"
+    return ""
 
 
-def _require_cuda(config: RunConfig, record: ImageRecord, path: Path, role: str) -> None:
-    if wrong := wrong_cuda(config, record, role):
+def _require_fitting(config: RunConfig, record: ImageRecord, path: Path, role: str) -> None:
+    if wrong := find_wrong(config, record, role):
         raise ConfigError(
             f"{path}: {wrong}",
             allowed="images that were built for the machines of the configuration",

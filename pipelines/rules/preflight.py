@@ -13,7 +13,7 @@ from contracts import storage
 from contracts.config import MachineSection, RunConfig, RungSection
 from contracts.errors import ConfigError, UserError
 from contracts.estimate import num_nodes
-from contracts.machines import ACCELERATORS, LEAST_CAPABILITY, Machine, find_machine
+from contracts.machines import ACCELERATORS, LEAST_FOR_COMPILE, LEAST_FOR_CUDA_13, Machine, find_machine
 from contracts.own_code import pin_code
 from pipelines.images.record import ROLES, find_image, is_placeholder
 from pipelines.rules.cloud_names import check_name, region_of_resource
@@ -49,18 +49,30 @@ def _machines(config: RunConfig) -> Iterator[Problem]:
         except ConfigError as error:
             yield Problem.of(error, where)
             continue
-        yield from _gpu(where, machine)
+        yield from _gpu(where, machine, config)
         yield from _boot_disk(where, section, machine)
         yield from _strategy(where, machine, config)
 
 
-def _gpu(where: str, machine: Machine) -> Iterator[Problem]:
+def _gpu(where: str, machine: Machine, config: RunConfig) -> Iterator[Problem]:
     accelerator = ACCELERATORS.get(machine.accelerator_type)
-    if accelerator is not None and not accelerator.is_of_images:
+    if accelerator is None:
+        return
+    given = f"{where}: {machine.label}: {accelerator.short} has compute capability {accelerator.capability}"
+    serves = where == "resources.serving_machine" or not config.resources.serving_machine.type
+    if serves and accelerator.capability_x10 < LEAST_FOR_CUDA_13:
+        also = "" if where == "resources.serving_machine" else ", and resources.serving_machine is not set"
         yield Problem(
-            f"{where}: {machine.label}: {accelerator.short} has compute capability {accelerator.capability}",
-            f"sm{LEAST_CAPABILITY} and later: TensorRT and CUDA 13 have no code for earlier GPUs",
-            "take NVIDIA_TESLA_T4 on the same machine type, or g2-standard-12 (one L4)",
+            given + also,
+            f"sm{LEAST_FOR_CUDA_13} and later where models are exported and served: TensorRT 11 and Triton's images "
+            "have no code for earlier GPUs; PyTorch for CUDA 12.6, which trains, has",
+            "set resources.serving_machine, e.g. type=g2-standard-12 (one L4), or take NVIDIA_TESLA_T4",
+        )
+    elif config.train.compile == "on" and accelerator.capability_x10 < LEAST_FOR_COMPILE:
+        yield Problem(
+            f"{given}, and train.compile is on",
+            f"torch.compile on sm{LEAST_FOR_COMPILE} and later",
+            "set train.compile=off, or take another GPU",
         )
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import shlex
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pytest
 import yaml
 
 from contracts import PACKAGES
+from contracts.config import MachineSection
 from pipelines.images.build import CONTEXT, _build_arguments, stage_context
 from pipelines.images.cloud_build import BUILD_FILE
-from pipelines.images.record import ROLES
+from pipelines.images.record import ROLES, find_tensorrt
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -56,8 +58,41 @@ def test_what_is_copied_is_there(role: str, context: Path) -> None:
 def test_the_extras_exist_and_constraints_are_those_of_the_local_install(role: str) -> None:
     (install, *_) = [rest for rest in all_of(role, "RUN") if re.search(r'pip install .*"\.\[', rest)]
     assert "--constraint constraints/constraints.txt" in install
-    (extras,) = re.findall(r'"\.\[([a-z,]+)\]"', install)
-    assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
+    for extras in re.findall(r'"\.\[([a-z,]+)\]"', install):
+        assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize(
+    ("given", "installed"),
+    [
+        ({}, ["[export,bucket]", "tensorrt_cu12==11.3.0.*"]),
+        ({"CUDA": "cu130", "RTX": "rtx"}, ["[export,bucket]", "[rtx]", "tensorrt_cu13==11.3.0.*"]),
+        ({"TENSORRT": ""}, ["[export,bucket]"]),
+        ({"TENSORRT": "11.2.1", "CUDA": "cu126"}, ["[export,bucket]", "tensorrt_cu12==11.2.1.*"]),
+    ],
+)
+def test_the_export_has_the_tensorrt_of_its_torch_s_cuda(
+    given: dict[str, str], installed: list[str], tmp_path: Path
+) -> None:
+    """Docker's own shell runs the line; only `python` is another one, which notes what pip is to install."""
+    (line,) = [rest for rest in all_of("export", "RUN") if '".[' in rest]
+    tool = tmp_path / "python"
+    tool.write_text('#!/bin/sh\nfor last; do :; done\necho "$last"\n')
+    tool.chmod(0o755)
+    defaults = dict(argument.split("=", 1) for argument in all_of("export", "ARG"))
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        env={**defaults, **given, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert [word.removeprefix(".") for word in done.stdout.splitlines()[:-1]] == installed
+    assert defaults["TENSORRT"] == find_tensorrt(MachineSection(type="g2-standard-12"))
+    # Wheels of both CUDAs are NVIDIA's own packages; the extra is of CUDA 13.
+    (extra,) = PROJECT["optional-dependencies"]["tensorrt"]
+    assert extra == f"tensorrt=={defaults['TENSORRT']}.*"
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -121,8 +156,7 @@ def test_cloud_build_builds_every_role(context: Path) -> None:
     assert used == set(build["substitutions"])
     given = {argument for step in steps.values() for argument in step["args"] if argument.startswith("TENSORRT=")}
     assert given
-    assert "TENSORRT=" in all_of("export", "ARG")
-    options = dict.fromkeys(("_TENSORRT", "_USER", "_CUDA_TRAINER", "_CUDA_EXPORT"), "x")
+    options = dict.fromkeys(("_TENSORRT", "_RTX", "_USER", "_CUDA_TRAINER", "_CUDA_EXPORT"), "x")
     for role, step in steps.items():
         here = [word.partition("=")[0] for word in _build_arguments(role, options) if "=" in word]
         there = [word.partition("=")[0] for word in step["args"] if re.fullmatch(r"[A-Z]+=\$\{\w+\}", word)]

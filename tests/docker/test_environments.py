@@ -60,9 +60,9 @@ def environment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tupl
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=300)
     python = tmp_path / "venv" / "bin" / "python"
     (install, *_) = [rest for rest in all_of(role, "RUN") if "pip install" in rest]
-    (target,) = re.findall(r'"(\.\[[a-z,]+\])"', install)
+    targets = re.findall(r'"(\.\[[a-z,]+\])"', install)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", "constraints/constraints.txt"]
-    for wanted in (BASES[role], [target]):
+    for wanted in (BASES[role], *([target] for target in targets)):
         if wanted:
             answer = subprocess.run(
                 [*pip, *wanted], cwd=tmp_path / "context", capture_output=True, text=True, timeout=1500, check=False

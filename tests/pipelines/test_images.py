@@ -170,7 +170,7 @@ if arguments[0] == "image":
 
 def test_docker_builds_pushes_and_records(images: Images, tmp_path: Path) -> None:
     tools = write_tool(tmp_path / "tools", "docker", DOCKER)
-    answer = images("build", "--with", "docker", "--tensorrt", "11.3.0", tools=tools)
+    answer = images("build", "--with", "docker", tools=tools)
     assert answer.returncode == 0, answer.stderr
     made = read_record(tmp_path / "images-my-project.json")
     assert made is not None
@@ -179,8 +179,17 @@ def test_docker_builds_pushes_and_records(images: Images, tmp_path: Path) -> Non
     assert made.commit == find_commit(find_sources())
     calls = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
     assert [(call[0]) for call in calls] == ["build", "push", "image"] * 3
-    assert "TENSORRT=11.3.0" in calls[6]
+    assert "TENSORRT=11.3.0" in calls[6] and "RTX=" in calls[6]
     assert all("TENSORRT" not in word for call in calls[:6] for word in call)
+    assert (made.tensorrt, made.tensorrt_rtx) == ("11.3.0", False)
+    # Of a runtime that needs another builder, the record says so before anything is paid.
+    wants = "export.runtime=tensorrt_rtx"
+    assert "no TensorRT-RTX, which export.runtime names" in images("describe", wants).stderr
+    answer = images("build", wants, "--with", "docker", "--tensorrt", "none", tools=tools)
+    assert answer.returncode == 0, answer.stderr
+    calls = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
+    assert "TENSORRT=" in calls[15] and "RTX=rtx" in calls[15]
+    assert "no TensorRT, which" in images("describe", "export.runtime=tensorrt").stderr
     shown = images("describe")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.splitlines()[1] == f"trainer  {made.trainer}"
@@ -257,6 +266,7 @@ def test_a_build_that_waits_for_others_is_try_again() -> None:
         ("", "cu126"),
         ("n1-standard-4", "cu126"),
         ("g2-standard-8", "cu126"),
+        ("n1-standard-8+V100", "cu126"),
         ("a3-highgpu-8g", "cu126"),
         ("a4-highgpu-8g", "cu130"),
         ("g4-standard-48", "cu130"),
@@ -264,7 +274,9 @@ def test_a_build_that_waits_for_others_is_try_again() -> None:
     ],
 )
 def test_images_have_the_cuda_that_the_machine_needs(machine: str, cuda: str) -> None:
-    assert find_cuda(MachineSection(type=machine)) == cuda
+    kind, _, gpu = machine.partition("+")
+    given = {"accelerator_type": f"NVIDIA_TESLA_{gpu}"} if gpu else {}
+    assert find_cuda(MachineSection.model_validate({"type": kind, **given})) == cuda
 
 
 def test_images_without_code_for_a_gpu_are_refused(tmp_path: Path) -> None:
@@ -277,3 +289,10 @@ def test_images_without_code_for_a_gpu_are_refused(tmp_path: Path) -> None:
     assert "no code for the GPU" in build.why_to_build(blackwell)
     record(tmp_path, cuda_trainer="cu130", cuda_export="cu130")
     assert find_image(blackwell, "trainer") and build.why_to_build(blackwell) == ""
+    # CUDA 12.6 has code for Volta, 13.0 has none: torch trains there, and exports elsewhere.
+    volta = config(*given, "resources.machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_V100}")
+    assert not [problem for problem in outline(volta).problems if "V100" in problem.given]
+    with pytest.raises(ConfigError, match=r"trainer's image has CUDA 13\.0, which has no code for the GPU of n1"):
+        find_image(volta, "trainer")
+    record(tmp_path, cuda_trainer="cu126", cuda_export="cu130")
+    assert find_image(volta, "trainer") and find_image(volta, "export")

@@ -122,11 +122,19 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (("cloud.images.trainer=us-docker.pkg.dev/p/r/trainer:latest",), "is not pinned by its digest"),
     (
         ("resources.machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_V100}",),
-        "compute capability sm70",
+        "compute capability sm70, and resources.serving_machine is not set",
     ),
     (
         ("resources.serving_machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_P4}",),
         "no code for earlier GPUs",
+    ),
+    (
+        (
+            "resources.machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_P100}",
+            "resources.serving_machine.type=g2-standard-12",
+            "train.compile='on'",
+        ),
+        "compute capability sm60, and train.compile is on",
     ),
     (("resources.machine.boot_disk_type=pd-standard",), "pd-standard of g2-standard-12"),
     (("resources.machine={type: a3-highgpu-8g, boot_disk_type: pd-standard}",), "pd-standard of a3-highgpu-8g"),

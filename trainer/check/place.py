@@ -79,7 +79,7 @@ def check_export_planned(config: RunConfig, machine: PlannedMachine, findings: F
         findings.warnings.extend(warnings)
         if runtime == TENSORRT:
             findings.leave_unchecked(
-                "whether the export's image has tensorrt (`shardline images build --tensorrt VERSION`), which builds "
+                "whether the export's image has tensorrt (`shardline images build` puts it there), which builds "
                 f"for the GPU of {machine.label}",
                 "no image is looked into",
             )

@@ -40,6 +40,7 @@ GIVEN = {
     "_REPOSITORY": REPOSITORY,
     "_TAG": "v1",
     "_TENSORRT": "",
+    "_RTX": "",
     "_USER": "root",
     "_CUDA_TRAINER": "cu126",
     "_CUDA_EXPORT": "cu126",
@@ -77,13 +78,13 @@ def test_images_are_built_as_the_account_of_builds_and_recorded(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(build_in_cloud, "__kwdefaults__", {"poll_s": 0.0})
     said: list[str] = []
-    record = build_images(config, tool="cloud", tensorrt="11.3.0", say=said.append)
+    record = build_images(config, tool="cloud", tensorrt="11.2.1", say=said.append)
     assert all(is_pinned(getattr(record, role)) for role in ROLES)
     assert (tmp_path / f"images-{PROJECT}.json").exists()
     (build,) = builds(state)
     assert build["serviceAccount"] == f"projects/{PROJECT}/serviceAccounts/{ACCOUNT}"
     assert build["options"]["logging"] == "CLOUD_LOGGING_ONLY"
-    assert build["substitutions"]["_TENSORRT"] == "11.3.0"
+    assert build["substitutions"]["_TENSORRT"] == "11.2.1"
     assert any("trainer working" in text for text in said) and any("trainer success" in text for text in said)
     # The source is in the line's folder, and holds what Dockerfiles name.
     place = build["source"]["storageSource"]
