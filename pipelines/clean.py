@@ -8,8 +8,12 @@ another line, and endpoints, are not known here.
 The copies of own code, LINE/code/HASH, are outputs as well: those that a kept run's configuration or a needed output
 names are kept.
 
-Only folders LINE/STAGE/FINGERPRINT and LINE/code/HASH are ever deleted, manifests first; what is held by a running
-process is left alone.
+What `shardline submit` has uploaded, LINE/source/HASH with HASH.json, is kept where the configuration of a kept run
+names it; LINE/images, the sources of image builds, is needed by no run. Both are left alone for a day after they were
+written: a submission or a build may be at work. Schedules are not known here: keep a run of each.
+
+Only folders LINE/STAGE/FINGERPRINT, LINE/code/HASH, LINE/source/HASH and LINE/images are ever deleted, manifests
+first; what is held by a running process is left alone.
 """
 
 from __future__ import annotations
@@ -38,6 +42,8 @@ from contracts.own_code import CODE_FOLDER
 from contracts.previous import RUN_NAME, find_previous, list_finished
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_result, run_uri
 from inspection.registration import find_registration
+from pipelines.images.cloud_build import IMAGES_FOLDER
+from pipelines.submission.local_data import SOURCE_FOLDER
 
 # In an output: what its job needed until the manifest was there.
 WORK_NAME = ".work"
@@ -48,8 +54,12 @@ _FINGERPRINT = re.compile(rf"[0-9a-f]{{{FINGERPRINT_DIGITS}}}|[0-9a-f]{{64}}")
 # Shards and parts of the index: their key says which versions made them.
 _KEYED = re.compile(r"[a-z]+-[0-9a-f]{8}-\d{5,}\.(tar|tfrecord|bin)")
 
+# Of a source: the folder that `shardline submit` has uploaded to.
+_UPLOADED = re.compile(rf"/{SOURCE_FOLDER}/([0-9a-f]{{64}})(?:/|$)")
+
 Output = tuple[str, str]
-"""Stage and fingerprint: a line that was moved still knows its outputs by them. Of own code: `code` and its hash."""
+"""Stage and fingerprint: a line that was moved still knows its outputs by them. Of own code: `code` and its hash; of
+uploaded data: `source` and its hash."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,8 @@ class Leftover:
         """Path below the line, and what of it."""
         below = f"/{WORK_NAME}" if self.uri.endswith(f"/{WORK_NAME}") else ""
         only = f" ({len(self.files)} files that its manifest does not list)" if self.files else ""
+        if not self.fingerprint:
+            return f"{self.stage} (sources of image builds)"
         return f"{self.stage}/{self.fingerprint}{below}{only}"
 
 
@@ -96,14 +108,14 @@ def find_leftovers(
     unfinished = unfinished and not elsewhere
     found = []
     # A stage that runs by itself may have begun with a copy that no document names yet.
-    kinds = STAGES if _is_at_work(line) else (*STAGES, CODE_FOLDER)
+    kinds = (*STAGES, SOURCE_FOLDER) if _is_at_work(line) else (*STAGES, CODE_FOLDER, SOURCE_FOLDER)
     for stage in kinds:
         root = storage.join(line, stage)
         for name in storage.list_names(root):
             uri = storage.join(root, name)
             if _FINGERPRINT.fullmatch(name) is None or not _is_folder(uri):
                 continue
-            finished = storage.exists(storage.join(uri, MANIFEST_NAME))
+            finished = storage.exists(_manifest_of(stage, uri))
             if finished and (stage, name) in needed:
                 strays = _find_strays(uri) if stage == "shard" and unfinished else []
                 if strays and not _is_in_use(line, uri, strays):
@@ -112,10 +124,13 @@ def find_leftovers(
                 uri, finished = storage.join(uri, WORK_NAME), False
             objects = [] if not finished and not unfinished else list(storage.list_objects(uri))
             # What a job has just finished, the task that waits for it may not have written down yet.
-            asks = not finished or elsewhere
+            asks = not finished or elsewhere or stage == SOURCE_FOLDER
             if not objects or (asks and _is_in_use(line, storage.join(root, name), objects)):
                 continue
             found.append(Leftover(stage, name, uri, sum(one.size for one in objects), finished))
+    builds = storage.join(line, IMAGES_FOLDER)
+    if (objects := list(storage.list_objects(builds))) and not _is_in_use(line, builds, objects):
+        found.append(Leftover(IMAGES_FOLDER, "", builds, sum(one.size for one in objects), finished=True))
     return found
 
 
@@ -125,8 +140,11 @@ def delete(line: str, leftovers: Sequence[Leftover], *, keep: Sequence[str], kee
     needed = find_needed(line, keep=keep, keep_last=keep_last)
     left = []
     for leftover in leftovers:
+        if leftover.stage == IMAGES_FOLDER:
+            storage.delete_tree(leftover.uri, manifest_name=MANIFEST_NAME)
+            continue
         folder = storage.join(line, leftover.stage, leftover.fingerprint)
-        has_manifest = storage.exists(storage.join(folder, MANIFEST_NAME))
+        has_manifest = storage.exists(_manifest_of(leftover.stage, folder))
         try:
             lock = Lock(folder)
         except TryAgain:
@@ -146,6 +164,8 @@ def delete(line: str, leftovers: Sequence[Leftover], *, keep: Sequence[str], kee
                 # What was left of a finished output is somebody's work again.
                 left.append(leftover)
             else:
+                if leftover.stage == SOURCE_FOLDER:
+                    storage.delete(_manifest_of(SOURCE_FOLDER, folder))
                 storage.delete_tree(leftover.uri, manifest_name=MANIFEST_NAME)
         finally:
             lock.release()
@@ -174,7 +194,13 @@ def find_needed(line: str, *, keep: Sequence[str], keep_last: int | None) -> set
         named |= _named_by(line, run, is_kept=run in kept)
     if (previous := find_previous(line)) is not None:
         named.add(_output_of(previous))
-    return _follow(line, named | _parents_of_unfinished(line))
+    uploads = {output for output in named if output[0] == SOURCE_FOLDER}
+    return uploads | _follow(line, named | _parents_of_unfinished(line))
+
+
+def _manifest_of(stage: str, folder: str) -> str:
+    """Return the URI of what says that an output is whole."""
+    return f"{folder}.json" if stage == SOURCE_FOLDER else storage.join(folder, MANIFEST_NAME)
 
 
 def _is_at_work(line: str) -> bool:
@@ -234,20 +260,23 @@ def _named_by(line: str, run: str, *, is_kept: bool) -> set[Output]:
         start = storage.join(run_uri(line, run), RUN_START_NAME)
         document = json.loads(storage.read_bytes(start))
         previous = document.get("previous_training")
-        return {_output_of(uri) for uri in (*results.values(), previous) if uri} | _code_of(document.get("config"))
+        return {_output_of(uri) for uri in (*results.values(), previous) if uri} | _given_in(document.get("config"))
     registration = find_registration(line, run)
     if not is_kept:
         uploaded = registration is not None and registration.verdict == "upload"
         return {_output_of(results["export"])} if uploaded and "export" in results else set()
     record = RunRecord.parse(storage.read_bytes(where), where=storage.display(where))
     outputs = {_output_of(uri) for uri in (*results.values(), *(stage.uri for stage in record.stages)) if uri}
-    return outputs | _code_of(record.config)
+    return outputs | _given_in(record.config)
 
 
-def _code_of(config: Mapping[str, Any] | None) -> set[Output]:
-    """Return the copy of own code that a configuration names."""
-    sha256 = ((config or {}).get(CODE_FOLDER) or {}).get("sha256")
-    return {(CODE_FOLDER, str(sha256))} if sha256 else set()
+def _given_in(config: Mapping[str, Any] | None) -> set[Output]:
+    """Return the copy of own code and the uploaded data that a configuration names."""
+    values = config or {}
+    sha256 = (values.get(CODE_FOLDER) or {}).get("sha256")
+    uploaded = _UPLOADED.search(str((values.get("sharding") or {}).get("source", "")))
+    code = {(CODE_FOLDER, str(sha256))} if sha256 else set()
+    return code | ({(SOURCE_FOLDER, uploaded[1])} if uploaded else set())
 
 
 def _output_of(uri: str) -> Output:

@@ -39,7 +39,7 @@ POLL_S = 10.0
 LEVEL = 9
 """Of gzip's compression."""
 _NEW_API_S = 180.0
-_IMAGES_FOLDER = "images"
+IMAGES_FOLDER = "images"
 _ENDED = ("SUCCESS", "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED", "EXPIRED")
 _AGAIN = ("INTERNAL_ERROR", "TIMEOUT", "CANCELLED", "EXPIRED")
 
@@ -101,7 +101,7 @@ def publish_source(config: RunConfig, context: Path, substitutions: Mapping[str,
     content = pack(context)
     digest = hashlib.sha256(content).hexdigest()
     line = storage.join(storage.normalise(config.run.root), config.run.name)
-    uri = storage.join(line, _IMAGES_FOLDER, f"{digest}.tgz")
+    uri = storage.join(line, IMAGES_FOLDER, f"{digest}.tgz")
     if not storage.exists(uri):
         # Where another machine was faster, it holds the same files.
         with contextlib.suppress(AlreadyPublished):

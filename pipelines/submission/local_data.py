@@ -4,7 +4,7 @@
     LINE/source/HASH.json  their sizes and hashes, written last
 
 HASH is of paths and contents, and everything is create-only: a killed upload is gone on with, what is there is not sent
-again, and data that changed goes elsewhere. `shardline clean` leaves these folders alone.
+again, and data that changed goes elsewhere. `shardline clean` deletes what no kept run names.
 """
 
 from __future__ import annotations

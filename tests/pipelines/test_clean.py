@@ -255,6 +255,39 @@ def test_a_line_in_a_bucket(bucket_line: str, monkeypatch: pytest.MonkeyPatch) -
     assert storage.exists(f"{bucket_line}/shard/{ZERO}/manifest.json")
 
 
+def test_uploads_that_no_kept_run_names_and_sources_of_builds_go_after_a_day(
+    bucket_line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = ("a" * 64, "b" * 64, "c" * 64)
+    for sha256 in (first, second):
+        storage.publish(f"{bucket_line}/source/{sha256}/red/1.png", b"12345")
+        storage.publish(f"{bucket_line}/source/{sha256}.json", b"{}")
+    storage.publish(f"{bucket_line}/source/{third}/red/1.png", b"an upload that was killed")
+    storage.publish(f"{bucket_line}/images/{first}.tgz", b"123")
+    for run, sha256 in ((NEW, second), (OLD, first)):
+        record = json.loads(storage.read_bytes(f"{bucket_line}/runs/{run}/run.json"))
+        record["config"]["sharding"] = {"source": f"{bucket_line}/source/{sha256}"}
+        storage.delete(f"{bucket_line}/runs/{run}/run.json")
+        storage.publish(f"{bucket_line}/runs/{run}/run.json", json.dumps(record).encode())
+
+    def mine(**options: object) -> list[str]:
+        return [name for name in names(bucket_line, **options) if name.startswith(("source", "images"))]
+
+    assert mine(keep_last=1, unfinished=True) == [], "written to a moment ago"
+    monkeypatch.setattr(clean, "_IN_USE_S", 0.0)
+    builds = "images (sources of image builds)"
+    assert mine() == [builds]
+    assert mine(unfinished=True) == [f"source/{third}", builds]
+    assert mine(keep_last=1) == [f"source/{first}", builds]
+    found = find_leftovers(bucket_line, keep_last=1, unfinished=True)
+    assert delete(bucket_line, found, keep=[], keep_last=1) == []
+    assert {one.name for one in storage.list_objects(f"{bucket_line}/source")} == {
+        f"{second}.json",
+        f"{second}/red/1.png",
+    }
+    assert not list(storage.list_objects(f"{bucket_line}/images"))
+
+
 def test_the_manifest_goes_first(bucket_server: BucketServer, bucket_line: str) -> None:
     storage.publish(f"{bucket_line}/train/{ONE}/checkpoints/a/model.safetensors", b"x")
     found = find_leftovers(bucket_line, keep_last=1)
