@@ -1,12 +1,14 @@
 """The sweep of the profiling run beside the full grid over the same space, as ratios from one run.
 
     python benchmarks/profiling.py --repeats 3 --record benchmarks/results
+    python benchmarks/profiling.py --only memory-limited --repeats 1        some minutes, on an idle machine
 
 Three workloads whose bottleneck differs: large JPEGs and a small network; a larger network on small images; a network
 whose activations meet a stated limit of memory (RLIMIT_DATA). Both arms ask the same probe, each from a start of its
 processes on. Then what each of them chose is measured end to end, window by window in turn, with the grid's best a
-second time: that one's ratio to itself (A/A) is what noise alone makes, and it is printed first. Points of the grid
-that the sweep has predicted and did not measure tell how far the predictor is off.
+second time: that one's ratio to itself (A/A) is what noise alone makes, and it is printed first. Under a limit of
+memory each of these windows has processes of its own. Points of the grid that the sweep has predicted and did not
+measure tell how far the predictor is off.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from contracts.artifacts import Flags, ProfilePoint, Settings
 from contracts.config import RunConfig
 from contracts.stage import run_stage
 from sharding.task import shard
-from trainer.profiling.measure import ComputeTime, Failed
+from trainer.profiling.grid import full_grid
+from trainer.profiling.ledger import Ledger, Result
+from trainer.profiling.measure import ComputeTime, Failed, JointRate
 from trainer.profiling.probe import RankProbe
 from trainer.profiling.space import Device, Space, make_space
-from trainer.profiling.sweep import Result, full_grid, sweep
+from trainer.profiling.sweep import sweep
 
 SPACE: dict[str, Any] = {
     "slot_sizes": [4, 8, 16, 32],
@@ -135,10 +139,10 @@ def measure(name: str, place: Path, options: argparse.Namespace) -> dict[str, ob
     }
 
 
-def timed(search: Callable[..., Result], shards: str, config: RunConfig) -> tuple[Result, float]:
+def timed(search: Callable[[Ledger], Result], shards: str, config: RunConfig) -> tuple[Result, float]:
     """Return what a search found, and its seconds, the start of its processes within."""
     with probe(shards, config) as running:
-        result = search(space_of(config, running), running, budget_s=BUDGET_S)
+        result = search(Ledger(space_of(config, running), running, budget_s=BUDGET_S))
         return result, running.now()
 
 
@@ -146,18 +150,28 @@ def compare(
     shards: str, config: RunConfig, ours: Settings, best: Settings, rounds: int
 ) -> tuple[list[float], list[float]]:
     """Return the ratios of ours to the grid's best, and of that one to itself, round by round."""
-    with probe(shards, config) as running:
-        # The best on both sides of ours: what drifts over a round falls on both arms alike.
-        found = running.run_in_turn([best, ours, best], rounds=rounds)
-        rates = []
-        for one in found:
-            if isinstance(one, Failed):
-                raise SystemExit(f"a chosen configuration fails: {one}")
-            rates.append(one.windows)
+    # The best on both sides of ours: what drifts over a round falls on both arms alike.
+    arms = [best, ours, best]
+    if config.profile.memory_bytes is None:
+        with probe(shards, config) as running:
+            rates = [windows_of(one) for one in running.run_in_turn(arms, rounds=rounds)]
+    else:
+        # Near a limit what stood beside it, or came before it, would decide whether it fits.
+        rates = [[], [], []]
+        for number in [0, 1, 2] * rounds:
+            with probe(shards, config) as running:
+                rates[number] += windows_of(running.run(arms[number], windows=1))
     first, middle, last = rates
     # Ours lies between the two: their mean is of the same moment.
     pairs = [2 * m / (a + b) for a, m, b in zip(first, middle, last, strict=True)]
     return pairs, [b / a for a, b in zip(first, last, strict=True)]
+
+
+def windows_of(found: JointRate | Failed) -> list[float]:
+    """Return the rates that were measured."""
+    if isinstance(found, Failed):
+        raise SystemExit(f"a chosen configuration fails: {found}")
+    return list(found.windows)
 
 
 def predictor_error(swept: Result, grid: Result) -> float | None:

@@ -15,11 +15,11 @@ from trainer.checkpoint.interval import optimal_interval_s
 from trainer.profiling.anonymous import strip_host
 from trainer.profiling.case import Workload
 from trainer.profiling.indicators import Counters, make_indicators
+from trainer.profiling.ledger import Result
 from trainer.profiling.measure import Counted, Failed, Hello
 from trainer.profiling.peaks import Precision
 from trainer.profiling.probe import RankProbe
 from trainer.profiling.rules import diagnose
-from trainer.profiling.sweep import Result
 from trainer.profiling.trace import summarise
 
 _SECONDS_PER_HOUR = 3600

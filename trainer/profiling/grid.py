@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contracts.artifacts import Settings
-from trainer.profiling.ledger import Ledger, Result, Tell, silent
-from trainer.profiling.measure import Failed, Probe
+from trainer.profiling.ledger import Ledger, Result
+from trainer.profiling.measure import Failed
 from trainer.profiling.pairs import choice_of, describe
 from trainer.profiling.space import Space
 
@@ -12,40 +12,19 @@ from trainer.profiling.space import Space
 GRID_WINDOWS = 3
 
 
-def full_grid(
-    space: Space,
-    probe: Probe,
-    *,
-    budget_s: float,
-    tell: Tell = silent,
-    price_usd_per_h: float | None = None,
-    start_s: float = 0.0,
-    reserved_s: float = 0.0,
-) -> Result:
+def full_grid(ledger: Ledger) -> Result:
     """Measure every combination of a space; activation checkpointing only where memory runs out without.
 
+    When the budget is over, it is the best that was found, or the defaults where fewer than two were measured, with a
+    warning.
+
     Args:
-        space: What may be tried.
-        probe: What measures.
-        budget_s: Seconds that it may take; then the best that was found is taken, or the defaults where fewer than two
-            were measured, with a warning.
-        tell: Is told (done, of how many, what came out).
-        price_usd_per_h: What all machines cost in an hour, in US dollars.
-        start_s: Seconds of the budget that the start of the processes took.
-        reserved_s: Seconds of it that are kept for traces and the report.
+        ledger: What measures, within a budget.
 
     Raises:
         ConfigError: Nothing could be measured.
     """
-    ledger = Ledger(
-        space,
-        probe,
-        budget_s=budget_s,
-        tell=tell,
-        price_usd_per_h=price_usd_per_h,
-        start_s=start_s,
-        reserved_s=reserved_s,
-    )
+    space = ledger.space
     # Large slots first: they are the fastest more often than not, and a budget may end this.
     combinations = sorted(space.combinations(), key=lambda each: -each.slot_size)
     plain = [each for each in combinations if not _recomputes(space, each)]
@@ -73,7 +52,7 @@ def full_grid(
     best_rate, best = max(rates.values(), key=lambda found: found[0])
     if left_out:
         warnings.append(
-            f"profile.budget_s {budget_s:g} ended the grid: {left_out} combinations were not measured; "
+            f"profile.budget_s {ledger.budget_s:g} ended the grid: {left_out} combinations were not measured; "
             "the best that was is taken"
         )
     reason = f"{best_rate:.0f} samples/s a rank, the most of {len(rates)} combinations measured end to end"

@@ -83,8 +83,8 @@ class Ledger:
         probe: Probe,
         *,
         budget_s: float,
-        tell: Tell,
-        price_usd_per_h: float | None,
+        tell: Tell = silent,
+        price_usd_per_h: float | None = None,
         start_s: float = 0.0,
         reserved_s: float = 0.0,
     ) -> None:

@@ -146,6 +146,23 @@ def differ(first: Settings, second: Settings) -> bool:
     return large >= DISTINCT_SLOTS * small
 
 
+def is_hopeless(settings: Settings, failed: Sequence[Settings], worked: Sequence[Settings]) -> bool:
+    """Whether a failure says that this fails too: with no smaller slot and no fewer processes, the same steps.
+
+    Where what worked differs from what failed by its smaller slot alone, the slot was to blame, or the processes
+    likewise; then so it is for other steps as well.
+    """
+    for one in failed:
+        as_large, as_many = settings.slot_size >= one.slot_size, settings.num_workers >= one.num_workers
+        if as_large and as_many and same_steps(settings, one):
+            return True
+        by_slot = any(each.slot_size < one.slot_size and each.num_workers >= one.num_workers for each in worked)
+        by_workers = any(each.slot_size >= one.slot_size and each.num_workers < one.num_workers for each in worked)
+        if (by_slot and as_large) or (by_workers and as_many):
+            return True
+    return False
+
+
 def choice_of(settings: Settings, *, reason: str, clear: bool, equals: int | None = None) -> ProfileChoice:
     """Return a choice of these settings."""
     return ProfileChoice.model_validate({**_fields(settings), "reason": reason, "clear": clear, "equals": equals})

@@ -43,13 +43,13 @@ class Parts:
     """Measures the parts into a predictor, and knows what fits.
 
     Args:
-        space: What may be tried.
         ledger: What measures.
         predictor: Takes in what was measured.
     """
 
-    def __init__(self, space: Space, ledger: Ledger, predictor: Predictor) -> None:
-        self.space, self.ledger, self.predictor = space, ledger, predictor
+    def __init__(self, ledger: Ledger, predictor: Predictor) -> None:
+        self.space, self.ledger, self.predictor = ledger.space, ledger, predictor
+        space = ledger.space
         self.flags, self.threads = space.flags[0], space.usual_threads
         self.slot_sizes = list(space.slot_sizes)
         """Those of the space, and the largest that fits where it may be taken."""

@@ -1,4 +1,4 @@
-"""Asks processes that train as ranks do (probe_process.py), and outlives whatever a configuration does to them.
+"""Asks processes that train as ranks do (service.py), and outlives whatever a configuration does to them.
 
 The processes of a machine's ranks are started once and serve many measurements, since a start costs seconds. A process
 that dies or does not answer in time is an answer: all are killed, and started again for the next question.
@@ -33,8 +33,8 @@ from trainer.profiling.measure import (
     of_ranks,
     slowest,
 )
-from trainer.profiling.probe_process import HELLO
 from trainer.profiling.rank_process import Asked, Group, RankProcess, assignment_of, cannot_start, free_port
+from trainer.profiling.service import HELLO
 
 # How long the others get to say the same when one rank has failed; then they wait for that one, and for nothing else.
 GRACE_S = 2.0

@@ -1,4 +1,4 @@
-"""One process of the probe (probe_process.py): how it is started, asked, heard and killed."""
+"""One process of the probe (service.py): how it is started, asked, heard and killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.launch import Assignment
 from trainer.launch.nodes import without_ranks
 from trainer.profiling.measure import Failed
 
-PROCESS_MODULE = "trainer.profiling.probe_process"
+PROCESS_MODULE = "trainer.profiling.service"
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,103 @@
-"""What a rank of the probe does for a request: the measurements of bench.py, by name."""
+"""One rank of the probe: `python -m trainer.profiling.service DESCRIPTOR ASSIGNMENT`, started by rank_process.py.
+
+It answers requests over a connection (an inherited descriptor) until that is closed: the measurements of bench.py, by
+their names, and what is said or written besides. What a configuration does to this process is the point of it: whatever
+it raises is an answer, and a process that dies is replaced by the probe.
+
+torch is imported once the process is set up (contracts/process.py: run_process), so nothing here imports it above.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-
-from contracts.artifacts import Flags, ProfileReport, Settings
+from contracts.artifacts import ProfileReport, Settings
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
-from trainer.data.training_data import TrainingData
+from contracts.errors import DataError, UserError
+from contracts.own_code import install_code
+from contracts.process import end_with_parent, imports_done, run_process
 from trainer.launch import Assignment
 from trainer.launch.auto import choose_flags
-from trainer.model.precision import Numerics, fix_numerics
-from trainer.parallel.process_group import Rank
-from trainer.profiling.bench import Bench
-from trainer.profiling.board import write_board
-from trainer.profiling.measure import ComputeTime, Counted, Hello, JointRate, LoaderRate
-from trainer.profiling.tracing import trace
+from trainer.profiling.measure import Counted, Failed, Hello
+from trainer.supervise.signals import ignore_stop_signals
 
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from trainer.parallel.process_group import Rank
+    from trainer.profiling.bench import Bench
+
+Request = tuple[str, dict[str, Any]]
+# What comes first: everything that it raises is wrong with all configurations.
+HELLO = "hello"
+# Of a Bench, by the names of the requests for them.
+MEASUREMENTS = ("prepare", "load", "fit", "compute", "run", "open", "window", "close")
 # Epochs of what is measured: no end in sight.
 _ENDLESS = 1_000_000
+
+
+def main(descriptor: int, path: str) -> int:
+    """Serve until the other side closes the connection; return the exit code."""
+    end_with_parent()
+    # The probe decides when this process ends, and kills it.
+    ignore_stop_signals()
+    connection = Connection(descriptor)
+    assignment = Assignment.model_validate_json(Path(path).read_bytes())
+    config = RunConfig.model_validate(assignment.config)
+    install_code(config.code)
+
+    from trainer.parallel.process_group import process_group
+
+    with process_group(assignment.generation, setup_timeout_s=config.profile.probe_timeout_s) as rank:
+        service = Service(assignment, config, rank)
+        while (request := _receive(connection)) is not None:
+            name, arguments = request
+            connection.send(_outcome(lambda: service.answer(name, arguments), is_hello=name == HELLO))  # noqa: B023
+            imports_done()
+        # Peers may be gone: nothing is left that a goodbye would be needed for.
+        os._exit(0)
+
+
+def _receive(connection: Connection) -> Request | None:
+    try:
+        request: Request = connection.recv()
+    except (EOFError, OSError):
+        return None
+    return request
+
+
+def _outcome(work: Callable[[], Any], *, is_hello: bool) -> Any:
+    """Return what `work` returns, or what became of it: an error of the user's to be raised, or Failed."""
+    from trainer.report.memory import says_out_of_memory
+
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 - whatever a configuration raises is an answer
+        # Damaged data meets every configuration, and a model that cannot be built fits none.
+        if isinstance(error, DataError) or (is_hello and isinstance(error, UserError)):
+            return error
+        if says_out_of_memory(error):
+            return Failed("out of memory", _first_line(error))
+        if isinstance(error, UserError):
+            return Failed("failed", error.given)
+        traceback.print_exc()
+        crashed = isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
+        return Failed("crashed" if crashed else "failed", f"{type(error).__name__}: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]
 
 
 class Service:
@@ -44,21 +115,9 @@ class Service:
 
     def answer(self, name: str, arguments: dict[str, Any]) -> Any:
         """Do what is asked for; after an error nothing is kept that it may have spoilt."""
-        methods: dict[str, Callable[..., Any]] = {
-            "hello": self.hello,
-            "prepare": self.prepare,
-            "load": self.load,
-            "fit": self.fit,
-            "compute": self.compute,
-            "run": self.run,
-            "open": self.open,
-            "window": self.window,
-            "close": self.close,
-            "trace": self.trace,
-            "write_board": self.write_board,
-        }
+        own: dict[str, Callable[..., Any]] = {HELLO: self.hello, "trace": self.trace, "write_board": self.write_board}
         try:
-            return methods[name](**arguments)
+            return (getattr(self._required(), name) if name in MEASUREMENTS else own[name])(**arguments)
         except Exception:
             if self._bench is not None:
                 self._bench.forget()
@@ -66,6 +125,12 @@ class Service:
 
     def hello(self) -> Hello:
         """Read the shards, build the network as training would without a profile, and describe the device."""
+        import torch
+
+        from trainer.data.training_data import TrainingData
+        from trainer.model.precision import Numerics, fix_numerics
+        from trainer.profiling.bench import Bench
+
         config, rank = self._config, self._rank
         numerics = Numerics.of(config.train)
         numerics.check(rank.device, allow_slow=config.train.allow_slow_precision)
@@ -97,40 +162,10 @@ class Service:
             has_batch_norm=has_batch_norm(self._bench.stepper.model, with_frozen=train.unfreeze_epoch is not None),
         )
 
-    def prepare(self, flags: Flags) -> None:
-        """Build the network with these flags, which ranks do together."""
-        self._required().prepare(flags)
-
-    def load(self, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate:
-        """Measure the loader alone."""
-        return self._required().load(slot_size, num_workers, prefetch_factor, threads)
-
-    def fit(self, slot_size: int, threads: int, flags: Flags) -> int | None:
-        """Run a slot without peers; return the peak of memory in bytes."""
-        return self._required().fit(slot_size, threads, flags)
-
-    def compute(self, slot_size: int, threads: int, flags: Flags) -> ComputeTime:
-        """Measure steps alone."""
-        return self._required().compute(slot_size, threads, flags)
-
-    def run(self, settings: Settings, windows: int) -> JointRate:
-        """Measure loader and steps together."""
-        return self._required().run(settings, windows)
-
-    def open(self, number: int, settings: Settings) -> None:
-        """Start a configuration that takes turns with others."""
-        self._required().open(number, settings)
-
-    def window(self, number: int) -> JointRate:
-        """Measure a window of one that was opened."""
-        return self._required().window(number)
-
-    def close(self) -> None:
-        """End all that was opened."""
-        self._required().close()
-
     def trace(self, settings: Settings, steps: int, folder: str) -> Counted:
         """Trace steps into a folder, and count what a trace does not show."""
+        from trainer.profiling.tracing import trace
+
         if self._assignment.node_rank == 0:
             return trace(self._required(), settings, steps, folder)
         with tempfile.TemporaryDirectory(prefix="shardline-traces-") as own:
@@ -140,6 +175,8 @@ class Service:
 
     def write_board(self, folder: str, report: ProfileReport) -> None:
         """Write what TensorBoard shows, here where torch is loaded already; the first rank does."""
+        from trainer.profiling.board import write_board
+
         if self._rank.is_first:
             write_board(Path(folder), report)
 
@@ -160,6 +197,8 @@ def has_batch_norm(model: nn.Module, *, with_frozen: bool = False) -> bool:
         model: The network, in training mode.
         with_frozen: Count those too that are frozen: they stay in evaluation mode.
     """
+    from torch.nn.modules.batchnorm import _BatchNorm
+
     return any(with_frozen or module.training for module in model.modules() if isinstance(module, _BatchNorm))
 
 
@@ -175,8 +214,14 @@ def has_layout(model: nn.Module, signature: Signature) -> bool:
 
 def _has_bf16(device: torch.device) -> bool:
     """Whether the device computes in bf16; many that do not emulate it."""
+    import torch
+
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(False))
     # torch has no public name for what a CPU can; a name that is gone is one that it cannot.
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, lambda: False)() for name in names)
+
+
+if __name__ == "__main__":
+    run_process(lambda: main(int(sys.argv[1]), sys.argv[2]))

@@ -2,65 +2,399 @@
 
     parts.py     the loader alone, the steps alone, memory
     predict.py   the rate of a whole, with one joint run for what hides behind what
-    finals.py    the finalists end to end, window by window in turn (pairs.py), and the choice
-    grid.py      every combination end to end instead, for comparison
+    pairs.py     the finalists in turn, window by window, pair by pair
 
-It knows nothing of torch or processes: what measures is a Probe (measure.py).
+It knows nothing of torch or processes: what measures is a Probe (measure.py), behind a ledger.
 """
 
 from __future__ import annotations
 
-from trainer.profiling.finals import Finals
-from trainer.profiling.grid import full_grid
-from trainer.profiling.ledger import Ledger, Result, Tell, silent
-from trainer.profiling.measure import Probe
-from trainer.profiling.pairs import FINALISTS
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from statistics import median
+
+from contracts.artifacts import ProfileChoice, ProfilePoint, Recommendation, Settings
+from trainer.profiling.ledger import ROUNDS, Ledger, Result
+from trainer.profiling.measure import Failed
+from trainer.profiling.pairs import (
+    FINALISTS,
+    MOST_TURNS,
+    TOLERANCE,
+    Contender,
+    choice_of,
+    describe,
+    differ,
+    equals,
+    expense,
+    is_hopeless,
+    leader,
+    point_of,
+    ratio,
+    same_steps,
+    undecided,
+    within_tolerance,
+)
 from trainer.profiling.parts import Parts
 from trainer.profiling.predict import Predictor
+from trainer.profiling.recommend import recommend
 from trainer.profiling.space import Space
 
-__all__ = ["Result", "full_grid", "sweep"]
+# Windows of the joint run that the overlap is fitted to: the finalists are measured again anyway.
+JOINT_WINDOWS = 2
+# The whole sweep is to take less than this share of the grid's time: what is not clear by then stays so. Of a small
+# space, less than so many of its points.
+GRID_SHARE = 0.3
+GRID_POINTS = 8
+# Predictions that are as close as this may be the other way round: of those, the cheapest is a finalist too.
+CLOSE = 0.06
+# A finalist with another number of loader processes may be predicted this much slower than the best: predictions err by
+# 15 %, and all of one number the same way.
+OTHER_WORKERS = 0.25
+# Others that are predicted slower than this are not worth measuring.
+FILL_UP = 0.12
+# A leader that waits this share of its time for data may gain from more slots ahead.
+WAITS = 0.05
+# Configurations that are tried without a prediction, and after finalists that failed.
+MOST_TRIES = 4
 
 
-def sweep(
-    space: Space,
-    probe: Probe,
-    *,
-    budget_s: float,
-    tell: Tell = silent,
-    price_usd_per_h: float | None = None,
-    start_s: float = 0.0,
-    reserved_s: float = 0.0,
-) -> Result:
+def sweep(ledger: Ledger) -> Result:
     """Find the cheapest configuration within TOLERANCE of the fastest.
 
+    Where the budget ends before two configurations were compared, it is the defaults, with a warning.
+
     Args:
-        space: What may be tried.
-        probe: What measures.
-        budget_s: Seconds that it may take, on the probe's clock; then the best that was found is taken, or the defaults
-            where fewer than two configurations were compared, with a warning.
-        tell: Is told (measurements done, about how many there will be, what came out).
-        price_usd_per_h: What all machines cost in an hour, in US dollars.
-        start_s: Seconds of the budget that the start of the processes took.
-        reserved_s: Seconds of it that are kept for traces and the report.
+        ledger: What measures, within a budget.
 
     Raises:
         ConfigError: Nothing could be measured end to end.
     """
-    ledger = Ledger(
-        space,
-        probe,
-        budget_s=budget_s,
-        tell=tell,
-        price_usd_per_h=price_usd_per_h,
-        start_s=start_s,
-        reserved_s=reserved_s,
-    )
+    space = ledger.space
     predictor = Predictor(space)
-    parts = Parts(space, ledger, predictor)
+    parts = Parts(ledger, predictor)
     ledger.expected = len(space.num_workers) + min(4, len(space.slot_sizes)) + len(space.threads) + 1 + FINALISTS
     parts.measure()
-    final = Finals(space, ledger, predictor, parts)
+    final = _Finals(space, ledger, predictor, parts)
     final.fit_overlap()
     final.measure()
     return final.result()
+
+
+@dataclass
+class _Finals:
+    """The end-to-end part of the sweep."""
+
+    space: Space
+    ledger: Ledger
+    predictor: Predictor
+    parts: Parts
+    contenders: dict[str, Contender] = field(default_factory=dict)
+    failed: dict[str, Settings] = field(default_factory=dict)
+    fitted: str | None = None
+    """The configuration that the overlap was fitted to."""
+    joint: Contender | None = None
+    """The same, with its rate."""
+    rounds: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+    def candidates(self) -> list[tuple[float, Settings]]:
+        """Return what is predicted to fit and has not failed, the fastest first."""
+        found = []
+        for (flags, threads), slot_size, workers in product(
+            self.predictor.compute, self.parts.slot_sizes, self.space.num_workers
+        ):
+            if flags not in self.space.flags or not self.parts.fits(slot_size, flags):
+                continue
+            settings = self._settings(slot_size, workers, threads=threads, flags=flags)
+            rate = self.predictor.rate(settings)
+            if rate is not None and not self._is_hopeless(settings):
+                found.append((rate, settings))
+        return sorted(found, key=lambda each: (-each[0], expense(each[1])))
+
+    def fit_overlap(self) -> None:
+        """Fit the predictor to one joint run, where loader processes may be worth it."""
+        for _ in range(2):
+            candidates = self.candidates()
+            # What was measured apart: an error of what was not would pass for missing overlap.
+            with_workers = [each for each in candidates if each[1].num_workers and self.predictor.is_measured(each[1])]
+            if not with_workers or not self.ledger.allows("run"):
+                return
+            predicted, settings = with_workers[0]
+            without = max((rate for rate, each in candidates if not each.num_workers), default=0.0)
+            at_most = max(self.predictor.rate(each, overlap=1.0) or 0.0 for _, each in candidates if each.num_workers)
+            if at_most < (1 + TOLERANCE) * without:
+                # Even if all that can hide did hide, the configuration without processes would be chosen.
+                return
+            rate = self.ledger.run(settings, windows=JOINT_WINDOWS, predicted=predicted)
+            if not isinstance(rate, Failed):
+                self.predictor.fit(settings, rate)
+                self.fitted = _key(settings)
+                self.joint = Contender(settings, {-1: rate})
+                self.parts.more_workers()
+                return
+            self._fail(settings, rate)
+
+    def measure(self) -> None:
+        """Measure finalists in turn until the leader is clear, or it is as good as equal, or the budget is out."""
+        compared = 2 if self.space.has_alternatives() else 1
+        if not self.ledger.allows("turn", parts=compared):
+            if not self._can_take_defaults():
+                self._last_resort()
+            return
+        for turn in range(MOST_TURNS):
+            wanted = self._next(turn)
+            if not wanted:
+                return
+            while len(wanted) > 1 and not self.ledger.allows("turn", parts=len(wanted)):
+                wanted = wanted[:-1]
+            # Two finalists there are in any case: one would not be compared with anything.
+            while len(wanted) > 2 and not turn and not self._is_worth(len(wanted)):
+                wanted = wanted[:-1]
+            # A second turn needs two, or it decides nothing.
+            if turn and (len(wanted) < 2 or not self._is_worth(len(wanted))):
+                return
+            self._turn(wanted)
+            tries = 0
+            while not self.contenders and tries < MOST_TRIES and self.ledger.allows("turn"):
+                tries += 1
+                replacement = self._replacement(tries)
+                if replacement is None:
+                    break
+                self._turn([replacement])
+
+    def result(self) -> Result:
+        """Return what was found.
+
+        Raises:
+            ConfigError: Nothing was.
+        """
+        contenders = list(self.contenders.values())
+        if self.ledger.over() and len(contenders) < 2 and self._can_take_defaults():
+            # One configuration that was measured is no comparison.
+            points = self.ledger.points()
+            choice, warning = self.ledger.defaults(sum(point.samples_per_s is not None for point in points))
+            self.warnings.append(warning)
+            return self._result(points, choice, [])
+        if not contenders:
+            raise self.ledger.nothing_measured()
+        best = leader(contenders)
+        equal = within_tolerance(best, contenders)
+        chosen = min(equal, key=lambda each: expense(each.settings))
+        beside, alike = len(contenders) - 1, len(equals(best, contenders))
+        cut_short = self.ledger.over()
+        recommendations = recommend(chosen.settings, self.parts, self.ledger)
+        points = self.ledger.points()
+        # What the table says: a leader by pairs need not have the highest median of its own.
+        shown = next((one.samples_per_s for one in points if _key(one) == _key(chosen.settings)), None)
+        waits = self.ledger.data_time_fraction(chosen.settings)
+        reason = f"{shown or chosen.rate:.0f} samples/s a rank at {waits:.0%} data time"
+        if chosen is best:
+            reason += f"; window by window none of {beside} others was faster" if beside else ", the only one measured"
+        elif (paired := ratio(chosen, best)) is not None:
+            reason += (
+                f"; window by window {paired.middle:.2f} of the fastest of {len(contenders)} "
+                f"({describe(best.settings)}), and the cheapest within {TOLERANCE:.0%} of it is taken"
+            )
+        reason = "; ".join([reason, *self.parts.notes])
+        budget = f"profile.budget_s {self.ledger.budget_s:g}"
+        if cut_short:
+            self.warnings.append(f"{budget} ended the sweep: the best of {len(contenders)} configurations is taken")
+        elif self.ledger.over():
+            self.warnings.append(f"{budget} left no time to measure every flag that might be recommended")
+        clear = not alike and (beside > 0 or not self.space.has_alternatives())
+        choice = choice_of(chosen.settings, reason=reason, clear=clear, equals=alike)
+        return self._result(points, choice, recommendations)
+
+    def _can_take_defaults(self) -> bool:
+        """Whether there is something to choose, and nothing says that the defaults do not work."""
+        default = self.space.default
+        return (
+            self.space.has_alternatives()
+            and self.ledger.anything_worked()
+            and self.parts.fits(default.slot_size, default.flags)
+            and not self._is_hopeless(default)
+        )
+
+    def _result(
+        self, points: list[ProfilePoint], choice: ProfileChoice, recommendations: list[Recommendation]
+    ) -> Result:
+        return Result(
+            points=[*points, *self._predicted_only(points, choice)],
+            loader=self.ledger.loader,
+            compute=self.ledger.compute,
+            memory=self.parts.memory(),
+            overlap=self.predictor.overlap,
+            predictor_error=self._error(points),
+            choice=choice,
+            recommendations=recommendations,
+            warnings=[*self.space.ignored, *self.warnings],
+        )
+
+    def _next(self, turn: int) -> list[Settings]:
+        """Return what to measure in a turn: the finalists, then the leader with what it is not clear of."""
+        if turn == 0:
+            return self._first_finalists()
+        if not self.contenders:
+            return []
+        best = leader(list(self.contenders.values()))
+        others = [each.settings for each in undecided(best, list(self.contenders.values()))]
+        # What would be taken instead of the leader has to be as good, not only look so.
+        cheapest = min(within_tolerance(best, list(self.contenders.values())), key=lambda each: expense(each.settings))
+        found = None if cheapest is best else ratio(best, cheapest)
+        if found is not None and found.high > 1 + 2 * TOLERANCE and cheapest.settings not in others:
+            others.append(cheapest.settings)
+        others += [each for each in self._challengers(best) if each not in others]
+        return [best.settings, *others] if others else []
+
+    def _first_finalists(self) -> list[Settings]:
+        """Return the fastest by prediction, and what may turn out to be better or as good and cheaper."""
+        candidates = self.candidates()
+        if not candidates:
+            return self._unpredicted()[:FINALISTS]
+        fastest_rate, fastest = candidates[0]
+        chosen = [fastest]
+
+        def add(
+            within: float, wanted: Callable[[Settings], bool], key: Callable[[Settings], object] | None = None
+        ) -> None:
+            fitting = [each for rate, each in candidates if rate >= (1 - within) * fastest_rate and wanted(each)]
+            if fitting and len(chosen) < FINALISTS:
+                chosen.append(min(fitting, key=key) if key else fitting[0])  # type: ignore[arg-type]
+
+        add(CLOSE, lambda each: expense(each) < expense(fastest), expense)
+        # What processes do to each other is what the prediction knows least of; more so where the joint run shows it.
+        disturbed = max(0.0, self.predictor.contention) * fastest.num_workers
+        taken = {each.num_workers for each in chosen}
+        if len({each.slot_size for each in chosen}) > 1 or len(chosen) == 1:
+            add(OTHER_WORKERS + disturbed, lambda each: each.num_workers not in taken)
+        while len(chosen) < FINALISTS:
+            before = len(chosen)
+            add(FILL_UP, lambda each: all(each.slot_size != one.slot_size and differ(each, one) for one in chosen))
+            add(FILL_UP, lambda each: all(differ(each, one) for one in chosen))
+            if len(chosen) == before:
+                break
+        return chosen
+
+    def _challengers(self, best: Contender) -> list[Settings]:
+        """Return what, after all, may be better than the leader: at most one."""
+        # The joint run, unless it was a finalist.
+        left_out = None if self.joint is None or _key(self.joint.settings) in self.contenders else self.joint
+        known = [*self.contenders.values(), *([left_out] if left_out else [])]
+        self.predictor.fit_again([(each.settings, each.rate) for each in known])
+        kinds: dict[bool, list[float]] = {}
+        for contender in self.contenders.values():
+            predicted = self.predictor.rate(contender.settings)
+            if predicted:
+                kinds.setdefault(contender.settings.num_workers > 0, []).append(contender.rate / predicted)
+        if left_out is not None and left_out.rate > (1 + TOLERANCE) * best.rate:
+            # By what was fitted to it, and still it was faster.
+            return [left_out.settings]
+        for rate, each in self.candidates():
+            errors = kinds.get(each.num_workers > 0) or [error for kind in kinds.values() for error in kind]
+            if _key(each) in self.contenders or not errors:
+                continue
+            if rate * median(errors) > (1 + TOLERANCE) * best.rate:
+                return [each]
+        more = [each for each in self.space.prefetch_factors if each > best.settings.prefetch_factor]
+        if best.settings.num_workers and more and self.ledger.data_time_fraction(best.settings) >= WAITS:
+            ahead = best.settings.model_copy(update={"prefetch_factor": more[-1]})
+            return [ahead] if _key(ahead) not in {*self.contenders, *self.failed} else []
+        return []
+
+    def _replacement(self, tries: int) -> Settings | None:
+        """Return what to try after all others have failed: fewer processes, smaller slots, the least of all."""
+        candidates = [each for _, each in self.candidates()]
+        workers = min((each.num_workers for each in self.failed.values()), default=0)
+        slot_size = min((each.slot_size for each in self.failed.values()), default=0)
+        if tries == 1 and (fewer := [each for each in candidates if each.num_workers < workers]):
+            return fewer[0]
+        if tries < MOST_TRIES and (smaller := [each for each in candidates if each.slot_size <= slot_size / 2]):
+            return smaller[0]
+        least = [each for each in [*candidates, *self._unpredicted()] if _key(each) not in self.failed]
+        return min(least, key=expense, default=None)
+
+    def _is_hopeless(self, settings: Settings) -> bool:
+        worked = [each.settings for each in self.contenders.values()]
+        return is_hopeless(settings, list(self.failed.values()), worked)
+
+    def _unpredicted(self) -> list[Settings]:
+        """Return configurations that are the most likely to work, where nothing is predicted."""
+        smallest, threads = self.parts.slot_sizes[0], self.space.usual_threads
+        tries = [
+            self._settings(smallest, workers, threads=threads, flags=flags)
+            for flags in self.space.flags
+            for workers in self.space.num_workers
+        ]
+        # First all worker counts with the flags of training, then other flags.
+        return [each for each in tries if _key(each) not in self.failed][:MOST_TRIES]
+
+    def _predicted_only(self, measured: Sequence[ProfilePoint], chosen: Settings) -> Iterator[ProfilePoint]:
+        """Yield what was predicted with the flags and threads of the choice, and not measured: the sweep as a map."""
+        known = {(point.slot_size, point.num_workers) for point in measured if same_steps(point, chosen)}
+        for rate, settings in self.candidates():
+            if same_steps(settings, chosen) and (settings.slot_size, settings.num_workers) not in known:
+                yield point_of(
+                    settings,
+                    outcome="predicted",
+                    predicted_samples_per_s=rate,
+                    reason="predicted only: not among the finalists",
+                )
+
+    def _turn(self, wanted: list[Settings]) -> None:
+        predicted = [self.predictor.rate(each) for each in wanted]
+        found = self.ledger.in_turn(wanted, rounds=ROUNDS, predicted=predicted)
+        for settings, rates in zip(wanted, found, strict=True):
+            if isinstance(rates, Failed):
+                self._fail(settings, rates)
+                continue
+            contender = self.contenders.setdefault(_key(settings), Contender(settings))
+            contender.rates.update({self.rounds + number: rate for number, rate in enumerate(rates)})
+        self.rounds += ROUNDS
+
+    def _is_worth(self, parts: int) -> bool:
+        """Whether another turn fits into the budget, and into what the grid would take."""
+        fitting = sum(self.parts.fits(each.slot_size, each.flags) for each in self.space.combinations())
+        most_s = max(GRID_POINTS, GRID_SHARE * fitting) * self.ledger.usual_s("run", "turn")
+        return self.ledger.allows("turn", parts=parts) and self.ledger.would_take("turn", parts) <= most_s
+
+    def _last_resort(self) -> None:
+        """Take what the joint run measured; without one, measure one configuration after the budget."""
+        if self.joint is not None:
+            self.contenders[_key(self.joint.settings)] = self.joint
+            return
+        for settings in self._first_finalists()[:1]:
+            rate = self.ledger.run(settings, windows=1, predicted=self.predictor.rate(settings))
+            if isinstance(rate, Failed):
+                self._fail(settings, rate)
+            else:
+                self.contenders[_key(settings)] = Contender(settings, {self.rounds: rate})
+
+    def _fail(self, settings: Settings, failed: Failed) -> None:
+        self.failed[_key(settings)] = settings
+        self.contenders.pop(_key(settings), None)
+        if failed.outcome == "out of memory":
+            self.parts.too_large(settings.slot_size, settings.flags)
+
+    def _error(self, points: Sequence[ProfilePoint]) -> float | None:
+        """Return the median error of predictions over what the predictor was not fitted to."""
+        errors = [
+            abs(point.predicted_samples_per_s / point.samples_per_s - 1)
+            for point in points
+            if point.predicted_samples_per_s and point.samples_per_s and _key(point) != self.fitted
+        ]
+        return median(errors) if errors else None
+
+    def _settings(self, slot_size: int, num_workers: int, **others: object) -> Settings:
+        # The fewest slots ahead that may be chosen: more are tried where the loop waits for data all the same.
+        return self.space.settings(
+            slot_size,
+            num_workers,
+            prefetch_factor=self.space.prefetch_factors[0],
+            **others,  # type: ignore[arg-type]
+        )
+
+
+def _key(settings: Settings) -> str:
+    # Of a point as of the settings that it is of.
+    return settings.model_dump_json(include=set(Settings.model_fields))

@@ -7,8 +7,8 @@ It never changes train.global_batch_size. docs/profiling.md tells how.
     task           this stage: reuse, processes, report
     followed       the report that a finished training followed
     space          what may be tried
-    sweep          which of it is measured, and what is taken; predict, pairs: its parts
-    probe          asks the processes; probe_process, service, bench, tracing: what they do
+    sweep          which of it is measured, and what is taken; parts, predict, pairs: how; grid: all of it
+    probe          asks the processes; service, bench, tracing: what they do; machines: those of other machines
     trace          a trace into numbers; indicators, rules: numbers into findings
     board          numbers into TensorBoard; pages/profile: into HTML
 """
@@ -42,12 +42,14 @@ from trainer.launch.machine import CPU_RANKS
 from trainer.launch.nodes import Nodes
 from trainer.profiling.diagnosis import Diagnosis, diagnose_choice
 from trainer.profiling.followed import Followed, find_followed
+from trainer.profiling.grid import full_grid
+from trainer.profiling.ledger import Ledger, Result
 from trainer.profiling.machines import Machines, find_place, follow
 from trainer.profiling.measure import Failed
 from trainer.profiling.probe import RankProbe, StartTooLong
 from trainer.profiling.scratch import scratch_folder
 from trainer.profiling.space import Device, Space, default_settings, make_space
-from trainer.profiling.sweep import Result, full_grid, sweep
+from trainer.profiling.sweep import sweep
 
 BOARD_FOLDER = "tensorboard"
 TRACE_FOLDER = "traces"
@@ -274,8 +276,7 @@ def _space(config: RunConfig, probe: RankProbe, device: Device, *, has_batch_nor
 
 def _measure(stage: Stage, probe: RankProbe, reserved_s: float) -> Result:
     config, hello = stage.config, probe.device
-    measure = full_grid if config.profile.method == "grid" else sweep
-    return measure(
+    ledger = Ledger(
         _space(
             config,
             probe,
@@ -289,6 +290,7 @@ def _measure(stage: Stage, probe: RankProbe, reserved_s: float) -> Result:
         start_s=probe.now(),
         reserved_s=reserved_s,
     )
+    return full_grid(ledger) if config.profile.method == "grid" else sweep(ledger)
 
 
 def _tell(stage: Stage, result: Result) -> None:

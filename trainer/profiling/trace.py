@@ -1,6 +1,6 @@
 """Sums up a kineto trace of one rank's steps: where their time went, on the host and on the GPU. Needs no torch.
 
-`summarise` reads what the probe recorded (trainer/profiling/probe_process.py), which marks in its trace the parts of a
+`summarise` reads what the probe recorded (trainer/profiling/service.py), which marks in its trace the parts of a
 step: "shardline: loader" (next() of the loader), "shardline: slot" (forward and backward pass of a slot) and
 "shardline: update" (the optimizer). Traces from elsewhere are read as far as they say the same.
 """

@@ -74,10 +74,10 @@ def test_what_the_network_costs_is_in_rate_hours_and_choice(small_shards: str, t
     assert slow.estimate and fast.estimate and slow.estimate.hours > 5 * fast.estimate.hours
     # 4 MB leave each machine.
     assert min(row.last_slot_s for row in slow.compute if row.last_slot_s) > 0.6
-    # A slot more is a matter of a few percent beside it. What is chosen follows from these rates
+    # Fewer slots gain less beside it. What is chosen follows from these rates
     # (test_simulated.py: there nothing disturbs them).
     gains = [large.samples_per_s / small.samples_per_s for small, large in map(by_size, (slow, fast))]  # type: ignore[operator]
-    assert gains[0] < 1.08 < 1.15 < gains[1]
+    assert gains[0] - 1 < (gains[1] - 1) / 2
     assert slow.findings[0].rule == "R6"
 
 

@@ -14,12 +14,12 @@ import pytest
 
 from contracts.artifacts import Settings
 from tests.trainer.profiling.simulator import Machine, Simulator, a_machine, settings_of
-from trainer.profiling.grid import GRID_WINDOWS
-from trainer.profiling.ledger import ROUNDS
+from trainer.profiling.grid import GRID_WINDOWS, full_grid
+from trainer.profiling.ledger import ROUNDS, Ledger
 from trainer.profiling.measure import Failed
 from trainer.profiling.pairs import TOLERANCE, Contender, expense, leader, within_tolerance
 from trainer.profiling.space import Space
-from trainer.profiling.sweep import full_grid, sweep
+from trainer.profiling.sweep import sweep
 
 RATIOS = (0.14, 0.3, 0.7, 1.0, 2.0, 4.0, 7.0)
 SEEDS = range(10)
@@ -75,13 +75,13 @@ def random_search(
 def compare(space: Space, machine: Machine, seed: int) -> Compared:
     simulator = Simulator(space, machine, seed)
     began = simulator.now()
-    result = sweep(space, simulator, budget_s=3600)
+    result = sweep(Ledger(space, simulator, budget_s=3600))
     sweep_s, probes = simulator.now() - began, len(simulator.calls)
     other = Simulator(space, machine, seed + 100)
     at_random = random_search(space, other, sweep_s)
     grid = Simulator(space, machine, seed + 200)
     began = grid.now()
-    full_grid(space, grid, budget_s=1e6)
+    full_grid(Ledger(space, grid, budget_s=1e6))
     best, _ = simulator.best()
     return Compared(
         simulator.true_rate(settings_of(result.choice)) / best,
@@ -121,7 +121,7 @@ def test_with_equal_trials_it_has_98_percent_of_random_search_in_nine_of_ten(rat
     for seed in range(20):
         space, machine = a_machine(ratio, seed)
         simulator, other = Simulator(space, machine, seed), Simulator(space, machine, seed + 300)
-        chosen = settings_of(sweep(space, simulator, budget_s=3600).choice)
+        chosen = settings_of(sweep(Ledger(space, simulator, budget_s=3600)).choice)
         at_random = random_search(space, other, trials=len(simulator.calls))
         good.append(at_random is None or simulator.true_rate(chosen) >= 0.98 * other.true_rate(at_random))
     print(f"input/compute {ratio}: 0.98 of random search with equal trials in {sum(good)} of {len(good)}")
@@ -148,7 +148,7 @@ def test_a_slow_exchange_between_machines_leaves_the_cheapest_configuration_as_g
     """The end of a step has the exchange in it: beside one of 50 s neither large slots nor loader processes matter."""
     space, _ = a_machine(1.0, 0)
     fast, slow = (
-        sweep(space, Simulator(space, Machine(update_s=exchange_s, noise=0, drift=0, hiccups=0)), budget_s=3600)
+        sweep(Ledger(space, Simulator(space, Machine(update_s=exchange_s, noise=0, drift=0, hiccups=0)), budget_s=3600))
         for exchange_s in (0.01, 50.0)
     )
     assert fast.choice.num_workers > 0 and fast.choice.slot_size > min(space.slot_sizes)
@@ -162,5 +162,5 @@ def test_without_noise_the_choice_is_within_tolerance_of_the_best() -> None:
         space, _ = a_machine(ratio, 0)
         machine = Machine(loader_ratio=ratio, cores=space.cores_per_rank, noise=0.0, drift=0.0, hiccups=0.0)
         simulator = Simulator(space, machine)
-        choice = sweep(space, simulator, budget_s=3600).choice
+        choice = sweep(Ledger(space, simulator, budget_s=3600)).choice
         assert simulator.true_rate(settings_of(choice)) >= (1 - TOLERANCE) * simulator.best()[0] * 0.999

@@ -13,11 +13,12 @@ from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from tests.trainer.profiling.simulator import Failing, Machine, Simulator, a_space, settings_of
-from trainer.profiling.ledger import Result
+from trainer.profiling.grid import full_grid
+from trainer.profiling.ledger import Ledger, Result
 from trainer.profiling.measure import Failed
 from trainer.profiling.pairs import TOLERANCE, Contender, equals, expense, leader, ratio, undecided, within_tolerance
 from trainer.profiling.space import Device, Space, make_space
-from trainer.profiling.sweep import full_grid, sweep
+from trainer.profiling.sweep import sweep
 
 QUIET: dict[str, Any] = {"noise": 0.01, "drift": 0.0, "hiccups": 0.0}
 MIB = 1 << 20
@@ -31,7 +32,7 @@ def simulator(space: Space | None = None, failing: Failing | None = None, **mach
 
 
 def swept(probe: Simulator, budget_s: float = 600, **options: Any) -> Result:
-    return sweep(probe.space, probe, budget_s=budget_s, **options)
+    return sweep(Ledger(probe.space, probe, budget_s=budget_s, **options))
 
 
 def share_of_best(probe: Simulator, result: Result) -> float:
@@ -269,7 +270,7 @@ def test_without_parts_configurations_are_tried_end_to_end(names: set[str]) -> N
 def test_a_probe_that_always_fails_is_an_error_with_the_reasons(outcome: Any, find: Any) -> None:
     probe = simulator(failing=lambda kind, settings: Failed(outcome, f"planted in {kind}"))
     with pytest.raises(ConfigError, match=rf"no configuration could be measured .*{outcome}: planted in") as refused:
-        find(probe.space, probe, budget_s=600)
+        find(Ledger(probe.space, probe, budget_s=600))
     assert refused.value.exit_code == 2
     # It does not go on for ever: one that hangs ends with the budget, and one measurement after it.
     assert probe.now() - 1000 < 600 + 4 * (probe.timeout_s + 5)
@@ -284,7 +285,7 @@ def test_a_budget_too_small_to_compare_takes_the_defaults_and_says_so(
     budget_s: float, start_s: float, find: Any
 ) -> None:
     probe = simulator()
-    found = find(probe.space, probe, budget_s=budget_s, start_s=start_s)
+    found = find(Ledger(probe.space, probe, budget_s=budget_s, start_s=start_s))
     assert not found.choice.measured and settings_of(found.choice) == probe.space.default
     assert found.choice.slot_size == 256 and "the defaults" in found.choice.reason
     (warning,) = found.warnings
@@ -297,8 +298,8 @@ def test_a_budget_too_small_to_compare_takes_the_defaults_and_says_so(
 @pytest.mark.parametrize("find", [sweep, full_grid])
 def test_what_is_kept_for_traces_and_the_report_is_not_measured_in(find: Any) -> None:
     probe, other = simulator(), simulator()
-    find(probe.space, probe, budget_s=40, start_s=3, reserved_s=20)
-    find(other.space, other, budget_s=20, start_s=3)
+    find(Ledger(probe.space, probe, budget_s=40, start_s=3, reserved_s=20))
+    find(Ledger(other.space, other, budget_s=20, start_s=3))
     assert probe.calls == other.calls and probe.now() == other.now()
 
 
@@ -357,7 +358,7 @@ def test_a_budget_is_kept_and_more_of_it_is_not_worse(budget_s: float) -> None:
 
 def test_the_grid_stops_at_its_budget_with_what_it_has() -> None:
     probe = simulator()
-    found = full_grid(probe.space, probe, budget_s=30)
+    found = full_grid(Ledger(probe.space, probe, budget_s=30))
     assert probe.now() - 1000 <= 35
     assert any("ended the grid" in warning for warning in found.warnings)
     assert len(found.points) < 60
@@ -365,7 +366,7 @@ def test_the_grid_stops_at_its_budget_with_what_it_has() -> None:
 
 def test_the_grid_takes_the_maximum() -> None:
     probe = simulator(noise=0.0, limit_bytes=(100 + 140) * MIB)
-    found = full_grid(probe.space, probe, budget_s=1e6)
+    found = full_grid(Ledger(probe.space, probe, budget_s=1e6))
     assert share_of_best(probe, found) == 1
     assert len(found.points) == len(list(probe.space.combinations()))
     assert {row.slot_size for row in found.points if row.outcome == "out of memory"} == {256}
@@ -376,7 +377,7 @@ def test_the_grid_tries_activation_checkpointing_where_memory_runs_out() -> None
     space = auto_space(
         train={"activation_checkpointing": "auto"}, profile={"slot_sizes": [50, 200], "exclude": ["threads"]}
     )
-    found = full_grid(space, simulator(space, limit_bytes=200 * MIB), budget_s=1e6)
+    found = full_grid(Ledger(space, simulator(space, limit_bytes=200 * MIB), budget_s=1e6))
     kinds = {(row.slot_size, row.flags.activation_checkpointing) for row in found.points}
     assert kinds == {(50, "none"), (200, "none"), (200, "selective"), (200, "whole")}
 

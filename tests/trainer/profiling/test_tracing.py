@@ -45,7 +45,7 @@ def test_no_profiler_object_exists_outside_of_the_traced_steps(
         service = Service(assignment, config, rank)
         monkeypatch.setattr("trainer.profiling.memory._free_bytes", lambda: 8 << 30)
         began = service.hello()
-        service.run(Settings(slot_size=4, slots_per_rank=4, num_workers=0), windows=1)
+        service.answer("run", {"settings": Settings(slot_size=4, slots_per_rank=4, num_workers=0), "windows": 1})
         assert set(seen) == {(0, False)}
         seen.clear()
         # Others took what was free when the probe began.
