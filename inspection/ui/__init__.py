@@ -9,6 +9,7 @@
     files.py      logs and the profiling run's page: only what a run names, only below the root, never a whole log
     shell.py      what stands around every page
     run_list.py   the rows of the list
+    downloads.py  the list as a table for spreadsheets
     live.py       sections that have changed, and clocks, for pages that follow what runs
     run_page.py   what stands around a run's sections; the page of a log
     compare.py    what differs between two runs

@@ -30,6 +30,7 @@ from inspection.run.view import AttemptView
 from inspection.ui import compare_page, run_page
 from inspection.ui.addresses import NotFoundError, RunKey
 from inspection.ui.chart_data import chart_data
+from inspection.ui.downloads import to_csv
 from inspection.ui.files import Piece, read_page, read_piece
 from inspection.ui.guard import FOREIGN_POLICY, Guard, Hosts
 from inspection.ui.live import News
@@ -68,6 +69,7 @@ def build_app(store: RunStore, *, hosts: Hosts) -> ASGIApp:
         Route(f"{run}/log/{{stage}}/{{attempt}}/text", handlers.log_text),
         Route("/compare", handlers.compare_page),
         Route("/api/runs", handlers.runs),
+        Route("/api/runs.csv", handlers.runs_csv),
         Route("/api/rows", handlers.rows),
         Route("/api/run/{line}/{id}", handlers.run),
         Route("/api/curves/{line}/{id}", handlers.curves),
@@ -117,6 +119,13 @@ class _Handlers:
                     ],
                 }
             )
+        )
+
+    async def runs_csv(self, request: Request) -> Response:
+        listing = await self._store.listing()
+        headers = {"Content-Disposition": 'attachment; filename="runs.csv"'}
+        return await _made(
+            lambda: Response(to_csv(listing).encode(errors="replace"), media_type="text/csv", headers=headers)
         )
 
     async def run_page(self, request: Request) -> Response:

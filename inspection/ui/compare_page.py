@@ -6,7 +6,7 @@ from inspection.run.before import Pair, pairs
 from inspection.run.summary import RunLine
 from inspection.ui.compare import Origin, choices, origins
 from inspection.ui.live import News, live_content
-from inspection.ui.run_list import COLUMNS, cell, clock_of, without_clock
+from inspection.ui.run_list import COLUMNS, cell, clock_of, difference, without_clock
 from inspection.ui.shell import document
 from inspection.ui.store import Shown, digest_of
 from pages.markup import NO_MARKUP, Html, absent, element, join, section, shorten, table
@@ -63,11 +63,12 @@ def _run(letter: str, shown: Shown) -> Html:
 
 
 def _results(shown: tuple[Shown, Shown], lines: tuple[RunLine, RunLine]) -> Html:
+    a, b = map(without_clock, lines)
     rows = [
-        (column.title, *(cell(column, each.key, without_clock(line)) for each, line in zip(shown, lines, strict=True)))
+        (column.title, cell(column, shown[0].key, a), cell(column, shown[1].key, b), difference(column, a, b))
         for column in COLUMNS
     ]
-    return table("Of both runs", ("Figure", "A", "B"), rows, id_="results-table", words=3)
+    return table("Of both runs", ("Figure", "A", "B", "B against A"), rows, id_="results-table", words=4)
 
 
 def _configuration(a: Shown, b: Shown) -> Html:

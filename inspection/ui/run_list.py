@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from inspection.run.headline import FigureName, metric_title
 from inspection.run.summary import RunLine
@@ -16,8 +16,8 @@ from inspection.run.view import State
 from inspection.ui.addresses import RunKey
 from inspection.ui.shell import document, moment
 from inspection.ui.store import Listing
-from pages.markup import Html, element, join, shorten
-from pages.quantities import NBSP
+from pages.markup import NO_MARKUP, Html, element, join, shorten
+from pages.quantities import NBSP, count, metric_number, number, seconds, usd
 from pages.state import chip, shape
 
 _NAME_LENGTH = 160
@@ -26,7 +26,8 @@ _ERROR_LENGTH = 200
 _DIGITS = 19
 # Sorted by state, what wants attention comes first.
 _ORDER: list[State] = ["running", "failed", "interrupted", "stopped", "unknown", "silent", "succeeded"]
-_DURATION = "Duration"
+_DURATION, _RESULT = "Duration", "Test result"
+MINUS = "\u2212"
 SCRIPTS = ("ask.js", "clocks.js", "list.js")
 
 
@@ -39,6 +40,14 @@ class Column:
     value: Callable[[RunLine], str | float | None]
     words: bool = False
     """Text, not numbers."""
+    better: Literal["", "max", "min"] = ""
+    """Which values are better; of the test result its metric knows."""
+    show: Callable[[float], str] = number
+    """A difference of two values as text."""
+
+
+def _points(value: float) -> str:
+    return f"{value:.2f}{NBSP}points"
 
 
 def _state(line: RunLine) -> Html:
@@ -78,13 +87,32 @@ def _export(line: RunLine) -> Html:
 COLUMNS = (
     Column("State", _state, lambda line: _ORDER.index(line.state), words=True),
     Column("Started (UTC)", lambda line: moment(line.started_at), lambda line: line.started_at, words=True),
-    Column(_DURATION, _figure("duration"), lambda line: line.headline.wall_s),
-    Column("Test result", _test_result, lambda line: line.headline.metric_value),
+    Column(_DURATION, _figure("duration"), lambda line: line.headline.wall_s, better="min", show=seconds),
+    Column(_RESULT, _test_result, lambda line: line.headline.metric_value),
     Column("Export", _export, lambda line: line.headline.text("export") or None, words=True),
-    Column("Goodput", _figure("goodput"), lambda line: line.headline.goodput_percent),
-    Column("Preemptions", _figure("preemptions"), lambda line: line.headline.preemptions),
-    Column("Cost", _figure("cost"), lambda line: line.headline.cost_high_usd),
+    Column("Goodput", _figure("goodput"), lambda line: line.headline.goodput_percent, better="max", show=_points),
+    Column("Preemptions", _figure("preemptions"), lambda line: line.headline.preemptions, better="min", show=count),
+    Column("Cost", _figure("cost"), lambda line: line.headline.cost_high_usd, better="min", show=usd),
 )
+
+
+def difference(column: Column, a: RunLine, b: RunLine) -> Html:
+    """Return how much more a run has than another, and whether that is better; nothing where they do not compare."""
+    before, now = column.value(a), column.value(b)
+    better, show = column.better, column.show
+    if column.title == _RESULT and (a.headline.metric, a.headline.direction) == (
+        b.headline.metric,
+        b.headline.direction,
+    ):
+        better = a.headline.direction
+        show = (lambda value: _points(100 * value)) if "%" in a.headline.text("metric") else metric_number
+    if not better or isinstance(before, str) or isinstance(now, str) or before is None or now is None:
+        return NO_MARKUP
+    more = now - before
+    if more == 0:
+        return element("span", "the same")
+    word, kind = ("better", "good") if (more > 0) == (better == "max") else ("worse", "bad")
+    return element("span", f"{'+' if more > 0 else MINUS}{show(abs(more))}, {word}", class_=kind)
 
 
 def cell(column: Column, key: RunKey, line: RunLine) -> Html:
@@ -215,6 +243,8 @@ def list_page(root: str, known: dict[str, Any], problem: str) -> str:
         ),
         element("button", "Compare two", type="button", id="compare", disabled=True),
         element("span", "", id="count", role="status", class_="note"),
+        element("a", "CSV", href="/api/runs.csv", download="runs.csv"),
+        element("a", "JSON", href="/api/runs", download="runs.json"),
         id="controls",
         hidden=True,
     )

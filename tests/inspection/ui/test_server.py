@@ -1,5 +1,6 @@
 """`shardline ui` as its requests see it: what is answered, what is refused, what is never read."""
 
+import csv
 import json
 import os
 import re
@@ -19,11 +20,13 @@ from contracts.errors import ConfigError
 from inspection.page import SECTIONS
 from inspection.run.find import RunPlace
 from inspection.run.read import read_run
+from inspection.run.summary import RunLine, RunLister
 from inspection.run.view import RunView
 from inspection.ui import store as store_module
 from inspection.ui.addresses import NotFoundError
 from inspection.ui.files import WINDOW_BYTES, read_piece
 from inspection.ui.guard import POLICY, allowed_hosts
+from inspection.ui.run_list import COLUMNS, difference
 from inspection.ui.server import listen, serve
 from inspection.ui.store import RunStore
 from rehearsal.gcs import BucketServer
@@ -170,6 +173,39 @@ def test_a_comparison_says_what_differs(server: Serving) -> None:
     assert "model.architecture" not in configuration
     lineage = body[body.index('id="lineage"') :]
     assert "same" in lineage
+
+
+def test_a_comparison_says_which_is_better(server: Serving) -> None:
+    (line,) = [
+        each for each in RunLister(str(storage.local_path(server.store.root))).read() if each.line.endswith("tulips")
+    ]
+    result, duration = (next(each for each in COLUMNS if each.title == title) for title in ("Test result", "Duration"))
+
+    def with_values(**values: Any) -> RunLine:
+        return line.model_copy(update={"headline": line.headline.model_copy(update=values)})
+
+    a, b = with_values(metric_value=0.9, wall_s=100.0), with_values(metric_value=0.92, wall_s=130.0)
+    assert "+2.00\u00a0points, better" in difference(result, a, b)
+    assert "\u22122.00\u00a0points, worse" in difference(result, b, a)
+    assert "+30\u00a0s, worse" in difference(duration, a, b)
+    assert "the same" in difference(result, a, a)
+    loss = {"metric": "loss", "direction": "min"}
+    assert "better" in difference(result, with_values(metric_value=0.5, **loss), with_values(metric_value=0.4, **loss))
+    assert difference(result, a, with_values(metric_value=0.4, **loss)) == ""
+    assert difference(result, a, with_values(metric_value=None)) == ""
+    assert "B against A" in server.body(f"/api/compare?a={FRESH}&b={RESUMED}")
+
+
+def test_the_list_as_a_table(own: Planted) -> None:
+    own.line.rename(own.line.with_name("=1+1"))
+    with serving(own.line.parent) as server:
+        answer = server.ask("/api/runs.csv")
+        assert answer.headers["content-disposition"].startswith("attachment")
+        (row,) = csv.DictReader(answer.text.splitlines())
+        assert (row["line"], row["state"], row["metric"], row["metric_value"]) == (
+            "'=1+1", "succeeded", "accuracy", "0.9375",
+        )  # fmt: skip
+        assert 'href="/api/runs.csv"' in server.ask("/").text
 
 
 @pytest.mark.parametrize("query", ["", "?a=roses", f"?a={FRESH}", f"?a={FRESH}&b=../../etc/passwd"])
