@@ -58,6 +58,25 @@ def test_terraform_is_of_the_providers_schema(config: RunConfig, whole: RunConfi
     assert set(kinds) == set(SCHEMA)
 
 
+@pytest.mark.slow  # `terraform init` looks for the provider, by default on the network.
+def test_terraform_validates_it(whole: RunConfig, tmp_path: Path) -> None:
+    """The provider comes from where terraform's own settings say: a mirror, a cache, the registry."""
+    terraform = shutil.which("terraform")
+    if terraform is None:
+        pytest.skip("no terraform here")
+    (tmp_path / "main.tf.json").write_text(to_terraform(declare(whole)))
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(terraform), f"-chdir={tmp_path}", *words, "-no-color"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+    found = run("init", "-backend=false", "-input=false")
+    if found.returncode:
+        pytest.skip(f"terraform finds no provider hashicorp/google: {' '.join(found.stderr.split())[:300]}")
+    checked = run("validate")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
