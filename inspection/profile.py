@@ -1,6 +1,6 @@
 """A profile report in words: what was chosen, how fast it is, what is slow, and what would do better.
 
-For the terminal, the report of a stage and that of a run; the page with the figures is the report's own profile.html.
+For the terminal, the report of a stage and that of a run; the page with the figures is made by profile_page.py.
 """
 
 from __future__ import annotations

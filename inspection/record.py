@@ -17,6 +17,7 @@ from contracts.resolve import read_stage_config
 from contracts.result import RUN_START_NAME, find_result, run_uri
 from inspection.attempts import find_last_error, read_attempts
 from inspection.goodput import read_goodput
+from inspection.profile_page import leave_profile_page
 from inspection.registration import Registration, find_registration
 from inspection.report import to_markdown
 from inspection.summary import Times, make_record
@@ -26,9 +27,10 @@ REPORT_NAME = "report.md"
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write run.json and report.md of the run, copy them to the line's top, and leave the run's page beside them."""
+    """Write run.json and report.md of the run, copy them to the line's top, and leave the pages of run and profile."""
     config = read_stage_config(options.config, None, None)
     record = collect(options.line, options.run_id, config)
+    record = leave_profile_page(record, run_uri(options.line, record.id))
     close_run(record, line=options.line)
     print(leave_page(options.line, record.id))
     if config.vertex.experiment:

@@ -93,7 +93,7 @@ def collect_results(config: RunConfig, uris: Mapping[str, str]) -> dict[str, Any
     """
     readers: dict[str, Callable[[str], dict[str, Any]]] = {
         "shard": lambda uri: {"data": _data_results(ShardManifest.load(uri))},
-        "profile": lambda uri: {"profile": _profile_results(ProfileReport.load(uri), uri)},
+        "profile": lambda uri: {"profile": _profile_results(ProfileReport.load(uri))},
         "train": lambda uri: _train_results(config, CheckpointManifest.load(uri), uri),
         "export": lambda uri: _export_results(uri, ExportManifest.load(uri)),
     }
@@ -118,13 +118,12 @@ def _data_results(shards: ShardManifest) -> dict[str, Any]:
     }
 
 
-def _profile_results(report: ProfileReport, uri: str) -> dict[str, Any]:
+def _profile_results(report: ProfileReport) -> dict[str, Any]:
     return {
         **report.choice.model_dump(mode="json"),
         "measured": report.chosen_point().model_dump(mode="json"),
         "findings": [finding.model_dump(mode="json") for finding in report.findings],
         "recommendations": [entry.model_dump(mode="json") for entry in report.recommendations],
-        "page": report.page_uri(uri),
     }
 
 

@@ -14,7 +14,7 @@ from contracts.errors import DataError
 
 # Why a choice has no rate: nothing was measured for it, or was to be.
 DEFAULTS, OFF = "training has its defaults", "profile is off"
-# The page of the report, beside the document.
+# The page of the report, in the folder of a run or an attempt; releases before 0.2.0 left it beside the document.
 PAGE_NAME = "profile.html"
 
 Outcome = Literal["measured", "predicted", "out of memory", "crashed", "hung", "failed"]
@@ -284,10 +284,6 @@ class ProfileReport(Contract):
     def owned_files(self) -> list[FileEntry]:
         """Return the files beside the document."""
         return self.files
-
-    def page_uri(self, folder_uri: str) -> str | None:
-        """Return the URI of the report's page; None: it has none."""
-        return next((entry.uri(folder_uri) for entry in self.files if entry.name == PAGE_NAME), None)
 
     def chosen_point(self) -> ProfilePoint:
         """Return what was measured of the choice; a point without a rate where the choice is the defaults.

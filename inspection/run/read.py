@@ -23,6 +23,7 @@ from contracts.artifacts import (
     ShardManifest,
     Verification,
 )
+from contracts.artifacts.profile import PAGE_NAME
 from contracts.config import STAGES
 from contracts.config.former import rename_keys
 from contracts.previous import RUN_NAME
@@ -222,8 +223,7 @@ def _read_stage_parts(
     profile = documents.get("profile")
     if isinstance(profile, ProfileReport):
         parts["profile"] = profile
-        page = profile.page_uri(uris["profile"])
-        parts["profile_page"] = page if page is not None and reading.inside(page) else None
+        parts["profile_page"] = storage.join(reading.place.folder, PAGE_NAME)
     trained = documents.get("train")
     if isinstance(trained, CheckpointManifest):
         parts["checkpoint"] = trained

@@ -315,7 +315,7 @@ class RunView(Document):
     pictures: list[PictureView] = Field(default=[])
     profile: ProfileReport | None = None
     profile_page: str | None = None
-    """URI of profile.html."""
+    """URI of profile.html in the run's folder, where `run` and `report` write it; None: nothing was profiled."""
     curves: Curves | None = None
     marks: Marks | None = None
     goodput: GoodputRecord | None = None

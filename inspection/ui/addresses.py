@@ -44,7 +44,7 @@ def key_of(line: str, run_id: str) -> RunKey:
 
 
 def links_of(key: RunKey, view: RunView) -> Callable[[str], str | None]:
-    """Return the address of a URI: of logs and the profiling run's page here, of objects in Google's console.
+    """Return the address of a URI: of logs and the profile's page here, of objects in Google's console.
 
     Other files have none: the server does not hand them on.
     """

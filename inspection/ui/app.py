@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from contracts import storage
 from contracts.errors import ShardlineError, UserError
 from inspection.page import STYLE
+from inspection.profile_page import make_profile_page
 from inspection.run.door import plain
 from inspection.run.summary import RunLine
 from inspection.run.view import AttemptView
@@ -31,12 +32,13 @@ from inspection.ui import compare_page, run_page
 from inspection.ui.addresses import NotFoundError, RunKey
 from inspection.ui.chart_data import chart_data
 from inspection.ui.downloads import to_csv
-from inspection.ui.files import Piece, read_page, read_piece
-from inspection.ui.guard import FOREIGN_POLICY, Guard, Hosts
+from inspection.ui.files import Piece, read_piece
+from inspection.ui.guard import Guard, Hosts
 from inspection.ui.live import News
 from inspection.ui.run_list import RowBook, list_page
 from inspection.ui.shell import failure
 from inspection.ui.store import RunStore, Shown
+from pages.profile import POLICY
 
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _STATIC = (
@@ -150,11 +152,12 @@ class _Handlers:
         return PlainTextResponse(run_page.plain_text(piece), headers={"Shardline-Piece": place})
 
     async def profile_page(self, request: Request) -> Response:
-        uri = (await self._show(request)).view.profile_page
-        if uri is None:
+        view = (await self._show(request)).view
+        report, stage = view.profile, view.stage("profile")
+        if report is None or stage is None or (uri := stage.uri) is None:
             raise NotFoundError("this run has no page of a profiling run")
-        content = await self._file(lambda: read_page(self._store.root, uri))
-        return HTMLResponse(content, headers={"Content-Security-Policy": FOREIGN_POLICY})
+        content = await self._file(lambda: make_profile_page(report, uri))
+        return HTMLResponse(content, headers={"Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'"})
 
     async def compare_page(self, request: Request) -> Response:
         a, b, news = await self._compare(request)

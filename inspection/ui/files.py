@@ -1,4 +1,4 @@
-"""Files of a run that the server hands on: logs in pieces, and the profiling run's page.
+"""Files of a run that the server hands on: logs in pieces.
 
 Which files there are is the run's word (`RunView`), so none is believed: what lies outside of the root, by its name or
 by a link, does not exist here, and what is no ordinary file neither (a pipe would be waited for, a device never ends).
@@ -18,8 +18,6 @@ from inspection.ui.addresses import NotFoundError
 WINDOW_BYTES = 256 << 10
 # A line that is longer is cut at its start.
 _LINE_BYTES = 16 << 10
-# Of a page at most; a profiling run's are below 2 MB.
-PAGE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -70,14 +68,6 @@ def read_piece(
     # The byte before tells whether a line begins here.
     cut = content.find(b"\n", 0, min(len(content) - 1, _LINE_BYTES)) + 1 or 1
     return Piece(content[cut:], start - 1 + cut, file.size)
-
-
-def read_page(root: str, uri: str) -> bytes:
-    """Return the whole of a file of bounded size; raises as `read_piece`."""
-    with _File(root, uri) as file:
-        if file.size > PAGE_BYTES:
-            raise NotFoundError(f"{storage.display(uri)} has {file.size} bytes: more than a page is allowed here")
-        return file.read(0, file.size)
 
 
 class _File:

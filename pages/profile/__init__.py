@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pages.profile.document import MAX_PAGE_BYTES, render_page
+from pages.profile.document import MAX_PAGE_BYTES, POLICY, render_page
 
-__all__ = ["MAX_PAGE_BYTES", "render_page"]
+__all__ = ["MAX_PAGE_BYTES", "POLICY", "render_page"]

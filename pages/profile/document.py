@@ -25,6 +25,7 @@ from pages.rendering import View, render
 from pages.style import STYLE
 
 MAX_PAGE_BYTES = 1_000_000
+POLICY = policy_of(SCRIPT)
 
 SECTIONS: dict[str, tuple[str, Callable[[Subject], View]]] = {
     "findings": ("Findings", findings),
@@ -49,19 +50,20 @@ class ProfilePage(View):
     """Name, title in the navigation, and markup of each."""
 
 
-def render_page(report: ProfileReport, summaries: Sequence[TraceSummary]) -> str:
+def render_page(report: ProfileReport, summaries: Sequence[TraceSummary], unread: str = "") -> str:
     """Return the page of a profiling run.
 
     Args:
         report: What was measured and chosen.
         summaries: What the traces say, a summary per rank; none where no trace was recorded.
+        unread: Why those that were recorded cannot be read.
 
     Returns:
         HTML, less than MAX_PAGE_BYTES in UTF-8. Of large inputs parts are left out, which the page says.
     """
     limits = Limits()
     while True:
-        page = _render(Subject(report, summaries, limits))
+        page = _render(Subject(report, summaries, limits, unread))
         if len(page.encode()) < MAX_PAGE_BYTES or limits == limits.halved():
             return page
         limits = limits.halved()
@@ -80,7 +82,7 @@ def _render(subject: Subject) -> str:
         Document(
             "Profiling run",
             render(body),
-            policy=policy_of(SCRIPT),
+            policy=POLICY,
             style=Html(STYLE + OWN_STYLE),
             script=Html(SCRIPT),
         )

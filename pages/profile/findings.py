@@ -28,7 +28,7 @@ def findings(subject: Subject) -> FindingsView:
     """Return the findings, or that there are none."""
     report, limit = subject.report, subject.limits.reason
     calm = f"{NONE_FIRED} on the chosen configuration."
-    if not subject.summaries:
+    if not subject.summaries and not subject.unread:
         calm = f"{NONE_FIRED}. No trace was recorded: rules that need one had nothing to look at."
     return FindingsView(
         finding_list(report.findings[:MOST_FINDINGS], limit, calm),

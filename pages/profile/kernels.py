@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from contracts.artifacts.trace import KernelRow, TraceSummary
 from pages.markup import NOT_MEASURED, shorten
-from pages.profile.subject import NO_GPU, NO_TRACE, Subject
+from pages.profile.subject import NO_GPU, Subject
 from pages.profile.table import Cell, Figure, Table, Words
 from pages.quantities import percent
 from pages.rendering import View
@@ -39,7 +39,7 @@ def kernels(subject: Subject) -> KernelsView:
     ranks = tuple(_rank(subject, summary) for summary in subject.shown if summary.kernels)
     if not subject.has_gpu:
         return KernelsView(ranks, NO_GPU)
-    return KernelsView(ranks, "not measured: the trace holds no kernels" if subject.summaries else NO_TRACE)
+    return KernelsView(ranks, "not measured: the trace holds no kernels" if subject.summaries else subject.no_trace)
 
 
 def _rank(subject: Subject, summary: TraceSummary) -> RankKernels:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from contracts.artifacts.trace import TraceSummary
-from pages.profile.subject import NO_TRACE, Subject, name_flags
+from pages.profile.subject import Subject, name_flags
 from pages.profile.table import Figure, Table
 from pages.rendering import View
 
@@ -66,7 +66,7 @@ def memory(subject: Subject) -> MemoryView:
             for title, name, unit in tiles
         ),
         tuple(_curve(subject, summary) for summary in subject.shown if summary.memory),
-        "not measured: the trace holds no allocations" if subject.summaries else NO_TRACE,
+        "not measured: the trace holds no allocations" if subject.summaries else subject.no_trace,
         _models(subject) if subject.report.memory else None,
     )
 

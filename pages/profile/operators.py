@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from contracts.artifacts.trace import OperatorRow, TraceSummary
 from pages.markup import shorten
-from pages.profile.subject import NO_TRACE, Subject
+from pages.profile.subject import Subject
 from pages.profile.table import Cell, Figure, Table, Words
 from pages.rendering import View
 
@@ -35,7 +35,7 @@ class OperatorsView(View):
 def operators(subject: Subject) -> OperatorsView:
     """Return the view on operators, of each rank shown."""
     ranks = tuple(_rank(subject, summary) for summary in subject.shown if summary.operators)
-    reason = "not measured: the trace holds no operators" if subject.summaries else NO_TRACE
+    reason = "not measured: the trace holds no operators" if subject.summaries else subject.no_trace
     return OperatorsView(ranks, reason)
 
 

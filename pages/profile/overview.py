@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from contracts.artifacts.trace import TraceSummary
 from pages.markup import shorten
-from pages.profile.subject import NO_TRACE, Subject
+from pages.profile.subject import Subject
 from pages.profile.table import Cell, Figure, Table, Words
 from pages.quantities import percent
 from pages.rendering import View
@@ -124,7 +124,7 @@ def overview(subject: Subject) -> OverviewView:
         indicators=Table("indicators", "Of the chosen configuration", ("Indicator", "Value"), rows, words=2),
         bars=tuple((summary.rank, _parts(summary, longest)) for summary in shown),
         breakdown=_breakdown(subject, shown) if shown else None,
-        no_breakdown="not measured: the trace holds no steps" if subject.summaries else NO_TRACE,
+        no_breakdown="not measured: the trace holds no steps" if subject.summaries else subject.no_trace,
         ranks=_ranks(subject) if subject.summaries else None,
     )
 

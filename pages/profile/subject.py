@@ -12,7 +12,6 @@ from pages.markup import NOT_MEASURED
 from pages.quantities import several
 
 NO_GPU = f"{NOT_MEASURED}: no GPU"
-NO_TRACE = f"{NOT_MEASURED}: no trace was recorded"
 
 # Indicators that only a GPU has.
 OF_A_GPU = frozenset(
@@ -78,6 +77,15 @@ class Subject:
     report: ProfileReport
     summaries: Sequence[TraceSummary]
     limits: Limits = Limits()
+    unread: str = ""
+    """Why the summaries of traces that were recorded cannot be read."""
+
+    @property
+    def no_trace(self) -> str:
+        """Why there are no summaries."""
+        if self.unread:
+            return f"the summary of the traces cannot be read: {self.unread}"
+        return f"{NOT_MEASURED}: no trace was recorded"
 
     @property
     def has_gpu(self) -> bool:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from contracts.artifacts.trace import Lane, Span, TraceSummary
 from pages.markup import shorten
 from pages.profile.lanes import Block, lay_out, share_out
-from pages.profile.subject import NO_TRACE, Subject
+from pages.profile.subject import Subject
 from pages.profile.table import Figure, Table
 from pages.quantities import milliseconds, seconds
 from pages.rendering import View
@@ -87,7 +87,7 @@ def timeline(subject: Subject) -> TimelineView:
     """Return the view on what ran when, of each rank shown."""
     shown = [summary for summary in subject.shown if any(lane.spans for lane in summary.lanes)]
     if not shown:
-        reason = NO_TRACE if not subject.summaries else "not measured: the trace holds nothing that took time"
+        reason = subject.no_trace if not subject.summaries else "not measured: the trace holds nothing that took time"
         return TimelineView(absent=reason)
     used = {span.category for summary in shown for lane in summary.lanes for span in lane.spans}
     most = TICKS[ZOOMS[-1]]

@@ -15,6 +15,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.estimate import estimate_training, num_nodes, rate_of_machines
 from inspection.profile import describe
+from inspection.profile_page import write_profile_page
 from pipelines.local.stages import run_stage_alone
 from pipelines.reported import load
 
@@ -77,14 +78,16 @@ def run_profile(
     made = run_stage_alone("profile", config, output=output, given={"shards": shards}, fresh=fresh, debug=debug)
     report = ProfileReport.load(made.uri)
     place = storage.display(made.uri)
-    yield from describe_profile(report, made.uri, config, reused=made.reused)
+    yield from describe_profile(report, config, reused=made.reused)
+    page = write_profile_page(made.uri, made.attempt)
+    yield f"page: {storage.display(page)}" if page else "page: none"
     if given and load(path, overrides) != config:
         # They are part of what the report is found by.
         yield f"to train by it: shardline train {path} --profile {place}, or set {' and '.join(given)} in {path.name}"
     yield place
 
 
-def describe_profile(report: ProfileReport, uri: str, config: RunConfig, *, reused: bool) -> Iterator[str]:
+def describe_profile(report: ProfileReport, config: RunConfig, *, reused: bool) -> Iterator[str]:
     """Yield lines about a report, and what training by this configuration then takes."""
     if reused:
         yield (
@@ -94,8 +97,6 @@ def describe_profile(report: ProfileReport, uri: str, config: RunConfig, *, reus
     for name, text in describe(report):
         yield f"{name}: " + text.replace("\n", "\n  ")
     yield from _estimate(report, config)
-    page = report.page_uri(uri)
-    yield f"page: {storage.display(page)}" if page else "page: none"
 
 
 def _estimate(report: ProfileReport, config: RunConfig) -> Iterator[str]:

@@ -8,6 +8,7 @@ kfp prints, and since Ctrl-C must be able to end everything that runs. This proc
         runs/ID/run-start.json             first, create-only: configuration, arguments of the graph
         runs/ID/STAGE.json                 the sections of the configuration that a stage is given
         runs/ID/kfp.log                    what kfp and its executors print
+        runs/ID/profile.html               the profile's page, made of what its stage left
         runs/ID/run.json, report.md        last: what happened
         code/HASH/                         own code: what the stages import
     STAGE/FINGERPRINT/                 outputs, shared by all runs of the line
@@ -48,6 +49,7 @@ from contracts.resolve import stage_config
 from contracts.result import RUN_START_NAME, run_uri
 from contracts.stage import new_attempt_id
 from inspection.goodput import read_goodput
+from inspection.profile_page import leave_profile_page
 from inspection.record import close_run
 from inspection.summary import Times, make_record
 from inspection.trace import StageTrace
@@ -122,6 +124,7 @@ def _run(code: PinnedCode, line: str, run_id: str, *, fresh: bool, debug: bool, 
         interrupted=error is not None and error.kind in (INTERRUPTED, Preempted.__name__),
         goodput=read_goodput(line, run_id),
     )
+    record = leave_profile_page(record, run_uri(line, run_id))
     close_run(record, line=line)
     return Outcome(line, record, error)
 

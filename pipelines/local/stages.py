@@ -42,6 +42,8 @@ class Made:
     """Folder of the finished document."""
     reused: bool
     """It was finished before: nothing was done."""
+    attempt: str
+    """URI of the folder of this attempt: events, the log, and what is made for readers."""
 
 
 class StageFailed(Exception):
@@ -119,7 +121,7 @@ def run_stage_alone(
     for warning in read_warnings(inputs["shards"]) if stage != "shard" else []:
         typer.echo(f"{stage}: warning: {warning}", err=True)
     assert trace.uri is not None, f"stage {stage} ended well and has told no folder"
-    return Made(trace.uri, trace.reused)
+    return Made(trace.uri, trace.reused, storage.normalise(trace.folder))
 
 
 def locate_inputs(stage: str, config: RunConfig, given: Mapping[str, str | None]) -> dict[str, str]:

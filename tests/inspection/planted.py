@@ -526,7 +526,7 @@ def fresh(**changes: Any) -> RunView:
         "data": make_data(),
         "pictures": [picture(place, CLASSES[place % 8]) for place in range(16)],
         "profile": gpu_report(),
-        "profile_page": f"{LINE}/profile/0123456789abcdef/profile.html",
+        "profile_page": f"{LINE}/runs/{RUN_ID}/profile.html",
         "curves": make_curves(),
         "marks": make_marks(),
         "goodput": make_goodput(lost_s=0.0, lost_steps=0, preemptions=0, crashes=0, recovery_s=0.0),

@@ -388,6 +388,8 @@ def test_a_run_is_recorded_from_what_its_stages_left(tmp_path: Path, line: str) 
     assert storage.read_bytes(storage.join(line, "run.json")) == storage.read_bytes(storage.join(folder, "run.json"))
     assert b"made by train" in storage.read_bytes(storage.join(line, "report.md"))
     assert b'data-section="overview"' in storage.read_bytes(storage.join(folder, "report.html"))
+    page = storage.join(folder, "profile.html")
+    assert record.results["profile"]["page"] == page and b"<h1>Profiling run</h1>" in storage.read_bytes(page)
     # The task may be tried again.
     assert main(arguments) == 0
 

@@ -33,6 +33,9 @@ def test_the_page_is_written_into_the_runs_folder(root: Path) -> None:
     linked = re.findall(r'href="(\.\./\.\./[^"]*)"', page.read_text())
     assert linked
     assert all((page.parent / target).parent.is_dir() for target in linked)
+    assert f"../../runs/{RUN}/profile.html" in linked
+    profile = (page.parent / "profile.html").read_text()
+    assert "<h1>Profiling run</h1>" in profile and 'data-figure="choice.slot_size"' in profile
 
 
 @pytest.mark.parametrize("output", ["page.html", "folder"])
@@ -44,6 +47,8 @@ def test_or_where_the_user_wants_it(root: Path, output: str) -> None:
     assert len(page) > 10_000
     assert 'href="../../' not in page
     assert f'href="file://{root}/runs/photos/' in page
+    # It is one file, and what it cannot take along is no link.
+    assert "profile.html" not in page and not list(root.rglob("profile.html"))
 
 
 def test_what_cannot_be_written_is_said(root: Path) -> None:

@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, FileEntry, ProfileReport, TrainingEstimate
+from contracts.artifacts import CheckpointManifest, ProfileReport, TrainingEstimate
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.estimate import estimate_training, rate_of_machines
@@ -18,7 +18,6 @@ from pipelines.local.profiled import describe_profile, parse_duration
 from tests.conftest import small_config
 from tests.inspection.test_profile import report as make_report
 
-URI = storage.normalise("/line/profile/0123")
 PRICED = RunConfig.model_validate({"train": {"epochs": 3}, "resources": {"price_usd_per_h": 2}})
 
 
@@ -58,31 +57,22 @@ def test_a_budget_where_nothing_is_measured_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_profile_that_was_made_before_says_so() -> None:
-    first, *rest = describe_profile(make_report(), URI, PRICED, reused=True)
+    first, *rest = describe_profile(make_report(), PRICED, reused=True)
     assert first.startswith("reused: ") and "--fresh" in first
-    assert list(describe_profile(make_report(), URI, PRICED, reused=False)) == rest
-
-
-def test_the_page_is_named_where_there_is_one() -> None:
-    assert list(describe_profile(make_report(), URI, PRICED, reused=False))[-1] == "page: none"
-    page = FileEntry(name="profile.html", bytes=1, crc32c="00000000")
-    lines = list(describe_profile(make_report(files=[page]), URI, PRICED, reused=False))
-    assert lines[-1] == f"page: {storage.display(storage.join(URI, 'profile.html'))}"
+    assert list(describe_profile(make_report(), PRICED, reused=False)) == rest
 
 
 def test_time_and_cost_are_of_this_configuration() -> None:
     """A report holds for other epochs and prices than it was measured under."""
     old = TrainingEstimate(samples=1, hours=99, usd=99, epoch_samples=1_000_000)
-    told = "\n".join(describe_profile(make_report(estimate=old), URI, PRICED, reused=True))
+    told = "\n".join(describe_profile(make_report(estimate=old), PRICED, reused=True))
     # 3,000,000 samples by 2 ranks of 123.45 samples/s, at 2 USD/h.
     hours = 3e6 / (2 * 123.45) / 3600
     assert f"training: {hours:.2f} h, {2 * hours:.2f} USD for 3000000 samples by 2 ranks" in told
     assert f"by 2 ranks, {2 * hours / 3:.4f} USD per million samples, steps only" in told
     few = RunConfig.model_validate({"train": {"epochs": 1, "max_steps": 10, "global_batch_size": 10}})
-    assert "training: 0.4 s for 100 samples" in "\n".join(
-        describe_profile(make_report(estimate=old), URI, few, reused=True)
-    )
-    assert "training:" not in "\n".join(describe_profile(make_report(), URI, PRICED, reused=True))
+    assert "training: 0.4 s for 100 samples" in "\n".join(describe_profile(make_report(estimate=old), few, reused=True))
+    assert "training:" not in "\n".join(describe_profile(make_report(), PRICED, reused=True))
 
 
 def test_max_steps_cut_a_training() -> None:
@@ -106,8 +96,8 @@ def test_one_machine_that_stands_for_several_gives_a_range_and_the_estimate_is_i
     assert found.hours == pytest.approx(19200 / lowest / 3600) and found.least_hours == pytest.approx(60 / 3600)
     made = make_report(estimate=found).model_copy(update={"gradient_bytes": 1_250_000_000})
     two = PRICED.model_copy(update={"resources": PRICED.resources.model_copy(update={"nodes": 2})})
-    assert "at best" in "\n".join(describe_profile(made, URI, two, reused=True))
-    assert "at best" not in "\n".join(describe_profile(made, URI, PRICED, reused=True))
+    assert "at best" in "\n".join(describe_profile(made, two, reused=True))
+    assert "at best" not in "\n".join(describe_profile(made, PRICED, reused=True))
 
 
 @pytest.mark.slow
@@ -146,12 +136,14 @@ def test_the_command_measures_prints_and_finds_again(
     }
     assert report.estimate is not None
     assert f"USD for {report.estimate.samples} samples by 2 ranks" in said["training"]
-    assert (tmp_path / said["page"]).is_file()
+    assert f"Report {report.fingerprint}." in (tmp_path / said["page"]).read_text()
     assert hint.endswith(f"--profile {place}, or set profile.budget_s=30 and profile.method=grid in c.yaml")
     again = shardline("profile", "c.yaml", "--budget", "30", "--full-grid")
     assert "reused" in again.stderr
     assert again.stdout.splitlines()[0].startswith("reused: ")
-    assert again.stdout.splitlines()[1:] == first.stdout.splitlines()
+    # The page is made anew, in the folder of this attempt.
+    [*lines, page, _, _], [*same, former, _, _] = again.stdout.splitlines()[1:], first.stdout.splitlines()
+    assert lines == same and page != former and "page: " in page
     # By the hint, training follows it.
     trained = shardline("train", "c.yaml", "--profile", place, "train.max_steps=1")
     assert trained.returncode == 0, trained.stderr

@@ -27,6 +27,7 @@ from contracts.artifacts.classification import ClassificationDetails
 from contracts.output import mark_folder
 from contracts.resolve import parse_config
 from inspection.page import render_report
+from inspection.profile_page import make_profile_page
 from inspection.run.documents import Documents
 from inspection.run.find import find_place
 from inspection.run.read import read_run
@@ -92,6 +93,9 @@ def test_the_run_is_shown(release: Path) -> None:
     page = render_report(view)
     assert "Test accuracy" in page and "93.94\u00a0%" in page
     assert 'id="confusion"' in page and page.count("<li") >= 24 and "cannot be shown" not in page
+    uri = uri_of(release, "profile")
+    profile = make_profile_page(ProfileReport.load(uri), uri)
+    assert 'value="4" data-figure="choice.slot_size"' in profile and "before 0.2.0 left none" in profile
 
 
 @pytest.mark.line

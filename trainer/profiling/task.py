@@ -1,7 +1,7 @@
 """The profiling stage: `python -m trainer.profiling.task --root URI --shards URI --config URI ...`.
 
 Measures on the real shards and the real network, in processes that train as ranks do, how to cut the global batch and
-how to load it; says what is slow and why; and writes a ProfileReport, traces and a page. This process imports no torch.
+how to load it; says what is slow and why; and writes a ProfileReport and traces. This process imports no torch.
 It never changes train.global_batch_size. docs/profiling.md tells how.
 
     task           this stage: reuse, processes, report
@@ -10,7 +10,7 @@ It never changes train.global_batch_size. docs/profiling.md tells how.
     sweep          which of it is measured, and what is taken; parts, predict, pairs: how; grid: all of it
     probe          asks the processes; service, bench, tracing: what they do; machines: those of other machines
     trace          a trace into numbers; indicators, rules: numbers into findings
-    board          numbers into TensorBoard; pages/profile: into HTML
+    board          numbers into TensorBoard (inspection/profile_page.py makes the page)
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from typing import NoReturn
 
 from contracts import storage
 from contracts.artifacts import FileEntry, ProfileChoice, ProfileReport, ShardManifest
-from contracts.artifacts.profile import PAGE_NAME
 from contracts.artifacts.trace import SUMMARY_NAME, summaries_to_json
 from contracts.config import RunConfig
 from contracts.errors import Preempted
@@ -35,7 +34,6 @@ from contracts.estimate import ASSUMED_NETWORK_BYTES_PER_S, estimate_training, n
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
-from pages.profile import render_page
 from trainer.data.shards import check_index, check_room, load_shards
 from trainer.launch import hardware, num_gpus, num_ranks
 from trainer.launch.machine import CPU_RANKS
@@ -259,7 +257,6 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
         stage.log(f"warning: nothing for TensorBoard: {board.outcome}: {board.reason}")
     if diagnosis.summaries:
         (folder / SUMMARY_NAME).write_bytes(summaries_to_json(diagnosis.summaries))
-    (folder / PAGE_NAME).write_text(render_page(report, diagnosis.summaries), encoding="utf-8")
     return report
 
 

@@ -220,7 +220,7 @@ def test_lineage_shows_which_hash_is_one_before(browser: Browser, tmp_path: Path
 def test_logs_are_linked_from_where_the_report_lies() -> None:
     local = render_report(planted.fresh())
     assert f'href="../../train/attempts/{planted.RUN_ID}/log.txt"' in local
-    assert 'href="../../profile/0123456789abcdef/profile.html"' in local
+    assert f'href="../../runs/{planted.RUN_ID}/profile.html"' in local
     remote = render_report(planted.resumed())
     name = f"bucket/flowers/train/attempts/{planted.RUN_ID}.3/log.txt"
     assert f'href="https://console.cloud.google.com/storage/browser/_details/{name}"' in remote

@@ -206,16 +206,23 @@ def test_hostile_names_run_nothing(browser: Browser, small_shards: str, tmp_path
         check_quiet(shown, server)
 
 
-def test_the_profiling_page_runs_no_script(browser: Browser, small_shards: str, tmp_path: Path) -> None:
-    from tests.inspection.ui.test_server import give_page
+def test_the_profiling_page_runs_no_script_of_the_run(browser: Browser, small_shards: str, tmp_path: Path) -> None:
+    from contracts.artifacts.trace import SUMMARY_NAME, summaries_to_json
+    from tests.inspection.ui.test_server import give_report
+    from tests.trainer.profiling.reports import gpu_summary
 
-    run = plant(tmp_path / "roses", small_shards)
-    content = "<!DOCTYPE html><title>quiet</title><script>document.title='ran'</script><p>Profiling run</p>"
-    give_page(storage_path(run), content.encode())
+    folder = storage_path(plant(tmp_path / "roses", small_shards))
+    content = summaries_to_json([gpu_summary()])
+    (folder / SUMMARY_NAME).write_bytes(content)
+    entry = {"name": SUMMARY_NAME, "bytes": len(content), "crc32c": "00000000"}
+    give_report(folder, [entry], warnings=["<script>document.title='ran'</script>"])
     with serving(tmp_path) as server, opened(browser, f"{server.url}/run/{FRESH}/profile") as shown:
-        expect(shown.page.locator("p")).to_have_text("Profiling run")
-        assert shown.page.title() == "quiet"
-        assert shown.page.evaluate("origin") == "null"
+        expect(shown.page.locator("#warnings")).to_have_text("<script>document.title='ran'</script>")
+        assert shown.page.title() == "Profiling run"
+        # Its own script runs: a click on a box says what it is.
+        shown.page.get_by_title("shardline: loader").click()
+        expect(shown.page.locator(".readout").first).to_contain_text("shardline: loader (loader)")
+        check_quiet(shown, server)
 
 
 def storage_path(run: Planted) -> Path:

@@ -430,25 +430,24 @@ def test_only_ordinary_files_below_the_root(own: Planted, tmp_path: Path, kind: 
             assert b"a secret" not in answer.content
 
 
-def test_the_profiling_page_runs_nothing(own: Planted) -> None:
-    with serving(own.line.parent) as server:
-        assert server.ask(f"/run/{FRESH}/profile").status == 404
+def test_the_profiling_page_is_ours_and_runs_our_script_alone(own: Planted) -> None:
+    """What the run left is data: a page of its own is not handed on."""
     folder = storage.local_path(own.uris["profile"])
     content = b"<!DOCTYPE html><script>document.title='ran'</script>"
-    give_page(folder, content)
+    (folder / "profile.html").write_bytes(content)
+    give_report(folder, [{"name": "profile.html", "bytes": len(content), "crc32c": storage.crc32c(content)}])
     with serving(own.line.parent) as server:
         answer = server.ask(f"/run/{FRESH}/profile")
-        assert (answer.status, answer.content) == (200, content)
+        assert answer.status == 200 and b"<h1>Profiling run</h1>" in answer.content and content not in answer.content
         policy = answer.headers["content-security-policy"]
-        assert policy.startswith("sandbox; default-src 'none'") and "script-src" not in policy
+        assert policy.startswith("default-src 'none'") and policy.endswith("frame-ancestors 'none'")
+        assert re.search(r"script-src 'sha256-[^ ;]+';", policy)
 
 
-def give_page(folder: Path, content: bytes) -> None:
-    """Write a page into a profile report's folder, and its entry into the report."""
-    (folder / "profile.html").write_bytes(content)
+def give_report(folder: Path, files: list[dict[str, Any]], **changes: Any) -> None:
+    """Name files in the profile report of a folder, and change what else it says."""
     report = json.loads((folder / "manifest.json").read_text())
-    report["files"].append({"name": "profile.html", "bytes": len(content), "crc32c": storage.crc32c(content)})
-    (folder / "manifest.json").write_text(json.dumps(report))
+    (folder / "manifest.json").write_text(json.dumps({**report, "files": [*report["files"], *files], **changes}))
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
