@@ -10,7 +10,6 @@ from urllib.parse import quote, unquote
 
 from contracts import storage
 from pages.links import Link
-from pages.markup import Html, element, join
 
 Href = Callable[[str], str | None]
 """The address that opens a URI; None: it is shown as text."""
@@ -60,13 +59,6 @@ def make_link(href: Href, uri: str, words: str) -> Link:
     """Return a link to a URI, where there is an address for it; a bucket's objects show their URI beside it."""
     address = href(uri) or ""
     return Link(words, address, "" if address and not uri.startswith("gs://") else shown_uri(uri))
-
-
-def link(href: Href, uri: str, words: str) -> Html:
-    """Return a link's markup."""
-    found = make_link(href, uri, words)
-    opened = element("a", words, href=found.address) if found.address else words
-    return join([opened, " ", element("code", found.shown, class_="uri")] if found.shown else [opened])
 
 
 def shown_uri(uri: str) -> str:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from inspection.page.links import Href, elsewhere
 from inspection.run.view import RunView, StageView
-from pages.markup import Html, element, shorten
+from pages.markup import shorten
 
 NO_VALUE = "\u2013"
 """Of a cell that has nothing to say."""
@@ -75,10 +75,6 @@ class Subject:
             return f"{what}: this run has no stage {stage}"
         return f"{what}: {_WHY[found.state].format(stage=stage)}{self._cause(found)}"
 
-    def absent(self, section: str, stage: str, what: str) -> Html:
-        """Return the block that stands where something is not there."""
-        return element("p", self.why_absent(stage, what), class_="missing block", data_absent=section)
-
     def _cause(self, stage: StageView) -> str:
         if stage.state == "failed" and stage.error:
             return f": {shorten(stage.error.splitlines()[0], 300)}"
@@ -112,17 +108,6 @@ def evenly(items: Sequence[Item], most: int) -> Sequence[Item]:
 def finite(values: Sequence[float]) -> list[float]:
     """Return those that are numbers."""
     return [value for value in values if math.isfinite(value)]
-
-
-def tile(title: str, value: Html, note: str = "", *, kind: str = "") -> Html:
-    """Return a headline figure: what it is, the figure, and a word on it."""
-    return element(
-        "div",
-        element("span", title, class_="title"),
-        element("span", value, class_="value"),
-        element("span", note, class_="of") if note else Html(""),
-        class_=f"tile {kind}".strip(),
-    )
 
 
 def left_out(shown: int, whole: int, what: str) -> str:
