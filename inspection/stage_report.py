@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from contracts import storage
@@ -35,11 +35,15 @@ from inspection.goodput import read_goodput
 from inspection.outputs import bound_metadata, write_metadata, write_parameter
 from inspection.run.headline import headline
 from inspection.stages import export, profile, shard, train
-from inspection.stages.markdown import cell, code, cut, first
+from inspection.stages.markdown import cut
 from inspection.stages.plain import plain_page
 from inspection.stages.told import Told
 from inspection.tasks import find_pages
+from pages.markdown import Markdown, cell
 from pages.markup import shorten
+from pages.rendering import write
+from pages.stage import first
+from pages.stage.page import StageSummary
 
 if TYPE_CHECKING:
     from inspection.run.view import RunView
@@ -136,28 +140,24 @@ def to_markdown(result: StageResult, document: Contract, told: Told, left_out: i
         told: What is said of it.
         left_out: How many of its metrics are in the file of the metrics alone.
     """
-    reused = " (reused)" if result.reused else ""
-    lines = _look("the summary", lambda: told.lines)
-    said = [cell(lines)] if isinstance(lines, Said) else [*lines]
-    hashes, note = first([(name.replace("_", " "), value) for name, value in told.hashes.items()])
-    made_from, more = first([(f"made from {name}", value) for name, value in document.made_from.items()])
-    end = ["", "## Made of", ""]
-    end += [
-        f"- output {code(result.uri)}",
-        f"- manifest {code(f'sha256:{result.manifest_sha256}')}, fingerprint {code(document.fingerprint)}",
-        *(f"- {cell(name)} {code(value)}" for name, value in hashes),
-        *note,
-        *(f"- {cell(name)} {code(value)}" for name, value in made_from),
-        *more,
-    ]
-    if left_out:
-        end += [
-            "",
-            f"{left_out:,} metrics are in the file alone: Vertex AI holds 200 kB of an artifact's metadata.",
-        ]
-    title = [f"# {result.stage}{reused}", ""]
-    rest = MAX_PAGE_BYTES - sum(len(line.encode()) + 1 for line in [*title, *end])
-    return "\n".join([*title, *cut(said, rest), *end]) + "\n"
+    found = _look("the summary", lambda: told.lines)
+    lines = [cell(found)] if isinstance(found, Said) else found
+
+    def whole(body: Sequence[str]) -> str:
+        summary = StageSummary(
+            result.stage,
+            result.reused,
+            Markdown("\n".join(body)),
+            result.uri,
+            f"sha256:{result.manifest_sha256}",
+            document.fingerprint,
+            first([(name.replace("_", " "), value) for name, value in told.hashes.items()]),
+            first(list(document.made_from.items())),
+            left_out,
+        )
+        return write(summary) + "\n"
+
+    return whole(cut(lines, MAX_PAGE_BYTES - len(whole(()).encode())))
 
 
 def make_page(view: RunView | Said, stage: str) -> tuple[str, dict[str, str]]:
@@ -224,7 +224,7 @@ def _tell(
 
 
 def _untold(said: Said) -> Told:
-    return Told({}, lambda: [cell(said)])
+    return Told({}, lambda: cell(said))
 
 
 def _read_view(options: argparse.Namespace) -> RunView:

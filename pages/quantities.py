@@ -120,9 +120,9 @@ def hours(value: float) -> str:
     return seconds(value * 3600)
 
 
-def several(number_of: int, thing: str) -> str:
-    """Return a number of things: 1 worker, 2 workers."""
-    return f"{number_of} {thing}" if number_of == 1 else f"{number_of:,} {thing}s"
+def several(number_of: int, thing: str, things: str = "") -> str:
+    """Return a number of things: 1 worker, 2 workers, 2 classes."""
+    return f"{number_of:,} {thing}" if number_of == 1 else f"{number_of:,} {things or thing + 's'}"
 
 
 def instant(value: float) -> str:

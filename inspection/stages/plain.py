@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from pages.markup import Html, element, join
+from pages.document import Document, policy_of
+from pages.markup import Html
+from pages.rendering import render
+from pages.stage.page import PlainPage
 from pages.style import STYLE
 
 
 def plain_page(title: str, said: str) -> str:
     """Return an HTML document with a heading and a paragraph; it runs nothing and asks for nothing."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width,initial-scale=1"),
-        element("title", title),
-        # An icon of its own: else browsers ask for one.
-        element("link", rel="icon", href="data:,"),
-        element("style", Html(STYLE)),
-    )
-    body = element("body", element("header", element("h1", title)), element("main", element("p", said)))
-    return join([Html("<!doctype html>\n"), element("html", head, body, lang="en"), "\n"])
+    return render(Document(title, render(PlainPage(title, said)), policy=policy_of(), style=Html(STYLE)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from contracts.artifacts import Finding, ProfilePoint, ProfileReport
 from inspection.profile import (
     describe_cut,
@@ -14,14 +12,15 @@ from inspection.profile import (
     describe_recommendation,
     finding_lines,
 )
-from inspection.stages.markdown import cell, first, section, table
 from inspection.stages.told import Told, finite
+from pages.rendering import write
+from pages.stage import first
+from pages.stage.profile import FoundSlow, Point, ProfileSummary
 
 # The fastest points; the page has the map of all.
 MAX_POINTS = 12
 # Lines below one finding: its evidence.
 MAX_EVIDENCE = 12
-_NOT_MEASURED = "not measured"
 
 
 def count(report: ProfileReport) -> dict[str, float]:
@@ -65,57 +64,35 @@ def tell(report: ProfileReport) -> Told:
     Raises:
         DataError: The choice is said to be measured, and is none of its points.
     """
-    return Told(count(report), lambda: list(_lines(report, report.chosen_point())))
+    return Told(count(report), lambda: write(_summary(report, report.chosen_point())))
 
 
-def _lines(report: ProfileReport, point: ProfilePoint) -> Iterator[str]:
-    yield f"**Chosen:** {cell(describe_cut(report))}."
-    yield ""
-    yield f"**Measured:** {cell(describe_rate(point))}."
-    yield ""
-    yield f"**Why:** {cell(describe_reason(report.choice))}"
-    if report.method == "off":
-        return
-    yield from section("Findings", list(_findings(report.findings)))
-    shown, note = first(report.recommendations)
-    better = [f"- {cell(describe_recommendation(entry))}" for entry in shown]
-    yield from section("What would do better", [*better, *note])
-    yield from section("Configurations, end to end", list(_points(report)))
-    warnings, note = first(report.warnings)
-    yield from section("Warnings", [*(f"- {cell(warning)}" for warning in warnings), *note])
-    yield from section("Effort", [cell(describe_effort(report))])
-
-
-def _findings(findings: list[Finding]) -> Iterator[str]:
-    if not findings:
-        yield "No rule has found anything slow."
-    shown, note = first(findings)
-    for finding in shown:
-        title, *rest = finding_lines(finding)
-        yield f"- **{cell(finding.rule)}, {cell(title)}**"
-        yield from (f"    - {cell(line)}" for line in rest[:MAX_EVIDENCE])
-        if len(rest) > MAX_EVIDENCE:
-            yield f"    - and {len(rest) - MAX_EVIDENCE:,} more lines; the manifest has all"
-    yield from note
-
-
-def _points(report: ProfileReport) -> Iterator[str]:
+def _summary(report: ProfileReport, point: ProfilePoint) -> ProfileSummary:
     fastest = sorted(report.points, key=lambda point: -(point.samples_per_s or 0.0))
-    rows = (
-        (
-            str(point.slot_size),
-            str(point.num_workers),
-            cell(describe_flags(point.flags)),
-            _rate(point),
-            _NOT_MEASURED if point.data_time_fraction is None else f"{point.data_time_fraction:.0%}",
-        )
-        for point in fastest[:MAX_POINTS]
+    return ProfileSummary(
+        describe_cut(report),
+        describe_rate(point),
+        describe_reason(report.choice),
+        is_off=report.method == "off",
+        findings=first([_found(finding) for finding in report.findings]),
+        recommendations=first([describe_recommendation(entry) for entry in report.recommendations]),
+        points=first([_point(entry) for entry in fastest], MAX_POINTS),
+        warnings=first(report.warnings),
+        effort=describe_effort(report),
     )
-    yield from table(["slot size", "workers", "computes in", "samples/s a rank", "waiting for data"], rows, words=3)
-    if len(fastest) > MAX_POINTS:
-        yield ""
-        yield f"The fastest {MAX_POINTS} of {len(fastest)}; the page has all."
 
 
-def _rate(point: ProfilePoint) -> str:
-    return cell(point.outcome) if point.samples_per_s is None else f"{point.samples_per_s:,.1f}"
+def _found(finding: Finding) -> FoundSlow:
+    title, *rest = finding_lines(finding)
+    return FoundSlow(finding.rule, title, first(rest, MAX_EVIDENCE))
+
+
+def _point(point: ProfilePoint) -> Point:
+    return Point(
+        point.slot_size,
+        point.num_workers,
+        describe_flags(point.flags),
+        point.samples_per_s,
+        point.outcome,
+        point.data_time_fraction,
+    )

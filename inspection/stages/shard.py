@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.artifacts.shard_table import shard_numbers
 from contracts.config import SPLITS
 from inspection.run.data import list_columns
-from inspection.stages.markdown import cell, code, first, inline, section, table
-from inspection.stages.told import Told, finite, several
-from pages.quantities import number, size
+from inspection.run.view import ColumnView
+from inspection.stages.told import Told, finite
+from pages.rendering import write
+from pages.stage import First, first
+from pages.stage.shard import Classes, Column, DataCard, Images
 
 # Rows of a long list; the manifest has all.
 MAX_CLASSES, MAX_FILES = 30, 10
@@ -41,32 +43,32 @@ def count(shards: ShardManifest) -> dict[str, float]:
 
 def tell(shards: ShardManifest) -> Told:
     """Return what the manifest of a set of shards says."""
-    return Told(count(shards), lambda: _lines(shards))
+    return Told(count(shards), lambda: write(_card(shards)))
 
 
-def _lines(shards: ShardManifest) -> list[str]:
-    samples = sum(split.samples for split in shards.splits.values())
-    total = size(sum(shard.bytes for shard in shard_numbers(shards.shards)))
-    classes = f" of {several(len(shards.classes), 'class', 'classes')}" if shards.classes else ""
-    words = (
-        f"{several(samples, 'sample')}{classes} in {several(len(shards.shards), 'file')} of {shards.format}, {total}."
+def _card(shards: ShardManifest) -> DataCard:
+    numbers = list(shard_numbers(shards.shards))
+    files = Counter(shard.split for shard in numbers)
+    found = shards.duplicates
+    return DataCard(
+        samples=sum(split.samples for split in shards.splits.values()),
+        num_classes=len(shards.classes),
+        files=len(shards.shards),
+        format=shards.format,
+        bytes=sum(shard.bytes for shard in numbers),
+        warnings=first(shards.warnings),
+        columns=first([_column(one) for one in list_columns(shards)]),
+        splits=first([(name, split.samples, files[name], split.source_bytes) for name, split in _ordered(shards)]),
+        multi_label=shards.multi_label,
+        classes=_classes(shards) if shards.classes else None,
+        images=_images(shards) if shards.image_field is not None else None,
+        rejected=shards.count_rejected,
+        ignored=shards.count_ignored,
+        rejected_files=first([(entry.path, entry.reason) for entry in shards.rejected], MAX_FILES),
+        rejected_listed=len(shards.rejected) if shards.num_rejected is not None else shards.count_rejected,
+        copies=None if found is None else (found.copies, found.leaking_groups, found.dropped),
+        has_images=shards.image_field is not None,
     )
-    return [
-        words,
-        *section("Warnings", list(_warnings(shards))),
-        *section("Columns", list(_columns(shards))),
-        *section("Splits", list(_splits(shards))),
-        *section("Classes", list(_classes(shards))),
-        *(section("Images", list(_images(shards))) if shards.image_field is not None else ()),
-        *section("Left out", list(_left_out(shards))),
-        *section("Copies", list(_copies(shards))),
-    ]
-
-
-def _warnings(shards: ShardManifest) -> Iterator[str]:
-    shown, note = first(shards.warnings)
-    yield from (f"- {cell(warning)}" for warning in shown)
-    yield from note
 
 
 def _ordered(shards: ShardManifest) -> list[tuple[str, SplitEntry]]:
@@ -76,126 +78,52 @@ def _ordered(shards: ShardManifest) -> list[tuple[str, SplitEntry]]:
     )
 
 
-def _splits(shards: ShardManifest) -> Iterator[str]:
-    shown, note = first(_ordered(shards))
-    files = Counter(shard.split for shard in shard_numbers(shards.shards))
-    rows = (
-        (
-            cell(name),
-            f"{split.samples:,}",
-            str(files[name]),
-            size(split.source_bytes),
-        )
-        for name, split in shown
-    )
-    yield from table(["split", "samples", "shards", "source files"], rows)
-    yield from note
+def _column(one: ColumnView) -> Column:
+    unseen = tuple((split, samples) for split, samples in one.unseen.items() if samples or split != "train")
+    figures = (one.mean, one.std, one.least, one.most)
+    return Column(one.name, one.field, one.kind, figures, one.missing, one.categories, unseen)
 
 
-def _columns(shards: ShardManifest) -> Iterator[str]:
-    shown, note = first(list_columns(shards))
-    if not shown:
-        return
-    rows = (
-        (
-            cell(one.name),
-            cell(one.field),
-            one.kind,
-            *("" if value is None else number(value) for value in (one.mean, one.std, one.least, one.most)),
-            *("" if value is None else f"{value:,}" for value in (one.missing, one.categories)),
-            ", ".join(f"{split} {samples:,}" for split, samples in one.unseen.items() if samples or split != "train"),
-        )
-        for one in shown
-    )
-    head = ["column", "field", "kind", "mean", "std", "least", "most", "missing", "categories", "unseen"]
-    yield "Values, missing ones and categories are those of the training split; unseen are samples of the others."
-    yield ""
-    yield from table(head, rows, words=3)
-    yield from note
+def _classes(shards: ShardManifest) -> Classes:
+    splits = _ordered(shards)
+    shown = [split for _, split in splits[:MAX_SPLITS]]
+    # A list that is too short is damaged: its splits are said below.
+    damaged = [name for name, split in splits[:MAX_SPLITS] if len(split.samples_by_class) != len(shards.classes)]
 
+    def row(place: int) -> tuple[int | None, ...]:
+        return tuple(split.samples_by_class[place] if place < len(split.samples_by_class) else None for split in shown)
 
-def _classes(shards: ShardManifest) -> Iterator[str]:
-    if shards.multi_label:
-        yield "A sample may have several labels, and counts for each."
-        yield ""
-    if not shards.classes:
-        yield "No field of the samples is of classes."
-        return
-    splits, note = first(_ordered(shards), MAX_SPLITS)
-    short = [name for name, split in splits if len(split.samples_by_class) != len(shards.classes)]
-
-    def row(place: int) -> list[int | None]:
-        # A list that is too short is damaged: its splits are said below.
-        return [split.samples_by_class[place] if place < len(split.samples_by_class) else None for _, split in splits]
-
-    shown = order = list(range(len(shards.classes)))
+    order = list(range(len(shards.classes)))
     if len(order) > MAX_CLASSES:
         # The largest and the smallest: the extremes are what a reader looks for.
         order.sort(key=lambda place: -sum(filter(None, row(place))))
-        shown = [*order[: MAX_CLASSES // 2], *order[-(MAX_CLASSES // 2) :]]
-    rows = (
-        [cell(shards.classes[place]), *("not told" if found is None else f"{found:,}" for found in row(place))]
-        for place in shown
+        order = [*order[: MAX_CLASSES // 2], *order[-(MAX_CLASSES // 2) :]]
+    return Classes(
+        first([name for name, _ in splits], MAX_SPLITS),
+        tuple((shards.classes[place], row(place)) for place in order),
+        len(shards.classes),
+        ", ".join(damaged),
     )
-    yield from table(["class", *(cell(name) for name, _ in splits)], rows)
-    if len(shown) < len(order):
-        yield ""
-        yield f"The {MAX_CLASSES // 2} largest and smallest of {len(order):,}; the manifest has all."
-    yield from note
-    if short:
-        yield ""
-        yield f"Not every class has a count, or a count has no class, in: {cell(', '.join(short))}."
 
 
-def _images(shards: ShardManifest) -> Iterator[str]:
-    if (images := shards.images) is not None:
-        yield f"- formats: {_counts(images.formats)}"
-        if images.modes:
-            yield f"- modes: {_counts(images.modes)}"
-        if images.width and images.height:
-            (low, high), (short, tall) = images.width, images.height
-            yield f"- width {low} to {high} px, height {short} to {tall} px"
-    if shards.mean is not None and shards.std is not None:
-        shown = (" ".join(f"{value:.4f}" for value in values) for values in (shards.mean, shards.std))
-        yield "- mean {}, deviation {}".format(*shown)
-    if shards.prepared is not None:
-        yield f"- changed while sharding: {_counts(shards.prepared.changed)}"
-    yield f"- verified: {shards.verify}"
+def _images(shards: ShardManifest) -> Images:
+    images = shards.images
+    sizes = (images.width, images.height) if images is not None else (None, None)
+    has_mean = shards.mean is not None and shards.std is not None
+    return Images(
+        _counts(images.formats if images is not None else {}),
+        _counts(images.modes if images is not None else {}),
+        (sizes[0][0], sizes[0][1], sizes[1][0], sizes[1][1]) if sizes[0] and sizes[1] else None,
+        tuple(shards.mean or ()) if has_mean else (),
+        tuple(shards.std or ()) if has_mean else (),
+        None if shards.prepared is None else _counts(shards.prepared.changed),
+        shards.verify,
+    )
 
 
-def _counts(found: Mapping[str, int]) -> str:
+def _counts(found: Mapping[str, int]) -> First[tuple[str, int]]:
     """Return numbers of images by what they are, the most frequent first where not all are shown."""
     entries = list(found.items())
     if len(entries) > MAX_INLINE:
         entries.sort(key=lambda entry: -entry[1])
-    return inline([f"{cell(name)} {images:,}" for name, images in entries[: MAX_INLINE + 1]], MAX_INLINE, len(entries))
-
-
-def _left_out(shards: ShardManifest) -> Iterator[str]:
-    if not shards.count_rejected and not shards.count_ignored:
-        yield "Nothing."
-        return
-    yield (
-        f"{several(shards.count_rejected, 'file')} rejected by content, {several(shards.count_ignored, 'file')} "
-        "ignored by name."
-    )
-    if shards.rejected:
-        yield ""
-        yield from table(
-            ["file", "reason"], ((code(e.path), cell(e.reason)) for e in shards.rejected[:MAX_FILES]), words=2
-        )
-        if shards.count_rejected > MAX_FILES:
-            yield ""
-            whose = "all" if shards.num_rejected is None else f"{len(shards.rejected):,} of them"
-            yield f"The first {MAX_FILES}; the manifest has {whose}."
-
-
-def _copies(shards: ShardManifest) -> Iterator[str]:
-    if (found := shards.duplicates) is None:
-        return
-    state = "left out" if found.dropped else "in the shards"
-    if shards.image_field is not None:
-        copies = f"{several(found.copies, 'image')} with the bytes of another"
-    else:
-        copies = f"{several(found.copies, 'sample')} with the content of another, whatever the label"
-    yield f"{copies}, {state}; {several(found.leaking_groups, 'group')} across splits."
+    return first(entries, MAX_INLINE)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from pages.markdown import Markdown
+
 
 @dataclass(frozen=True)
 class Told:
@@ -13,7 +15,7 @@ class Told:
 
     numbers: Mapping[str, float]
     """Its metrics: the stage stands in front of each name, since a comparison of runs shows those of all stages."""
-    write: Callable[[], list[str]]
+    write: Callable[[], Markdown]
     """Writes its summary, in Markdown, below the heading. What it raises, the numbers have nothing to do with."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """Of what it made, beside its document's own, by name."""
@@ -21,7 +23,7 @@ class Told:
     @property
     def lines(self) -> list[str]:
         """The summary's lines."""
-        return self.write()
+        return self.write().splitlines()
 
 
 def finite(numbers: Mapping[str, float | None]) -> dict[str, float]:
@@ -35,8 +37,3 @@ def _is_finite(value: float) -> bool:
     except OverflowError:
         # A whole number that no float is near to; artifacts have floats.
         return False
-
-
-def several(count: int, thing: str, things: str = "") -> str:
-    """Return a number of things: 1 shard, 2 shards."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {things or thing + 's'}"

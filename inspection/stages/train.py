@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from contracts.artifacts import CheckpointManifest, EvaluationReport, GoodputRecord
 from contracts.errors import DataError
 from inspection.run.headline import RunHeadline
 from inspection.run.view import MoneyView
-from inspection.stages.markdown import cell, first, section, table
-from inspection.stages.told import Told, finite, several
-from inspection.tasks import find_pages, show_metric
-from pages.quantities import percent, seconds, usd_range
+from inspection.stages.told import Told, finite
+from inspection.tasks import find_pages, is_share
+from pages.markdown import Markdown
+from pages.quantities import usd_range
+from pages.rendering import write
+from pages.stage import first
+from pages.stage.train import Account, Metric, Money, TrainSummary
 
 # Of the goodput record: what a comparison of runs is about.
 _ACCOUNT = (
@@ -91,108 +92,62 @@ def count(
 def tell(trained: CheckpointManifest, beside: Beside) -> Told:
     """Return what a finished training says."""
     numbers = count(trained, beside.goodput, beside.headline)
-    return Told(numbers, lambda: _lines(trained, beside), {"parameters_sha256": trained.parameters_sha256})
+    return Told(numbers, lambda: write(_summary(trained, beside)), {"parameters_sha256": trained.parameters_sha256})
 
 
-def _lines(trained: CheckpointManifest, beside: Beside) -> list[str]:
-    return [
-        *_result(trained, beside),
-        *section("Warnings", list(_warnings(trained))),
-        *section("Preemptions and restarts", list(_disturbances(beside.goodput))),
-        *section("Where the time went", list(_time(beside))),
-        *_of_task(beside.evaluation),
-        *section("Computed in", list(_numerics(trained))),
-    ]
-
-
-def _result(trained: CheckpointManifest, beside: Beside) -> Iterator[str]:
-    if (found := beside.headline) is not None:
-        told = [
-            (cell(figure.title), cell(figure.text), cell(figure.note))
-            for figure in found.figures
+def _summary(trained: CheckpointManifest, beside: Beside) -> TrainSummary:
+    evaluation, goodput, money = beside.evaluation, beside.goodput, beside.money
+    task = evaluation.task if isinstance(evaluation, EvaluationReport) else ""
+    ended_by = "" if trained.ended_by == "epochs" else trained.ended_by
+    holder = "resources" if ended_by in ("max_hours", "max_cost_usd") else "train"
+    shown, why = _of_task(evaluation)
+    return TrainSummary(
+        headline=tuple(
+            (figure.title, figure.text, figure.note)
+            for figure in (beside.headline.figures if beside.headline is not None else ())
             # The run goes on while its training is reported.
             if figure.text and figure.name in ("metric", "goodput", "preemptions", "cost")
-        ]
-        yield from table(["headline", "value", "note"], told, words=3)
-        yield ""
-    task = beside.evaluation.task if isinstance(beside.evaluation, EvaluationReport) else ""
-    shown, note = first(list(trained.metrics.items()))
-    rows = [
-        (cell(name.replace("_", " ")), f"{value:,.0f}" if name.endswith("_samples") else show_metric(task, name)(value))
-        for name, value in shown
-    ]
-    rows += [
-        ("steps", f"{trained.step:,}"),
-        ("epochs", f"{trained.epoch:,}"),
-        ("best step", f"{trained.best_step:,}"),
-        ("steps left out, gradients not finite", f"{trained.skipped_steps:,}"),
-    ]
-    yield from table(["figure", "value"], rows)
-    yield from note
-    if trained.initial is not None:
-        yield ""
-        yield cell(f"It started with {trained.initial.in_words()}.")
-    if trained.ended_by not in ("", "epochs"):
-        yield ""
-        holder = "resources" if trained.ended_by in ("max_hours", "max_cost_usd") else "train"
-        yield f"Ended by `{holder}.{trained.ended_by}`."
-
-
-def _warnings(trained: CheckpointManifest) -> Iterator[str]:
-    shown, note = first(trained.warnings)
-    yield from (f"- {cell(warning)}" for warning in shown)
-    yield from note
-
-
-def _disturbances(found: GoodputRecord | str) -> Iterator[str]:
-    if isinstance(found, str):
-        yield cell(found)
-        return
-    by_user = "".join(
-        f"{several(number, name)}, "
-        for number, name in ((found.interruptions, "interruption"), (found.kills, "kill"))
-        if number
-    )
-    yield (
-        f"{several(found.preemptions, 'preemption')}, {by_user}{several(found.crashes, 'crash', 'crashes')}: "
-        f"{several(found.attempts, 'attempt')}, {several(found.starts, 'start')} of the ranks, "
-        f"{several(found.lost_steps, 'step')} done in vain, {cell(seconds(found.between_attempts_s))} between attempts."
+        ),
+        metrics=first([_metric(task, name, value) for name, value in trained.metrics.items()]),
+        steps=trained.step,
+        epochs=trained.epoch,
+        best_step=trained.best_step,
+        skipped_steps=trained.skipped_steps,
+        started_with="" if trained.initial is None else trained.initial.in_words(),
+        ended_by=f"{holder}.{ended_by}" if ended_by else "",
+        warnings=first(trained.warnings),
+        account=_account(goodput) if isinstance(goodput, GoodputRecord) else None,
+        no_account=goodput if isinstance(goodput, str) else "",
+        money=None
+        if money is None
+        else Money(
+            usd_range(money.cost_low_usd, money.cost_high_usd),
+            money.source,
+            usd_range(money.on_demand_low_usd, money.on_demand_high_usd),
+        ),
+        task=shown,
+        no_evaluation=why,
+        numerics=first(list({**trained.numerics, **trained.environment}.items())),
     )
 
 
-def _time(beside: Beside) -> Iterator[str]:
-    if isinstance(found := beside.goodput, str):
-        yield cell(found)
-        return
-    yield f"{seconds(found.wall_s)} of training, {found.node_hours:.2f} machine hours."
-    yield ""
-    account = found.model_dump()
-    whole = found.wall_s or math.inf
-    rows = ((cell(name), seconds(account[key]), percent(account[key] / whole)) for name, key in _WHERE)
-    yield from table(["what", "time", "share"], rows)
-    yield ""
-    if (money := beside.money) is None:
-        yield "Money: no price is known for its machines."
-        return
-    yield f"Money: {usd_range(money.cost_low_usd, money.cost_high_usd)}, an estimate ({cell(money.source)})."
-    if demand := usd_range(money.on_demand_low_usd, money.on_demand_high_usd):
-        yield ""
-        yield f"The same hours on demand: {demand}."
+def _metric(task: str, name: str, value: float) -> Metric:
+    unit = "count" if name.endswith("_samples") else "exact_percent" if is_share(task, name) else "metric_number"
+    return Metric(name.replace("_", " "), value, unit)
 
 
-def _of_task(found: EvaluationReport | str) -> list[str]:
+def _account(found: GoodputRecord) -> Account:
+    values = found.model_dump()
+    names = [each.name for each in fields(Account) if each.name != "parts"]
+    return Account(**{name: values[name] for name in names}, parts=tuple((name, values[key]) for name, key in _WHERE))
+
+
+def _of_task(found: EvaluationReport | str) -> tuple[Markdown, str]:
+    """Return what the task shows, and why it shows nothing."""
     if isinstance(found, str):
-        return section("Evaluation", [cell(found)])
+        return Markdown(), found
     pages = find_pages(found.task)
     try:
-        return [] if pages is None else pages.summary(found)
+        return (Markdown(), "") if pages is None else (pages.summary(found), "")
     except DataError as error:
-        return section("Evaluation", [cell(error.given)])
-
-
-def _numerics(trained: CheckpointManifest) -> Iterator[str]:
-    values = {**trained.numerics, **trained.environment}
-    if values:
-        shown, note = first(list(values.items()))
-        yield from table(["what", "value"], ((cell(name), cell(value)) for name, value in shown), words=2)
-        yield from note
+        return Markdown(), error.given

@@ -14,6 +14,7 @@ from contracts.artifacts.classification import TASKS as CLASSIFICATIONS
 from contracts.artifacts.multilabel import TASKS as SEVERAL_LABELS
 from contracts.artifacts.regression import TASKS as REGRESSIONS
 from inspection.run.door import Door
+from pages.markdown import Markdown
 from pages.markup import Html
 from pages.quantities import exact_percent, metric_number
 
@@ -34,8 +35,8 @@ class TaskPages:
     evaluation, and whether pictures, text and rows of samples are read. What it returns is JSON."""
     results: Callable[[Subject, EvaluationReport], Html]
     """Part of section Results, before the metrics of the best checkpoint."""
-    summary: Callable[[EvaluationReport], list[str]]
-    """Lines of Markdown for the summary of training, with their titles."""
+    summary: Callable[[EvaluationReport], Markdown]
+    """Part of the summary of training, with titles."""
     classification: Callable[[EvaluationReport], dict[str, Any]] | None
     """Metadata of Vertex AI's artifact of a classification; None: the task is none, as it knows them."""
 

@@ -13,8 +13,10 @@ from contracts.artifacts import MANIFEST_NAME
 from contracts.result import leave_result
 from inspection.outputs import MAX_METADATA_BYTES, bound_metadata
 from inspection.stage_report import MAX_PAGE_BYTES, to_markdown
-from inspection.stages.markdown import MAX_ROWS, cut, first
+from inspection.stages.markdown import cut
 from inspection.stages.told import Told
+from pages.markdown import Markdown
+from pages.stage import MAX_ROWS, First, first
 from rehearsal.pipelines.artifact_metadata import find_excess
 from tests.inspection.stages.test_summaries import LATENCY, check_markdown
 from tests.inspection.test_summary import DOCUMENTS
@@ -133,7 +135,7 @@ def test_gates_that_did_not_pass_are_shown_first(tmp_path: Path) -> None:
 
 def test_a_list_of_counts_that_is_too_short_is_said(tmp_path: Path) -> None:
     summary, found = report_on(tmp_path, "shard", set_at("splits.train.samples_by_class", [3]))
-    assert "| 1 | not told | 0 | 0 |" in summary
+    assert "| 1 | not counted | 0 | 0 |" in summary
     assert "a count has no class, in: train." in summary
     assert found["metrics"]["shard_samples"] == 7
 
@@ -153,7 +155,7 @@ def test_a_summary_that_cannot_be_written_takes_no_metric_with_it(tmp_path: Path
 
 
 def test_lines_that_cannot_be_made_are_said_and_the_way_back_stays(tmp_path: Path) -> None:
-    def fail() -> list[str]:
+    def fail() -> Markdown:
         raise ZeroDivisionError("no <samples>")
 
     line = storage.normalise(tmp_path)
@@ -183,4 +185,4 @@ def test_lines_are_cut_where_they_do_not_fit() -> None:
     assert sum(len(line.encode()) + 1 for line in short) <= 2000
     left = len(lines) - (len(short) - 2)
     assert short[-1].startswith(f"The summary is cut here: {left} of 50 lines") and 0 < left < 50
-    assert first([1, 2, 3], 3) == ([1, 2, 3], []) and first([1, 2, 3], 2)[0] == [1, 2]
+    assert first([1, 2, 3], 2) == First((1, 2), 3)

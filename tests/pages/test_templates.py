@@ -11,8 +11,12 @@ from jinja2 import UndefinedError
 
 import pages
 from pages.document import Document
+from pages.markdown import Markdown
 from pages.markup import Html
-from pages.rendering import View, render
+from pages.rendering import View, render, write
+from pages.stage import first
+from pages.stage.page import StageSummary
+from pages.stage.tasks import RegressionSummary
 from tests.pages.views import EXAMPLES
 
 TEMPLATES = Path(pages.__file__).parent / "templates"
@@ -31,12 +35,30 @@ def test_every_template_has_one_view_and_both_examples() -> None:
 def test_a_template_is_rendered_full_and_empty(view: type[View]) -> None:
     full, empty = EXAMPLES[view]
     assert isinstance(full, view) and isinstance(empty, view) and full != empty
-    assert render(full) != render(empty)
+    show = write if view.template.endswith(".md.j2") else render
+    assert show(full) != show(empty)
 
 
 @pytest.mark.parametrize("file", sorted(TEMPLATES.rglob("*.j2")), ids=lambda file: file.name)
 def test_no_template_turns_escaping_off(file: Path) -> None:
     assert re.search(r"\|\s*safe\b|autoescape|Markup", file.read_text()) is None
+
+
+@pytest.mark.parametrize("file", sorted(TEMPLATES.rglob("*.md.j2")), ids=lambda file: file.name)
+def test_markdown_is_put_together_by_no_operator(file: Path) -> None:
+    """Of parts that are put together only those that are printed are escaped for Markdown."""
+    assert re.search(r"[{%][^}]*(~|\|\s*join)", re.sub(r"\{#.*?#\}", "", file.read_text(), flags=re.S)) is None
+
+
+def test_what_is_no_markdown_is_text() -> None:
+    hostile = "a|b\n# <b> [x](y) `c`\x00\u202e"
+    page = write(StageSummary(hostile, True, Markdown("**kept**"), "", "", "", first([(hostile, "z")]), first([]), 0))
+    escaped = "a&#124;b &#35; &#60;b&#62; &#91;x&#93;(y) &#96;c&#96;\ufffd\ufffd"
+    assert page.startswith(f"# {escaped} (reused)\n\n**kept**\n") and f"- {escaped} `z`" in page
+    # Markup of HTML is none of Markdown.
+    assert "&#60;p&#62;" in write(RegressionSummary(((Html("<p>"), 1.0, 2.0),)))
+    with pytest.raises(TypeError, match="shows None"):
+        write(RegressionSummary(((None, 1.0, 2.0),)))  # type: ignore[arg-type]
 
 
 def test_what_is_no_markup_is_text() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pages.document import Document
 from pages.markup import Html
 from pages.rendering import View
-from tests.pages import views_profile, views_proof, views_run, views_sections
+from tests.pages import views_profile, views_proof, views_run, views_sections, views_stage
 
 EXAMPLES: dict[type[View], tuple[View, View]] = {
     **views_profile.EXAMPLES,
     **views_proof.EXAMPLES,
     **views_run.EXAMPLES,
     **views_sections.EXAMPLES,
+    **views_stage.EXAMPLES,
     Document: (
         Document(
             "Run 1",

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from contracts.artifacts import EvaluationReport
 from contracts.artifacts.multilabel import MultilabelDetails
-from inspection.stages.markdown import cell, section, table
+from pages.markdown import Markdown
+from pages.rendering import write
+from pages.stage.tasks import HardLabel, MultilabelSummary
 
 MAX_CLASSES = 10
 
 
-def summary(report: EvaluationReport) -> list[str]:
-    """Return lines of Markdown.
+def summary(report: EvaluationReport) -> Markdown:
+    """Return the part of the summary.
 
     Raises:
         DataError: The details of the evaluation are damaged.
     """
     found = MultilabelDetails.of(report)
     assert found is not None, report.task
-    return section("Hardest labels", list(_hardest(found)))
-
-
-def _hardest(found: MultilabelDetails) -> Iterator[str]:
-    known = [one for one in found.classes if one.average_precision is not None]
-    known.sort(key=lambda one: one.average_precision or 0.0)
-    rows = (
-        (
-            cell(one.name),
-            f"{one.positives:,}",
-            f"{one.average_precision:.4f}",
-            f"{one.threshold:.4f}",
-            "none" if one.f1 is None else f"{one.f1:.4f}",
-            "never said" if one.precision is None else f"{one.precision:.4f}",
-            "none" if one.recall is None else f"{one.recall:.4f}",
+    known = [(one.average_precision, one) for one in found.classes if one.average_precision is not None]
+    known.sort(key=lambda pair: pair[0])
+    return write(
+        MultilabelSummary(
+            tuple(
+                HardLabel(one.name, one.positives, average, one.threshold, one.f1, one.precision, one.recall)
+                for average, one in known[:MAX_CLASSES]
+            )
         )
-        for one in known[:MAX_CLASSES]
     )
-    head = ["label", "test samples", "average precision", "threshold", "F1", "precision", "recall"]
-    yield from table(head, rows)

@@ -11,14 +11,14 @@ from contracts.artifacts.regression import RegressionDetails
 from inspection.page.subject import Subject, left_out
 from inspection.run.door import Door
 from inspection.run.pictures import require_index
-from inspection.stages.markdown import section
-from inspection.stages.markdown import table as markdown_table
 from inspection.tasks import TaskPages
 from inspection.tasks.pictures import words_of
 from pages.chart import bars
+from pages.markdown import Markdown
 from pages.markup import Html
-from pages.rendering import render
+from pages.rendering import render, write
 from pages.run.regression import FarRow, RegressionResults, Residuals
+from pages.stage.tasks import RegressionSummary
 
 # Of all that the document names.
 WORST = 24
@@ -114,19 +114,16 @@ def join_bins(residuals: Sequence[tuple[int, int]]) -> tuple[list[int], int]:
     return heights, reach
 
 
-def summary(report: EvaluationReport) -> list[str]:
-    """Return lines of Markdown.
+def summary(report: EvaluationReport) -> Markdown:
+    """Return the part of the summary.
 
     Raises:
         DataError: The details of the evaluation are damaged.
     """
     found = RegressionDetails.of(report)
     assert found is not None, report.task
-    rows = (
-        (one.key[:12], f"{one.target:.6g}", f"{one.value:.6g}", f"{one.value - one.target:.6g}")
-        for one in found.worst[:_SUMMARY_ROWS]
-    )
-    return section("Farthest off", list(markdown_table(["sample", "target", "said", "residual"], rows)))
+    farthest = ((one.key[:12], one.target, one.value) for one in found.worst[:_SUMMARY_ROWS])
+    return write(RegressionSummary(tuple(farthest)))
 
 
 PAGES = TaskPages(

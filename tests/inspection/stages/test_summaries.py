@@ -23,8 +23,8 @@ from contracts.config import STAGES
 from inspection.run.headline import RunHeadline, make_headline
 from inspection.run.view import MoneyView
 from inspection.stages import export, profile, shard, train
-from inspection.stages.markdown import cell, code
 from inspection.stages.told import Told
+from pages.markdown import cell, code
 from tests.inspection.stages.documents import GOODPUT, HOSTILE, hostile_shards, make_evaluation
 from tests.inspection.test_summary import DOCUMENTS
 

@@ -84,6 +84,6 @@ def test_bars_hold_every_sample_and_the_middle_is_its_own() -> None:
 def test_the_summary_names_the_farthest() -> None:
     pages = find_pages(TASK)
     assert pages is not None
-    assert "| 0000 | 120 | 100.5 | -19.5 |" in "\n".join(pages.summary(make_evaluation()))
+    assert "| 0000 | 120 | 100.5 | -19.5 |" in pages.summary(make_evaluation())
     with pytest.raises(DataError, match="damaged at details"):
         pages.summary(make_evaluation(details={"worst": 3}))
