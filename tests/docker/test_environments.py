@@ -59,7 +59,7 @@ def environment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tupl
     stage_context(ROOT, tmp_path / "context")
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=300)
     python = tmp_path / "venv" / "bin" / "python"
-    (install, *_) = [rest for rest in all_of(role, "RUN") if "pip install" in rest]
+    (install,) = [rest for rest in all_of(role, "RUN") if '".[' in rest]
     targets = re.findall(r'"(\.\[[a-z,]+\])"', install)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", "constraints/constraints.txt"]
     for wanted in (BASES[role], *([target] for target in targets)):
