@@ -86,6 +86,9 @@ def test_a_training_of_several_attempts_is_read_as_tensorboard_reads_it(tmp_path
                     writer.add_scalar("validation/accuracy", step / 1000, step)
                     writer.add_histogram("weights", np.array([1.0, 2.0, step]), step)
             writer.add_scalar(f"only/{attempt}", attempt, 0)
+        # Attempts are processes, seconds apart. Of one process names end in a count: the 10th file is before the 9th.
+        (written,) = tmp_path.glob("events.out.tfevents.*.*")
+        written.rename(tmp_path / f"events.out.tfevents.{1_700_000_000 + attempt}")
     found = read(tmp_path)
     assert as_shown(found) == by_tensorboard(tmp_path)
     (loss,) = (curve for curve in found.curves if curve.name == "train/loss")
