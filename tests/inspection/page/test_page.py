@@ -434,7 +434,7 @@ def test_the_keyboard_reaches_all_that_can_be_used(browser: Browser, tmp_path: P
         shown.page.keyboard.press("Tab")
         assert shown.page.evaluate("document.activeElement.className") == "skip"
         shown.page.keyboard.press("Enter")
-        assert shown.page.url.endswith("#overview")
+        shown.page.wait_for_url(lambda url: url.endswith("#overview"))
         wanted: int = shown.page.evaluate(
             """() => { window.reached = new Set(); window.wanted = new Set(
               Array.from(document.querySelectorAll("a, summary, [tabindex='0']")).filter(e => e.checkVisibility()));
