@@ -140,6 +140,10 @@ def check_rerun(config: Path, line: Path, first: RunRecord) -> None:
     record = RunRecord.parse((line / "run.json").read_bytes(), where="run.json")
     assert {stage.state for stage in record.stages} == {"reused"}
     assert [stage.uri for stage in record.stages] == [stage.uri for stage in first.stages]
+    # Each run has a page of the profile in its own folder; all else is what the first has found.
+    pages = [each.results["profile"].pop("page") for each in (record, first)]
+    assert [storage.local_path(page).parent.name for page in pages] == [record.id, first.id]
+    assert all(storage.exists(page) for page in pages)
     assert record.results == first.results
     assert record.id != first.id
 
