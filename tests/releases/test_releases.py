@@ -135,7 +135,8 @@ def test_a_checkpoint_is_resumed_and_ends_as_the_release_ended(release: Path, tm
     assert set(ours) == set(theirs) and not any(name.startswith("network.") for name in ours)
     if {name: result.environment[name] for name in same} == same:
         assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
-        assert result.metrics == expected.metrics
+        # Later releases count more; what the release has counted is the same.
+        assert expected.metrics.items() <= result.metrics.items()
     else:
         # Other kernels add in another order.
         for name, tensor in theirs.items():
