@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from contracts.artifacts import Finding, Flags, ProfileChoice, ProfilePoint, ProfileReport, Recommendation, Settings
+from pages.markup import NOT_MEASURED
 
-NOT_MEASURED = "not measured"
 OFF = "off: training cuts, loads and computes as without a profile"
 
 
@@ -55,7 +55,7 @@ def describe_rate(point: ProfilePoint) -> str:
     """
     if point.samples_per_s is None:
         return f"{NOT_MEASURED}: {point.reason or point.outcome}"
-    words = f"{point.samples_per_s:.1f} samples/s a rank"
+    words = f"{point.samples_per_s:.1f} samples/s per rank"
     if point.samples_per_s_min is not None and point.samples_per_s_max is not None:
         words += f" ({point.samples_per_s_min:.1f} to {point.samples_per_s_max:.1f})"
     words += "".join(f", {value:,.0f} {unit}/s" for unit, value in point.units_per_s.items())

@@ -5,9 +5,8 @@ Names of kernels and operators, reasons and messages come from traces and from p
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 # Controls, halves of surrogate pairs (UTF-8 has none) and marks that turn the direction of what follows.
@@ -56,33 +55,6 @@ def element(tag: str, *children: str, **attributes: str | int | float | bool | N
         # In SVG an element that is not closed would hold all that follows.
         return Html("".join((*parts, "/>")))
     return Html("".join((*parts, ">", join(children), f"</{tag}>")))
-
-
-def figure(
-    name: str, value: float | None, shown: Callable[[float], str], missing: str = NOT_MEASURED, *, note: str = ""
-) -> Html:
-    """Return a number for readers, with its exact value for programs.
-
-    Args:
-        name: Where it is from, e.g. indicators.step_s; stable, unique in the page: `data-figure`.
-        value: The number; None and what is no number read as missing.
-        shown: Makes the text, with its unit.
-        missing: The text where there is none.
-        note: More text after it, in smaller print.
-    """
-    if value is None or not math.isfinite(value):
-        return element("span", missing, class_="missing", data_figure=name, data_missing=True)
-    number = element("data", shown(value), value=repr(value), data_figure=name)
-    return join([number, " ", element("small", note)]) if note else number
-
-
-def bar(fraction: float | None, *, mark: float | None = None) -> Html:
-    """Return a horizontal bar for a share of 0 to 1, with a mark where a target is. The number stands beside it."""
-    if fraction is None or not math.isfinite(fraction):
-        return Html("")
-    width = f"{min(max(fraction, 0.0), 1.0) * 100:.1f}%"
-    target = element("b", style=f"left:{mark * 100:.1f}%") if mark is not None else Html("")
-    return element("span", element("i", style=f"width:{width}"), target, class_="bar", aria_hidden="true")
 
 
 def table(

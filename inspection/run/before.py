@@ -49,11 +49,31 @@ def find_before(place: RunPlace, config: Mapping[str, Any], shard: StageView | N
     return BeforeView(id=run_id, changes=changes, data_known=bool(sha256 and now))
 
 
-@lru_cache(maxsize=256)
 def _read_before(place: RunPlace) -> tuple[str, str] | None:
-    """Return the id of the run before, and its configuration and stages as JSON. It does not change: it is read once.
+    """Return the id of the run before, and its configuration and stages as JSON.
 
     The text, because what it says could be changed by whoever gets it from here.
+    """
+    try:
+        return _read_ended(place)
+    except _NotEnded as found:
+        return found.id, found.text
+
+
+class _NotEnded(Exception):
+    """What is known of a run before that has left no record yet."""
+
+    def __init__(self, run_id: str, text: str) -> None:
+        super().__init__(run_id)
+        self.id, self.text = run_id, text
+
+
+@lru_cache(maxsize=256)
+def _read_ended(place: RunPlace) -> tuple[str, str] | None:
+    """Return as `_read_before`, once per run: the record of a run that has ended does not change.
+
+    Raises:
+        _NotEnded: The run before may still leave one; an error is not kept.
     """
     names = storage.list_names(storage.join(place.line, RUNS_FOLDER))
     earlier = sorted((name for name in names if order_of(name) < order_of(place.run_id)), key=order_of, reverse=True)
@@ -69,8 +89,10 @@ def _read_before(place: RunPlace) -> tuple[str, str] | None:
             stages = as_object(parse_json(door.read(storage.join(folder, RUN_NAME), SMALL_BYTES))).get("stages")
         except HARM:
             stages = None
+        if config and isinstance(stages, list):
+            return name, json.dumps({"config": config, "stages": stages})
         if config:
-            return name, json.dumps({"config": config, "stages": stages if isinstance(stages, list) else []})
+            raise _NotEnded(name, json.dumps({"config": config, "stages": []}))
     return None
 
 

@@ -177,7 +177,7 @@ def estimate_time(
     ):
         assumptions.append("no machine is preempted")
     epoch_hours = profile.train_samples / total / 3600
-    source = f"profile {profile.uri}: {profile.samples_per_s:.1f} samples/s a rank on {_hardware(report)}"
+    source = f"profile {profile.uri}: {profile.samples_per_s:.1f} samples/s per rank on {_hardware(report)}"
     return TimeEstimate(seconds / 3600, epoch_hours, total, source, tuple(assumptions)), ""
 
 

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 
 import google_crc32c
 
+from contracts import storage
 from contracts.user_cache import user_cache
 
 _CACHE_NAME = "data"
@@ -122,12 +122,8 @@ def _load(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def _keep(root: Path, files: Mapping[str, tuple[Key, LocalFile]]) -> None:
-    path = _path(root)
     values = {name: {"key": key, "sha256": file.sha256, "crc32c": file.crc32c} for name, (key, file) in files.items()}
     # A machine without a home that can be written reads all each time.
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            json.dump(values, stream)
-        Path(temporary).replace(path)
+        _path(root).parent.mkdir(parents=True, exist_ok=True)
+        storage.replace(storage.normalise(_path(root)), json.dumps(values).encode())

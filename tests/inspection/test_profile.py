@@ -62,10 +62,10 @@ def test_a_choice(settings: Settings, said: str) -> None:
 @pytest.mark.parametrize(
     ("measured", "said"),
     [
-        ({"samples_per_s": 10.0}, "10.0 samples/s a rank, data time not measured"),
+        ({"samples_per_s": 10.0}, "10.0 samples/s per rank, data time not measured"),
         (
             {"samples_per_s": 10.0, "samples_per_s_min": 9.0, "samples_per_s_max": 11.0, "data_time_fraction": 0.0},
-            "10.0 samples/s a rank (9.0 to 11.0), 0% of a step waiting for data",
+            "10.0 samples/s per rank (9.0 to 11.0), 0% of a step waiting for data",
         ),
         ({"outcome": "hung", "reason": "no answer for 120 s"}, "not measured: no answer for 120 s"),
         ({"outcome": "crashed"}, "not measured: crashed"),

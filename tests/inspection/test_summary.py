@@ -212,7 +212,7 @@ def test_the_record_of_half_a_run(tmp_path: Path) -> None:
         "passed: relative error 1.2e-06, cosine 1.000000, top-1 agreement 100.00% (onnxruntime 1.31, 5 samples)",
         "sm80: not run: no GPU",
         "torch 50.00 %",
-        "123.5 samples/s a rank, 50% of a step waiting for data",
+        "123.5 samples/s per rank, 50% of a step waiting for data",
         "finding R1",
         "raise data.num_workers to 4 (predicted: x 1.80, the sweep)",
         "train.precision=bf16: x 1.30 (40 and 52 samples/s)",

@@ -32,7 +32,7 @@ SAMPLES, RATE = 36_000, 100.0
 
 
 def report(gpus: str = "NVIDIA L4", **changes: Any) -> ProfileReport:
-    """A report of 100 samples/s a rank; batch and network are those of the tests' configuration."""
+    """A report of 100 samples/s per rank; batch and network are those of the tests' configuration."""
     point = ProfilePoint(
         slot_size=8,
         num_workers=2,
@@ -66,7 +66,7 @@ def test_time_is_samples_over_speed() -> None:
     # 36,000 samples x 10 epochs / (100 samples/s x 2 machines of one GPU).
     assert plan.time.hours == pytest.approx(0.5)
     assert plan.time.epoch_hours == pytest.approx(0.05)
-    assert "100.0 samples/s a rank on NVIDIA L4" in plan.time.source
+    assert "100.0 samples/s per rank on NVIDIA L4" in plan.time.source
     assert any("no evaluation" in text for text in plan.time.assumptions)
     rung = plan.rungs[0]
     assert rung.price is not None

@@ -130,7 +130,7 @@ def test_the_command_measures_prints_and_finds_again(
     said = dict(line.split(": ", 1) for line in lines if not line.startswith(" "))
     assert said["choice"].startswith(f"slot size {report.choice.slot_size} x ")
     assert said["reason"].startswith(report.choice.reason)
-    assert f"{report.chosen_point().samples_per_s:.1f} samples/s a rank" in said["measured"]
+    assert f"{report.chosen_point().samples_per_s:.1f} samples/s per rank" in said["measured"]
     assert {name for name in said if name.startswith("finding ")} == {
         f"finding {each.rule}" for each in report.findings
     }

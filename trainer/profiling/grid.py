@@ -55,7 +55,7 @@ def full_grid(ledger: Ledger) -> Result:
             f"profile.budget_s {ledger.budget_s:g} ended the grid: {left_out} combinations were not measured; "
             "the best that was is taken"
         )
-    reason = f"{best_rate:.0f} samples/s a rank, the most of {len(rates)} combinations measured end to end"
+    reason = f"{best_rate:.0f} samples/s per rank, the most of {len(rates)} combinations measured end to end"
     choice = choice_of(best, reason=f"{reason} ({describe(best)})", clear=False)
     return Result(choice, ledger.points(), warnings=warnings)
 

@@ -35,7 +35,7 @@ def data_starved(case: Case) -> Finding | None:
         evidence.append(f"GPU busy {busy:.0%} (target: above {BUSY_TARGET:.0%})")
     alone, best = case.steps_alone, case.best_loader
     if alone is not None:
-        evidence.append(f"steps alone: {alone.samples_per_s:.4g} samples/s a rank")
+        evidence.append(f"steps alone: {alone.samples_per_s:.4g} samples/s per rank")
     if best is not None:
         evidence.append(f"loader alone, at its best: {best.samples_per_s:.4g} ({best.num_workers} processes)")
     change, gain, overrides = _feed_faster(case)

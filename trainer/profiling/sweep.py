@@ -188,7 +188,7 @@ class _Finals:
         # What the table says: a leader by pairs need not have the highest median of its own.
         shown = next((one.samples_per_s for one in points if _key(one) == _key(chosen.settings)), None)
         waits = self.ledger.data_time_fraction(chosen.settings)
-        reason = f"{shown or chosen.rate:.0f} samples/s a rank at {waits:.0%} data time"
+        reason = f"{shown or chosen.rate:.0f} samples/s per rank at {waits:.0%} data time"
         if chosen is best:
             reason += f"; window by window none of {beside} others was faster" if beside else ", the only one measured"
         elif (paired := ratio(chosen, best)) is not None:
