@@ -49,7 +49,8 @@ def rehearse_from_empty(given: Beginning, folder: Path, wanted: Wanted) -> Rehea
         wanted: How machines are played; nothing can be disturbed.
 
     Raises:
-        ConfigError: An option that does not go with it, no local data, or nothing that a project could be made from.
+        ConfigError: An option that does not go with it, no local data, a role that no account gets, or nothing that a
+            project could be made from.
     """
     _check(given, wanted)
     require_new(folder)
@@ -66,6 +67,8 @@ def rehearse_from_empty(given: Beginning, folder: Path, wanted: Wanted) -> Rehea
             bucket = ROOT.removeprefix("gs://").partition("/")[0]
             names = (f"--project={PROJECT}", f"--bucket={bucket}", f"--source={given.source}")
             code, _ = play("init", *names, f"--output={path}")
+            if not code:
+                _read(path, overrides, given)
         code = code or _set_up(path, overrides, state, given.without_role, told)
         # The second asks nothing: it has no --yes, and there is no terminal to ask on.
         for last in ("--yes", "--wait"):
@@ -162,4 +165,10 @@ def _check(given: Beginning, wanted: Wanted) -> None:
             "--from-empty without data",
             allowed="--source PATH, or a configuration (`shardline init`) whose source is on this machine",
             todo="python examples/digits.py raw/digits writes some: --source raw/digits",
+        )
+    if given.source is not None and not given.source.exists():
+        raise ConfigError(
+            f"--source {given.source} is not there",
+            allowed="a folder or a table on this machine",
+            todo="correct the path; python examples/digits.py raw/digits writes some data",
         )

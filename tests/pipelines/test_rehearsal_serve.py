@@ -134,6 +134,8 @@ def test_an_empty_project_is_served_and_filled(tmp_path: Path) -> None:
         (("--from-empty", "--serve"), "--from-empty with --serve"),
         (("--from-empty", "--source", "raw", "--preempt", "2"), "--from-empty with an option that disturbs a run"),
         (("config.yaml", "--without-role", "roles/x"), "--without-role roles/x without --from-empty"),
+        (("--from-empty", "--source", "nowhere"), "nowhere is not there"),
+        (("--from-empty", "--source", ".", "--without-role", "roles/x"), "--without-role roles/x"),
     ],
 )
 def test_what_does_not_go_together(shardline: Shardline, arguments: tuple[str, ...], said: str) -> None:
