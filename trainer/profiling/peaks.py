@@ -15,6 +15,8 @@ Value = TypeVar("Value")
 
 # The first pattern that fits a name decides. TFLOP/s: fp32, tf32, bf16, fp16.
 _TABLE: tuple[tuple[str, tuple[float | None, float | None, float | None, float | None]], ...] = (
+    # NVIDIA Tesla P4 data sheet; products of fp16 are slower there than those of fp32.
+    (r"\bP4\b", (5.5, None, None, None)),
     # NVIDIA Tesla P100 data sheet: PCIe and SXM2.
     (r"P100-PCIE", (9.3, None, None, 18.7)),
     (r"P100-SXM2", (10.6, None, None, 21.2)),
@@ -48,29 +50,36 @@ _TABLE: tuple[tuple[str, tuple[float | None, float | None, float | None, float |
     (r"\bGB200\b", (80.0, 1250.0, 2500.0, 2500.0)),
     (r"\bB200\b", (75.0, 1100.0, 2250.0, 2250.0)),
 )
-# The same data sheets; GB/s. T4's says 300 or 320, by edition: 256 bits at 10 Gbit/s are 320. Of A100 and GH200 the
-# amount of memory decides.
+# GB/s, each with what it was compared with on 2026-11-27:
+# [G] Google, "GPU machine types" (docs.cloud.google.com/compute/docs/gpus), as of 2026-04-14, read in a stored copy. It
+#     rounds A100 to 1.6 and 1.9 TB/s: 1555 and 2039 are [S], and 1.9 fits the PCIe card of 80 GB only.
+# [S] NVIDIA's data sheet of that GPU, as others quote it; the sheet itself was not at hand, nor its date.
+# [U] from memory of the sheet: nothing that was read says so.
+# T4's sheet says 300 or 320, by edition: 256 bits at 10 Gbit/s are 320, as [G] has it. Of A100 and GH200 the amount of
+# memory decides.
 _BANDWIDTH: tuple[tuple[str, float], ...] = (
-    (r"P100-(PCIE|SXM2)-16GB", 732.0),
-    (r"P100-PCIE-12GB", 549.0),
-    (r"V100S-PCIE", 1134.0),
-    (r"V100-(PCIE|SXM)", 900.0),
-    (r"\bT4\b", 320.0),
-    (r"\bA100-(PCIE|SXM4)-40GB", 1555.0),
-    (r"\bA100-SXM4-80GB", 2039.0),
-    (r"\bA100 80GB PCIe", 1935.0),
-    (r"\bA30\b", 933.0),
-    (r"\bA40\b", 696.0),
-    (r"\bA10\b", 600.0),
-    (r"\bL4\b", 300.0),
-    (r"\bL40S?\b", 864.0),
-    (r"\bH100 PCIe\b", 2039.0),
-    (r"\bH100 NVL\b", 3938.0),
-    (r"\bH100 \d+GB HBM3", 3350.0),
-    (r"\bH200\b", 4800.0),
-    (r"\bGH200 144G", 4900.0),
-    (r"\bGH200 480GB", 4000.0),
-    (r"\bG?B200\b", 8000.0),
+    (r"\bP4\b", 192.0),  # [G]
+    (r"P100-(PCIE|SXM2)-16GB", 732.0),  # [G]
+    (r"P100-PCIE-12GB", 549.0),  # [U]
+    (r"V100S-PCIE", 1134.0),  # [U]
+    (r"V100-(PCIE|SXM)", 900.0),  # [G]
+    (r"\bT4\b", 320.0),  # [G]
+    (r"\bA100-(PCIE|SXM4)-40GB", 1555.0),  # [S]
+    (r"\bA100-SXM4-80GB", 2039.0),  # [S]
+    (r"\bA100 80GB PCIe", 1935.0),  # [S]
+    (r"\bA30\b", 933.0),  # [U]
+    (r"\bA40\b", 696.0),  # [S]
+    (r"\bA10\b", 600.0),  # [S]
+    (r"\bL4\b", 300.0),  # [G]
+    (r"\bL40S?\b", 864.0),  # [S]
+    (r"\bH100 PCIe\b", 2039.0),  # [S], as "2 TB/s"
+    (r"\bH100 NVL\b", 3938.0),  # [S], as "3.93 TB/s"
+    (r"\bH100 \d+GB HBM3", 3350.0),  # [G]
+    (r"\bH200\b", 4800.0),  # [G]
+    (r"\bGH200 144G", 4900.0),  # [U]
+    (r"\bGH200 480GB", 4000.0),  # [U]
+    (r"\bG?B200\b", 8000.0),  # [G]
+    (r"\bRTX PRO 6000 Blackwell Server", 1597.0),  # [G]
 )
 _COLUMNS: dict[Precision, int] = {"fp32": 0, "tf32": 1, "bf16": 2, "fp16": 3}
 

@@ -47,6 +47,7 @@ def test_a_gpu_without_bf16_has_no_peak_in_it() -> None:
 @pytest.mark.parametrize(
     ("name", "giga"),
     [
+        ("Tesla P4", 192),
         ("Tesla T4", 320),
         ("Tesla V100-SXM2-16GB", 900),
         ("NVIDIA A100-SXM4-40GB", 1555),
@@ -63,3 +64,9 @@ def test_a_gpu_without_bf16_has_no_peak_in_it() -> None:
 def test_bandwidth_is_that_of_the_memory_a_gpu_has(name: str, giga: float) -> None:
     assert peak_bandwidth(name) == giga * 1e9
     assert peak_flops(name, "fp32") is not None
+
+
+def test_bandwidth_without_a_peak_is_bandwidth() -> None:
+    """Sources contradict each other on this one's tensor cores."""
+    name = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+    assert (peak_bandwidth(name), peak_flops(name, "bf16")) == (1597e9, None)
