@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from datetime import UTC, datetime
 
 NBSP = "\u00a0"
@@ -131,3 +132,23 @@ def instant(value: float) -> str:
         return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}{NBSP}UTC"
     except (ValueError, OverflowError, OSError):
         return repr(value)
+
+
+def iso_instant(value: float | None) -> str:
+    """Return the same as 2026-11-22T07:00:00Z; empty: not known, or no calendar has it."""
+    try:
+        return "" if value is None else f"{datetime.fromtimestamp(value, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def found(value: float | str | None) -> str:
+    """Return what a gate or a measurement found, with six significant digits."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    # The manifest has no numbers for these (JSON): ranges write the word, parity the largest float.
+    if value == "infinite" or (isinstance(value, float) and not abs(value) < sys.float_info.max):
+        return "not finite"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

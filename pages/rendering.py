@@ -29,6 +29,7 @@ _FILTERS = (
     quantities.factor,
     quantities.flops,
     quantities.flops_per_s,
+    quantities.found,
     quantities.hours,
     quantities.instant,
     quantities.metric_number,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pages.markup import Html, element
-
 # By state: the class of its colour, and its shape in a square of 16.
 _CHECK = "M4.5 8.3l2.4 2.4 4.6-5"
 _CROSS = "M5 5l6 6M11 5l-6 6"
@@ -37,23 +35,3 @@ def colour(state: str) -> str:
 def sign(state: str) -> str:
     """Return the path of a state's sign."""
     return SHAPES.get(state, _UNKNOWN)[1]
-
-
-def shape(state: str, **attributes: str | int | float) -> Html:
-    """Return a state's shape: a ring, and a sign in it; beside its word, never alone."""
-    drawn = element("g", element("circle", cx=8, cy=8, r=7), element("path", d=sign(state)))
-    return element(
-        "svg",
-        drawn,
-        viewBox="0 0 16 16",
-        width=16,
-        height=16,
-        class_=f"shape {colour(state)}",
-        aria_hidden="true",
-        **attributes,
-    )
-
-
-def chip(state: str, words: str = "") -> Html:
-    """Return a state as a word with its shape."""
-    return element("span", shape(state), words or state, class_=f"chip {colour(state)}", data_state=state)

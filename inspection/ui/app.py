@@ -160,11 +160,11 @@ class _Handlers:
         return HTMLResponse(content, headers={"Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'"})
 
     async def compare_page(self, request: Request) -> Response:
-        a, b, news = await self._compare(request)
-        return HTMLResponse(compare_page.compare_page(a, b, news))
+        runs, news = await self._compare(request)
+        return HTMLResponse(compare_page.compare_page(runs, news))
 
     async def compare(self, request: Request) -> Response:
-        _, _, news = await self._compare(request)
+        _, news = await self._compare(request)
         return _news(request, news)
 
     async def static(self, request: Request) -> Response:
@@ -174,11 +174,11 @@ class _Handlers:
             raise HTTPException(404) from None
         return Response(content, media_type=media_type)
 
-    async def _compare(self, request: Request) -> tuple[Shown, Shown, News]:
+    async def _compare(self, request: Request) -> tuple[list[Shown], News]:
         keys = [_key(request.query_params.get(name, "")) for name in ("a", "b")]
-        a, b = [await self._store.show(key) for key in keys]
-        lines = (await self._store.line(a.key), await self._store.line(b.key))
-        return a, b, await _made(lambda: compare_page.compare(a, b, lines))
+        runs = [await self._store.show(key) for key in keys]
+        lines = [await self._store.line(key) for key in keys]
+        return runs, await _made(lambda: compare_page.compare(runs, lines))
 
     async def _show(self, request: Request) -> Shown:
         return await self._store.show(RunKey(request.path_params["line"], request.path_params["id"]))

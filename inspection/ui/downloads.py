@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from datetime import UTC, datetime
 
-from inspection.run.summary import RunLine
 from inspection.ui.store import Listing
+from pages.quantities import iso_instant
 
 _OF_HEADLINE = (
     "state", "metric", "metric_value", "metric_low", "metric_high", "samples", "precision", "verdict", "wall_s",
@@ -24,15 +23,8 @@ def to_csv(listing: Listing) -> str:
     writer.writerow(("line", "id", "started_at", *_OF_HEADLINE, "stage", "error"))
     for key, line in zip(listing.keys, listing.lines, strict=True):
         numbers = [getattr(line.headline, name) for name in _OF_HEADLINE]
-        writer.writerow(map(_cell, (key.line, key.id, _moment(line), *numbers, line.stage, line.error)))
+        writer.writerow(map(_cell, (key.line, key.id, iso_instant(line.started_at), *numbers, line.stage, line.error)))
     return stream.getvalue()
-
-
-def _moment(line: RunLine) -> str:
-    try:
-        return "" if line.started_at is None else f"{datetime.fromtimestamp(line.started_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    except (OverflowError, OSError, ValueError):
-        return ""
 
 
 def _cell(value: object) -> object:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from inspection.ui.store import digest_of
-from pages.markup import Html, element, join
+from pages.markup import Html
+from pages.rendering import render
+from pages.ui.shell import LiveContent
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,5 @@ def live_content(news: News, before: Html, *, live: str, curves: str) -> Html:
         live: Address of what is new.
         curves: Addresses of what the charts show, separated by spaces.
     """
-    sections = [html for name, html in news.parts.items() if name != "header"]
-    return element(
-        "div",
-        join([before, element("main", *sections, id="run")]),
-        id="content",
-        data_live=live,
-        data_digest=news.digest,
-        data_ended=news.ended,
-        data_clocks=json.dumps(dict(news.clocks)),
-        data_curves=curves,
-    )
+    sections = tuple(html for name, html in news.parts.items() if name != "header")
+    return render(LiveContent(before, sections, live, news.digest, news.ended, json.dumps(dict(news.clocks)), curves))

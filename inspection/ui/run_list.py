@@ -7,20 +7,21 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from inspection.run.headline import FigureName, metric_title
 from inspection.run.summary import RunLine
 from inspection.run.view import State
 from inspection.ui.addresses import RunKey
-from inspection.ui.shell import document, moment
+from inspection.ui.shell import document
 from inspection.ui.store import Listing
-from pages.markup import NO_MARKUP, Html, element, join, shorten
-from pages.quantities import NBSP, count, metric_number, number, seconds, usd
-from pages.state import chip, shape
+from pages.markup import Html, shorten
+from pages.quantities import NBSP, count, iso_instant, metric_number, number, seconds, usd
+from pages.rendering import render
+from pages.ui.comparison import Difference
+from pages.ui.run_list import Cell, RunListPage, RunRow
 
-_NAME_LENGTH = 160
 _ERROR_LENGTH = 200
 # Of a version; Python makes no number of thousands of them.
 _DIGITS = 19
@@ -33,10 +34,10 @@ SCRIPTS = ("ask.js", "clocks.js", "list.js")
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its title, a cell's content, and the value that it is sorted by."""
+    """A column: its title, a cell, and the value that it is sorted by."""
 
     title: str
-    cell: Callable[[RunLine], Html]
+    cell: Callable[[RunLine], Cell]
     value: Callable[[RunLine], str | float | None]
     words: bool = False
     """Text, not numbers."""
@@ -50,43 +51,37 @@ def _points(value: float) -> str:
     return f"{value:.2f}{NBSP}points"
 
 
-def _state(line: RunLine) -> Html:
-    if line.problem:
-        said = element("small", shorten(f"cannot be read: {line.problem}", _ERROR_LENGTH), class_="because")
-    else:
-        said = element(
-            "small", shorten(" · ".join(filter(None, (line.stage, line.error))), _ERROR_LENGTH), class_="because"
-        )
-    return join([chip(line.state), said])
+def _state(line: RunLine) -> Cell:
+    said = f"cannot be read: {line.problem}" if line.problem else " · ".join(filter(None, (line.stage, line.error)))
+    return Cell("state", beside=shorten(said, _ERROR_LENGTH), state=line.state)
 
 
-def _figure(name: FigureName) -> Callable[[RunLine], Html]:
-    """Return what shows a figure of the headline in a cell, with its note where the mouse rests."""
+def _started(line: RunLine) -> Cell:
+    moment = iso_instant(line.started_at)
+    return Cell("started", moment.replace("T", " ").rstrip("Z"), moment=moment)
 
-    def cell(line: RunLine) -> Html:
+
+def _figure(name: FigureName) -> Callable[[RunLine], Cell]:
+    """Return what shows a figure of the headline, with its note where the mouse rests."""
+
+    def cell(line: RunLine) -> Cell:
         found = line.headline.figure(name)
-        return (
-            element("span", found.text.replace(" ", NBSP), title=found.note or None, data_text=name)
-            if found.text
-            else Html("")
-        )
+        return Cell(name, found.text.replace(" ", NBSP), found.note)
 
     return cell
 
 
-def _test_result(line: RunLine) -> Html:
-    shown = _figure("metric")(line)
-    return join([shown, " ", element("small", metric_title(line.headline.metric))]) if shown else shown
+def _test_result(line: RunLine) -> Cell:
+    return replace(_figure("metric")(line), beside=metric_title(line.headline.metric))
 
 
-def _export(line: RunLine) -> Html:
-    verdict = line.headline.verdict
-    return join([_figure("export")(line), " ", shape(verdict)]) if verdict else _figure("export")(line)
+def _export(line: RunLine) -> Cell:
+    return replace(_figure("export")(line), state=line.headline.verdict)
 
 
 COLUMNS = (
     Column("State", _state, lambda line: _ORDER.index(line.state), words=True),
-    Column("Started (UTC)", lambda line: moment(line.started_at), lambda line: line.started_at, words=True),
+    Column("Started (UTC)", _started, lambda line: line.started_at, words=True),
     Column(_DURATION, _figure("duration"), lambda line: line.headline.wall_s, better="min", show=seconds),
     Column(_RESULT, _test_result, lambda line: line.headline.metric_value),
     Column("Export", _export, lambda line: line.headline.text("export") or None, words=True),
@@ -96,8 +91,8 @@ COLUMNS = (
 )
 
 
-def difference(column: Column, a: RunLine, b: RunLine) -> Html:
-    """Return how much more a run has than another, and whether that is better; nothing where they do not compare."""
+def difference(column: Column, a: RunLine, b: RunLine) -> Difference | None:
+    """Return how much more a run has than another, and whether that is better; None: they do not compare."""
     before, now = column.value(a), column.value(b)
     better, show = column.better, column.show
     if column.title == _RESULT and (a.headline.metric, a.headline.direction) == (
@@ -107,18 +102,24 @@ def difference(column: Column, a: RunLine, b: RunLine) -> Html:
         better = a.headline.direction
         show = (lambda value: _points(100 * value)) if "%" in a.headline.text("metric") else metric_number
     if not better or isinstance(before, str) or isinstance(now, str) or before is None or now is None:
-        return NO_MARKUP
+        return None
     more = now - before
     if more == 0:
-        return element("span", "the same")
+        return Difference("the same")
     word, kind = ("better", "good") if (more > 0) == (better == "max") else ("worse", "bad")
-    return element("span", f"{'+' if more > 0 else MINUS}{show(abs(more))}, {word}", class_=kind)
+    return Difference(f"{'+' if more > 0 else MINUS}{show(abs(more))}, {word}", kind)
 
 
-def cell(column: Column, key: RunKey, line: RunLine) -> Html:
+def cell(column: Column, key: RunKey, line: RunLine) -> Cell:
     """Return what stands in a cell; what runs is drawn by the page's script, by the run's clock."""
     runs = column.title == _DURATION and line.state == "running"
-    return element("span", column.cell(line), data_clock=key.path) if runs else column.cell(line)
+    value = column.value(line)
+    return replace(
+        column.cell(line),
+        clock=key.path if runs else "",
+        sort=float(value) if isinstance(value, int) else value,
+        is_words=column.words,
+    )
 
 
 def without_clock(line: RunLine) -> RunLine:
@@ -140,32 +141,8 @@ def clock_of(key: RunKey, line: RunLine) -> list[tuple[str, float]]:
 
 def row(key: RunKey, line: RunLine) -> Html:
     """Return the row of a run."""
-    name = shorten(key.line, _NAME_LENGTH)
-    run_id = shorten(key.id, _NAME_LENGTH)
-    cells = [
-        element(
-            "td",
-            element("input", type="checkbox", value=key.path, aria_label=f"Compare {name} {run_id}"),
-            class_="pick words",
-        ),
-        element(
-            "th",
-            element("a", name, " ", element("small", run_id), href=f"/run/{key.path}"),
-            scope="row",
-            data_sort=f"{key.line} {key.id}",
-        ),
-    ]
-    for column in COLUMNS:
-        value = column.value(line)
-        cells.append(
-            element(
-                "td",
-                cell(column, key, line),
-                class_="words" if column.words else None,
-                data_sort=value if isinstance(value, str) or value is None else repr(float(value)),
-            )
-        )
-    return element("tr", *cells, data_run=key.path, data_state=line.state)
+    cells = tuple(cell(column, key, line) for column in COLUMNS)
+    return render(RunRow(key.path, key.line, key.id, line.state, cells))
 
 
 class RowBook:
@@ -220,50 +197,12 @@ def list_page(root: str, known: dict[str, Any], problem: str) -> str:
         known: `RowBook.since("")`.
         problem: Why the runs could not be listed; empty: they could.
     """
-    head = element(
-        "tr",
-        element("th", element("span", "compare", class_="hidden"), scope="col", class_="pick words"),
-        *(
-            element(
-                "th",
-                element("button", title, type="button"),
-                scope="col",
-                class_="words" if words else None,
-                aria_sort="none",
-            )
-            for title, words in (("Run", True), *((column.title, column.words) for column in COLUMNS))
-        ),
+    page = RunListPage(
+        root,
+        (("Run", True), *((column.title, column.words) for column in COLUMNS)),
+        tuple(known["rows"][path] for path in known["order"] or []),
+        known["version"],
+        json.dumps(known["clocks"]),
+        problem,
     )
-    body = element("tbody", *(known["rows"][path] for path in known["order"] or []), id="rows")
-    table = element("table", element("caption", "Runs, the newest first"), element("thead", head), body, id="runs")
-    controls = element(
-        "div",
-        element(
-            "label", "Filter ", element("input", type="search", id="filter", autocomplete="off", spellcheck="false")
-        ),
-        element("button", "Compare two", type="button", id="compare", disabled=True),
-        element("span", "", id="count", role="status", class_="note"),
-        element("a", "CSV", href="/api/runs.csv", download="runs.csv"),
-        element("a", "JSON", href="/api/runs", download="runs.json"),
-        id="controls",
-        hidden=True,
-    )
-    return document(
-        "Runs",
-        element("header", element("h1", "Runs"), element("p", element("code", root), class_="machine")),
-        element(
-            "main",
-            element(
-                "section",
-                controls,
-                element("p", problem, id="problem", class_="missing block", hidden=not problem),
-                element("p", "No runs yet.", id="empty", class_="missing block", hidden=bool(known["rows"])),
-                element("div", table, class_="scroll", tabindex=0, role="region", aria_label="Runs"),
-            ),
-            id="content",
-            class_="wide",
-            data_version=known["version"],
-            data_clocks=json.dumps(known["clocks"]),
-        ),
-        scripts=SCRIPTS,
-    )
+    return document("Runs", render(page), scripts=SCRIPTS)

@@ -11,8 +11,9 @@ from inspection.ui.files import Piece
 from inspection.ui.live import News, live_content
 from inspection.ui.shell import document
 from inspection.ui.store import Shown
-from pages.markup import Html, element, join, shorten
-from pages.quantities import size
+from pages.markup import Html, shorten
+from pages.rendering import render
+from pages.ui.shell import LogPage
 
 SCRIPTS = ("ask.js", "clocks.js", "place.js", "uPlot.iife.min.js", "charts.js", "live.js")
 _COLOUR = re.compile("\x1b\\[[0-9;]*[A-Za-z]")
@@ -25,7 +26,7 @@ def run_page(shown: Shown) -> str:
         f"{key.line} {key.id}",
         live_content(
             news_of(shown),
-            join([shown.parts["header"], navigation()]),
+            Html(shown.parts["header"] + navigation()),
             live=f"/api/run/{key.path}",
             curves=f"/api/curves/{key.path}",
         ),
@@ -49,35 +50,17 @@ def find_attempt(view: RunView, stage: str, attempt: str) -> AttemptView:
 
 def log_page(shown: Shown, stage: str, attempt: AttemptView, piece: Piece) -> str:
     """Return a page with part of a log, and the ways to the rest."""
-    here = shown.key.log_address(stage, attempt.name)
-    ways = []
-    if piece.start:
-        ways.append(element("a", "Older", href=f"{here}?end={piece.start}", rel="prev"))
-    if piece.end < piece.size:
-        ways.append(element("a", "Newer", href=f"{here}?start={piece.end}", rel="next"))
-        ways.append(element("a", "Newest", href=here))
-    ways.append(element("a", "As plain text", href=f"{here}/text?end={piece.end}"))
-    title = f"Log of {shorten(stage, 80)}"
-    where = f"Bytes {piece.start:,} to {piece.end:,} of {piece.size:,} ({size(piece.size)})"
-    return document(
-        title,
-        element(
-            "header",
-            element("h1", title),
-            element("p", element("a", "The run", href=f"/run/{shown.key.path}"), f" · attempt {attempt.name}"),
-        ),
-        element(
-            "main",
-            element(
-                "section",
-                element("p", where, class_="note"),
-                element("p", *(Html(f"{way} ") for way in ways), class_="ways"),
-                element("pre", plain_text(piece) or "Nothing.", id="log", tabindex=0, aria_label="Log"),
-            ),
-            id="content",
-            class_="wide",
-        ),
+    page = LogPage(
+        stage,
+        f"/run/{shown.key.path}",
+        attempt.name,
+        shown.key.log_address(stage, attempt.name),
+        piece.start,
+        piece.end,
+        piece.size,
+        plain_text(piece),
     )
+    return document(f"Log of {shorten(stage, 80)}", render(page))
 
 
 def plain_text(piece: Piece) -> str:

@@ -29,6 +29,7 @@ from inspection.ui.guard import POLICY, allowed_hosts
 from inspection.ui.run_list import COLUMNS, difference
 from inspection.ui.server import listen, serve
 from inspection.ui.store import RunStore
+from pages.ui.comparison import Difference
 from rehearsal.gcs import BucketServer
 from tests.inspection.lines import Planted, alive, plant
 from tests.inspection.ui.serving import Serving, serving
@@ -185,15 +186,16 @@ def test_a_comparison_says_which_is_better(server: Serving) -> None:
         return line.model_copy(update={"headline": line.headline.model_copy(update=values)})
 
     a, b = with_values(metric_value=0.9, wall_s=100.0), with_values(metric_value=0.92, wall_s=130.0)
-    assert "+2.00\u00a0points, better" in difference(result, a, b)
-    assert "\u22122.00\u00a0points, worse" in difference(result, b, a)
-    assert "+30\u00a0s, worse" in difference(duration, a, b)
-    assert "the same" in difference(result, a, a)
+    assert difference(result, a, b) == Difference("+2.00\u00a0points, better", "good")
+    assert difference(result, b, a) == Difference("\u22122.00\u00a0points, worse", "bad")
+    assert difference(duration, a, b) == Difference("+30\u00a0s, worse", "bad")
+    assert difference(result, a, a) == Difference("the same")
     loss = {"metric": "loss", "direction": "min"}
-    assert "better" in difference(result, with_values(metric_value=0.5, **loss), with_values(metric_value=0.4, **loss))
-    assert difference(result, a, with_values(metric_value=0.4, **loss)) == ""
-    assert difference(result, a, with_values(metric_value=None)) == ""
-    assert "B against A" in server.body(f"/api/compare?a={FRESH}&b={RESUMED}")
+    less = difference(result, with_values(metric_value=0.5, **loss), with_values(metric_value=0.4, **loss))
+    assert less is not None and less.kind == "good"
+    assert difference(result, a, with_values(metric_value=0.4, **loss)) is None
+    assert difference(result, a, with_values(metric_value=None)) is None
+    assert 'class="block-line difference' in server.body(f"/api/compare?a={FRESH}&b={RESUMED}")
 
 
 def test_the_list_as_a_table(own: Planted) -> None:

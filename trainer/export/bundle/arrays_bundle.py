@@ -17,6 +17,7 @@ from contracts.artifacts.export import Figure
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
+from pages.markdown import code
 from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
 from trainer.export.bundle.shipped import PROGRAMS, Shipped, ShippedFailed, ShippedProgram, name_versions, write_program
 from trainer.export.gates.scores import allowed_loss, judge_scores
@@ -97,7 +98,7 @@ def read_labels(folder: Path) -> list[str] | None:
 
 def introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) -> tuple[str, list[str]]:
     """Return what the model card calls the model, and what it says of it."""
-    return f"task `{document.task}`", ["What inputs and outputs mean is said by the code of its task."]
+    return f"task {code(document.task)}", ["What inputs and outputs mean is said by the code of its task."]
 
 
 def describe_use() -> list[str]:

@@ -112,13 +112,13 @@ class Bundle(Protocol):
         """Return names of the last dimension of the outputs, for Triton; None: there are none."""
 
     def introduce(self, document: ExportManifest, checkpoint: CheckpointManifest | None) -> tuple[str, list[str]]:
-        """Return what the model card calls the model, and what it says of it."""
+        """Return what the model card calls the model, and paragraphs about it, as Markdown; names by `code`."""
 
     def describe_use(self) -> list[str]:
-        """Return what the model card says of predict.py and `shardline predict`."""
+        """Return the model card's paragraphs on predict.py and `shardline predict`, as Markdown."""
 
     def describe_limits(self) -> list[str]:
-        """Return what the model card warns of."""
+        """Return the model card's warnings, as Markdown."""
 
     def predict(self, folder: CheckedFolder, options: argparse.Namespace) -> int:
         """Answer `shardline predict`; return the exit code."""

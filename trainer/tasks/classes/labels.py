@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from pages.markdown import code
+
 LABELS_NAME = "labels.json"
 # Of more names the model card lists the first ones; all of them are in files beside it.
 _MOST_NAMES = 100
-_BAR = r"\|"
 
 
 def write_json(path: Path, value: object) -> None:
@@ -29,5 +30,5 @@ def list_classes(classes: Sequence[str]) -> str:
 
 def list_names(names: Sequence[str]) -> str:
     """Return names as the model card lists them, the first ones of many."""
-    shown = ", ".join(f"`{' '.join(name.replace('|', _BAR).split())}`" for name in names[:_MOST_NAMES])
+    shown = ", ".join(map(code, names[:_MOST_NAMES]))
     return shown + (f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else "")

@@ -18,6 +18,7 @@ from contracts.artifacts import CheckpointManifest, ExportManifest
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, StorageError
+from pages.markdown import code
 from trainer.export.bundle import shipped as programs
 from trainer.export.bundle.bundles import PREDICT_NAME
 from trainer.export.bundle.shipped import Shipped
@@ -161,7 +162,10 @@ def read_labels(folder: Path) -> list[str] | None:
 def describe_classes(checkpoint: CheckpointManifest) -> list[str]:
     """Return what the model card says of normalisation and classes."""
     mean, std = checkpoint.data["mean"], checkpoint.data["std"]
-    return [f"Pixels / 255 are normalised with mean {mean}, std {std}.", list_classes(checkpoint.classes)]
+    return [
+        f"Pixels / 255 are normalised with mean {code(str(mean))}, std {code(str(std))}.",
+        list_classes(checkpoint.classes),
+    ]
 
 
 def describe_use() -> list[str]:

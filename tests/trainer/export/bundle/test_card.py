@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import sys
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from contracts.artifacts import CheckpointManifest, ExportManifest
 from contracts.artifacts.export import two_figures
 from tests.trainer.export.handover import ORT, RTX, TENSORRT, make_export
 from trainer.export import inputs
-from trainer.export.bundle.card import NOTHING, render_card
+from trainer.export.bundle.card import render_card
 from trainer.export.inputs import hash_code
 
 Row = dict[str, str]
@@ -34,8 +35,7 @@ def tables_of(text: str) -> dict[str, list[Row]]:
         title, _, body = section.partition("\n")
         for block in body.split("\n\n"):
             lines = [line for line in block.splitlines() if line.startswith("|")]
-            cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
-            stripped = [[cell.strip().replace(r"\|", "|") for cell in row] for row in cells]
+            stripped = [[unescape(cell.strip()) for cell in line.split("|")[1:-1]] for line in lines]
             if stripped:
                 header, _, *rows = stripped
                 assert all(len(row) == len(header) for row in rows), block
@@ -44,7 +44,7 @@ def tables_of(text: str) -> dict[str, list[Row]]:
 
 
 def number(cell: str) -> float | None:
-    return None if cell == NOTHING else float(cell)
+    return None if cell == "-" else float(cell)
 
 
 def test_figures_are_the_manifest_s(document: ExportManifest) -> None:
@@ -163,7 +163,7 @@ def test_the_checkpoint_names_classes_and_network(document: ExportManifest, line
     checkpoint = CheckpointManifest.load(storage.normalise(line.folder / "train"))
     names = ["plain", "a|b", "two\nlines", *map(str, range(97)), "one too many"]
     text = render_card(document, checkpoint.model_copy(update={"classes": names}))
-    assert "`plain`, `a\\|b`, `two lines`, `0`" in text
+    assert "`plain`, a&#124;b, `two lines`, `0`" in text
     assert "`96` and 1 more (`labels.json`)" in text
     assert "101 classes, in the order of the scores" in text
     assert "| Network | `resnet` |" in text
@@ -178,10 +178,12 @@ def test_nothing_of_this_machine_is_in_it(document: ExportManifest, line: Any, t
 
 
 def test_a_text_cannot_leave_its_cell(document: ExportManifest) -> None:
-    reason = "first\n| line | of\n\n## another section"
+    reason = "first\n| line | of\n\n## another section <img src=x> [a](http://b)"
     tried = [document.tried[0].model_copy(update={"reason": reason}), document.tried[1]]
-    tables = tables_of(render_card(document.model_copy(update={"tried": tried})))
-    assert tables["What was tried"][0]["Reason"] == "first | line | of ## another section"
+    text = render_card(document.model_copy(update={"tried": tried}))
+    tables = tables_of(text)
+    assert tables["What was tried"][0]["Reason"] == "first | line | of ## another section <img src=x> [a](http://b)"
+    assert "<img" not in text and "[a](" not in text
     assert len(tables["What was tried"]) == 2
 
 

@@ -1,0 +1,61 @@
+"""The list of runs, and a row of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pages.markup import Html
+from pages.rendering import View
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value of a run, in the list and in a comparison."""
+
+    name: str
+    """Of the figure."""
+    text: str = ""
+    note: str = ""
+    """Where the mouse rests."""
+    beside: str = ""
+    """Small, after the text; of the state: why."""
+    state: str = ""
+    """Shown by its shape; of the state with its word."""
+    moment: str = ""
+    """In UTC, as 2026-11-22T07:00:00Z."""
+    clock: str = ""
+    """Name of the clock that draws it; empty: it stands."""
+    sort: str | float | None = None
+    """What the list is sorted by; None: not known, the last."""
+    is_words: bool = False
+    """Set to the left."""
+
+
+@dataclass(frozen=True)
+class RunRow(View):
+    """The row of a run."""
+
+    template: ClassVar[str] = "ui/row.html.j2"
+    path: str
+    """Of the run, as a part of addresses."""
+    line: str
+    id: str
+    state: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class RunListPage(View):
+    """The list."""
+
+    template: ClassVar[str] = "ui/list.html.j2"
+    root: str
+    columns: tuple[tuple[str, bool], ...]
+    """Title of each, and whether its cells are words."""
+    rows: tuple[Html, ...]
+    version: str
+    clocks: str
+    """Durations of runs that go on, in seconds by their names, as JSON."""
+    problem: str = ""
+    """Why the runs could not be listed; empty: they could."""
