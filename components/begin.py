@@ -27,7 +27,7 @@ def begin(
         scheduled_at: When a schedule was to create it.
     """
     return container(
-        ["inspection.task", "begin"],
+        ["pipeline_tasks.task", "begin"],
         {
             "--line": line,
             "--config": config,

@@ -25,7 +25,7 @@ def find_model(
         exists: yes or no.
     """
     return container(
-        ["inspection.task", "find-model"],
+        ["pipeline_tasks.task", "find-model"],
         {
             "--project": project,
             "--region": region,

@@ -29,7 +29,7 @@ def gate(
         image: The image that serves it.
     """
     return container(
-        ["inspection.task", "gate"],
+        ["pipeline_tasks.task", "gate"],
         {
             "--line": line,
             "--run-id": run_id,
@@ -50,4 +50,4 @@ def refused(verdict: str) -> dsl.ContainerSpec:
     Args:
         verdict: What the gate gave out.
     """
-    return container(["inspection.task", "refused"], {"--verdict": verdict})
+    return container(["pipeline_tasks.task", "refused"], {"--verdict": verdict})

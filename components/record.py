@@ -14,4 +14,4 @@ def record(line: str, config: str, run_name: str) -> dsl.ContainerSpec:
         config: URI of the whole configuration and the hash of its content.
         run_name: Name of the pipeline job, which is the run's id.
     """
-    return container(["inspection.task", "record"], {"--line": line, "--config": config, "--run-id": run_name})
+    return container(["pipeline_tasks.task", "record"], {"--line": line, "--config": config, "--run-id": run_name})

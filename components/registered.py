@@ -14,4 +14,4 @@ def registered(line: str, run_id: str, upload: str) -> dsl.ContainerSpec:
         run_id: Id of the run.
         upload: What ModelUploadOp gives out: the operation that has made the model, as GcpResources.
     """
-    return container(["inspection.task", "registered"], {"--line": line, "--run-id": run_id, "--upload": upload})
+    return container(["pipeline_tasks.task", "registered"], {"--line": line, "--run-id": run_id, "--upload": upload})

@@ -29,7 +29,7 @@ def report(
         at: Where the output is, if nobody of the run has said so: a job of Dataflow publishes and is gone.
     """
     return container(
-        ["inspection.task", "report"],
+        ["pipeline_tasks.task", "report"],
         {
             "--stage": stage,
             "--line": line,

@@ -27,7 +27,7 @@ def report_training(
         classification: Of a classification: confusion matrix and ROC curve on the test split.
     """
     return container(
-        ["inspection.task", "report"],
+        ["pipeline_tasks.task", "report"],
         {
             "--stage": "train",
             "--line": line,

@@ -14,4 +14,6 @@ PACKAGES = (
     "pipelines",
     "rehearsal",
     "inspection",
+    "data_tools",
+    "pipeline_tasks",
 )

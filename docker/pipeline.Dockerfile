@@ -1,4 +1,4 @@
-# The pipeline's own tasks (python -m inspection.task, sharding.task, ...: their command is in the pipeline) and the
+# The pipeline's own tasks (python -m pipeline_tasks.task, sharding.task, ...: their command is in the pipeline) and the
 # workers of Dataflow, which start by Beam's boot program.
 # Context: the repository, as `shardline images build` stages it.
 ARG BEAM=2.77.0

@@ -1,1 +1,1 @@
-"""Pictures and reports of runs. Empty until the run page comes."""
+"""Looking at runs: what is read of a run, its page, its stage pages, the terminal, and the server of runs."""

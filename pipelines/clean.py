@@ -40,8 +40,8 @@ from contracts.fingerprint import FINGERPRINT_DIGITS
 from contracts.output import Lock, is_locked
 from contracts.own_code import CODE_FOLDER
 from contracts.previous import RUN_NAME, find_previous, list_finished
+from contracts.registration import find_registration
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_result, run_uri
-from inspection.registration import find_registration
 from pipelines.images.cloud_build import IMAGES_FOLDER
 from pipelines.submission.local_data import SOURCE_FOLDER
 

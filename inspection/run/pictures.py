@@ -35,7 +35,7 @@ def contact_sheet(door: Door, folder_uri: str, manifest: ShardManifest) -> list[
         ShardlineError: The index or an image is damaged.
         ImportError: Pillow or numpy is not installed.
     """
-    from inspection.show import choose
+    from records.in_turn import choose
 
     if manifest.image_field is None:
         return []
@@ -97,9 +97,9 @@ def draw(
     """Return pictures of samples, small; those that cannot be decoded are left out."""
     from PIL import Image as images
 
-    from inspection.payloads import read_images
     from records.decode import UndecodableImage, decode_rgb
     from records.index import key_of
+    from records.payloads import read_images
 
     drawn = []
     for uri in {shard_uri(folder_uri, manifest, record) for record in records}:

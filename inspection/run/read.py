@@ -28,9 +28,9 @@ from contracts.config import STAGES
 from contracts.config.former import rename_keys
 from contracts.previous import RUN_NAME
 from contracts.proof import SERVED, verification_uri
+from contracts.registration import Registration
 from contracts.result import RESULTS_FOLDER
 from inspection.attempts import Events
-from inspection.registration import Registration
 from inspection.run.before import find_before
 from inspection.run.data import describe_data
 from inspection.run.documents import Documents

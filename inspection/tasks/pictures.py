@@ -55,8 +55,8 @@ def words_of(
 
     Args: as for `picture_of`.
     """
-    from inspection.payloads import read_payloads
     from records.fields import FieldReader
+    from records.payloads import read_payloads
 
     labels = (_LABEL, manifest.label_field)
     fields = {name: entry for name, entry in manifest.sample_fields.items() if name not in labels}

@@ -36,8 +36,8 @@ def describe(
     with reported(debug):
         from contracts.artifacts import ShardManifest
         from contracts.errors import ConfigError
-        from inspection.show import describe as describe_shards
-        from inspection.show import draw_grid, find_shards
+        from data_tools.show import describe as describe_shards
+        from data_tools.show import draw_grid, find_shards
 
         folder = find_shards(uri)
         manifest = ShardManifest.load(folder)
@@ -65,7 +65,7 @@ def verify(
     with reported(debug):
         from contracts.errors import CheckFailed
         from contracts.storage import normalise
-        from inspection.verify import verify as verify_shards
+        from data_tools.verify import verify as verify_shards
 
         wrong = verify_shards(normalise(uri), processes=processes, progress=_count("verify"), stored=stored)
         if wrong:
@@ -98,9 +98,9 @@ def index(
     """Write index and manifest for WebDataset or TFRecord shards made elsewhere."""
     with reported(debug):
         from contracts.storage import normalise
-        from inspection.adopt import adopt
-        from inspection.foreign import parse_patterns, read_classes
-        from inspection.show import describe as describe_shards
+        from data_tools.adopt import adopt
+        from data_tools.foreign import parse_patterns, read_classes
+        from data_tools.show import describe as describe_shards
 
         manifest = adopt(
             normalise(uri),
@@ -122,7 +122,7 @@ def export_index(
     """Write index files by which other libraries read shards [default: for DALI and for WIDS]."""
     with reported(debug):
         from contracts.storage import normalise
-        from inspection import neighbours
+        from data_tools import neighbours
 
         both = dali == wids
         names = neighbours.export_index(

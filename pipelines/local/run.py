@@ -50,9 +50,9 @@ from contracts.result import RUN_START_NAME, run_uri
 from contracts.stage import new_attempt_id
 from inspection.goodput import read_goodput
 from inspection.profile_page import leave_profile_page
-from inspection.record import close_run
 from inspection.summary import Times, make_record
 from inspection.trace import StageTrace
+from pipeline_tasks.record import close_run
 from pipelines.backends.local import Local
 from pipelines.jobs import JobSpec, Phase
 from pipelines.local.progress import make_view

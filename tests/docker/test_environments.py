@@ -17,7 +17,7 @@ from tests.docker.test_dockerfiles import ROOT, all_of
 
 # What runs in each image: the commands of components, jobs and workers; and what they import only once they work.
 COMMANDS = {
-    "pipeline": ["sharding.task", "inspection.task", "trainer.profiling.task"],
+    "pipeline": ["sharding.task", "pipeline_tasks.task", "trainer.profiling.task"],
     "trainer": ["trainer.task", "trainer.profiling.task"],
     "export": ["trainer.export.task"],
 }

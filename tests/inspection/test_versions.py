@@ -16,13 +16,13 @@ from PIL import Image
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.errors import ConfigError, DataError
-from inspection.neighbours import export_index
+from data_tools.neighbours import export_index
+from data_tools.show import describe, draw_grid
+from data_tools.verify import verify
 from inspection.run.data import describe_data
 from inspection.run.documents import Documents
 from inspection.run.door import MANIFEST_BYTES, Door
 from inspection.run.pictures import contact_sheet
-from inspection.show import describe, draw_grid
-from inspection.verify import verify
 from records.samples import open_samples
 from tests.two_versions import plan, write_versions
 

@@ -17,8 +17,8 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, Contract, ShardManifest
 from contracts.errors import ConfigError, DataError
 from contracts.output import Lock
+from contracts.registration import Registration, leave_registration
 from contracts.result import leave_result
-from inspection.registration import Registration, leave_registration
 from pipelines import clean
 from pipelines.clean import delete, find_leftovers
 from pipelines.cli import app

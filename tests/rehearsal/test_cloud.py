@@ -189,7 +189,7 @@ def test_a_gate_whose_word_cannot_be_read_fails_the_run(cloud: LocalCloud, tmp_p
         code = (
             "import pathlib, runpy, sys\n"
             "place = pathlib.Path(sys.argv[sys.argv.index('--write-verdict') + 1])\n"
-            "try:\n    runpy.run_module('inspection.task', run_name='__main__')\n"
+            "try:\n    runpy.run_module('pipeline_tasks.task', run_name='__main__')\n"
             f"finally:\n    place.write_text({said!r})\n"
         )
         executor["command"] = ["python", "-c", code, "gate"]

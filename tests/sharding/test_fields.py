@@ -17,10 +17,10 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import SPLITS, ShardingSection
 from contracts.errors import DataError
-from inspection.neighbours import export_index
-from inspection.show import describe, draw_grid
+from data_tools.neighbours import export_index
+from data_tools.show import describe, draw_grid
+from data_tools.verify import verify
 from inspection.stages.shard import tell
-from inspection.verify import verify
 from records.fields import FieldReader
 from records.index import read_payload
 from records.samples import open_samples

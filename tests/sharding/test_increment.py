@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import SPLITS, RunConfig, SplitFractions
-from inspection.show import describe, draw_grid
-from inspection.verify import verify
+from data_tools.show import describe, draw_grid
+from data_tools.verify import verify
 from pipelines.cli import app
 from sharding.plan import choose_split, make_key
 from tests.sharding.reading import read_found

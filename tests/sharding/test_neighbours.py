@@ -13,7 +13,7 @@ import webdataset
 import wids
 
 from contracts import storage
-from inspection.neighbours import export_index
+from data_tools.neighbours import export_index
 
 ODD_NAMES = (
     b"ant/with space.png",

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from contracts import storage
 from contracts.config import ShardingSection
-from inspection.verify import verify
+from data_tools.verify import verify
 from sharding.commit.tokenizer import SPECIAL_TOKENS, cut_long_words, train
 from sharding.sources.check import check_source
 

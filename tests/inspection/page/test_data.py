@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from contracts.artifacts import ColumnStatistics, Duplicates, ShardManifest
+from data_tools.show import describe
 from inspection.page import render_report
 from inspection.run.data import MOST_COLUMNS, describe_data
 from inspection.run.view import ShardView
-from inspection.show import describe
 from inspection.stages import shard
 from inspection.terminal import print_run
 from tests.browser import NEEDS_CHROMIUM, opened, started_chromium

@@ -14,7 +14,6 @@ import pytest
 from contracts import storage
 from contracts.artifacts import ExportManifest, Gate, RunRecord, Verification
 from contracts.proof import verification_uri
-from inspection.experiment import describe_metrics
 from inspection.page import render_report
 from inspection.report import print_table, to_markdown
 from inspection.run.find import find_place
@@ -26,6 +25,7 @@ from inspection.stages import export, train
 from inspection.terminal import print_run, print_runs, to_json
 from inspection.ui.addresses import RunKey
 from inspection.ui.run_list import row
+from pipeline_tasks.experiment import describe_metrics
 from tests.inspection.lines import Planted, alive, plant
 from tests.inspection.planted import make_checkpoint, make_goodput, make_money
 

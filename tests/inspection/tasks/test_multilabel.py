@@ -10,9 +10,9 @@ from contracts.artifacts import EvaluationReport
 from contracts.artifacts.multilabel import LabelOutcome, LabelScore, MultilabelDetails, WorstSample
 from contracts.errors import DataError
 from inspection.page import render_report
-from inspection.stage_report import _classify
 from inspection.tasks import find_pages, is_share
 from inspection.tasks.multilabel.worst import SaidLabel, WorstView
+from pipeline_tasks.stage_report import _classify
 from tests.inspection import planted
 from tests.inspection.page.test_sections import part, said
 from tests.inspection.stages.documents import HOSTILE

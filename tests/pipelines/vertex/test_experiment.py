@@ -14,10 +14,10 @@ from contracts.config import STAGES, RunConfig
 from contracts.fingerprint import combine, train_inputs
 from contracts.pinned import pin
 from contracts.result import leave_result
-from inspection.experiment import CLASSIFICATION_NAME, MAX_LENGTH, describe_params, run_name
 from inspection.summary import Times, make_record
-from inspection.task import main
 from inspection.trace import StageTrace
+from pipeline_tasks.experiment import CLASSIFICATION_NAME, MAX_LENGTH, describe_params, run_name
+from pipeline_tasks.task import main
 from pipelines.submission.submit import prepare, submit
 from tests.inspection.stages.documents import evaluation, trained_with_evaluation
 from tests.inspection.test_summary import DOCUMENTS

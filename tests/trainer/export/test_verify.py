@@ -13,15 +13,15 @@ import numpy as np
 import onnx
 import pytest
 from PIL import Image
+from tests.inspection.test_task import publish_config
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ExportManifest, FileEntry, Gate, ShardManifest, Verification
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.proof import find_unproven, require_proven
-from inspection.task import main as inspection_main
+from pipeline_tasks.task import main as inspection_main
 from rehearsal.gcs import BucketServer
-from tests.inspection.test_task import publish_config
 from tests.trainer.export.conftest import Finished
 from trainer.export import verify as verify_module
 from trainer.export.bundle.shipped import Shipped

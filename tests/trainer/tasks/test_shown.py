@@ -17,8 +17,8 @@ from inspection.page import render_report
 from inspection.run.door import Door
 from inspection.run.pictures import task_pictures
 from inspection.run.view import RunView
-from inspection.stage_report import _classify
 from inspection.stages.train import Beside, tell
+from pipeline_tasks.stage_report import _classify
 from tests.conftest import OWN_CODE, small_config
 from tests.trainer.one_rank import logs, newest, one_rank, train
 from trainer.parallel.process_group import Rank

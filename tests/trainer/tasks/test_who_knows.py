@@ -8,7 +8,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[3]
 # A task, and what shows what it has found. sharding/ and records/ know fields of kind class: they write and read them.
 TASKS = ("trainer/tasks/", "inspection/tasks/")
-PACKAGES = ("contracts", "components", "inspection", "pipelines", "trainer")
+PACKAGES = ("contracts", "components", "inspection", "data_tools", "pipeline_tasks", "pipelines", "trainer")
 # Whole words of names and of short texts, as `num_classes` in `config.num_classes` and in {"num_classes": 3}.
 WORDS = re.compile(r"(?:^|_)(accuracy|num_classes|image_size|top1)(?:$|_)")
 WORDS_OF_TRAINER = re.compile(r"(?:^|_)(accuracy|num_classes|image_size|top1|labels?|classes)(?:$|_)")
@@ -21,8 +21,8 @@ KNOWN = {
     "contracts/checked.py": "how many classes a source was seen to have",
     "contracts/config/data.py": "image classification's configuration",
     "contracts/fingerprint.py": "image classification's configuration",
-    "inspection/adopt.py": "shards made elsewhere: an image and its class",
-    "inspection/experiment.py": "hyperparameters of an experiment",
+    "data_tools/adopt.py": "shards made elsewhere: an image and its class",
+    "pipeline_tasks/experiment.py": "hyperparameters of an experiment",
     "inspection/page/data.py": "classes of shards",
     "inspection/page/facts.py": "classes of shards",
     "inspection/page/export.py": "gates of exports of release 0.1.0",

@@ -29,12 +29,12 @@ from contracts.artifacts import (
 from contracts.config import SPLITS
 from contracts.errors import ConfigError, DataError, TryAgain
 from contracts.fingerprint import combine, fingerprint
-from inspection.foreign import ForeignShard, find_shards
-from inspection.payloads import read_payloads
+from data_tools.foreign import ForeignShard, find_shards
 from records.decode import UndecodableImage, decode, read_header
 from records.foreign_tar import Found, scan_tar
 from records.foreign_tfrecord import scan_tfrecord
 from records.index import INDEX_NAME, RECORD, Index, write_index
+from records.payloads import read_payloads
 from records.statistics import ChannelSums, Counter, channel_statistics, is_summed, summed_share
 
 _SCANNERS = {"webdataset": scan_tar, "tfrecord": scan_tfrecord}

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 from google.protobuf import struct_pb2
+from tests.inspection.test_task import RUN, report, reported
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.result import leave_result
-from inspection.outputs import MAX_METADATA_BYTES, bound_metadata
-from inspection.stage_report import MAX_PAGE_BYTES, to_markdown
 from inspection.stages.markdown import cut
 from inspection.stages.told import Told
 from pages.markdown import Markdown
 from pages.stage import MAX_ROWS, First, first
+from pipeline_tasks.outputs import MAX_METADATA_BYTES, bound_metadata
+from pipeline_tasks.stage_report import MAX_PAGE_BYTES, to_markdown
 from rehearsal.pipelines.artifact_metadata import find_excess
 from tests.inspection.stages.test_summaries import LATENCY, check_markdown
 from tests.inspection.test_summary import DOCUMENTS
-from tests.inspection.test_task import RUN, report, reported
 
 Change = Callable[[dict[str, Any]], None]
 MANY, LONG = 5000, 3_000_000

@@ -1,4 +1,4 @@
-"""What the small tasks of the pipeline on Vertex AI run: `python -m inspection.task COMMAND ...`.
+"""What the small tasks of the pipeline on Vertex AI run: `python -m pipeline_tasks.task COMMAND ...`.
 
     begin       the run exists: run-start.json, create-only, and the data date
     report      what a stage made: its URI for the stages after it, numbers and pages for the console
@@ -22,8 +22,8 @@ from pathlib import Path
 
 from contracts.errors import EXIT_OK, ErrorDocument, ShardlineError
 from contracts.process import run_process
-from inspection import begin, gate, record, registry, stage_report
 from inspection.attempts import leave_error
+from pipeline_tasks import begin, gate, record, registry, stage_report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +56,7 @@ def _leave(options: argparse.Namespace, document: ErrorDocument | None) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m inspection.task", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="python -m pipeline_tasks.task", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
 
     def add(

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from contracts.artifacts import CheckpointManifest, RunRecord
 from contracts.config import RunConfig
 from contracts.errors import DataError
-from inspection.outputs import bound_metadata
 from inspection.run.headline import find_verdict, headline
 from inspection.stages import export, profile, train
 from inspection.stages.told import finite
 from inspection.tasks import find_pages
+from pipeline_tasks.outputs import bound_metadata
 
 if TYPE_CHECKING:
     from inspection.run.view import RunView

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from inspection.outputs import write_parameter
+from pipeline_tasks.outputs import write_parameter
 
 TIMEOUT_S = 60.0
 # How long a request is repeated, with growing pauses, when the service does not answer.

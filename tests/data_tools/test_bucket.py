@@ -11,10 +11,10 @@ from PIL import Image
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.errors import ConfigError, TryAgain
-from inspection.adopt import adopt
-from inspection.foreign import DEFAULT_PATTERNS
-from inspection.show import draw_grid
-from inspection.verify import verify
+from data_tools.adopt import adopt
+from data_tools.foreign import DEFAULT_PATTERNS
+from data_tools.show import draw_grid
+from data_tools.verify import verify
 from records.index import INDEX_NAME
 from records.samples import open_samples
 from rehearsal.gcs import BucketServer
@@ -82,7 +82,7 @@ def test_pieces_of_the_index_choose_the_same_pictures(
     manifest = ShardManifest.load(small_shards)
     draw_grid(small_shards, manifest, tmp_path / "whole.png")
     for piece in (7, 64):
-        monkeypatch.setattr("inspection.show._PIECE_RECORDS", piece)
+        monkeypatch.setattr("records.in_turn._PIECE_RECORDS", piece)
         draw_grid(small_shards, manifest, tmp_path / "pieces.png")
         assert (tmp_path / "pieces.png").read_bytes() == (tmp_path / "whole.png").read_bytes()
     with Image.open(tmp_path / "pieces.png") as image:

@@ -16,13 +16,13 @@ from contracts.errors import DataError
 from contracts.pinned import pin
 from contracts.previous import find_previous, read_previous
 from contracts.refusal import leave_refusal
+from contracts.registration import Registration, find_registration, leave_registration
 from contracts.resolve import with_data_date
 from contracts.result import find_result, leave_result
 from contracts.serving import RELEASES
 from inspection.attempts import find_errors
-from inspection.begin import data_date
-from inspection.registration import Registration, find_registration, leave_registration
-from inspection.task import main
+from pipeline_tasks.begin import data_date
+from pipeline_tasks.task import main
 from rehearsal.gcs import BucketServer
 from tests.contracts.test_proof import CONFIG as PLACE
 from tests.contracts.test_proof import MODEL, make_engine, make_export, make_served

@@ -13,12 +13,12 @@ from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
 from contracts.previous import RUN_NAME
+from contracts.registration import Registration, find_registration
 from contracts.resolve import read_stage_config
 from contracts.result import RUN_START_NAME, find_result, run_uri
 from inspection.attempts import find_last_error, read_attempts
 from inspection.goodput import read_goodput
 from inspection.profile_page import leave_profile_page
-from inspection.registration import Registration, find_registration
 from inspection.report import to_markdown
 from inspection.summary import Times, make_record
 from inspection.trace import StageTrace
@@ -51,9 +51,9 @@ def leave_page(line: str, run_id: str) -> str:
 
 def log_experiment(record: RunRecord, config: RunConfig, line: str) -> str:
     """Write the run into its experiment; return what became of that, in a line: the run is recorded either way."""
-    from inspection.experiment import log_run
     from inspection.run.find import RunPlace
     from inspection.run.read import read_run
+    from pipeline_tasks.experiment import log_run
 
     try:
         name = log_run(record, config, read_run(RunPlace(line, record.id), pictures=False))

@@ -13,7 +13,7 @@ from contracts.errors import ConfigError
 from contracts.previous import describe_previous
 from contracts.resolve import read_stage_config
 from contracts.result import RUN_START_NAME, run_uri
-from inspection.outputs import write_parameter
+from pipeline_tasks.outputs import write_parameter
 
 
 def run(options: argparse.Namespace) -> None:

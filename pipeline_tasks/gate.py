@@ -9,10 +9,10 @@ from contracts import storage
 from contracts.artifacts import ExportManifest
 from contracts.errors import ConfigError, DataError, ShardlineError
 from contracts.proof import find_unproven, require_proven
+from contracts.registration import Registration, find_registration, leave_registration
 from contracts.resolve import read_stage_config
 from contracts.serving import NO_RELEASE, REPOSITORY, image_of
-from inspection.outputs import write_parameter
-from inspection.registration import Registration, find_registration, leave_registration
+from pipeline_tasks.outputs import write_parameter
 
 UPLOAD: Literal["upload"] = "upload"
 REFUSE: Literal["refuse"] = "refuse"

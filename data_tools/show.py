@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 from PIL import Image, ImageDraw, ImageOps
 
 from contracts import storage
@@ -13,14 +12,13 @@ from contracts.artifacts import MANIFEST_NAME, Duplicates, ShardManifest
 from contracts.artifacts.shard_table import shard_numbers
 from contracts.config import CLASS_KINDS
 from contracts.errors import ConfigError, DataError
-from inspection.payloads import read_images
 from inspection.run.data import list_columns
 from inspection.run.find import find_place
 from inspection.run.read import find_folder
 from inspection.run.view import ColumnView
 from records.decode import decode_rgb
-from records.index import RECORD, Index
-from records.samples import open_samples
+from records.in_turn import choose
+from records.payloads import read_images
 
 # Names and reasons of the first of a long list; the manifest has all.
 MAX_SHOWN = 10
@@ -28,8 +26,6 @@ _COLUMNS = 8
 _ROWS = 8
 _CELL_PIXELS = 128
 _CAPTION_PIXELS = 16
-# Of the index, read at a time: 40 MB.
-_PIECE_RECORDS = 1 << 20
 
 
 def find_shards(given: str) -> str:
@@ -139,39 +135,6 @@ def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
         draw.text((left + 2, top + 2), caption[: _CELL_PIXELS // 7], fill="black")
     sheet.save(target, "PNG")
     return len(chosen)
-
-
-def choose(folder_uri: str, manifest: ShardManifest, count: int, *, among: int | None = None) -> Index:
-    """Return the records of training images to draw: every class once before any comes twice.
-
-    The index is read in pieces. Choosing again among the best so far and the next piece chooses what choosing among all
-    would: what was dropped had enough before it, which only better ones replace.
-
-    Args:
-        folder_uri: Folder of the shards.
-        manifest: Their manifest.
-        count: Records at most.
-        among: Only this many records of the index are looked at, the first; None: all.
-    """
-    samples = open_samples(manifest, folder_uri)
-    split = manifest.splits["train"]
-    end = split.first + (split.samples if among is None else min(among, split.samples))
-    chosen = np.empty(0, RECORD)
-    for first in range(split.first, end, _PIECE_RECORDS):
-        piece = samples[first : min(first + _PIECE_RECORDS, end)]
-        best = np.concatenate([chosen, piece])
-        # In the order of the index, which decides among equals.
-        chosen = best[sorted(_take_in_turn(best["label"], count))]
-    return chosen[_take_in_turn(chosen["label"], count)]
-
-
-def _take_in_turn(labels: np.ndarray[tuple[int, ...], np.dtype[np.int32]], count: int) -> list[int]:
-    """Return places so that every class comes once before any comes twice."""
-    order = np.argsort(labels, kind="stable")
-    ordered = labels[order]
-    # Rank within the class: distance from the class's first place.
-    ranks = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-    return [int(place) for place in order[np.lexsort((ordered, ranks))][:count]]
 
 
 def _describe_column(column: ColumnView) -> str:

@@ -32,7 +32,6 @@ from contracts.errors import DataError
 from contracts.refusal import find_refusal
 from contracts.result import StageResult, find_result, leave_result
 from inspection.goodput import read_goodput
-from inspection.outputs import bound_metadata, write_metadata, write_parameter
 from inspection.run.headline import headline
 from inspection.stages import export, profile, shard, train
 from inspection.stages.markdown import cut
@@ -44,6 +43,7 @@ from pages.markup import shorten
 from pages.rendering import write
 from pages.stage import first
 from pages.stage.page import StageSummary
+from pipeline_tasks.outputs import bound_metadata, write_metadata, write_parameter
 
 if TYPE_CHECKING:
     from inspection.run.view import RunView

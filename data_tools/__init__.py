@@ -1,0 +1,1 @@
+"""Tools for shards: look at them, check them, take over foreign ones, export neighbours."""

@@ -1,0 +1,1 @@
+"""The small tasks of the pipeline beside its stages: begin, report, gate, record, and what they leave."""
