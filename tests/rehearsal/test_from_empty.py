@@ -65,7 +65,7 @@ def lose(tmp_path: Path, role: str) -> str:
     return str(found["ended_by"])
 
 
-@pytest.mark.line
+@pytest.mark.slow
 def test_without_a_role_the_run_ends_by_the_permission_and_the_declared_role_that_has_it(tmp_path: Path) -> None:
     ended_by = lose(tmp_path, "roles/storage.objectUser")
     assert ended_by.startswith("permission: an account lacks a permission: storage.objects.")

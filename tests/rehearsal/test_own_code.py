@@ -78,7 +78,7 @@ def move_away_when_submitted(code: Path, kept: Path, ended: threading.Event) -> 
             return
 
 
-@pytest.mark.line  # A whole rehearsal: minutes.
+@pytest.mark.slow  # A whole rehearsal: three minutes.
 @pytest.mark.timeout(1800)
 def test_own_code_runs_in_containers_without_the_user_s_folder(pictures: Path, tmp_path: Path) -> None:
     project, kept, ended = tmp_path / "project", tmp_path / "kept", threading.Event()

@@ -21,9 +21,11 @@ def network(**arguments: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("rule", "ranks", "planted"),
     [
-        ("R1", 1, {"data": {"transform": f"{PLANTED}:slow_image", "num_workers": 0}}),
+        pytest.param(
+            "R1", 1, {"data": {"transform": f"{PLANTED}:slow_image", "num_workers": 0}}, marks=pytest.mark.slow
+        ),
         ("R4", 1, {**network(turns=12), "data": {"image_size": 96, "num_workers": 0}}),
-        ("R10", 2, network(slow_rank=1, busy_s=0.2)),
+        pytest.param("R10", 2, network(slow_rank=1, busy_s=0.2), marks=pytest.mark.slow),
     ],
 )
 def test_what_was_planted_comes_first(
@@ -35,6 +37,7 @@ def test_what_was_planted_comes_first(
     assert found and found[0].rule == rule
 
 
+@pytest.mark.slow
 def test_a_limit_of_memory_comes_first(small_shards: str, tmp_path: Path) -> None:
     """A sample takes 16 MB, and slots of 16 just fit."""
     planted = {**network(bytes_per_sample=16_000_000), "data": {"num_workers": 0}}
