@@ -25,6 +25,8 @@ COPY components components
 COPY pipelines pipelines
 COPY rehearsal rehearsal
 COPY inspection inspection
+COPY data_tools data_tools
+COPY pipeline_tasks pipeline_tasks
 ARG TENSORRT=11.3.0
 ARG RTX=
 # cu126 and cu130 end in the minor version; TensorRT's wheels are of cu12 and cu13.

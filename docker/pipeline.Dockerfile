@@ -19,6 +19,8 @@ COPY components components
 COPY pipelines pipelines
 COPY rehearsal rehearsal
 COPY inspection inspection
+COPY data_tools data_tools
+COPY pipeline_tasks pipeline_tasks
 RUN python -m pip install --no-cache-dir --constraint constraints/constraints.txt ".[shard,gcp]" \
     && python -c "import apache_beam, os; assert apache_beam.__version__ == '2.77.0', apache_beam.__version__"
 

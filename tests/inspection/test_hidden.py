@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tests.inspection.test_task import report
 
 from contracts import storage
 from contracts.artifacts import RunRecord, ShardManifest
@@ -32,6 +31,7 @@ from inspection.ui.store import RunStore
 from tests.conftest import OWN_CODE, small_config
 from tests.inspection.lines import plant
 from tests.inspection.page.test_sections import part, said
+from tests.pipeline_tasks.test_task import report
 from tests.trainer.one_rank import one_rank, train
 from tests.trainer.tasks.tabular import tables
 from tests.trainer.tasks.text_classification.texts import make_shards, make_texts

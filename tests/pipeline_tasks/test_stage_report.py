@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from google.protobuf import struct_pb2
-from tests.inspection.test_task import RUN, report, reported
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
@@ -21,6 +20,7 @@ from pipeline_tasks.stage_report import MAX_PAGE_BYTES, to_markdown
 from rehearsal.pipelines.artifact_metadata import find_excess
 from tests.inspection.stages.test_summaries import LATENCY, check_markdown
 from tests.inspection.test_summary import DOCUMENTS
+from tests.pipeline_tasks.test_task import RUN, report, reported
 
 Change = Callable[[dict[str, Any]], None]
 MANY, LONG = 5000, 3_000_000

@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 import pytest
 from PIL import Image
-from tests.inspection.test_task import publish_config
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ExportManifest, FileEntry, Gate, ShardManifest, Verification
@@ -22,6 +21,7 @@ from contracts.errors import ConfigError
 from contracts.proof import find_unproven, require_proven
 from pipeline_tasks.task import main as inspection_main
 from rehearsal.gcs import BucketServer
+from tests.pipeline_tasks.test_task import publish_config
 from tests.trainer.export.conftest import Finished
 from trainer.export import verify as verify_module
 from trainer.export.bundle.shipped import Shipped
