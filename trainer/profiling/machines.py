@@ -6,7 +6,7 @@ how one ended. What makes one machine leave ends the stage on all, as a rank tha
 that is lost is none.
 
 Who comes with another key is of another job. It keeps no secret, as the ranks' own store keeps none: the network of a
-job is its own.
+job is its own. What is said is JSON of known kinds (messages.py), and else refused.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from types import NoneType, TracebackType
+from typing import Self
 
 from contracts import storage
 from contracts.config.resources import ResourcesSection
@@ -35,6 +35,7 @@ from trainer.launch.nccl import nccl_environment
 from trainer.launch.nodes import PLATFORM_VARIABLES, Nodes, find_nodes
 from trainer.launch.torchrun import store_port
 from trainer.profiling.measure import Failed
+from trainer.profiling.messages import Kind, Order, Place, receive, send
 from trainer.profiling.rank_process import Asked, Group, RankProcess
 
 # What a machine that has met the others may take to answer an order, or to have its ranks connected.
@@ -121,45 +122,43 @@ class Machines:
             TryAgain: A machine is gone.
         """
         for node_rank in self._followers:
-            self._order(node_rank, "start", assignment.model_dump_json())
+            self._order(node_rank, Order(order="start", assignment=assignment))
         found: dict[int, RemoteRank] = {}
         deadline, wanted = time.monotonic() + ANSWER_S, assignment.world_size - assignment.ranks
         while len(found) < wanted:
             if (came := self._accept(deadline)) is None:
                 raise TryAgain(f"{wanted - len(found)} ranks of other machines did not come within {ANSWER_S:g} s")
-            (node_rank, generation, local_rank), connection = came
-            if generation != assignment.generation:
+            place, connection = came
+            if place.generation != assignment.generation:
                 # Of a start that was given up meanwhile.
                 connection.close()
                 continue
-            rank = node_rank * assignment.ranks + local_rank
-            found[rank] = RemoteRank(rank, connection, partial(self._why, node_rank, local_rank))
+            rank = place.node_rank * assignment.ranks + place.local_rank
+            found[rank] = RemoteRank(rank, connection, partial(self._why, place.node_rank, place.local_rank))
         return [found[rank] for rank in sorted(found)]
 
     def kill(self) -> None:
         """Have the others kill their ranks, and wait until they have."""
         for node_rank in self._followers:
-            self._order(node_rank, "kill")
+            self._order(node_rank, Order(order="kill"))
         for node_rank in self._followers:
-            self._hear(node_rank)
+            self._hear(node_rank, NoneType)
 
     def _why(self, node_rank: int, local_rank: int) -> Failed:
-        self._order(node_rank, "why", local_rank)
-        found = self._hear(node_rank)
-        assert isinstance(found, Failed)
-        return found
+        self._order(node_rank, Order(order="why", local_rank=local_rank))
+        return self._hear(node_rank, Failed)
 
-    def _order(self, node_rank: int, order: Literal["start", "kill", "why"], given: object = None) -> None:
+    def _order(self, node_rank: int, order: Order) -> None:
         try:
-            self._followers[node_rank].send((order, given))
+            send(self._followers[node_rank], order)
         except OSError as error:
             raise _gone(node_rank, error) from None
 
-    def _hear(self, node_rank: int) -> Any:
+    def _hear(self, node_rank: int, kind: type[Kind]) -> Kind:
         connection = self._followers[node_rank]
         try:
             if connection.poll(ANSWER_S):
-                return connection.recv()
+                return receive(connection, kind)
         except (EOFError, OSError) as error:
             raise _gone(node_rank, error) from None
         raise _gone(node_rank, f"no answer within {ANSWER_S:g} s")
@@ -175,14 +174,14 @@ class Machines:
                     f"machine {missing} of {nodes} did not come within {limit_s:g} s (resources.meeting_timeout_s); "
                     "the same command begins anew"
                 )
-            (node_rank, _, _), connection = came
+            place, connection = came
             # One that was started again meanwhile takes the place of what it was.
-            if (before := self._followers.pop(node_rank, None)) is not None:
+            if (before := self._followers.pop(place.node_rank, None)) is not None:
                 before.close()
-            self._followers[node_rank] = connection
+            self._followers[place.node_rank] = connection
 
-    def _accept(self, deadline: float) -> tuple[tuple[int, int, int], Connection] | None:
-        """Return who comes next: machine, generation and rank there; None: nobody did in time."""
+    def _accept(self, deadline: float) -> tuple[Place, Connection] | None:
+        """Return who comes next; None: nobody did in time."""
         while (left_s := deadline - time.monotonic()) > 0:
             self._listener.settimeout(left_s)
             try:
@@ -193,7 +192,7 @@ class Machines:
             try:
                 deliver_challenge(connection, self._key)
                 answer_challenge(connection, self._key)
-                came: tuple[int, int, int] = connection.recv()
+                came = receive(connection, Place)
             except (AuthenticationError, AssertionError, EOFError, OSError):
                 connection.close()
                 self._say(f"warning: {address[0]} came to port {self.nodes.port}, and is no machine of this job")
@@ -206,7 +205,7 @@ class Machines:
         document = None if error is None else ErrorDocument.of(error)
         for connection in self._followers.values():
             with suppress(OSError):
-                connection.send(("end", document))
+                send(connection, Order(order="end", document=document))
             connection.close()
         self._listener.close()
 
@@ -230,26 +229,27 @@ def follow(nodes: Nodes, *, key: str, resources: ResourcesSection, folder: Path,
     ranks: list[RankProcess] = []
     try:
         while True:
-            order, given = control.recv()
-            if order == "end":
+            given = receive(control, Order)
+            if given.order == "end":
                 break
-            if order == "start":
-                assignment = Assignment.model_validate_json(given).model_copy(update={"node_rank": nodes.node_rank})
+            if given.order == "start" and given.assignment is not None:
+                assignment = given.assignment.model_copy(update={"node_rank": nodes.node_rank})
                 ranks = _start(nodes, assignment, _group(nodes, assignment, interface, resources), key, folder)
-            elif order == "why":
-                for line in ranks[given].new_lines():
-                    say(f"rank {ranks[given].rank}: {line}")
-                control.send(ranks[given].why())
+            elif given.order == "why":
+                ended = ranks[given.local_rank]
+                for line in ended.new_lines():
+                    say(f"rank {ended.rank}: {line}")
+                send(control, ended.why())
             else:
                 _kill(ranks)
-                control.send(None)
+                send(control, None)
     except (EOFError, OSError) as error:
         raise TryAgain(f"the first machine is gone ({error or 'closed'}); the same command begins anew") from None
     finally:
         _kill(ranks)
         control.close()
-    if given is not None:
-        raise TryAgain(given.message) if given.exit_code == TryAgain.exit_code else ToldError(given)
+    if (document := given.document) is not None:
+        raise TryAgain(document.message) if document.exit_code == TryAgain.exit_code else ToldError(document)
 
 
 def _start(nodes: Nodes, assignment: Assignment, group: Group, key: str, folder: Path) -> list[RankProcess]:
@@ -257,7 +257,9 @@ def _start(nodes: Nodes, assignment: Assignment, group: Group, key: str, folder:
     storage.replace(storage.normalise(path), assignment.model_dump_json().encode())
     found = []
     for local_rank in range(assignment.ranks):
-        connection = _connect(nodes, key, (nodes.node_rank, assignment.generation, local_rank))
+        connection = _connect(
+            nodes, key, Place(node_rank=nodes.node_rank, generation=assignment.generation, local_rank=local_rank)
+        )
         found.append(RankProcess(local_rank, assignment, path, group, folder, connection))
     return found
 
@@ -276,7 +278,7 @@ def _reach(
     deadline = time.monotonic() + limit_s
     while True:
         try:
-            control = _connect(nodes, key, (nodes.node_rank, 0, 0))
+            control = _connect(nodes, key, Place(node_rank=nodes.node_rank))
         except AuthenticationError:
             raise ConfigError(
                 f"the first machine ({nodes.host}:{nodes.port}) measures something else",
@@ -299,12 +301,12 @@ def _reach(
         return control, find_interface(address.removeprefix("::ffff:"))
 
 
-def _connect(nodes: Nodes, key: str, who: tuple[int, int, int]) -> Connection:
+def _connect(nodes: Nodes, key: str, who: Place) -> Connection:
     connection = _connection(socket.create_connection((nodes.host, nodes.port), timeout=_HANDSHAKE_S))
     try:
         answer_challenge(connection, key.encode())
         deliver_challenge(connection, key.encode())
-        connection.send(who)
+        send(connection, who)
     except AssertionError:
         # What answers there speaks of something else.
         connection.close()

@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
+
+from pydantic import ConfigDict, StringConstraints
 
 from contracts.artifacts import Flags, Settings
+
+# Of a trace, in the folder that was given: what another machine names must not lie beside it.
+TraceName = Annotated[str, StringConstraints(pattern=r"^(details/)?rank-\d+\.\d+\.pt\.trace\.json\.gz$")]
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,8 @@ class Hello:
 class Counted:
     """What one rank counted of a configuration while it was not traced; None: not measured."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
     step_s: float
     """Mean optimizer step."""
     samples_per_s: float
@@ -142,11 +149,11 @@ class Counted:
     nvml_utilisation_fraction: float | None
     checkpoint_copy_s: float | None
     """For which steps stand still when a checkpoint is saved."""
-    trace_name: str | None
+    trace_name: TraceName | None
     """File of the light trace in the folder that was given; None: none was asked for."""
-    details_name: str | None
+    details_name: TraceName | None
     """Likewise, of the trace with shapes and the allocator's events."""
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[TraceName, bytes] = field(default_factory=dict)
     """Both, by their names, from a rank of another machine, which does not have that folder."""
 
 

@@ -33,6 +33,7 @@ from trainer.profiling.measure import (
     of_ranks,
     slowest,
 )
+from trainer.profiling.messages import Request
 from trainer.profiling.rank_process import Asked, Group, RankProcess, assignment_of, cannot_start, free_port
 from trainer.profiling.service import HELLO
 
@@ -291,7 +292,7 @@ class RankProbe:
         deadline = time.monotonic() + timeout_s
         answers: dict[int, Any] = {}
         for process in self._ranks:
-            process.send((name, arguments))
+            process.send(Request(name=name, **arguments))  # type: ignore[arg-type]
         while len(answers) < len(self._ranks):
             waiting = {process.connection: process for process in self._ranks if process.rank not in answers}
             ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
@@ -299,7 +300,7 @@ class RankProbe:
                 break
             for connection in ready:
                 process = waiting[connection]  # type: ignore[index]
-                answers[process.rank] = process.receive()
+                answers[process.rank] = process.receive(name)
                 if isinstance(answers[process.rank], Exception):
                     self._kill()
                     raise answers[process.rank]

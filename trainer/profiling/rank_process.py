@@ -13,16 +13,28 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, UserError
 from contracts.process import thread_environment
 from trainer.launch import Assignment
 from trainer.launch.nodes import without_ranks
-from trainer.profiling.measure import Failed
+from trainer.profiling.measure import ComputeTime, Counted, Failed, Hello, JointRate, LoaderRate
+from trainer.profiling.messages import NotUnderstood, Request, receive, send
 
 PROCESS_MODULE = "trainer.profiling.service"
+# What measurements answer; the others nothing.
+ANSWERS: dict[str, tuple[type, ...]] = {
+    "hello": (Hello,),
+    "load": (LoaderRate,),
+    "fit": (int, NoneType),
+    "compute": (ComputeTime,),
+    "run": (JointRate,),
+    "window": (JointRate,),
+    "trace": (Counted,),
+}
 
 
 @dataclass(frozen=True)
@@ -42,16 +54,18 @@ class Asked:
     def __init__(self, rank: int, connection: Connection) -> None:
         self.rank, self.connection = rank, connection
 
-    def send(self, request: tuple[str, dict[str, Any]]) -> None:
-        """Ask it for a measurement: its name and arguments."""
+    def send(self, request: Request) -> None:
+        """Ask it for a measurement."""
         # One that is dead is found by what it does not answer.
-        with contextlib.suppress(BrokenPipeError, ConnectionError):
-            self.connection.send(request)
+        with contextlib.suppress(ConnectionError):
+            send(self.connection, request)
 
-    def receive(self) -> Any:
-        """Return its answer; Failed, when it has died instead."""
+    def receive(self, name: str) -> Any:
+        """Return its answer to the measurement of this name; Failed, when it has died instead."""
         try:
-            return self.connection.recv()
+            return receive(self.connection, *ANSWERS.get(name, (NoneType,)), Failed, UserError)
+        except NotUnderstood as error:
+            return Failed("crashed", f"rank {self.rank}: {error}")
         except (EOFError, OSError):
             return self.why()
 

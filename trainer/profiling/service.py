@@ -1,8 +1,8 @@
 """One rank of the probe: `python -m trainer.profiling.service DESCRIPTOR ASSIGNMENT`, started by rank_process.py.
 
 It answers requests over a connection (an inherited descriptor) until that is closed: the measurements of bench.py, by
-their names, and what is said or written besides. What a configuration does to this process is the point of it: whatever
-it raises is an answer, and a process that dies is replaced by the probe.
+their names, and what is said or written besides (messages.py). What a configuration does to this process is the point
+of it: whatever it raises is an answer, and a process that dies is replaced by the probe.
 
 torch is imported once the process is set up (contracts/process.py: run_process), so nothing here imports it above.
 """
@@ -28,6 +28,7 @@ from contracts.process import end_with_parent, imports_done, run_process
 from trainer.launch import Assignment
 from trainer.launch.auto import choose_flags
 from trainer.profiling.measure import Counted, Failed, Hello
+from trainer.profiling.messages import NotUnderstood, Request, receive, send
 from trainer.supervise.signals import ignore_stop_signals
 
 if TYPE_CHECKING:
@@ -37,11 +38,8 @@ if TYPE_CHECKING:
     from trainer.parallel.process_group import Rank
     from trainer.profiling.bench import Bench
 
-Request = tuple[str, dict[str, Any]]
 # What comes first: everything that it raises is wrong with all configurations.
 HELLO = "hello"
-# Of a Bench, by the names of the requests for them.
-MEASUREMENTS = ("prepare", "load", "fit", "compute", "run", "open", "window", "close")
 # Epochs of what is measured: no end in sight.
 _ENDLESS = 1_000_000
 
@@ -61,8 +59,7 @@ def main(descriptor: int, path: str) -> int:
     with process_group(assignment.generation, setup_timeout_s=config.profile.probe_timeout_s) as rank:
         service = Service(assignment, config, rank)
         while (request := _receive(connection)) is not None:
-            name, arguments = request
-            connection.send(_outcome(lambda: service.answer(name, arguments), is_hello=name == HELLO))  # noqa: B023
+            send(connection, _outcome(lambda: service.answer(request), is_hello=request.name == HELLO))
             imports_done()
         # Peers may be gone: nothing is left that a goodbye would be needed for.
         os._exit(0)
@@ -70,10 +67,12 @@ def main(descriptor: int, path: str) -> int:
 
 def _receive(connection: Connection) -> Request | None:
     try:
-        request: Request = connection.recv()
+        return receive(connection, Request)
+    except NotUnderstood as error:
+        sys.stderr.write(f"{error}\n")
     except (EOFError, OSError):
-        return None
-    return request
+        pass
+    return None
 
 
 def _outcome(work: Callable[[], Any], *, is_hello: bool) -> Any:
@@ -113,11 +112,12 @@ class Service:
         self._assignment, self._config, self._rank = assignment, config, rank
         self._bench: Bench | None = None
 
-    def answer(self, name: str, arguments: dict[str, Any]) -> Any:
+    def answer(self, request: Request) -> Any:
         """Do what is asked for; after an error nothing is kept that it may have spoilt."""
         own: dict[str, Callable[..., Any]] = {HELLO: self.hello, "trace": self.trace, "write_board": self.write_board}
+        name = request.name
         try:
-            return (getattr(self._required(), name) if name in MEASUREMENTS else own[name])(**arguments)
+            return (own[name] if name in own else getattr(self._required(), name))(**request.arguments())
         except Exception:
             if self._bench is not None:
                 self._bench.forget()

@@ -1,19 +1,29 @@
 """Two machines that are measured together: what their network costs is in rates, hours and the choice."""
 
+import base64
+import json
+import os
+import pickle
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 
 import pytest
 
-from contracts.artifacts import ComputePoint, ProfileReport
+from contracts.artifacts import ComputePoint, ProfileReport, Settings
 from contracts.config.resources import ResourcesSection
-from contracts.errors import ConfigError, TryAgain
+from contracts.errors import ConfigError, DataError, TryAgain, UserError
 from tests.conftest import small_config
 from tests.trainer.launch.machines import Machine, namespaces_are_permitted, network
 from trainer.launch.nodes import Nodes
 from trainer.profiling.machines import Machines, follow
+from trainer.profiling.measure import Counted, Failed
+from trainer.profiling.messages import NotUnderstood, Place, Request, receive, send
 
 # A slot takes some ms, and the gradients are of 4 MB.
 NETWORK = {
@@ -28,6 +38,31 @@ CONFIG = small_config(
     profile={"window_s": 0.5, "slot_sizes": [2, 8], "trace_steps": 1, "exclude": EXCLUDED},
     resources={"ranks": 1, "threads": 1, "nodes": 2, "price_usd_per_h": 2.0},
 )
+
+COUNTED = json.dumps(
+    {
+        "kind": "Counted",
+        "value": {
+            **dict.fromkeys(field.name for field in fields(Counted)),
+            "step_s": 1.5,
+            "samples_per_s": 2,
+            "data_time_fraction": 0.5,
+            "files": {"details/rank-1.2.pt.trace.json.gz": base64.b64encode(b"a trace").decode()},
+        },
+    }
+).encode()
+
+
+@contextmanager
+def listening(machines: Machines, come: Callable[[], None]) -> Iterator[None]:
+    """Meet, while somebody comes once the port is open."""
+    other = threading.Timer(0.3, come)
+    other.start()
+    try:
+        with machines:
+            yield
+    finally:
+        other.join()
 
 
 @contextmanager
@@ -91,6 +126,73 @@ def test_a_machine_that_is_lost_ends_all_with_75_and_leaves_nothing(
         assert first.wait() == 75, first.stderr()
         assert "machine 1 is gone" in first.stderr()
     assert not list(tmp_path.glob("*/manifest.json"))
+
+
+class Harmful:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_nothing_that_a_machine_sends_is_unpickled(
+    port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It proves the key of the job, which is no secret."""
+    resources = ResourcesSection().model_copy(update={"meeting_timeout_s": 1.5})
+
+    def come() -> None:
+        connection = Connection(socket.create_connection(("localhost", port)).detach())
+        answer_challenge(connection, b"ours")
+        deliver_challenge(connection, b"ours")
+        connection.send(Harmful(tmp_path / "made"))
+
+    with (
+        pytest.raises(TryAgain, match="machine 1 of 2 did not come"),
+        listening(
+            Machines(Nodes(0, 2, "localhost", port, "vertex", ""), key="ours", resources=resources, say=print), come
+        ),
+    ):
+        pass
+    assert not (tmp_path / "made").exists()
+    assert "is no machine of this job" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (pickle.dumps(Place(node_rank=1)), "JSON|decode"),
+        (b'{"kind":"Place"}', "KeyError: 'value'"),
+        (b'{"kind":"Popen","value":{}}', "of the kind 'Popen' came; expected was Counted, UserError"),
+        (b'{"kind":"Counted","value":{"step_s":"ls"}}', "valid number"),
+        # A file outside of the folder for traces.
+        (COUNTED.replace(b"rank-1.2.pt", b"../rank-1.2.pt"), "match pattern"),
+        (b'{"kind":"DataError","value":{"given":"it"}}', "allowed"),
+    ],
+)
+def test_what_is_no_message_is_refused_by_name(said: bytes, why: str) -> None:
+    first, second = Pipe()
+    first.send_bytes(said)
+    with pytest.raises(NotUnderstood, match=why):
+        receive(second, Counted, UserError)
+
+
+def test_what_is_sent_arrives_as_it_was() -> None:
+    first, second = Pipe()
+    first.send_bytes(COUNTED)
+    counted = receive(second, Counted)
+    assert counted.files == {"details/rank-1.2.pt.trace.json.gz": b"a trace"}
+    asked = Request(name="run", settings=Settings(slot_size=4, slots_per_rank=2, num_workers=1), windows=0)
+    for message in (counted, asked, Failed("hung", "why"), None, 7, DataError("it", allowed="this", todo="that")):
+        send(first, message)
+        found = receive(second, Counted, Request, Failed, type(None), int, UserError)
+        assert type(found) is type(message)
+        assert repr(found) == repr(message)
+    send(first, asked)
+    assert receive(second, Request).arguments() == {"settings": asked.settings, "windows": 0}
 
 
 def test_a_machine_of_another_job_is_refused_and_one_that_does_not_come_is_named(port: int, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.conftest import small_config
 from tests.trainer.one_rank import one_rank
 from trainer.profiling.diagnosis import count_ranks
 from trainer.profiling.kineto import read_document
+from trainer.profiling.messages import Request
 from trainer.profiling.probe import RankProbe
 from trainer.profiling.service import Service
 from trainer.profiling.steps import Steps
@@ -45,7 +46,7 @@ def test_no_profiler_object_exists_outside_of_the_traced_steps(
         service = Service(assignment, config, rank)
         monkeypatch.setattr("trainer.profiling.memory._free_bytes", lambda: 8 << 30)
         began = service.hello()
-        service.answer("run", {"settings": Settings(slot_size=4, slots_per_rank=4, num_workers=0), "windows": 1})
+        service.answer(Request(name="run", settings=Settings(slot_size=4, slots_per_rank=4, num_workers=0), windows=1))
         assert set(seen) == {(0, False)}
         seen.clear()
         # Others took what was free when the probe began.
