@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import google_crc32c
 from benchmarks.figures import describe_machine, quotients, record, summary
 from contracts import storage
 from contracts.artifacts import ShardManifest
+from contracts.scalars import SCALARS_FOLDER, part_name, scalars_line, start_line
 from tests.inspection.lines import START, plant
 
 ROOT = Path(__file__).parents[1]
@@ -50,12 +52,15 @@ def timed(command: list[str], folder: Path) -> tuple[float, str]:
     return time.monotonic() - began, done.stdout
 
 
-def write_rows(folder: Path) -> None:
-    """Write the scalar rows: an events file for each attempt, each row an event, as a training's writer does."""
+def write_rows(training: Path) -> None:
+    """Write the scalar rows as a training does: per attempt lines of JSON, and an events file, a row an event."""
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    folder.mkdir(parents=True)
+    folder, scalars = training / "tensorboard", training / SCALARS_FOLDER
+    for each in (folder, scalars):
+        shutil.rmtree(each, ignore_errors=True)
+        each.mkdir(parents=True)
     steps = ROWS // len(TAGS)
     share = steps // (PREEMPTIONS + 1) + 1
     for attempt in range(PREEMPTIONS + 1):
@@ -63,10 +68,14 @@ def write_rows(folder: Path) -> None:
         events = [Event(wall_time=START + first, file_version="brain.Event:2")]
         log = SessionLog(status=SessionLog.START)
         events.append(Event(wall_time=START + first, step=first + 1, session_log=log))
+        lines = [start_line(first, START + first)]
         for step in range(first + 1, min(first + share, steps) + 1):
-            for place, tag in enumerate(TAGS):
-                value = Summary.Value(tag=tag, simple_value=(place + 1) / (1 + step % 977))
-                events.append(Event(wall_time=START + step, step=step, summary=Summary(value=[value])))
+            values = {tag: (place + 1) / (1 + step % 977) for place, tag in enumerate(TAGS)}
+            lines.append(scalars_line(step, START + step, values))
+            for tag, value in values.items():
+                row = Summary.Value(tag=tag, simple_value=value)
+                events.append(Event(wall_time=START + step, step=step, summary=Summary(value=[row])))
+        (scalars / part_name(attempt + 1, 0)).write_bytes(b"".join(lines))
         name = f"events.out.tfevents.{int(START) + attempt}.machine.{attempt}.0"
         with (folder / name).open("wb") as stream:
             for event in events:
@@ -93,10 +102,7 @@ def make_large(line: Path, shards: str) -> None:
     manifest["shards"] += more
     (folder / "manifest.json").write_text(json.dumps(manifest))
     training = storage.local_path(planted.uris["train"])
-    for path in (training / "tensorboard").iterdir():
-        path.unlink()
-    (training / "tensorboard").rmdir()
-    write_rows(training / "tensorboard")
+    write_rows(training)
     steps, share = ROWS // len(TAGS), ROWS // len(TAGS) // (PREEMPTIONS + 1) + 1
     at = START
     (line / "train" / "attempts" / planted.run_id / "events.jsonl").unlink()

@@ -19,7 +19,7 @@ from trainer.report.data import DataReport
 from trainer.report.gpu import GpuGauges
 from trainer.report.memory import read_memory
 from trainer.report.readings import Readings
-from trainer.report.scalars import Scalars
+from trainer.report.scalars import ScalarParts, Scalars
 from trainer.report.training_status import TrainingStatus
 from trainer.step import Stepper, Update
 from trainer.supervise.budget import Budget, Reason
@@ -37,7 +37,9 @@ class Reporting:
         feed: What they are trained on.
         events: Of this rank.
         log: Says something once, not once per rank.
-        tensorboard_folder: For the scalars.
+        tensorboard_folder: For TensorBoard's files.
+        scalars_folder: For the lines of scalars.
+        attempt: Number of the attempt at the training.
         first_step: That training begins at, in this attempt.
         checkpoint: That it goes on from; None: it begins.
     """
@@ -52,6 +54,8 @@ class Reporting:
         log: Callable[[str], None],
         *,
         tensorboard_folder: Path,
+        scalars_folder: Path,
+        attempt: int,
         first_step: int,
         checkpoint: CheckpointManifest | None,
     ) -> None:
@@ -67,7 +71,8 @@ class Reporting:
             budget=self.budget,
         )
         self.data = DataReport(rank.device, events, replace_bad=feed.dataset.replace_bad)
-        self.scalars = Scalars(tensorboard_folder if rank.is_first else None, first_step=first_step)
+        parts = ScalarParts(scalars_folder, attempt=attempt, first_step=first_step) if rank.is_first else None
+        self.scalars = Scalars(tensorboard_folder if rank.is_first else None, parts, first_step=first_step)
         self._readings = Readings(rank.device, stepper.guard)
         self._samples = self._samples_sent = 0
         self._unit = unit_of(feed.task)

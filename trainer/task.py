@@ -96,7 +96,8 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
         nodes=nodes.nodes,
         node_rank=nodes.node_rank,
     )
-    stage.keep(assignment.tensorboard_folder, output.uri)
+    for folder in (assignment.tensorboard_folder, assignment.scalars_folder):
+        stage.keep(folder, output.uri)
     if uri := os.environ.get(TENSORBOARD_VARIABLE):
         stage.keep_at(assignment.tensorboard_folder, storage.normalise(uri.rstrip("/")))
     # Elsewhere a stop is somebody's who sits here, and no preemption (contracts/stops.py).

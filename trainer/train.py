@@ -107,6 +107,8 @@ class Training:
             events,
             self.log,
             tensorboard_folder=assignment.tensorboard_folder,
+            scalars_folder=assignment.scalars_folder,
+            attempt=self.checkpoints.attempt_number,
             first_step=self.step,
             checkpoint=checkpoint,
         )

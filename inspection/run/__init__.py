@@ -10,7 +10,7 @@
     stages.py    what its stages did: attempts, durations, errors
     data.py      what is in its shards
     documents.py parsed documents and scalars, kept within bounds for the next reading
-    curves.py    TensorBoard's scalars; event_file.py and event_message.py are their bytes
+    curves.py    the training's curves; scalars.py reads one file of them
     marks.py     checkpoints, preemptions and resumes on the time axis
     money.py     what its machines cost, and would have cost on demand
     before.py    what differs from the run before in the line

@@ -1,32 +1,34 @@
-"""The curves of a training: what it told TensorBoard, read from its events files, and thinned out to be drawn.
+"""The curves of a training: read from its scalars (contracts/scalars.py), and thinned out to be drawn.
 
     read_curves(folder)     once
     CurveReader(folder)     again and again while training runs: `poll` reads only what is new
 
-As TensorBoard does it, files are read in the order of their names, and where an attempt went on from a checkpoint, what
-an attempt before it wrote beyond that step is dropped. Nothing here raises for what is in a run: what is missing is
-said in words. The words hold names out of the run: they are for eyes, and must be escaped.
+Parts are read in the order of their names, and where an attempt went on from a checkpoint, what attempts before it
+wrote beyond that step is dropped. Nothing here raises for what is in a run: what is missing is said in words. The words
+hold names out of the run: they are for eyes, and must be escaped.
 """
 
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
+from operator import le
 from pathlib import Path
+from typing import cast
 
 from contracts import storage
 from contracts.errors import ShardlineError
+from contracts.scalars import PART_NAME
 from contracts.stores import ObjectInfo
-from inspection.run.event_file import MOST_TAGS, EventFile, Rows
-from inspection.run.event_message import Budget
+from inspection.run.scalars import MOST_NAMES, ScalarFile
 from inspection.run.view import Curve, Curves
 
-# Rows of all files together: 20 bytes each are held.
-MOST_ROWS = 4_000_000
-# Files: an attempt writes one or two.
+# Values of all parts together: 8 bytes each are held, and 16 for each line.
+MOST_VALUES = 4_000_000
+# Parts of a megabyte; an attempt has one at least.
 MOST_FILES = 2_000
-_IS_EVENTS_FILE = "tfevents"
-# Small files are asked for side by side: a run with many preemptions has many.
+# Small parts are asked for side by side: a run with many preemptions has many.
 _SMALL_BYTES = 1 << 20
 _SMALL_FILES = 64
 # What a calendar can show: the years 1970 to 9999, in seconds.
@@ -34,39 +36,42 @@ _LATEST_TIME = 253_402_300_799.0
 # Words about what is missing: a page shows them all.
 _MOST_WORDS = 50
 
+Part = tuple["array[int]", "array[float]", "array[float]"]
+"""Steps, times and values."""
+
 
 class CurveReader:
-    """Reads the events files of a folder, and what is added to them.
+    """Reads the scalars in a folder, and what is added to them.
 
     Args:
-        folder_uri: A training's tensorboard/, local or in a bucket; it need not be there yet.
+        folder_uri: A training's scalars/, local or in a bucket; it need not be there yet.
     """
 
     def __init__(self, folder_uri: str) -> None:
         self._uri = folder_uri
-        self._files: dict[str, EventFile] = {}
-        self._budget = Budget()
+        self._files: dict[str, ScalarFile] = {}
         self._trouble: list[str] = []
 
     @property
-    def num_rows(self) -> int:
-        """Rows that are held, of all files."""
-        return sum(file.num_rows for file in self._files.values())
+    def num_values(self) -> int:
+        """Values that are held, of all parts."""
+        return sum(file.num_values for file in self._files.values())
 
     def poll(self) -> bool:
         """Read what is new; whether there was anything.
 
-        A record that is not whole yet waits for the next call. A file that was replaced by another is read anew; of one
-        that is gone, the rows go too.
+        A line that is not whole yet waits for the next call. A file that was replaced by another is read anew; of one
+        that is gone, the values go too.
         """
         self._trouble, before = [], self._state()
         try:
-            found = [info for info in storage.list_objects(self._uri, recursive=False) if _IS_EVENTS_FILE in info.name]
+            listed = list(storage.list_objects(self._uri, recursive=False))
         except (ShardlineError, OSError) as error:
-            self._trouble.append(f"the logs of TensorBoard cannot be listed: {error}")
+            self._trouble.append(f"the scalars cannot be listed: {error}")
             return False
+        found = [info for info in listed if PART_NAME.fullmatch(info.name)]
         if len(found) > MOST_FILES:
-            self._trouble.append(f"{len(found) - MOST_FILES} of {len(found)} events files are left out, the oldest")
+            self._trouble.append(f"{len(found) - MOST_FILES} of {len(found)} parts are left out, the oldest")
             found = found[-MOST_FILES:]
         for name in self._files.keys() - {info.name for info in found}:
             del self._files[name]
@@ -75,10 +80,10 @@ class CurveReader:
         contents = self._read_small(changed)
         complete = True
         for info in changed:
-            others = sum(file.num_rows for name, file in self._files.items() if name != info.name)
             file = self._file(info.name)
+            room = MOST_VALUES - self.num_values + file.num_values
             try:
-                all_read = self._read(file, info, contents.get(info.name), most_rows=MOST_ROWS - others)
+                all_read = self._read(file, info, contents.get(info.name), most_values=room)
             except FileNotFoundError:
                 # Replaced or deleted since it was listed: the next call sees what there is.
                 continue
@@ -89,8 +94,7 @@ class CurveReader:
             if all_read:
                 file.version = versions[info.name]
         if not complete:
-            most = f"{MOST_ROWS:,} rows, {Budget().bytes >> 30} GiB"
-            self._trouble.append(f"the logs are longer than what is read of them ({most}): the rest is left out")
+            self._trouble.append(f"there are more scalars than are read ({MOST_VALUES:,} values): the rest is left out")
         return self._state() != before
 
     def curves(self, points: int = 400) -> Curves:
@@ -101,13 +105,19 @@ class CurveReader:
         """
         missing = [*self._trouble, *(said for _, file in sorted(self._files.items()) for said in file.missing())]
         joined = self._join()
-        if len(joined) > MOST_TAGS:
-            missing.append(f"{len(joined) - MOST_TAGS} of {len(joined)} tags are left out")
+        starts = [file.start for file in self._files.values() if file.start is not None]
+        if starts and min(starts) > 0 and joined:
+            missing.append(
+                f"there are no scalars up to step {min(starts):,}: versions before 0.2.0 wrote curves for TensorBoard "
+                "alone (shardline tensorboard RUN)"
+            )
+        if len(joined) > MOST_NAMES:
+            missing.append(f"{len(joined) - MOST_NAMES} of {len(joined)} scalars are left out")
         curves = []
-        for tag, parts in sorted(sorted(joined.items())[:MOST_TAGS]):
-            curve, left_out = _draw(tag, parts, points)
+        for name, parts in sorted(sorted(joined.items())[:MOST_NAMES]):
+            curve, left_out = _draw(name, parts, points)
             if left_out:
-                missing.append(f"{tag}: {left_out} rows without a finite value and a time are left out")
+                missing.append(f"{name}: {left_out} rows without a finite value and a time are left out")
             if curve.rows or curve.not_finite:
                 curves.append(curve)
         if len(missing) > _MOST_WORDS:
@@ -115,10 +125,10 @@ class CurveReader:
         return Curves(curves=curves, rows=sum(curve.rows for curve in curves), missing=missing)
 
     def _state(self) -> dict[str, tuple[int, int]]:
-        return {name: (file.position, file.num_rows) for name, file in self._files.items()}
+        return {name: (file.position, file.num_values) for name, file in self._files.items()}
 
-    def _file(self, name: str) -> EventFile:
-        return self._files.setdefault(name, EventFile(name, self._budget))
+    def _file(self, name: str) -> ScalarFile:
+        return self._files.setdefault(name, ScalarFile(name))
 
     def _version(self, info: ObjectInfo) -> tuple[int, ...]:
         """What changes with a file's content."""
@@ -148,7 +158,7 @@ class CurveReader:
             )
         return contents
 
-    def _read(self, file: EventFile, info: ObjectInfo, content: bytes | None, *, most_rows: int) -> bool:
+    def _read(self, file: ScalarFile, info: ObjectInfo, content: bytes | None, *, most_values: int) -> bool:
         uri = storage.join(self._uri, info.name)
 
         def read_range(start: int, length: int) -> bytes:
@@ -156,18 +166,18 @@ class CurveReader:
                 return content[start : start + length]
             return storage.read_range(uri, start, length, info.generation)
 
-        return file.read(read_range, info.size, most_rows=most_rows)
+        return file.read(read_range, info.size, most_values=most_values)
 
-    def _join(self) -> dict[str, list[Rows]]:
+    def _join(self) -> dict[str, list[Part]]:
         """Return the parts of each curve, the oldest first, without what later attempts made void."""
-        joined: dict[str, list[Rows]] = {}
-        void_from: int | None = None
+        joined: dict[str, list[Part]] = {}
+        void_beyond: int | None = None
         for _, file in sorted(self._files.items(), reverse=True):
-            for tag, rows in file.rows.items():
-                kept = rows if void_from is None else rows.keep_below(void_from)
-                joined.setdefault(tag, []).insert(0, kept)
-            if file.purge_step is not None:
-                void_from = file.purge_step if void_from is None else min(void_from, file.purge_step)
+            for rows in file.rows:
+                for name, *part in rows.columns(void_beyond):
+                    joined.setdefault(name, []).insert(0, cast(Part, tuple(part)))
+            if file.start is not None:
+                void_beyond = file.start if void_beyond is None else min(void_beyond, file.start)
         return joined
 
 
@@ -175,7 +185,7 @@ def read_curves(folder_uri: str, *, points: int = 400) -> Curves:
     """Read a training's curves once.
 
     Args:
-        folder_uri: Its tensorboard/, local or in a bucket.
+        folder_uri: Its scalars/, local or in a bucket.
         points: Most rows of a curve, at least 4.
     """
     reader = CurveReader(folder_uri)
@@ -206,40 +216,36 @@ def thin(values: Sequence[float], points: int) -> list[int]:
     return sorted(chosen)
 
 
-def _draw(tag: str, parts: Sequence[Rows], points: int) -> tuple[Curve, int]:
+def _draw(name: str, parts: Sequence[Part], points: int) -> tuple[Curve, int]:
     """Return a curve, and how many rows it cannot show."""
-    rows = parts[0]
-    if len(parts) > 1:
-        rows = Rows()
-        for part in parts:
-            rows.ordered &= part.ordered and not (rows.steps and part.steps and part.steps[0] < rows.steps[-1])
-            rows.steps.extend(part.steps)
-            rows.times.extend(part.times)
-            rows.values.extend(part.values)
-    told = len(rows.steps)
+    steps, times, values = array("q"), array("d"), array("d")
+    for more_steps, more_times, more_values in parts:
+        steps += more_steps
+        times += more_times
+        values += more_values
+    told = len(steps)
     not_finite, first = 0, None
     # One sum tells of all of them: almost always there is nothing to look for.
-    clean = math.isfinite(sum(rows.values)) and told and min(rows.times) >= 0 and max(rows.times) <= _LATEST_TIME
-    if not (clean and math.isfinite(sum(rows.times)) and rows.ordered):
-        wrong = [step for step, value in zip(rows.steps, rows.values, strict=True) if not math.isfinite(value)]
+    clean = math.isfinite(sum(values)) and told and min(times) >= 0 and max(times) <= _LATEST_TIME
+    if not (clean and math.isfinite(sum(times)) and all(map(le, steps, steps[1:]))):
+        wrong = [step for step, value in zip(steps, values, strict=True) if not math.isfinite(value)]
         not_finite, first = len(wrong), min(wrong, default=None)
         kept = [
             row
-            for row in zip(rows.steps, rows.times, rows.values, strict=True)
+            for row in zip(steps, times, values, strict=True)
             if math.isfinite(row[2]) and 0 <= row[1] <= _LATEST_TIME
         ]
         kept.sort(key=lambda row: row[0])
-        rows = Rows()
-        for row in kept:
-            rows.add(*row)
-    places = thin(rows.values, points)
+        columns = zip(*kept, strict=True) if kept else ((), (), ())
+        steps, times, values = (array(kind, column) for kind, column in zip("qdd", columns, strict=True))
+    places = thin(values, points)
     curve = Curve(
-        name=tag,
-        steps=[rows.steps[place] for place in places],
-        times=[rows.times[place] for place in places],
-        values=[rows.values[place] for place in places],
-        rows=len(rows.steps),
+        name=name,
+        steps=[steps[place] for place in places],
+        times=[times[place] for place in places],
+        values=[values[place] for place in places],
+        rows=len(steps),
         not_finite=not_finite,
         first_not_finite=first,
     )
-    return curve, told - len(rows.steps)
+    return curve, told - len(steps)

@@ -21,8 +21,8 @@ C = TypeVar("C", bound=Contract)
 Version = tuple[int, ...]
 # Of JSON; parsed it takes about ten times that.
 KEPT_BYTES = 96 << 20
-# Rows of scalars, 20 bytes each.
-KEPT_ROWS = 4_000_000
+# Of scalars, 8 bytes each, and 16 for each line.
+KEPT_VALUES = 4_000_000
 # A document from this size on is parsed alone.
 ALONE_BYTES = 4 << 20
 
@@ -84,7 +84,7 @@ class Documents:
         """Return a training's curves: of files that were read before, only what was added is read.
 
         Args:
-            folder_uri: Its tensorboard/, local or in a bucket.
+            folder_uri: Its scalars/, local or in a bucket.
             points: Most rows of a curve, at least 4.
         """
         with self._lock:
@@ -94,7 +94,7 @@ class Documents:
         found = reader.curves(points)
         with self._lock:
             self._curves[folder_uri] = reader
-            while sum(each.num_rows for each in self._curves.values()) > KEPT_ROWS:
+            while sum(each.num_values for each in self._curves.values()) > KEPT_VALUES:
                 self._curves.popitem(last=False)
         return found
 

@@ -9,6 +9,7 @@ from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, Contract, EvaluationReport, RunRecord
 from contracts.config import RunConfig
 from contracts.goodput import account
+from contracts.scalars import SCALARS_FOLDER
 from inspection.attempts import Events
 from inspection.goodput import find_attempts
 from inspection.run.marks import find_marks
@@ -17,6 +18,9 @@ from inspection.run.reading import Reading
 from inspection.run.view import Curves, Missing
 
 TENSORBOARD_FOLDER = "tensorboard"
+_BEFORE_SCALARS = (
+    "this training is of a version before 0.2.0, which wrote curves for TensorBoard alone: shardline tensorboard RUN"
+)
 # Between an event and the scalars of the same step.
 _SLACK_S = 5.0
 
@@ -43,8 +47,7 @@ def read_training(
     folder = uri or training_folder(reading, attempts)
     curves: Curves | None = None
     if points and folder is not None and reading.inside(folder):
-        logs = storage.join(folder, TENSORBOARD_FOLDER)
-        curves = reading.attempt("learning curves", lambda: _read_curves(reading, logs, points=points))
+        curves = reading.attempt("learning curves", lambda: _read_curves(reading, folder, points=points))
     if curves is not None:
         curves = cut_curves(curves, [float(event["time"]) for events in told.values() for event in events])
         reading.missing += [Missing(what="learning curves", reason=text) for text in curves.missing]
@@ -73,10 +76,14 @@ def read_evaluation(reading: Reading, uri: str, trained: CheckpointManifest) -> 
     return reading.attempt("the evaluation", lambda: reading.contract(EvaluationReport, where))
 
 
-def _read_curves(reading: Reading, logs: str, *, points: int) -> Curves:
-    for name in storage.list_names(logs):
-        reading.door.require(storage.join(logs, name))
-    return reading.documents.curves(logs, points=points)
+def _read_curves(reading: Reading, folder: str, *, points: int) -> Curves:
+    scalars = storage.join(folder, SCALARS_FOLDER)
+    names = storage.list_names(scalars)
+    for name in names:
+        reading.door.require(storage.join(scalars, name))
+    if not names and storage.list_names(storage.join(folder, TENSORBOARD_FOLDER)):
+        return Curves(curves=[], rows=0, missing=[_BEFORE_SCALARS])
+    return reading.documents.curves(scalars, points=points)
 
 
 def cut_curves(curves: Curves, times: list[float]) -> Curves:

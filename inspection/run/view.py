@@ -183,7 +183,7 @@ class Curve(Document):
     """A scalar over training."""
 
     name: str
-    """TensorBoard's tag."""
+    """Of the scalar, as TensorBoard has it."""
     steps: list[int]
     times: list[float]
     values: list[float]

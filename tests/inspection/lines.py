@@ -1,4 +1,4 @@
-"""Lines on disk as runs of every kind leave them: real documents of the real classes, real shards, real events files.
+"""Lines on disk as runs of every kind leave them: real documents of the real classes, real shards, real scalars.
 
 Only the work is missing: no stage ran. `plant` writes one run of one kind.
 """
@@ -39,6 +39,7 @@ from contracts.config import STAGES
 from contracts.goodput import account
 from contracts.output import Lock
 from contracts.resolve import parse_config
+from contracts.scalars import SCALARS_FOLDER, part_name, scalars_line, start_line
 from inspection.goodput import find_attempts
 from inspection.summary import collect_results
 from tests.conftest import small_config
@@ -136,7 +137,7 @@ def _train(planted: Planted, shards: str, kind: Kind) -> str:
     manifest = ShardManifest.load(shards)
     folder = planted.line / "train" / ("c" * 16)
     folder.mkdir(parents=True, exist_ok=True)
-    write_scalars(folder / "tensorboard")
+    write_scalars(folder / SCALARS_FOLDER)
     evaluation = evaluation_of(shards, manifest)
     checkpoint = folder / "checkpoints" / "step-00000180.000001"
     checkpoint.mkdir(parents=True, exist_ok=True)
@@ -374,17 +375,14 @@ def _write(planted: Planted, stage: str, suffix: str, at: float, told: list[dict
 
 
 def write_scalars(folder: Path) -> None:
-    """Write curves as a training does: TensorBoard's own writer."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(str(folder))
+    """Write curves as a training does."""
+    lines = [start_line(0, START + 6)]
     for step in range(EVERY, STEPS + 1, EVERY):
         # As far as the planted events are at that step.
-        at = START + 6 + 0.07 * step
-        writer.add_scalar("train/loss", 2 / step, step, walltime=at)
-        writer.add_scalar("train/learning_rate", 0.01, step, walltime=at)
-        writer.add_scalar("validation/accuracy", 1 - 1 / step, step, walltime=at)
-    writer.close()
+        values = {"train/loss": 2 / step, "train/learning_rate": 0.01, "validation/accuracy": 1 - 1 / step}
+        lines.append(scalars_line(step, START + 6 + 0.07 * step, values))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / part_name(1, 0)).write_bytes(b"".join(lines))
 
 
 # --- the record -------------------------------------------------------------------------------------------------------

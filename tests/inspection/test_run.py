@@ -12,6 +12,7 @@ import pytest
 from contracts import storage
 from contracts.config import STAGES
 from contracts.errors import ConfigError
+from contracts.scalars import SCALARS_FOLDER
 from inspection.run.find import find_place, list_places
 from inspection.run.read import read_run
 from inspection.run.summary import RunLister
@@ -141,7 +142,7 @@ def test_a_killed_run_shows_no_curves_of_the_run_that_went_on(line: Path, small_
     planted = plant(line, small_shards, kind="killed")
     events = line / "train" / "attempts" / planted.run_id / "events.jsonl"
     told = [json.loads(text) for text in events.read_text().splitlines()]
-    write_scalars(line / "train" / ("c" * 16) / "tensorboard")
+    write_scalars(line / "train" / ("c" * 16) / SCALARS_FOLDER)
     end = max(event["time"] for event in told)
     curves = read(planted).curves
     assert curves is not None and all(max(curve.times) < end + 10 for curve in curves.curves)

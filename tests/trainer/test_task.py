@@ -31,7 +31,9 @@ from contracts.errors import ConfigError
 from contracts.events import EVENTS_NAME, EventReader
 from contracts.fingerprint import model_fingerprint
 from contracts.process import available_cores
+from contracts.scalars import SCALARS_FOLDER
 from contracts.stage import run_stage
+from inspection.run.curves import read_curves
 from tests.conftest import small_config
 from tests.trainer.one_rank import make_training, one_rank
 from trainer.data.reader import ShardReader
@@ -119,7 +121,7 @@ def test_training_learns_and_leaves_what_its_manifest_says(small_shards: str, tm
     assert set(kept) <= set(told) and max(kept) == max(told)
     assert told == sorted(set(told)), "each is told once"
     assert "slot_size 4: set by parallel.slot_size; num_workers 0: set by data.num_workers" in logs(tmp_path, "a")
-    check_scalars(storage.local_path(uri) / "tensorboard")
+    check_scalars(storage.local_path(uri))
     check_evaluation(uri, result, small_shards)
     again = run(tmp_path, small_shards, "b", config)
     assert again.returncode == 0
@@ -153,10 +155,10 @@ def check_evaluation(uri: str, result: CheckpointManifest, shards: str) -> None:
 
 
 def check_scalars(folder: Path) -> None:
-    """Read what training wrote with TensorBoard's own reader."""
+    """Read what training wrote: TensorBoard's own reader finds what the lines of scalars say."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    accumulator = EventAccumulator(str(folder))
+    accumulator = EventAccumulator(str(folder / "tensorboard"))
     accumulator.Reload()
     train = {"train/loss", "train/learning_rate", "train/gradient_norm", "train/skipped_steps"}
     train |= {"train/samples_per_s", "train/epoch"}
@@ -164,7 +166,12 @@ def check_scalars(folder: Path) -> None:
     names |= {f"validation/{name}" for name in ("accuracy", "f1_macro", "recall_macro")}
     names |= {"memory/resident_bytes", "memory/resident_peak_bytes"}
     assert set(accumulator.Tags()["scalars"]) == names
-    assert [scalar.step for scalar in accumulator.Scalars("validation/accuracy")] == [5, 10]
+    curves = {curve.name: curve for curve in read_curves(storage.normalise(folder / SCALARS_FOLDER)).curves}
+    assert set(curves) == names
+    for name, curve in curves.items():
+        rows = [(scalar.step, scalar.value) for scalar in accumulator.Scalars(name)]
+        assert rows == list(zip(curve.steps, np.float32(curve.values), strict=True)), name
+    assert curves["validation/accuracy"].steps == [5, 10]
     assert all(0 < scalar.value <= 100 for scalar in accumulator.Scalars("data/time_percent"))
 
 

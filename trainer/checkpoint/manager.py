@@ -62,6 +62,11 @@ class CheckpointManager:
         self._durable_s: queue.SimpleQueue[float] = queue.SimpleQueue()
         self._last_save = time.monotonic()
 
+    @property
+    def attempt_number(self) -> int:
+        """Number of this attempt at the training, once `resume` has opened it."""
+        return self._committer.number
+
     # --- finding ------------------------------------------------------------------------------------------------------
 
     def resume(self) -> FoundCheckpoint:

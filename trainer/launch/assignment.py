@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from contracts import storage
 from contracts.errors import EXIT_USER_ERROR, ErrorDocument, PeerPreempted, Preempted
+from contracts.scalars import SCALARS_FOLDER
 
 ASSIGNMENT_NAME = "assignment.json"
 ENDS_FOLDER = "ends"
@@ -53,9 +54,16 @@ class Assignment(BaseModel):
     @property
     def tensorboard_folder(self) -> Path:
         """Where the first rank writes for TensorBoard; the launcher copies it to a training folder in a bucket."""
-        if storage.is_local(self.folder):
-            return storage.local_path(self.folder) / TENSORBOARD_FOLDER
-        return Path(self.attempt_folder) / TENSORBOARD_FOLDER
+        return self._log_folder(TENSORBOARD_FOLDER)
+
+    @property
+    def scalars_folder(self) -> Path:
+        """Where the first rank writes scalars as lines of JSON; copied as TensorBoard's files are."""
+        return self._log_folder(SCALARS_FOLDER)
+
+    def _log_folder(self, name: str) -> Path:
+        local = storage.is_local(self.folder)
+        return (storage.local_path(self.folder) if local else Path(self.attempt_folder)) / name
 
     def write(self) -> Path:
         """Write it for the ranks of this machine, and return the path."""

@@ -74,7 +74,7 @@ def test_scalars_that_were_read_are_not_read_again(tmp_path: Path, monkeypatch: 
     read.clear()
     assert kept.curves(logs, points=400) == first and read == []
     # Of two trainings the older one is given up where both are more than is kept.
-    monkeypatch.setattr(module, "KEPT_ROWS", first.rows + 1)
+    monkeypatch.setattr(module, "KEPT_VALUES", first.rows + 1)
     kept.curves(other, points=400)
     read.clear()
     kept.curves(logs, points=400)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from contracts import storage
 from contracts.output import Lock
+from contracts.scalars import SCALARS_FOLDER
 
 PHASES = ("sharding", "training", "trained", "ended")
 
@@ -39,7 +40,7 @@ class Player:
                 self._finish(stage)
             self._tell("train", until="spent")
         elif phase == "trained":
-            self._copy("train", "c" * 16, "tensorboard")
+            self._copy("train", "c" * 16, SCALARS_FOLDER)
             self._finish("train")
             self._tell("export", until="ready")
         else:

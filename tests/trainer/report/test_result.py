@@ -20,7 +20,6 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, Headline
 from contracts.artifacts.classification import ClassificationDetails, ClassOutcome
 from contracts.stage import run_stage
-from inspection.run.curves import read_curves
 from sharding.task import shard
 from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
@@ -90,10 +89,10 @@ def check_all(folder: Path, result: CheckpointManifest) -> None:
     values = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
     assert values["architecture"].string_value == "resnet"
     assert (values["slot_size"].number_value, values["ranks"].number_value) == (4, 1)
-    shown = read_curves(storage.normalise(folder / "result")).curves
-    last = {curve.name: (curve.steps, curve.values) for curve in shown}
-    assert last["test/accuracy"] == ([result.step], [np.float32(report.metrics["accuracy"])])
-    assert last["best/validation_accuracy"] == ([result.step], [np.float32(result.metrics["validation_accuracy"])])
+    shown = EventAccumulator(str(folder / "result")).Reload()
+    last = {tag: [(row.step, row.value) for row in shown.Scalars(tag)] for tag in shown.Tags()["scalars"]}
+    assert last["test/accuracy"] == [(result.step, np.float32(report.metrics["accuracy"]))]
+    assert last["best/validation_accuracy"] == [(result.step, np.float32(result.metrics["validation_accuracy"]))]
 
 
 def test_a_training_shows_its_images_curves_and_result(small_shards: str, tmp_path: Path) -> None:
