@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ExportManifest, RunRecord
@@ -17,6 +18,7 @@ from contracts.artifacts.document import Document
 from contracts.config import RunConfig
 from contracts.previous import RUN_NAME
 from contracts.proof import VERIFIED_FOLDER
+from inspection.run.columns import find_metrics, find_parameters, find_tags, todays
 from inspection.run.documents import Documents
 from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, as_object
 from inspection.run.find import RunPlace, list_lines, runs_of_line
@@ -53,6 +55,12 @@ class RunLine(Document):
     """First line."""
     started_at: float | None
     headline: RunHeadline
+    parameters: dict[str, int | float | str] = Field(default={})
+    """What was asked for, by the names of inspection/run/columns.py."""
+    metrics: dict[str, float] = Field(default={})
+    """What was measured, by name: test_accuracy."""
+    tags: list[str] = Field(default=[])
+    """Labels, as KEY=VALUE."""
     problem: str = ""
     """Why the run could not be read; empty: it could."""
 
@@ -188,6 +196,8 @@ def _read(reading: Reading) -> _Read:
         stage="" if record.state == "succeeded" else at,
         error=record.error,
         started_at=as_moment(record.started_at),
+        config=todays(record.config),
+        metrics=record.results.get("metrics"),
     )
     return _Read(line, export, verified)
 
@@ -228,7 +238,15 @@ def _of_documents(place: RunPlace, documents: Documents) -> RunLine:
         progress = at.progress
         share = f" {100 * progress.done / progress.total:.0f} %" if progress and progress.total > 0 else ""
         where = at.name + share
-    return _line(place, headline(view), stage=where, error=at.error if at else "", started_at=view.started_at)
+    return _line(
+        place,
+        headline(view),
+        stage=where,
+        error=at.error if at else "",
+        started_at=view.started_at,
+        config=view.config,
+        metrics=view.checkpoint.metrics if view.checkpoint is not None else None,
+    )
 
 
 def _line(
@@ -238,8 +256,11 @@ def _line(
     stage: str = "",
     error: str = "",
     started_at: float | None = None,
+    config: Mapping[str, Any] | None = None,
+    metrics: object = None,
     problem: str = "",
 ) -> RunLine:
+    config = config if config is not None else {}
     return RunLine(
         id=place.run_id,
         name=storage.display(place.line).rstrip("/").rpartition("/")[2],
@@ -250,5 +271,8 @@ def _line(
         error=(error.splitlines() or [""])[0][:300],
         started_at=started_at,
         headline=found,
+        parameters=find_parameters(config),
+        metrics=find_metrics(metrics),
+        tags=find_tags(config),
         problem=problem,
     )

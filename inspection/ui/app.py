@@ -51,6 +51,7 @@ _DIGITS = 19
 _LEAST_PACKED, _PACKING = 500, 5
 # Files that are read at a time.
 _FILES = 8
+_HOW_TO_COMPARE = f"a comparison is of 2 to {compare_page.MOST_RUNS} runs: /compare?run=LINE/ID&run=LINE/ID"
 T = TypeVar("T")
 
 
@@ -175,7 +176,9 @@ class _Handlers:
         return Response(content, media_type=media_type)
 
     async def _compare(self, request: Request) -> tuple[list[Shown], News]:
-        keys = [_key(request.query_params.get(name, "")) for name in ("a", "b")]
+        keys = [_key(text) for text in request.query_params.getlist("run")]
+        if not 2 <= len(keys) <= compare_page.MOST_RUNS:
+            raise NotFoundError(_HOW_TO_COMPARE)
         runs = [await self._store.show(key) for key in keys]
         lines = [await self._store.line(key) for key in keys]
         return runs, await _made(lambda: compare_page.compare(runs, lines))
@@ -216,7 +219,7 @@ def _news(request: Request, news: News) -> Response:
 def _key(text: str) -> RunKey:
     line, slash, run_id = text.rpartition("/")
     if not slash:
-        raise NotFoundError("a comparison is of two runs: /compare?a=LINE/ID&b=LINE/ID")
+        raise NotFoundError(_HOW_TO_COMPARE)
     return RunKey(line, run_id)
 
 

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inspection.run.before import flatten
-from inspection.run.view import LineageView, RunView
+from inspection.run.view import DataView, LineageView, RunView
 from pages.ui.comparison import Origin, Setting
+
+# Of a comparison of data.
+_MOST_CLASSES = 200
 
 
 def settings(documents: Sequence[Mapping[str, Any]]) -> list[Setting]:
@@ -20,6 +23,21 @@ def settings(documents: Sequence[Mapping[str, Any]]) -> list[Setting]:
 def choices(views: Sequence[RunView]) -> list[Setting]:
     """Return what the profiling runs have chosen; empty where none has."""
     return settings([{} if v.profile is None else v.profile.choice.model_dump(mode="json") for v in views])
+
+
+def count_data(data: DataView | None) -> list[tuple[str, int]]:
+    """Return what is counted of a run's data, by name: samples by split, then by split and class, the largest first."""
+    if data is None:
+        return []
+    splits = [(f"{split.name} samples", split.samples) for split in data.splits]
+    whole = [("classes", data.num_classes), ("rejected files", data.num_rejected), ("ignored files", data.num_ignored)]
+    copies = [("copies", data.duplicate_copies)] if data.duplicate_copies is not None else []
+    by_class = [
+        (f"{split.name} samples of {name}", split.by_class[place])
+        for place, name in enumerate(data.classes[:_MOST_CLASSES])
+        for split in data.splits
+    ]
+    return [*splits, *whole, *copies, *by_class]
 
 
 def origins(views: Sequence[RunView]) -> list[Origin]:

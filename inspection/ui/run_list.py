@@ -29,6 +29,7 @@ _DIGITS = 19
 _ORDER: list[State] = ["running", "failed", "interrupted", "stopped", "unknown", "silent", "succeeded"]
 _DURATION, _RESULT = "Duration", "Test result"
 MINUS = "\u2212"
+Direction = Literal["", "max", "min"]
 SCRIPTS = ("ask.js", "clocks.js", "list.js")
 
 
@@ -41,14 +42,19 @@ class Column:
     value: Callable[[RunLine], str | float | None]
     words: bool = False
     """Text, not numbers."""
-    better: Literal["", "max", "min"] = ""
+    better: Direction = ""
     """Which values are better; of the test result its metric knows."""
     show: Callable[[float], str] = number
     """A difference of two values as text."""
 
 
-def _points(value: float) -> str:
-    return f"{value:.2f}{NBSP}points"
+def points(share: float) -> str:
+    """Return a difference of two shares in percentage points."""
+    return f"{100 * share:.2f}{NBSP}points"
+
+
+def _goodput_points(value: float) -> str:
+    return points(value / 100)
 
 
 def _state(line: RunLine) -> Cell:
@@ -85,7 +91,9 @@ COLUMNS = (
     Column(_DURATION, _figure("duration"), lambda line: line.headline.wall_s, better="min", show=seconds),
     Column(_RESULT, _test_result, lambda line: line.headline.metric_value),
     Column("Export", _export, lambda line: line.headline.text("export") or None, words=True),
-    Column("Goodput", _figure("goodput"), lambda line: line.headline.goodput_percent, better="max", show=_points),
+    Column(
+        "Goodput", _figure("goodput"), lambda line: line.headline.goodput_percent, better="max", show=_goodput_points
+    ),
     Column("Preemptions", _figure("preemptions"), lambda line: line.headline.preemptions, better="min", show=count),
     Column("Cost", _figure("cost"), lambda line: line.headline.cost_high_usd, better="min", show=usd),
 )
@@ -100,14 +108,33 @@ def difference(column: Column, a: RunLine, b: RunLine) -> Difference | None:
         b.headline.direction,
     ):
         better = a.headline.direction
-        show = (lambda value: _points(100 * value)) if "%" in a.headline.text("metric") else metric_number
-    if not better or isinstance(before, str) or isinstance(now, str) or before is None or now is None:
+        show = points if "%" in a.headline.text("metric") else metric_number
+    if not better or isinstance(before, str) or isinstance(now, str):
+        return None
+    return compare_values(before, now, show, better)
+
+
+def compare_values(
+    before: float | None, now: float | None, show: Callable[[float], str], better: Direction
+) -> Difference | None:
+    """Return how much more a value is than another.
+
+    Args:
+        before: What it is held against.
+        now: The value.
+        show: A difference as text.
+        better: Which values are better; empty: neither.
+    """
+    if before is None or now is None:
         return None
     more = now - before
     if more == 0:
         return Difference("the same")
+    text = f"{'+' if more > 0 else MINUS}{show(abs(more))}"
+    if not better:
+        return Difference(text)
     word, kind = ("better", "good") if (more > 0) == (better == "max") else ("worse", "bad")
-    return Difference(f"{'+' if more > 0 else MINUS}{show(abs(more))}, {word}", kind)
+    return Difference(f"{text}, {word}", kind)
 
 
 def cell(column: Column, key: RunKey, line: RunLine) -> Cell:

@@ -19,6 +19,7 @@ from inspection.run.read import CONTACT_SHEET, OF_TASK, TASK_PICTURES, read_run
 from inspection.run.summary import RunLine, RunLister, read_line
 from inspection.run.view import RunView
 from inspection.ui.addresses import NotFoundError, RunKey, key_of, links_of
+from inspection.ui.compare import count_data
 from inspection.ui.shared import Shared
 from inspection.ui.weight import weigh
 from pages.markup import Html
@@ -49,6 +50,8 @@ class Shown:
     """Without the documents that the page alone is made of."""
     parts: dict[str, Html]
     """Of the page: its header, and the sections by their ids. No clock is in them: see `clocks`."""
+    data: list[tuple[str, int]]
+    """Samples of each split and class, and what else is counted of the data."""
     curves_digest: str
     """Of curves and marks: another one means that the charts have changed."""
     bytes: int
@@ -205,8 +208,10 @@ class _Remembered:
         still = _without_clock(view)
         parts = {"header": render_header(still, live=True), **render_sections(still, href=links_of(self.key, view))}
         drawn = "".join(each.model_dump_json() for each in (view.curves, view.marks) if each is not None)
+        data = count_data(view.data)
         view = _without_documents(view)
-        self._last = Shown(self.key, view, parts, digest_of(drawn), weigh(view) + weigh(parts))
+        taken = weigh(view) + weigh(parts) + weigh(data)
+        self._last = Shown(self.key, view, parts, data, digest_of(drawn), taken)
         return self._last
 
 

@@ -39,11 +39,14 @@ class Result:
 
 @dataclass(frozen=True)
 class ResultsSection(View):
-    """The headlines side by side."""
+    """Figures side by side."""
 
     template: ClassVar[str] = "ui/results.html.j2"
+    name: str
+    title: str
     letters: tuple[str, ...]
     results: tuple[Result, ...]
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -61,14 +61,17 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
     ComparisonHeader: (ComparisonHeader((("A", "roses 1", "/run/roses/1"), ("B", "2", "/"))), ComparisonHeader(())),
     ResultsSection: (
         ResultsSection(
+            "results",
+            "Results",
             _LETTERS,
             (
                 Result("State", _CELLS[:2], (None, None)),
                 Result("Cost", (Cell("cost", "2 USD"), Cell("cost")), (None, Difference("+1 USD, worse", "bad"))),
                 Result("Duration", (_CELLS[2], _CELLS[2]), (None, Difference("the same"))),
             ),
+            "Two are left out.",
         ),
-        ResultsSection(("A",), ()),
+        ResultsSection("data", "", ("A",), ()),
     ),
     CurvesPlace: (CurvesPlace("No curves yet."), CurvesPlace("")),
     SettingsSection: (

@@ -1,11 +1,11 @@
-// Learning curves of one run or of two, drawn by uPlot, with what happened to the training as marks.
+// Learning curves of one run or of several, drawn by uPlot, with what happened to the training as marks.
 "use strict";
 (() => {
   const content = document.getElementById("content");
   const addresses = content.dataset.curves.split(" ");
-  const letters = addresses.length > 1 ? ["A", "B"] : [""];
+  const letters = addresses.length > 1 ? Array.from("ABCDEFGH") : [""];
   const HEIGHT = 300;
-  // Shape, colour, and whether two runs in one chart show it too.
+  // Shape, colour, and whether several runs in one chart show it too.
   const KINDS = {
     start: ["▷", "--soft", false],
     checkpoint: ["·", "--soft", false],
@@ -17,8 +17,10 @@
     resume: ["▶", "--good", true],
     end: ["□", "--soft", false],
   };
-  const DASHES = [undefined, [7, 5]];
-  const COLOURS = ["--accent", "--warning"];
+  // Of different numbers, so that of eight runs no two look the same.
+  const DASHES = [undefined, [7, 5], [2, 3]];
+  const COLOURS = ["--s0", "--s1", "--s2", "--s3", "--s4"];
+  const dashOf = (at) => DASHES[at % DASHES.length];
   // The first metric of validation, else a loss.
   const WANTED = [/^validation\/(?!loss$)/, /loss/i];
   const INCREMENTS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
@@ -114,7 +116,7 @@
         const [shape, name] = KINDS[mark.kind];
         context.strokeStyle = context.fillStyle = colour(name);
         context.lineWidth = pixels;
-        context.setLineDash(DASHES[at] ? DASHES[at].map((size) => size * pixels) : []);
+        context.setLineDash((dashOf(at) || []).map((size) => size * pixels));
         context.globalAlpha = mark.kind === "checkpoint" ? 0.5 : 1;
         context.beginPath();
         context.moveTo(x, mark.kind === "checkpoint" ? top + height * 0.94 : top);
@@ -167,10 +169,10 @@
         { label: seconds ? "time" : "step", value: (_, value) => (seconds ? duration(value) : number(value)) },
         ...runs.map((_, at) => ({
           label: `${letters[at]} ${curve.value}`.trim(),
-          stroke: colour(COLOURS[at]),
-          dash: DASHES[at],
+          stroke: colour(COLOURS[at % COLOURS.length]),
+          dash: dashOf(at),
           width: 2,
-          // Of two runs in one chart the places of the other are no gaps: uPlot leaves them undefined.
+          // Of several runs in one chart the places of the other are no gaps: uPlot leaves them undefined.
           spanGaps: false,
           value: (chart, value) => number(value),
         })),

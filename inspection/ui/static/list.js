@@ -1,4 +1,4 @@
-// The list of runs: asks for rows that have changed, sorts, filters, and picks two runs to compare.
+// The list of runs: asks for rows that have changed, sorts, filters, and picks runs to compare.
 "use strict";
 (() => {
   const content = document.getElementById("content");
@@ -7,6 +7,7 @@
   const filter = document.getElementById("filter");
   const compare = document.getElementById("compare");
   const count = document.getElementById("count");
+  const MOST_COMPARED = 8;
   let version = content.dataset.version;
   let order = Array.from(body.rows, (row) => row.dataset.run);
   let sorted = { column: -1, down: false };
@@ -62,7 +63,8 @@
 
   const mark = () => {
     for (const box of body.querySelectorAll("input[type=checkbox]")) box.checked = picked.includes(box.value);
-    compare.disabled = picked.length !== 2;
+    compare.disabled = picked.length < 2;
+    compare.textContent = picked.length < 2 ? "Compare" : `Compare ${picked.length}`;
   };
 
   const make = (html) => {
@@ -122,13 +124,13 @@
   body.addEventListener("change", (event) => {
     const run = event.target.value;
     picked = picked.filter((other) => other !== run);
-    // Of three, the one that was picked first is given up.
-    if (event.target.checked) picked = [...picked.slice(-1), run];
+    // Of nine, the one that was picked first is given up.
+    if (event.target.checked) picked = [...picked.slice(1 - MOST_COMPARED), run];
     mark();
   });
   compare.addEventListener("click", () => {
     // As the server has quoted them.
-    location.assign(`/compare?a=${picked[0]}&b=${picked[1]}`);
+    location.assign(`/compare?${picked.map((run) => `run=${run}`).join("&")}`);
   });
   document.getElementById("controls").hidden = false;
   mark();

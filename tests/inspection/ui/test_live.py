@@ -140,7 +140,7 @@ def test_a_run_from_start_to_end(browser: Browser, root: Path, staged: Path) -> 
 
 
 def test_pages_of_a_running_run_cost_little(browser: Browser, root: Path, staged: Path) -> None:
-    addresses = (f"/run/{KEY}", "/", f"/compare?a={KEY}&b={KEY}")
+    addresses = (f"/run/{KEY}", "/", f"/compare?run={KEY}&run={KEY}")
     with serving(root) as server, playing(staged, root / "roses") as run, ExitStack() as stack:
         assert [run.go_on(), run.go_on()] == list(PHASES[:2])
         watched = [stack.enter_context(watching(browser, server.url + address)).page for address in addresses]

@@ -1,5 +1,6 @@
 """`shardline ui` as its requests see it: what is answered, what is refused, what is never read."""
 
+import asyncio
 import csv
 import json
 import os
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,8 +24,9 @@ from inspection.run.find import RunPlace
 from inspection.run.read import read_run
 from inspection.run.summary import RunLine, RunLister
 from inspection.run.view import RunView
+from inspection.ui import compare_page
 from inspection.ui import store as store_module
-from inspection.ui.addresses import NotFoundError
+from inspection.ui.addresses import NotFoundError, RunKey
 from inspection.ui.files import WINDOW_BYTES, read_piece
 from inspection.ui.guard import POLICY, allowed_hosts
 from inspection.ui.run_list import COLUMNS, difference
@@ -45,7 +48,7 @@ LOG = f"/run/{FRESH}/log/train/20261122-070000-0001"
 @pytest.mark.parametrize(
     "path",
     ["/", f"/run/{FRESH}", "/api/runs", f"/api/run/{FRESH}", LOG, f"{LOG}/text", "/static/live.js", "/nothing",
-     f"/compare?a={FRESH}&b={RESUMED}"],
+     f"/compare?run={FRESH}&run={RESUMED}"],
 )  # fmt: skip
 def test_every_answer_carries_the_policy(server: Serving, path: str) -> None:
     headers = server.ask(path).headers
@@ -167,13 +170,25 @@ def test_curves_and_marks(server: Serving) -> None:
 
 
 def test_a_comparison_says_what_differs(server: Serving) -> None:
-    body = server.body(f"/api/compare?a={FRESH}&b={RESUMED}")
+    body = server.body(f"/api/compare?run={FRESH}&run={RESUMED}")
     configuration = body[body.index('id="configuration"') : body.index('id="choice"')]
     assert "train.learning_rate" in configuration
     assert "0.01" in configuration and "0.02" in configuration
     assert "model.architecture" not in configuration
     lineage = body[body.index('id="lineage"') :]
     assert "same" in lineage
+
+
+def test_a_comparison_says_how_the_data_differ(root: Path) -> None:
+    store = RunStore(str(root))
+    line, run_id = FRESH.split("/")
+    shown = asyncio.run(store.show(RunKey(line, run_id)))
+    lines = store._lister.read()[:2]
+    counts = dict(shown.data)
+    one = next(name for name in counts if name.startswith("train samples of "))
+    more = replace(shown, data=list({**counts, **{name: counts[name] + 6 for name in (one, "train samples")}}.items()))
+    body = compare_page.compare([shown, more], lines).parts["data"]
+    assert body.count("+6</small>") == 2 and re.findall('<th scope="row">(.* samples of .*)</th>', body) == [one]
 
 
 def test_a_comparison_says_which_is_better(server: Serving) -> None:
@@ -195,7 +210,7 @@ def test_a_comparison_says_which_is_better(server: Serving) -> None:
     assert less is not None and less.kind == "good"
     assert difference(result, a, with_values(metric_value=0.4, **loss)) is None
     assert difference(result, a, with_values(metric_value=None)) is None
-    assert 'class="block-line difference' in server.body(f"/api/compare?a={FRESH}&b={RESUMED}")
+    assert 'class="block-line difference' in server.body(f"/api/compare?run={FRESH}&run={RESUMED}")
 
 
 def test_the_list_as_a_table(own: Planted) -> None:
@@ -210,7 +225,10 @@ def test_the_list_as_a_table(own: Planted) -> None:
         assert 'href="/api/runs.csv"' in server.ask("/").text
 
 
-@pytest.mark.parametrize("query", ["", "?a=roses", f"?a={FRESH}", f"?a={FRESH}&b=../../etc/passwd"])
+@pytest.mark.parametrize(
+    "query",
+    ["", "?run=roses&run=roses", f"?run={FRESH}", f"?run={FRESH}&run=../../etc/passwd", "?" + 9 * f"run={FRESH}&"],
+)
 def test_a_comparison_of_nothing(server: Serving, query: str) -> None:
     assert server.ask(f"/compare{query}").status == 404
 
@@ -478,7 +496,7 @@ def test_names_are_text(own: Planted) -> None:
         for path in (
             "/",
             run["address"],
-            f"/compare?a={run['address'][5:]}&b={run['address'][5:]}",
+            f"/compare?run={run['address'][5:]}&run={run['address'][5:]}",
             f"{run['address']}x",
         ):
             text = server.ask(path).text

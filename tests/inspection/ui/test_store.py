@@ -117,7 +117,7 @@ def test_a_comparison_asks_for_two_runs_alone(root: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(RunStore, "_list", unreadable)
     with serving(root) as server:
         assert server.ask("/api/runs").status == 503
-        results = server.body(f"/api/compare?a={FRESH}&b={RESUMED}")
+        results = server.body(f"/api/compare?run={FRESH}&run={RESUMED}")
         results = results[results.index('id="results"') : results.index('id="curves"')]
         assert results.count(">93.75\u00a0%") == 2, results
 
@@ -140,7 +140,7 @@ def test_a_run_that_is_removed_is_not_there(small_shards: str, tmp_path: Path, l
         if looks_at_the_list:
             wait_for(lambda: len(server.get("/api/runs")["runs"]) == 1)
         wait_for(lambda: server.ask(f"/run/{FRESH}").status == 404)
-        assert server.ask(f"/api/compare?a={FRESH}&b={RESUMED}").status == 404
+        assert server.ask(f"/api/compare?run={FRESH}&run={RESUMED}").status == 404
         assert server.ask(f"/run/{RESUMED}").status == 200
         # And is there when it comes back.
         plant(tmp_path / "roses", small_shards)
@@ -187,7 +187,7 @@ def test_documents_that_only_the_page_is_made_of_are_not_remembered(root: Path) 
         assert view.curves is not None and view.profile is not None and view.lineage
         assert (view.evaluation, view.checkpoint, view.export, view.data) == (None, None, None, None)
         # The next answers take from it.
-        for path in (f"/api/curves/{FRESH}", f"/compare?a={FRESH}&b={FRESH}", f"/run/{FRESH}"):
+        for path in (f"/api/curves/{FRESH}", f"/compare?run={FRESH}&run={FRESH}", f"/run/{FRESH}"):
             assert server.ask(path).status == 200
 
 
@@ -245,6 +245,6 @@ def test_a_comparison_with_what_is_nested_deep(small_shards: str, tmp_path: Path
     start["config"]["train"] = nested(depth, 1)
     (run.folder / "run-start.json").write_text(json.dumps(start))
     with serving(tmp_path) as server:
-        body = server.body(f"/api/compare?a={FRESH}&b={RESUMED}")
+        body = server.body(f"/api/compare?run={FRESH}&run={RESUMED}")
         # What is nested deeper may not be read at all.
         assert ("train.deep" in body or depth > 10) and len(body) < 1_000_000
