@@ -141,7 +141,10 @@ def to_ours(error: Any, what: str, *, project: str = "") -> ShardlineError:
     if isinstance(error, api.Forbidden):
         return _forbidden(what, error, text, project)
     if isinstance(error, api.NotFound):
-        return ConfigError(f"{what}: not found ({text})", allowed="something that exists", todo="check the name")
+        todo = "check the name"
+        if "serviceAccounts/" in text or "repositories/" in text:
+            todo += "; `shardline project plan CONFIG` shows what the project lacks, `project apply` makes it"
+        return ConfigError(f"{what}: not found ({text})", allowed="something that exists", todo=todo)
     if isinstance(error, api.TooManyRequests):
         metrics = find_quota_metrics(text)
         named = f" of {', '.join(metrics)}" if metrics else ""

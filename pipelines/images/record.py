@@ -178,7 +178,8 @@ def _without_image(config: RunConfig, role: str, path: Path) -> ConfigError:
     return ConfigError(
         given,
         allowed="HOST/PATH@sha256:HEX, or the record of `shardline images build`",
-        todo=f"{todo}run `shardline images build CONFIG`, or set cloud.images",
+        todo=f"{todo}run `shardline submit CONFIG`, which builds them first, or `shardline images build CONFIG`, "
+        "or set cloud.images",
     )
 
 

@@ -10,7 +10,7 @@ from contracts.errors import ConfigError
 from pipelines.project.client import Client, Refused
 from pipelines.project.declaration import DESCRIPTION, LABELS, Resource
 
-_HTTP_CONFLICT, _HTTP_NOT_FOUND = 409, 404
+_HTTP_CONFLICT, _HTTP_FORBIDDEN, _HTTP_NOT_FOUND = 409, 403, 404
 # Of a body: what says who made a thing, and what is its place in another; neither is compared.
 _NOT_COMPARED = ("labels", "description", "displayName", "name", "network")
 
@@ -35,13 +35,25 @@ class _Calls:
 
 
 def find(client: Client, resource: Resource) -> dict[str, Any] | None:
-    """Return a resource as it is, None where there is none."""
+    """Return a resource as it is, None where there is none.
+
+    Raises:
+        ConfigError: It is a bucket, and another's.
+        Refused: The API said no.
+    """
     calls = _calls(client, resource)
     if calls.listed is not None:
         return _find_listed(client, calls, resource)
     try:
         return client.call(calls.api, f"{calls.collection}.get", **calls.find)
     except Refused as error:
+        if resource.kind == "bucket" and error.status == _HTTP_FORBIDDEN and not error.is_disabled:
+            raise ConfigError(
+                f"bucket {resource.name} is somebody else's, or your account may not look at it ({error.text})",
+                allowed="a name that nobody has, as all of Google Cloud shares the names of buckets; or a bucket of "
+                "this project",
+                todo="take another name: `shardline init --bucket`, or run.root",
+            ) from error
         if error.status != _HTTP_NOT_FOUND:
             raise
         return None

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from google.oauth2.credentials import Credentials
 
 from contracts.errors import ConfigError
 from pipelines.google import explained
@@ -10,6 +11,7 @@ from pipelines.project.apply import apply
 from pipelines.project.client import Client
 from pipelines.project.declaration import declare
 from pipelines.project.inspect import survey
+from pipelines.project.kinds import find
 from pipelines.project.permissions import PERMISSIONS, find_roles
 from pipelines.project.roles import BUILD, RUNNER, USER
 from rehearsal.doors.access import token_of
@@ -73,3 +75,14 @@ def test_with_a_role_taken_away_the_permission_and_the_declared_role_are_named(
     assert "`project apply` grants it" in text
     policy.bindings = bindings
     _ask(cloud, method, url)
+
+
+def test_a_bucket_that_may_not_be_looked_at_is_named_as_somebody_elses(cloud: EmptyCloud) -> None:
+    """No policy has this account: Google answers an owner likewise whose bucket's name is another's."""
+    cloud.state.roles = PERMISSIONS
+    bucket = next(each for each in declare(configure()).resources if each.kind == "bucket")
+    with Client(PROJECT, "us-central1") as client:
+        client._found_credentials = Credentials(token_of(cloud.cloud.vertex.access.token, ACCOUNT))
+        with pytest.raises(ConfigError, match=f"bucket {BUCKET} is somebody else's") as caught:
+            find(client, bucket)
+    assert "storage.buckets.get" in caught.value.given and "--bucket" in caught.value.todo
