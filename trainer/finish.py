@@ -28,6 +28,7 @@ from trainer.tasks.optional import (
     draw_pictures,
     make_calibration,
     make_report,
+    make_validation_report,
 )
 from trainer.tasks.protocol import Batch, Outputs
 
@@ -72,6 +73,7 @@ def finish(training: Training) -> None:
     if report is not None:
         with calling(training.config, "report"):
             report.merge()
+    beside = _validation_by_class(training, calibrated) if test is not None else {}
     state = stepper.full_model_state()
     if not training.rank.is_first:
         return
@@ -92,7 +94,7 @@ def finish(training: Training) -> None:
             headline=test.headline,
             metrics=test.metrics,
             loss=test.loss,
-            details=_details(training, report),
+            details=_details(training, report) | beside,
             pictures=_publish_pictures(found.uri, drawn),
         )
         evaluation = _publish_evaluation(folder, found.uri, document)
@@ -133,6 +135,18 @@ def _calibrate(training: Training) -> dict[str, Any] | None:
     if rank.ranks > 1:
         dist.broadcast_object_list(chosen, src=0)
     return chosen[0]
+
+
+def _validation_by_class(training: Training, calibrated: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what the task's report says of the validation split beside the test split, at the first rank."""
+    with calling(training.config, "report"):
+        report = make_validation_report(training.data.task, training.rank.device, calibrated)
+    if report is None or training.evaluate_split("validation", report) is None:
+        return {}
+    _leave_if_told(training)
+    with calling(training.config, "report"):
+        report.merge()
+        return {"validation": report.by_class()} if training.rank.is_first else {}
 
 
 def _leave_if_told(training: Training) -> None:

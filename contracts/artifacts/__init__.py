@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from contracts.artifacts.document import MANIFEST_NAME, Contract, Document, FileEntry, NewerVersion, find_damage
-from contracts.artifacts.evaluation import EVALUATION_NAME, FORMER_TASK, LOSS, Direction, EvaluationReport, Headline
+from contracts.artifacts.evaluation import (
+    EVALUATION_NAME,
+    FIRST_SLOT_NAME,
+    FORMER_TASK,
+    LOSS,
+    Direction,
+    EvaluationReport,
+    Headline,
+)
 from contracts.artifacts.export import (
     Attempt,
     Calibration,
@@ -56,6 +64,7 @@ from contracts.artifacts.training import CheckpointManifest, EarlyStopping, Init
 __all__ = [
     "CONTRACTS",
     "EVALUATION_NAME",
+    "FIRST_SLOT_NAME",
     "FORMER_TASK",
     "LOSS",
     "MANIFEST_NAME",

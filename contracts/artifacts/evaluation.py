@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from contracts.artifacts.document import Contract, Document, FileEntry
 
 EVALUATION_NAME = "evaluation.json"
+FIRST_SLOT_NAME = "first_slot.png"
+"""Beside TensorBoard's files of a training: its first samples as the network got them, where they are shown."""
 LOSS = "loss"
 """Name that stands for the loss among the metrics; no metric has it."""
 

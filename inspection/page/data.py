@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 
 from contracts.config import SPLITS
 from inspection.page.links import make_link
-from inspection.page.subject import Subject, left_out
+from inspection.page.subject import Limits, Subject, left_out
 from inspection.run.view import ColumnView, DataView, PictureView, ShardView, shows_samples
 from inspection.tasks.pictures import file_uri
 from pages.chart import bars
@@ -51,6 +52,7 @@ def data(subject: Subject) -> Html:
             columns=_columns(subject, found) if found.columns else None,
             samples_hidden=is_hidden,
             sheet=_sheet(subject) if subject.view.pictures else None,
+            first_slot=_first_slot(subject),
             strips=tuple(_strip(subject, each) for each in found.shards[:MOST_SPLITS] if each.shards),
             rejected_files=_rejected(subject, found) if found.num_rejected else None,
             formats=tuple((shorten(name, 20), images) for name, images in list(found.formats.items())[:12]),
@@ -135,6 +137,16 @@ def _sheet(subject: Subject) -> shown.Sheet:
         "" if several else shorten(listed[0].split, 20),
         left_out(len(listed), len(subject.view.pictures), "pictures"),
     )
+
+
+def _first_slot(subject: Subject) -> Picture | None:
+    found = subject.view.first_slot
+    # A page that is too large goes without.
+    if found is None or subject.limits.pictures < Limits().pictures:
+        return None
+    words = "First training samples as the network gets them"
+    size = (found.width, found.height)
+    return replace(make_picture(found.jpeg, size, label="", title=words, width=found.width), alt=words)
 
 
 def picture(found: PictureView, width: int = 72) -> Picture:

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from contracts import storage
 from contracts.artifacts import FileEntry, ShardManifest
 from contracts.errors import ShardlineError
 from inspection.run.door import Door
@@ -56,20 +57,34 @@ def task_pictures(door: Door, folder_uri: str, entries: Sequence[FileEntry]) -> 
         ValueError: One is too large, or no picture.
         ImportError: Pillow or numpy is not installed.
     """
+    return [_read_picture(door, entry.uri(folder_uri), "test") for entry in entries[:PICTURES]]
+
+
+def first_slot(door: Door, uri: str) -> PictureView | None:
+    """Return the first samples of a training as its network got them; None: none were drawn.
+
+    Args:
+        door: Of the line.
+        uri: Of the picture, in the folder of TensorBoard's files.
+
+    Raises: as for `task_pictures`.
+    """
+    return _read_picture(door, uri, "train") if storage.exists(uri) else None
+
+
+def _read_picture(door: Door, uri: str, split: str) -> PictureView:
     from PIL import Image as images
 
     from records.decode import UndecodableImage, decode_rgb
 
-    found = []
-    for entry in entries[:PICTURES]:
-        try:
-            image = images.fromarray(decode_rgb(door.read(entry.uri(folder_uri), _PICTURE_BYTES)))
-        except UndecodableImage as error:
-            raise ValueError(f"{entry.name[:NAME]} is no picture: {error}") from None
-        image.thumbnail((PICTURE_PIXELS, PICTURE_PIXELS))
-        name = entry.name.rpartition("/")[2].rpartition(".")[0]
-        found.append(_as_jpeg(image, label=name, key=name, split="test"))
-    return found
+    name = uri.rpartition("/")[2]
+    try:
+        image = images.fromarray(decode_rgb(door.read(uri, _PICTURE_BYTES)))
+    except UndecodableImage as error:
+        raise ValueError(f"{name[:NAME]} is no picture: {error}") from None
+    image.thumbnail((PICTURE_PIXELS, PICTURE_PIXELS))
+    name = name.rpartition(".")[0]
+    return _as_jpeg(image, label=name, key=name, split=split)
 
 
 def _as_jpeg(image: Image, *, label: str, key: str, split: str) -> PictureView:

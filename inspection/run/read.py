@@ -13,6 +13,7 @@ from typing import Any
 
 from contracts import storage
 from contracts.artifacts import (
+    FIRST_SLOT_NAME,
     MANIFEST_NAME,
     CheckpointManifest,
     Contract,
@@ -41,11 +42,12 @@ from inspection.run.lineage import find_lineage
 from inspection.run.reading import Reading
 from inspection.run.stages import MOST_CHARACTERS, read_stage
 from inspection.run.state import find_state
-from inspection.run.training import read_evaluation, read_training, training_folder
+from inspection.run.training import TENSORBOARD_FOLDER, read_evaluation, read_training, training_folder
 from inspection.run.view import Missing, RunView, StageView, shows_samples
 
 # What the parts are called that come out of shards and pictures.
 CONTACT_SHEET, OF_TASK, TASK_PICTURES = "the contact sheet", "what the task shows", "the task's pictures"
+FIRST_SLOT = "the picture of the training's first samples"
 _CONTRACTS: dict[str, type[Contract]] = {
     "shard": ShardManifest,
     "profile": ProfileReport,
@@ -58,6 +60,7 @@ def read_run(
     place: RunPlace,
     *,
     pictures: bool = True,
+    first_slot: bool = True,
     points: int = 400,
     headline_only: bool = False,
     now: float | None = None,
@@ -68,6 +71,7 @@ def read_run(
     Args:
         place: Where it is.
         pictures: Read pictures, text and rows out of its shards too, unless its configuration hides them.
+        first_slot: Read the picture of the training's first samples, unless as above.
         points: Of a curve at most.
         headline_only: Read no more than its headline needs: not the data, the profile, curves, pictures and hashes.
         now: Seconds since the epoch; None: the clock's.
@@ -79,7 +83,7 @@ def read_run(
     record = _read_record(reading)
     given = as_object(start.get("config")) or (record.config if record else {})
     config = reading.attempt("the configuration by its keys of today", lambda: rename_keys(given)[0]) or given
-    pictures = pictures and not headline_only and shows_samples(config)
+    shows = not headline_only and shows_samples(config)
     attempts = {stage: _read_attempts(reading, stage) for stage in STAGES}
     started_at = as_moment(start.get("started_at")) or (as_moment(record.started_at) if record else None)
     times = [float(event["time"]) for told in attempts.values() for events in told.values() for event in events]
@@ -110,7 +114,8 @@ def read_run(
         config,
         record,
         told,
-        pictures=pictures,
+        pictures=pictures and shows,
+        first_slot=first_slot and shows,
         points=0 if headline_only else points,
     )
     if not headline_only:
@@ -207,6 +212,7 @@ def _read_stage_parts(
     told: Mapping[str, Events],
     *,
     pictures: bool,
+    first_slot: bool,
     points: int,
 ) -> dict[str, Any]:
     """Return the fields of a RunView that stages' documents fill; no curves where `points` is 0."""
@@ -236,6 +242,10 @@ def _read_stage_parts(
             folder = trained.evaluation.uri(uris["train"]).rpartition("/")[0]
             drawn = partial(_task_pictures, reading.door, folder, evaluation)
             parts["task_pictures"] = reading.attempt(TASK_PICTURES, drawn) or []
+    training = uris.get("train") or training_folder(reading, told)
+    if first_slot and training is not None and reading.inside(training):
+        first = partial(_first_slot, reading.door, storage.join(training, TENSORBOARD_FOLDER, FIRST_SLOT_NAME))
+        parts["first_slot"] = reading.attempt(FIRST_SLOT, first)
     parts |= read_training(reading, trained, uris.get("train"), config, record, told, points=points)
     exported = documents.get("export")
     if isinstance(exported, ExportManifest):
@@ -282,6 +292,12 @@ def _contacts(door: Door, uri: str, shards: ShardManifest) -> Any:
     from inspection.run.pictures import contact_sheet
 
     return contact_sheet(door, uri, shards)
+
+
+def _first_slot(door: Door, uri: str) -> Any:
+    from inspection.run.pictures import first_slot
+
+    return first_slot(door, uri)
 
 
 def _task_parts(door: Door, uri: str, shards: ShardManifest, evaluation: EvaluationReport, pictures: bool) -> Any:

@@ -313,6 +313,8 @@ class RunView(Document):
     stages: list[StageView]
     data: DataView | None = None
     pictures: list[PictureView] = Field(default=[])
+    first_slot: PictureView | None = None
+    """The first samples of the training as its network got them: one picture of up to 16."""
     profile: ProfileReport | None = None
     profile_page: str | None = None
     """URI of profile.html in the run's folder, where `run` and `report` write it; None: nothing was profiled."""

@@ -186,8 +186,8 @@ class _Remembered:
         )
         self._last: Shown | None = None
 
-    def _read_run(self, *, pictures: bool = True) -> RunView:
-        return read_run(self.place, pictures=pictures, cache=self._documents)
+    def _read_run(self, *, pictures: bool = True, first_slot: bool = True) -> RunView:
+        return read_run(self.place, pictures=pictures, first_slot=first_slot, cache=self._documents)
 
     def _read(self) -> Shown:
         if not storage.exists(self.place.start_uri):
@@ -195,7 +195,9 @@ class _Remembered:
             raise NotFoundError(f"the run {self.key.line}/{RUNS_FOLDER}/{self.key.id} is there no more")
         last = self._last
         # Pictures are decoded out of shards: once, as long as the stages that they come from are what they were.
-        view = self._read_run(pictures=last is None or not last.view.pictures)
+        seen = None if last is None else last.view.first_slot
+        view = self._read_run(pictures=last is None or not last.view.pictures, first_slot=seen is None)
+        view = view if seen is None else view.model_copy(update={"first_slot": seen})
         if last is not None and last.view.pictures:
             if _sources(view) == _sources(last.view):
                 # Why one of them could not be read stays true with them.

@@ -71,6 +71,8 @@ class OutcomeRow:
     precision: float | None
     f1: float | None
     roc_area: float | None
+    validation: tuple[float | None, float | None] | None = None
+    """Recall and F1 on the validation split; None: not measured."""
 
 
 @dataclass(frozen=True)
@@ -98,5 +100,7 @@ class ClassificationResults(View):
     outcomes_note: str
     roc: Roc | None
     worst: Worst | None
+    validation_f1: float | None = None
+    """Mean over classes, on the validation split."""
     side_by_side: bool = False
     """Whether the matrix leaves room beside it."""

@@ -113,6 +113,8 @@ class DataSection(View):
     columns: Columns | None = None
     samples_hidden: bool = False
     sheet: Sheet | None = None
+    first_slot: Picture | None = None
+    """The first samples of the training as the network got them."""
     strips: tuple[Strip, ...] = ()
     rejected_files: RejectedFiles | None = None
     formats: tuple[tuple[str, int], ...] = ()

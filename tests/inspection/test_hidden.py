@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
 import json
 import re
@@ -26,11 +25,10 @@ from inspection.run.find import find_place
 from inspection.run.read import read_run
 from inspection.run.view import shows_samples
 from inspection.terminal import print_run
-from inspection.ui.addresses import RunKey
-from inspection.ui.store import RunStore
 from tests.conftest import OWN_CODE, small_config
 from tests.inspection.lines import plant
 from tests.inspection.page.test_sections import part, said
+from tests.inspection.ui.serving import serving
 from tests.pipeline_tasks.test_task import report
 from tests.trainer.one_rank import one_rank, train
 from tests.trainer.tasks.tabular import tables
@@ -54,7 +52,7 @@ def rank() -> Iterator[Rank]:
 def leave(rank: Rank, folder: Path, shards: str, config: dict[str, Any]) -> Path:
     """Train, put the result into a line with all other stages, and write all that tells of it; return the line.
 
-    That is: the page of the run, that of the server, what the terminal prints, and the artifacts of each stage.
+    That is: the page of the run, all pages of the server, what the terminal prints, and the artifacts of each stage.
     """
     train(rank, folder, shards, config)
     line = folder / "runs" / "photos"
@@ -75,8 +73,25 @@ def leave(rank: Rank, folder: Path, shards: str, config: dict[str, Any]) -> Path
         leave_result(storage.normalise(line), RUN, stage, planted.uris[stage], reused=False)
         # The later of two options counts.
         assert report(line / "reports" / stage, storage.normalise(line), stage, "--run-id", RUN) == 0
-    shown = asyncio.run(RunStore(str(folder / "runs")).show(RunKey("photos", RUN)))
-    (pages / "ui.html").write_text("".join(shown.parts.values()))
+    key = f"photos/{RUN}"
+    doors = {
+        "list": "/",
+        "rows": "/api/runs",
+        "table": "/api/runs.csv",
+        "run": f"/run/{key}",
+        "profile": f"/run/{key}/profile",
+    }
+    doors |= {
+        "compare": f"/compare?a={key}&b={key}",
+        "curves": f"/api/curves/{key}",
+        "log": f"/run/{key}/log/train/{RUN}",
+    }
+    with serving(folder / "runs") as server:
+        (pages / "ui.html").write_text(server.body(f"/api/run/{key}"))
+        for name, path in doors.items():
+            answer = server.ask(path)
+            assert answer.status == 200, path
+            (pages / f"{name}.door").write_bytes(answer.content)
     return line
 
 
@@ -112,18 +127,20 @@ def test_pictures_are_nowhere(rank: Rank, small_shards: str, tmp_path: Path, tas
     assert found["hide"] == []
     # The search finds them where they are shown.
     shown = "\n".join(found["show"])
-    for place in ("pages/run.html", "reports/shard/out/page", "pages/ui.html", "pages/view.json"):
+    for place in ("pages/run.html", "pages/run.door", "reports/shard/out/page", "pages/ui.html", "pages/view.json"):
         assert f" in {place}" in shown
     if task == "image_classification":
         assert "images/first_slot in " in shown and "test/worst_images in " in shown
     else:
         assert "test/first in " in shown and "/pictures/first.png" in shown
-    page = (tmp_path / "hide" / "runs" / "photos" / "pages" / "run.html").read_text()
-    assert "Samples are hidden (inspect.samples)." in page
+    pages = {samples: (tmp_path / samples / "runs/photos/pages/run.html").read_text() for samples in found}
+    assert "Samples are hidden (inspect.samples)." in pages["hide"]
+    # What the network got of the first samples.
+    assert ['id="first-slot"' in page for page in pages.values()] == [task == "image_classification", False]
 
 
 # Where the content of the worst samples stands, when it is shown: on pages, and in what they are made of.
-SHOWN_ON = ("pages/run.html", "pages/ui.html", "pages/view.json", "reports/train/out/page")
+SHOWN_ON = ("pages/run.html", "pages/run.door", "pages/ui.html", "pages/view.json", "reports/train/out/page")
 
 
 def test_texts_of_an_own_task_are_nowhere(rank: Rank, tmp_path: Path) -> None:

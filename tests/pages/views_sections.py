@@ -70,7 +70,7 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
             copies_searched=True, has_images=True,
             classes=Classes((ClassRow(0, "cat", (6, 3), 9, (0.6, 0.3)),), "Of 2 classes"),
             columns=Columns((("Mean", "mean", "number"),), (("age", "numbers", "number", (1.5,)),), "1 more"),
-            sheet=Sheet(((PICTURE, "cat", "train"),), "train", "1 more"),
+            sheet=Sheet(((PICTURE, "cat", "train"),), "train", "1 more"), first_slot=PICTURE,
             strips=(Strip("train", 2, 4096, (1.0, 2.0, 3.0), 1, "M0 0z"), Strip("test", 1, 10, None, 0, "M0 0z")),
             rejected_files=RejectedFiles((("damaged", 2, 1.0),), "rarer", (("a.jpg", "damaged"),), "1 more"),
             formats=(("JPEG", 8), ("PNG", 1)), spans=(("Width", 1, 9),), channels=(("Mean", (0.1, 0.2)),),
@@ -105,8 +105,8 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
         ClassificationResults(
             0.9, (0.8, 0.95), 1, 10, 0.9, 0.9, 0.99, 0.25,
             ConfusionMatrix(("cat", "long name"), (((5, "h8"), (1, "h1 off")), ((0, "none"), (4, "h8")))), None, 3,
-            (OutcomeRow(0, "cat", 6, 5, 0.8, (0.5, 0.9), 1.0, 0.9, 0.99),), "Of 2 classes",
-            Roc(PLOT, (("micro-average", 0.99),), " Of 9 classes"), WORST, True,
+            (OutcomeRow(0, "cat", 6, 5, 0.8, (0.5, 0.9), 1.0, 0.9, 0.99, (0.7, None)),), "Of 2 classes",
+            Roc(PLOT, (("micro-average", 0.99),), " Of 9 classes"), WORST, 0.8, True,
         ),
         ClassificationResults(
             None, None, 0, 0, None, None, None, 0.0, None,

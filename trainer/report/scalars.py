@@ -45,6 +45,10 @@ class Scalars:
         """Write a summary that is no scalar, at an optimizer step."""
         self._write(lambda writer: writer.file_writer.add_summary(summary, step))
 
+    def keep(self, name: str, content: bytes) -> None:
+        """Write a file beside TensorBoard's, which pages of the run show."""
+        self._write(lambda writer: (Path(writer.log_dir) / name).write_bytes(content))
+
     def flush(self) -> None:
         """Write what is still in memory."""
         self._write(lambda writer: writer.flush())

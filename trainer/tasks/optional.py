@@ -2,7 +2,8 @@
 
 calibration(device) -> Calibration   chooses something on the validation split, with the best weights
 report(device) -> SplitReport     what evaluation.json and TensorBoard show of the test split, beyond metrics; a task
-                                  with `calibration` has report(device, document) with its document
+                                  with `calibration` has report(device, document) with its document; by_class()
+                                  of it says what is set beside, of the validation split
 pictures(outputs, batch)          of the first batch of the test split: by name [H, W, 3] uint8
 first_slot() -> FirstSlot         what TensorBoard shows of the first batch of training
 document() -> dict                what checkpoints say of the task's inputs
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +95,13 @@ class SplitReport(SplitCollector, Protocol):
         """
 
 
+class ByClass(SplitReport, Protocol):
+    """A report that also says what is set beside the test split: it takes the validation split in as well."""
+
+    def by_class(self) -> list[Any]:
+        """Return `details["validation"]` of evaluation.json, values of JSON; the first rank's, after `merge`."""
+
+
 class FirstSlot(Protocol):
     """What a task keeps of the first batch of training."""
 
@@ -122,6 +130,17 @@ def make_report(task: Task, device: torch.device, calibrated: dict[str, Any] | N
     if make is None:
         return None
     return make(device) if calibrated is None else make(device, calibrated)
+
+
+def make_validation_report(
+    task: Task, device: torch.device, calibrated: dict[str, Any] | None = None
+) -> ByClass | None:
+    """Return what takes in the validation split for `by_class`; None: the task's report has none.
+
+    Args: as for `make_report`.
+    """
+    report = make_report(task, device, calibrated)
+    return cast("ByClass", report) if callable(getattr(report, "by_class", None)) else None
 
 
 def make_first_slot(task: Task) -> FirstSlot | None:

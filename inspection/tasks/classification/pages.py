@@ -56,6 +56,11 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
         places.sort(key=lambda place: (_recall(found.classes[place]) is None, _recall(found.classes[place]) or 0.0))
         note = f"Of {len(places):,} classes the {limit} with the lowest recall are shown."
     few = matrix(subject, found)
+    # None of a document that is damaged or of release 0.1.0.
+    beside = [
+        (_share(right, samples), _share(2 * right, samples + taken)) for samples, taken, right in found.validation
+    ]
+    beside = beside if len(beside) == len(found.classes) else []
     return render(
         ClassificationResults(
             accuracy=accuracy,
@@ -70,10 +75,14 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
             matrix=few,
             pairs=pairs(subject, found) if few is None else None,
             confusion_left_out=found.confusion_left_out,
-            outcomes=tuple(_outcome(subject, place, found.classes[place]) for place in places[:limit]),
+            outcomes=tuple(
+                _outcome(subject, place, found.classes[place], beside[place] if beside else None)
+                for place in places[:limit]
+            ),
             outcomes_note=note,
             roc=roc(subject, found, report.samples),
             worst=_worst(subject),
+            validation_f1=_mean([score for _, score in beside if score is not None]),
             side_by_side=len(found.classes) <= BESIDE,
         )
     )
@@ -88,15 +97,20 @@ def _interval(share: float | None, samples: int) -> tuple[float, float] | None:
 
 
 def _recall(outcome: ClassOutcome) -> float | None:
-    return outcome.right / outcome.samples if outcome.samples else None
+    return _share(outcome.right, outcome.samples)
 
 
 def _f1(outcome: ClassOutcome) -> float | None:
-    whole = outcome.samples + outcome.predicted
-    return 2 * outcome.right / whole if whole else None
+    return _share(2 * outcome.right, outcome.samples + outcome.predicted)
 
 
-def _outcome(subject: Subject, place: int, outcome: ClassOutcome) -> OutcomeRow:
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _outcome(
+    subject: Subject, place: int, outcome: ClassOutcome, validation: tuple[float | None, float | None] | None
+) -> OutcomeRow:
     recall = _recall(outcome)
     return OutcomeRow(
         place,
@@ -105,9 +119,10 @@ def _outcome(subject: Subject, place: int, outcome: ClassOutcome) -> OutcomeRow:
         outcome.right,
         recall,
         _interval(recall, outcome.samples),
-        outcome.right / outcome.predicted if outcome.predicted else None,
+        _share(outcome.right, outcome.predicted),
         _f1(outcome),
         outcome.roc.area if outcome.roc is not None else None,
+        validation,
     )
 
 

@@ -74,6 +74,8 @@ def test_a_run_that_went_through_shows_what_was_measured(browser: Browser, tmp_p
         assert texts["overview.goodput"] == "73.5 %"
         assert texts["overview.cost"] == "0.84 to 1.31 USD"
         assert view.data is not None
+        assert (figures["class.0.recall"], figures["class.0.validation_recall"]) == (37 / 40, 19 / 20)
+        assert figures["class.0.validation_f1"] == 38 / 42
         for split in view.data.splits:
             assert figures[f"data.{split.name}"] == split.samples
             assert figures[f"data.{split.name}.3"] == split.by_class[3]

@@ -93,6 +93,8 @@ def check_all(folder: Path, result: CheckpointManifest) -> None:
     last = {tag: [(row.step, row.value) for row in shown.Scalars(tag)] for tag in shown.Tags()["scalars"]}
     assert last["test/accuracy"] == [(result.step, np.float32(report.metrics["accuracy"]))]
     assert last["best/validation_accuracy"] == [(result.step, np.float32(result.metrics["validation_accuracy"]))]
+    samples, taken, right = (sum(counts) for counts in zip(*report.details["validation"], strict=True))
+    assert samples == taken and right / samples == result.metrics["validation_accuracy"]
 
 
 def test_a_training_shows_its_images_curves_and_result(small_shards: str, tmp_path: Path) -> None:

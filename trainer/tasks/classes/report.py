@@ -76,6 +76,11 @@ class ClassificationReport:
         found = ClassificationDetails(classes=classes, confusion=confusion, confusion_left_out=left_out, worst=worst)
         return found.model_dump(mode="json")
 
+    def by_class(self) -> list[tuple[int, int, int]]:
+        """Return of each class: samples, samples that were taken for it, right ones."""
+        found = self.outcomes.by_class(list(self._classes))
+        return [(outcome.samples, outcome.predicted, outcome.right) for outcome in found]
+
     def show(self, writer: SummaryWriter, report: EvaluationReport, samples: Sequence[Sample], step: int) -> None:
         """Write confusion, the worst images and curves for TensorBoard.
 
