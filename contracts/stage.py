@@ -110,6 +110,11 @@ class Stage:
     _keeper: Keeper | None = field(default=None, repr=False)
 
     @property
+    def line(self) -> str:
+        """URI of the line's folder; empty: the work is for none."""
+        return parent_of(self.root) if self.root is not None else ""
+
+    @property
     def place(self) -> str:
         """URI of the folder that holds this stage's outputs, and what tells about them."""
         return self.root if self.root is not None else parent_of(self.output or "")

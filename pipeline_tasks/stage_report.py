@@ -28,9 +28,10 @@ from contracts.artifacts import (
     ProfileReport,
     ShardManifest,
 )
+from contracts.config import RunConfig
 from contracts.errors import DataError
 from contracts.refusal import find_refusal
-from contracts.result import StageResult, find_result, leave_result
+from contracts.result import RUN_START_NAME, StageResult, find_result, leave_result, run_uri
 from inspection.goodput import read_goodput
 from inspection.run.headline import headline
 from inspection.stages import export, profile, shard, train
@@ -89,6 +90,27 @@ def run(options: argparse.Namespace) -> None:
         write_parameter(options.write_classification, json.dumps(classes))
         metadata["classification"] = {"display_name": f"{options.stage}: classification", **hashes, **classes}
     write_metadata(options.executor_input, metadata)
+    if options.stage == "shard":
+        _judge_data(options, result)
+
+
+def _judge_data(options: argparse.Namespace, result: StageResult) -> None:
+    """Compare the data with that of the run before: a job of Dataflow has written it, and compares nothing.
+
+    Raises:
+        DataError: Section validate does not allow it: no later stage begins.
+    """
+    from records.report.run import judge_data, require_sound
+
+    try:
+        start = json.loads(storage.read_bytes(storage.join(run_uri(options.line, options.run_id), RUN_START_NAME)))
+    except FileNotFoundError:
+        # Of a pipeline `begin` comes first; who reports by hand has the limits of a configuration without any.
+        start = {"config": {}}
+    report = judge_data(options.line, options.run_id, result.uri, RunConfig.model_validate(start["config"]).validate)
+    for words in report.warnings:
+        print(f"report: warning: {words}", file=sys.stderr)
+    require_sound(report)
 
 
 def find_stage_result(line: str, run_id: str, stage: str, at: str) -> StageResult:

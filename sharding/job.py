@@ -145,6 +145,8 @@ class ShardRecord:
     """Number of copies that were left out."""
     field_sums: dict[str, FieldSums] = field(default_factory=dict)
     """Statistics of its named fields."""
+    drawn: dict[str, bytes] = field(default_factory=dict)
+    """Its drawn samples, a column of float64 by name (records/drawn.py)."""
 
     @property
     def num_samples(self) -> int:

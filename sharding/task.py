@@ -118,6 +118,7 @@ def _reuse(stage: Stage, output: Output) -> None:
         stage.log(f"{storage.display(output.uri)} is reused: {versions}")
     for warning in manifest.warnings:
         stage.log(f"warning: {warning}")
+    _judge(stage, output)
     if stage.launch is not None:
         name_finished_job(stage, stage.launch)
 
@@ -134,6 +135,22 @@ def _check_limits(stage: Stage, manifest: ShardManifest) -> None:
         from sharding.commit.duplicates import check_duplicates
 
         check_duplicates(manifest.duplicates, shown, section)
+
+
+def _judge(stage: Stage, output: Output) -> None:
+    """Compare the data with that of the run before: in a pipeline its task `report` does, which waits for the job.
+
+    Raises:
+        DataError: Section validate does not allow it.
+    """
+    if stage.where or stage.locate or stage.launch is not None:
+        return
+    from records.report.run import judge_data, require_sound
+
+    report = judge_data(stage.line, stage.run if stage.line else "", output.uri, stage.config.validate)
+    for words in report.warnings:
+        stage.log(f"warning: {words}")
+    require_sound(report)
 
 
 def _check_apart(stage: Stage) -> None:
@@ -278,6 +295,7 @@ def _finish(stage: Stage, output: Output, engine: str, said: Collection[str] = (
     for warning in manifest.warnings:
         if warning not in said:
             stage.log(f"warning: {warning}")
+    _judge(stage, output)
     stage.finished(output, _describe(manifest))
 
 

@@ -46,6 +46,8 @@ from contracts.artifacts.run import RunRecord, StageRecord
 from contracts.artifacts.shards import (
     ColumnStatistics,
     Copy,
+    Drawn,
+    DrawnColumn,
     DuplicateGroup,
     Duplicates,
     FieldEntry,
@@ -78,6 +80,8 @@ __all__ = [
     "Dimension",
     "Direction",
     "Document",
+    "Drawn",
+    "DrawnColumn",
     "DuplicateGroup",
     "Duplicates",
     "EarlyStopping",

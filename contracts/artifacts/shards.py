@@ -117,6 +117,24 @@ class IndexPart(FileEntry):
     samples: NonNegativeInt
 
 
+class DrawnColumn(Document):
+    """One number of the drawn samples."""
+
+    name: str
+    """Of images bytes, width, height, brightness, contrast; of fields their name, of numbers their column's."""
+    kind: Literal["number", "category"]
+    """Of a category the values are codes of its texts (records/drawn.py); of a text they are lengths in characters."""
+
+
+class Drawn(FileEntry):
+    """Samples of the training split that later data is compared with (records/drawn.py)."""
+
+    share: float
+    """Those whose hash is below it: of some 10,000 samples and fewer all."""
+    samples: NonNegativeInt
+    columns: list[DrawnColumn]
+
+
 class Rejected(Document):
     """A file that was left out of the shards."""
 
@@ -234,6 +252,8 @@ class ShardManifest(Contract):
     """None where no two images have the same bytes."""
     tokenizer: TokenizerEntry | None = None
     """The tokenizer of `sharding.tokenizer`; None where it is not set."""
+    drawn: Drawn | None = None
+    """None: written by a version that drew none."""
     neighbours: list[FileEntry] = Field(default=[])
     """Files for other libraries: an index of each shard in DALI's form, and lists of the shards for WIDS."""
     parent: str | None = None
@@ -291,7 +311,7 @@ class ShardManifest(Contract):
 
     def owned_files(self) -> list[FileEntry]:
         """Return the shards, the index and what goes with it, and what others read."""
-        others = (self.shard_table, self.sources, self.tombstones, self.tokenizer)
+        others = (self.shard_table, self.sources, self.tombstones, self.tokenizer, self.drawn)
         beside: list[FileEntry] = [entry for entry in others if entry is not None]
         return [*self.shards, *self.index_files(), *beside, *self.neighbours]
 

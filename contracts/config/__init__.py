@@ -6,6 +6,7 @@ Every model is frozen and refuses unknown keys, so a typing mistake is found bef
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,7 @@ from contracts.config.training import (
     ParallelSection,
     TrainSection,
 )
+from contracts.config.validate import FieldLimits, ValidateSection
 from contracts.errors import ConfigError
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "EarlyStoppingSection",
     "ExportSection",
     "FieldKind",
+    "FieldLimits",
     "FieldSection",
     "ImagesSection",
     "InspectSection",
@@ -75,8 +78,12 @@ __all__ = [
     "Strategy",
     "TaskSection",
     "TrainSection",
+    "ValidateSection",
     "VertexSection",
 ]
+
+# pydantic has a deprecated method of this name, which nobody calls.
+warnings.filterwarnings("ignore", message='Field name "validate" in "RunConfig" shadows', category=UserWarning)
 
 
 class RunConfig(Section):
@@ -100,6 +107,7 @@ class RunConfig(Section):
     vertex: VertexSection = VertexSection()
     schedule: ScheduleSection = ScheduleSection()
     project: ProjectSection = ProjectSection()
+    validate: ValidateSection = ValidateSection()  # type: ignore[assignment]
 
     @model_validator(mode="before")
     @classmethod
@@ -159,7 +167,7 @@ class RunConfig(Section):
 
 # The sections that each stage is given. What a stage does not get cannot change its result.
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
-    "shard": ("run", "sharding", "resources", "cloud", "dataflow"),
+    "shard": ("run", "sharding", "resources", "cloud", "dataflow", "validate"),
     "profile": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "profile", "resources"),
     "train": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "resources", "inspect"),
     "export": ("run", "task", "code", "data", "model", "export", "resources"),

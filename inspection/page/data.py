@@ -22,6 +22,9 @@ from pages.run.absent import AbsentSection
 from pages.run.picture import Picture, make_picture
 
 TITLE = "Data"
+MOST_COMPARED = 4
+# Of FieldReport: least, 5, 25, 50, 75, 95 % and most.
+_QUANTILES = range(7)
 MOST_SPLITS = 6
 """There are three; a document from elsewhere may have any number."""
 
@@ -50,6 +53,7 @@ def data(subject: Subject) -> Html:
             has_images=found.has_images,
             classes=_classes(subject, found) if found.num_classes else None,
             columns=_columns(subject, found) if found.columns else None,
+            changes=_changes(subject),
             samples_hidden=is_hidden,
             sheet=_sheet(subject) if subject.view.pictures else None,
             first_slot=_first_slot(subject),
@@ -95,6 +99,43 @@ def _columns(subject: Subject, found: DataView) -> shown.Columns:
             for one in listed
         ),
         left_out=left_out(len(listed), found.num_columns, "columns"),
+    )
+
+
+def _changes(subject: Subject) -> tuple[shown.Changes, ...]:
+    report, limit = subject.view.data_report, subject.limits.rows
+
+    def spread(values: list[float] | None) -> tuple[float, float, float] | None:
+        return (values[1], values[3], values[5]) if values is not None and len(values) == len(_QUANTILES) else None
+
+    def named(found: dict[str, list[str]]) -> tuple[tuple[str, str], ...]:
+        listed = list(found.items())[:limit]
+        return tuple((subject.name(name), subject.reason(", ".join(names))) for name, names in listed)
+
+    return tuple(
+        shown.Changes(
+            subject.name(one.of),
+            subject.reason(one.not_compared),
+            one.same,
+            tuple(
+                shown.FieldChange(
+                    subject.name(field.name),
+                    field.verdict,
+                    subject.reason("; ".join(field.said)),
+                    field.missing,
+                    spread(field.quantiles),
+                    spread(field.earlier),
+                    field.excess,
+                    field.p,
+                )
+                for field in one.fields[:limit]
+            ),
+            named(one.new_classes),
+            named(one.vanished_classes),
+            one.moved,
+            left_out(min(limit, len(one.fields)), len(one.fields), "fields"),
+        )
+        for one in (report.comparisons[:MOST_COMPARED] if report is not None else ())
     )
 
 

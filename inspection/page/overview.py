@@ -102,8 +102,9 @@ def _failure(subject: Subject, what: str, state: str, error: str, name: str) -> 
 
 def _warnings(view: RunView) -> list[str]:
     """Return what the stages have remarked."""
-    data, trained, exported = view.data, view.checkpoint, view.export
+    data, report, trained, exported = view.data, view.data_report, view.checkpoint, view.export
     found = [f"data: {text}" for text in (data.warnings if data is not None else ())]
+    found += [f"data: {text}" for text in (*report.problems, *report.warnings)] if report is not None else []
     found += [f"training: {text}" for text in (trained.warnings if trained is not None else ())]
     found += [
         f"training: {curve.name} has {several(curve.not_finite, 'value')} that are no finite number, the first at step "

@@ -24,6 +24,7 @@ from contracts.artifacts import (
     ShardManifest,
     Verification,
 )
+from contracts.artifacts.data_report import REPORT_NAME, DataReport
 from contracts.artifacts.profile import PAGE_NAME
 from contracts.config import STAGES
 from contracts.config.former import rename_keys
@@ -122,6 +123,7 @@ def read_run(
         uris = _find_uris(stages, documents)
         parts["lineage"] = find_lineage(documents, uris, _hash(reading, stages, uris))
         shard = next(stage for stage in stages if stage.name == "shard")
+        parts["data_report"] = reading.attempt("the data report", partial(_read_data_report, reading))
         parts["before"] = reading.attempt("the run before", partial(find_before, place, config, shard))
     return RunView(
         id=place.run_id,
@@ -177,6 +179,13 @@ def _read_record(reading: Reading) -> RunRecord | None:
     if not storage.exists(uri):
         return None
     return reading.attempt("the run's record", lambda: reading.contract(RunRecord, uri, SMALL_BYTES))
+
+
+def _read_data_report(reading: Reading) -> DataReport | None:
+    uri = storage.join(reading.place.folder, RESULTS_FOLDER, REPORT_NAME)
+    if not storage.exists(uri):
+        return None
+    return DataReport.model_validate_json(reading.door.read(uri, SMALL_BYTES))
 
 
 def _read_attempts(reading: Reading, stage: str) -> dict[str, Events]:

@@ -21,6 +21,7 @@ from contracts.artifacts import (
     Rejected,
     Verification,
 )
+from contracts.artifacts.data_report import DataReport
 from contracts.config import FieldKind
 
 State = Literal["running", "silent", "unknown", "stopped", "interrupted", "failed", "succeeded"]
@@ -312,6 +313,8 @@ class RunView(Document):
     config: dict[str, Any]
     stages: list[StageView]
     data: DataView | None = None
+    data_report: DataReport | None = None
+    """How the data differs from that of the run before."""
     pictures: list[PictureView] = Field(default=[])
     first_slot: PictureView | None = None
     """The first samples of the training as its network got them: one picture of up to 16."""

@@ -89,6 +89,39 @@ class Lengths:
 
 
 @dataclass(frozen=True)
+class FieldChange:
+    """A field beside its earlier state."""
+
+    name: str
+    verdict: str
+    said: str
+    missing: float
+    spread: tuple[float, float, float] | None
+    """5, 50 and 95 % of the values now; None: it has no numbers."""
+    earlier: tuple[float, float, float] | None
+    excess: float | None
+    """None: not judged."""
+    p: float | None
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The training data beside that of an earlier run."""
+
+    of: str
+    not_compared: str
+    """Why; empty: it was."""
+    same: bool
+    """Whether the shards are the same."""
+    fields: tuple[FieldChange, ...]
+    new: tuple[tuple[str, str], ...]
+    """Field, and the classes or categories that it did not have before."""
+    vanished: tuple[tuple[str, str], ...]
+    moved: int
+    left_out: str = ""
+
+
+@dataclass(frozen=True)
 class DataSection(View):
     """The section on the data."""
 
@@ -111,6 +144,7 @@ class DataSection(View):
     classes: Classes | None
     """None: no field of the samples is of classes."""
     columns: Columns | None = None
+    changes: tuple[Changes, ...] = ()
     samples_hidden: bool = False
     sheet: Sheet | None = None
     first_slot: Picture | None = None

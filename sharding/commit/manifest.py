@@ -31,8 +31,10 @@ from contracts.artifacts.shard_table import MOST_LISTED, pack_table
 from contracts.config import SPLITS
 from contracts.errors import ShardlineError, TryAgain
 from records.convert import Changes, library_versions
+from records.drawn import join_drawn
 from records.field_statistics import FieldSums, add_fields
 from records.statistics import ChannelSums, Tally, channel_statistics
+from sharding.commit.drawn import publish_drawn
 from sharding.commit.duplicates import Findings, check_duplicates, describe_duplicates
 from sharding.commit.fields import describe_fields
 from sharding.commit.kept import Kept
@@ -132,6 +134,7 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         images=describe_images(collected.tally) if has_images else None,
         prepared=_describe_changes(changes, collected.tally) if changes or collected.tally.changes else None,
         duplicates=duplicates,
+        drawn=publish_drawn(opened, collected.drawn, kept),
         parent=kept.append.parent if kept is not None else None,
         generation=kept.append.generation if kept is not None else 0,
         code_version=importlib.metadata.version("shardline"),
@@ -160,6 +163,7 @@ class _Collected:
         self.tally = Tally()
         self.field_sums: tuple[dict[str, FieldSums], ...] = tuple({} for _ in SPLITS)
         """Of each split."""
+        self.drawn: dict[str, bytes] = {}
 
     def add(self, summary: Summary) -> None:
         """Take in a group; groups come in the order of their shards."""
@@ -191,6 +195,7 @@ class _Collected:
         self.tally += summary.tally
         own = self.field_sums[summary.split]
         own |= add_fields(own, summary.field_sums)
+        self.drawn = join_drawn(self.drawn, summary.drawn)
 
     def take_over(self, split: int, kept: Kept) -> None:
         """Take in what a split of an increment's parent keeps."""

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import storage
+from records.drawn import join_drawn
 from records.field_statistics import FieldSums, add_fields
 from records.index_parts import ROW, checksum_rows, write_part
 from records.statistics import ChannelSums, Tally
@@ -69,6 +70,7 @@ class Summary:
     channel_sums: ChannelSums
     tally: Tally
     field_sums: dict[str, FieldSums]
+    drawn: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 def has_record(shard: int, opened: OpenJob) -> bool:
@@ -182,6 +184,7 @@ def merge_group(group: int, opened: OpenJob) -> None:
     rejected: list[tuple[bytes, str]] = []
     channel_sums, tally = ChannelSums(), Tally()
     field_sums: dict[str, FieldSums] = {}
+    drawn: dict[str, bytes] = {}
     for record in load_records(opened.groups[group], opened):
         rejected += record.rejected
         num_rejected += len(record.rejected)
@@ -204,6 +207,7 @@ def merge_group(group: int, opened: OpenJob) -> None:
         channel_sums += record.channel_sums
         tally += record.tally
         field_sums = add_fields(field_sums, record.field_sums)
+        drawn = join_drawn(drawn, record.drawn)
     part = None
     if parts:
         name = f"index-{job.key}-{group:05d}.bin"
@@ -229,6 +233,7 @@ def merge_group(group: int, opened: OpenJob) -> None:
         channel_sums,
         tally,
         field_sums,
+        drawn,
     )
     save_summary(group, summary, opened)
 

@@ -23,6 +23,7 @@ import numpy as np
 from contracts import storage
 from records import tar, tfrecord
 from records.decode import UndecodableImage
+from records.drawn import DrawnSamples
 from records.field_statistics import FieldCounter
 from records.index import NO_LABEL
 from records.index_parts import ROW
@@ -142,6 +143,7 @@ def write_shard(
     samples = _Samples(job)
     channel_sums = ChannelSums()
     counter = FieldCounter(is_training=split == 0)
+    drawn = DrawnSamples()
     looks = look if job.checks.verify != "none" else None
     try:
         with (
@@ -176,8 +178,13 @@ def write_shard(
                 sample = make_sample(reference, key, accepted, job)
                 samples.add(reference, accepted, key, writer.write(sample))
                 counter.add(sample.values)
-                if with_pixels and accepted.image is not None and accepted.image.pixels is not None:
-                    channel_sums += ChannelSums.of(accepted.image.pixels)
+                image, own = accepted.image, None
+                if with_pixels and image is not None and image.pixels is not None:
+                    own = ChannelSums.of(image.pixels)
+                    channel_sums += own
+                if split == 0 and is_summed(key, job.summed_share):
+                    size = (image.width, image.height) if image is not None and image.width else None
+                    drawn.add(key, sample.values, source_bytes=reference.source_bytes, size=size, pixels=own)
             writer.close()
             behind.close()
         _publish_verdicts(name_stem, job, verdicts)
@@ -203,6 +210,7 @@ def write_shard(
         tally=samples.counter.total(),
         label_counts=tuple(samples.label_counts),
         field_sums=counter.total(),
+        drawn=drawn.total(),
     )
 
 

@@ -33,7 +33,7 @@ def test_the_resolved_configuration_survives_yaml_and_json() -> None:
 
 def test_a_stage_gets_its_sections_only() -> None:
     sections = stage_config(load_config(DIGITS), "shard")
-    assert set(sections) == {"run", "sharding", "resources", "cloud", "dataflow"}
+    assert set(sections) == {"run", "sharding", "resources", "cloud", "dataflow", "validate"}
 
 
 @pytest.mark.parametrize(

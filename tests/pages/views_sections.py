@@ -15,7 +15,18 @@ from pages.run.classification import (
     Roc,
 )
 from pages.run.curves import ChartBox, CurveRow, CurvesSection, MarkShape, MarkStrip, OverTime
-from pages.run.data import Classes, ClassRow, Columns, DataSection, Lengths, RejectedFiles, Sheet, Strip
+from pages.run.data import (
+    Changes,
+    Classes,
+    ClassRow,
+    Columns,
+    DataSection,
+    FieldChange,
+    Lengths,
+    RejectedFiles,
+    Sheet,
+    Strip,
+)
 from pages.run.multilabel import LabelRow, MultilabelResults
 from pages.run.picture import Picture
 from pages.run.regression import FarRow, RegressionResults, Residuals
@@ -75,6 +86,14 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
             rejected_files=RejectedFiles((("damaged", 2, 1.0),), "rarer", (("a.jpg", "damaged"),), "1 more"),
             formats=(("JPEG", 8), ("PNG", 1)), spans=(("Width", 1, 9),), channels=(("Mean", (0.1, 0.2)),),
             lengths=(Lengths("text", ((0, 0, 0, 1, 0.5), (2, 2, 3, 2, 1.0))),),
+            changes=(
+                Changes("run 1", "", False, (
+                    FieldChange("size", "fail", "drifted", 0.02, (0.0, 1.0, 2.0), (1.0, 2.0, 3.0), 0.3, 0.0),
+                    FieldChange("label", "ok", "too few", 0.0, None, None, None, None),
+                ), (("town", "d"),), (("town", "a"),), 3, "1 more"),
+                Changes("run 2", "", True, (), (), (), 0),
+                Changes("run 3", "it is gone", False, (), (), (), 0),
+            ),
         ),
         DataSection(
             title="", samples=0, splits=(), num_classes=0, shards=0, shard_format="", shard_bytes=0, increments=0,

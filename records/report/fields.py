@@ -1,0 +1,141 @@
+"""The fields of drawn samples and of the label, judged one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from contracts.artifacts import ShardManifest
+from contracts.artifacts.data_report import FieldReport, Verdict
+from contracts.config import FieldLimits, ValidateSection
+from records.drawn import Column, DrawnTable
+from records.report.statistics import Apart, compare_named, compare_numbers
+
+LABEL = "label"
+_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_NO_LIMITS = FieldLimits()
+_WORST: tuple[Verdict, ...] = ("ok", "warn", "fail")
+
+
+def worst(verdicts: Iterator[Verdict] | list[Verdict]) -> Verdict:
+    """Return the worst of verdicts; `ok` of none."""
+    return max(verdicts, key=_WORST.index, default="ok")
+
+
+@dataclass(frozen=True)
+class FieldData:
+    """One field of the training samples of a manifest."""
+
+    name: str
+    kind: str
+    values: Column | None
+    """[drawn samples]; None of the label."""
+    counts: Mapping[Any, int]
+    """Of a category by code, of the label by name of the class; empty of numbers."""
+    size: int
+
+    @property
+    def missing(self) -> float:
+        """Share of missing values."""
+        if self.values is None or not len(self.values):
+            return 0.0
+        return float(np.isnan(self.values).mean())
+
+    @property
+    def quantiles(self) -> list[float] | None:
+        """Of numbers, where any is known."""
+        if self.values is None or self.kind != "number" or np.isnan(self.values).all():
+            return None
+        return [float(value) for value in np.nanquantile(self.values, _QUANTILES)]
+
+
+def read_fields(manifest: ShardManifest, table: DrawnTable | None) -> dict[str, FieldData]:
+    """Return the fields of the training split by name: the label first, then what was drawn."""
+    found = {}
+    if manifest.classes:
+        counts = dict(zip(manifest.classes, manifest.splits["train"].samples_by_class, strict=False))
+        found[LABEL] = FieldData(LABEL, "classes", None, counts, manifest.splits["train"].samples)
+    if manifest.drawn is None or table is None:
+        return found
+    label = manifest.label_field
+    for column in manifest.drawn.columns:
+        if column.name == label:
+            continue
+        values = table.columns[column.name]
+        counted: dict[Any, int] = dict(Counter(values[~np.isnan(values)].tolist())) if column.kind == "category" else {}
+        found[column.name] = FieldData(column.name, column.kind, values, counted, len(values))
+    return found
+
+
+def judge_field(data: FieldData, before: FieldData | None, validate: ValidateSection, num_fields: int) -> FieldReport:
+    """Return what is said of a field, beside its earlier state or by its limits alone.
+
+    Args:
+        data: The field now.
+        before: The same field of the earlier data; None: only the limits of its values are asked.
+        validate: What is allowed.
+        num_fields: Fields that are compared: p is multiplied by it.
+    """
+    limits = validate.fields.get(data.name, _NO_LIMITS)
+    said: list[str] = []
+    verdicts: list[Verdict] = []
+    report = FieldReport(
+        name=data.name,
+        kind=data.kind,  # type: ignore[arg-type]
+        verdict="ok",
+        now=data.size,
+        missing=data.missing,
+        quantiles=data.quantiles,
+    )
+    if before is None:
+        for words in _beyond_limits(report, limits):
+            said.append(words)
+            verdicts.append("fail")
+        return report.model_copy(update={"verdict": worst(verdicts), "said": said})
+    changes: dict[str, object] = {"before": before.size, "earlier": before.quantiles}
+    apart = _compare(before, data) if min(before.size, data.size) >= validate.least_samples else None
+    if apart is None:
+        said.append(f"too few samples to judge: {before.size} before, {data.size} now (validate.least_samples)")
+    else:
+        p = min(1.0, apart.p * num_fields)
+        changes |= {"cells": apart.cells, "psi": apart.psi, "excess": apart.excess, "p": p, "distance": apart.distance}
+        for verdict, key in (("fail", "fail_excess"), ("warn", "warn_excess")):
+            own = getattr(limits, key)
+            limit = getattr(validate, key) if own is None else own
+            if apart.excess > limit and p < validate.significance:
+                where = f"validate.{key}" if own is None else f"validate.fields.{data.name}.{key}"
+                said.append(f"drifted: excess PSI {apart.excess:.3g}, above {where} {limit:g}{_shift(before, data)}")
+                verdicts.append("warn" if verdict == "fail" and validate.drift == "warn" else verdict)  # type: ignore[arg-type]
+                break
+    return report.model_copy(update={**changes, "verdict": worst(verdicts), "said": said})
+
+
+def _compare(before: FieldData, now: FieldData) -> Apart:
+    if before.values is not None and now.values is not None and now.kind == "number":
+        return compare_numbers(before.values, now.values)
+    return compare_named(before.counts, now.counts)
+
+
+def _shift(before: FieldData, now: FieldData) -> str:
+    """Return how the median moved, in words."""
+    if before.quantiles is None or now.quantiles is None:
+        return ""
+    return f"; median {before.quantiles[3]:.4g} before, {now.quantiles[3]:.4g} now"
+
+
+def _beyond_limits(report: FieldReport, limits: FieldLimits) -> Iterator[str]:
+    """Yield what is beyond the limits of a field, in words."""
+    where = f"validate.fields.{report.name}"
+    if limits.max_missing is not None and report.missing > limits.max_missing:
+        yield f"{report.missing:.2%} missing, above {where}.max_missing {limits.max_missing:g}"
+    if report.quantiles is None:
+        return
+    least, most = report.quantiles[0], report.quantiles[-1]
+    if limits.least is not None and least < limits.least:
+        yield f"least value {least:g}, below {where}.least {limits.least:g}"
+    if limits.most is not None and most > limits.most:
+        yield f"largest value {most:g}, above {where}.most {limits.most:g}"
