@@ -19,7 +19,7 @@ from contracts.goodput import count_stops
 from inspection.profile import OFF, describe_findings, describe_rate
 from inspection.report import describe_gates, describe_parity
 from inspection.run.door import plain
-from inspection.run.headline import STATE_NOTES, FigureName, headline, metric_title
+from inspection.run.headline import NEXT, STATE_NOTES, FigureName, headline, metric_title
 from inspection.run.summary import RunLine
 from inspection.run.view import RunView
 from inspection.tasks import show_metric
@@ -40,14 +40,9 @@ _STYLES = {
     "unknown": "magenta",
 }
 NOT_KNOWN = ""
+
+
 # Of a run that nobody can ask for: what to do.
-_NEXT = {
-    "stopped": "The same command goes on where it stopped",
-    "silent": "It may wait for machines: shardline status RUN asks its service",
-    "unknown": "Starting it again begins another run, which has to be paid",
-}
-
-
 def print_runs(lines: Sequence[RunLine], stream: TextIO) -> None:
     """Print a line for each run."""
     console = _console(stream)
@@ -116,7 +111,7 @@ def _head(view: RunView) -> Iterator[str]:
         yield f"started {_moment(view.started_at)} UTC{took}"
     if view.state in ("stopped", "silent", "unknown"):
         last = f"; last event {_moment(view.last_word_at)} UTC" if view.last_word_at else ""
-        yield f"{STATE_NOTES[view.state]}{last}. {_NEXT[view.state]}"
+        yield f"{STATE_NOTES[view.state]}{last}. {NEXT[view.state]}"
     if view.state == "interrupted" and view.error:
         yield view.error.splitlines()[0]
 

@@ -90,6 +90,8 @@ svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .axis{font-size:12p
 .dot{fill:var(--dot);fill-opacity:.75;stroke:var(--card)}.ring{fill:none;stroke:var(--ink);stroke-width:2}
 details{border-top:1px solid var(--line);margin-top:10px;padding-top:8px}
 summary{cursor:pointer;font-weight:600;padding:4px 0;margin-bottom:6px}
+.fold{border:0;margin:0;padding:0}.fold>summary{margin:0 0 12px;padding:0}
+.fold>summary h2{display:inline;margin:0 0 0 4px}.fold:not([open])>summary{margin:0}
 .swatch{display:inline-block;width:12px;height:12px;border-radius:3px;background:var(--k);border:1px solid #0006;
 margin-right:6px;vertical-align:-1px}
 .legend{display:flex;flex-wrap:wrap;gap:2px 16px;padding:0;margin-bottom:8px;list-style:none;font-size:13px;

@@ -118,7 +118,7 @@ def describe_metrics(record: RunRecord, view: RunView) -> dict[str, float]:
         # A report that chose what it has not measured: the others are told all the same.
         with suppress(DataError):
             found |= profile.count(view.profile)
-    if view.checkpoint is not None:
+    if view.checkpoint is not None or record.goodput is not None:
         found |= train.count(view.checkpoint, record.goodput, headline(view))
     if view.export is not None:
         found |= export.count(view.export, find_verdict(view.export, view.verifications))

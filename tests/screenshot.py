@@ -1,26 +1,114 @@
-"""Takes the pictures of pages that docs/ shows: `python -m tests.screenshot PAGE PNG [HEIGHT] [SECTION]`.
+"""Takes the pictures that docs/ shows: `python -m tests.screenshot RUN [NAME...]`.
 
-PAGE is a file, or an address of this machine; SECTION is the id of the part that the picture begins with.
+RUN is the folder of a finished run of the demo (`runs/digits`), which most pictures are of. Runs that were preempted,
+diverged or failed are the hand-made ones of the tests (tests/inspection/planted.py), so that they look the same each
+time. A picture is one screen of its page, and has 300 kB at most.
 """
 
+from __future__ import annotations
+
+import shutil
 import sys
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
+from inspection.page import render_report, render_stage
+from inspection.profile_page import make_profile_page
+from inspection.run.find import find_place
+from inspection.run.read import read_run
+from inspection.run.view import RunView
 from tests.browser import opened, started_chromium
+from tests.inspection import planted
+from tests.inspection.ui.serving import serving
 
-WIDTH, HEIGHT = 1180, 1560
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+WIDTH = 1180
+MOST_BYTES = 300_000
 
 
-def main(page: str, picture: Path, height: int = HEIGHT, section: str = "") -> None:
-    address = page if "://" in page else Path(page)
-    with started_chromium() as browser, opened(browser, address, width=WIDTH) as shown:
-        shown.page.set_viewport_size({"width": WIDTH, "height": height})
-        shown.page.wait_for_load_state("networkidle")
-        assert shown.complaints == []
-        if section:
-            shown.page.evaluate(f"document.getElementById({section!r}).scrollIntoView()")
-        shown.page.screenshot(path=picture)
+@dataclass(frozen=True)
+class Shot:
+    """A picture: of which page, from where on, and how high."""
+
+    page: str
+    height: int
+    section: str = ""
+
+
+SHOTS = {
+    "report": Shot("finished", 1400),
+    "report-curves": Shot("preempted", 1300, "curves"),
+    "report-diverged": Shot("diverged", 800),
+    "report-failed": Shot("failed", 800),
+    "profile": Shot("profile", 1400),
+    "vertex-train": Shot("train", 1700),
+    "vertex-export": Shot("export", 1300),
+    "ui": Shot("/", 480),
+}
+
+
+def diverged() -> RunView:
+    """A training whose loss is no number from some step on."""
+    curves = planted.make_curves(120)
+    loss = curves.curves[0]
+    broken = loss.model_copy(update={"values": [*loss.values[:90]], "steps": loss.steps[:90], "times": loss.times[:90]})
+    broken = broken.model_copy(update={"not_finite": 30, "first_not_finite": loss.steps[90]})
+    error = (
+        "loss became nan at step 910 (train.learning_rate = 0.3)\n  allowed: a finite loss\n"
+        "  to do: lower train.learning_rate, or look at the data"
+    )
+    curves = curves.model_copy(update={"curves": [broken, *curves.curves[1:]]})
+    view = planted.up_to("train", "failed", curves=curves, goodput=planted.make_goodput(), money=planted.make_money())
+    stages = [each.model_copy(update={"error": error}) if each.name == "train" else each for each in view.stages]
+    return view.model_copy(update={"stages": stages, "error": error})
+
+
+def write_pages(run: Path, folder: Path) -> None:
+    """Write all pages but those of a server."""
+    view = read_run(find_place(str(run)))
+    profile = next(stage.uri for stage in view.stages if stage.name == "profile")
+    assert view.profile is not None and profile is not None, f"{run} is not the folder of a finished run"
+    pages = {
+        "finished": render_report(view),
+        "preempted": render_report(planted.resumed()),
+        "diverged": render_report(diverged()),
+        "failed": render_report(planted.failed_in("export")),
+        "profile": make_profile_page(view.profile, profile),
+        "train": render_stage(view, "train"),
+        "export": render_stage(view, "export"),
+    }
+    for name, page in pages.items():
+        # Paths as they are seen from the folder that holds runs/.
+        content = page.replace(f"{run.resolve().parents[1]}/", "")
+        (folder / f"{name}.html").write_text(content, encoding="utf-8")
+
+
+def main(run: Path, names: list[str]) -> None:
+    """Take pictures.
+
+    Args:
+        run: Folder of a finished run, or of its line.
+        names: Of `SHOTS`; none: all.
+    """
+    with tempfile.TemporaryDirectory() as temporary, started_chromium() as browser:
+        folder = Path(temporary)
+        write_pages(run, folder)
+        shutil.copytree(run, folder / "root" / run.name)
+        with serving(folder / "root") as server:
+            for name in names or SHOTS:
+                shot = SHOTS[name]
+                where = f"{server.url}{shot.page}" if shot.page.startswith("/") else folder / f"{shot.page}.html"
+                with opened(browser, where, width=WIDTH) as shown:
+                    shown.page.set_viewport_size({"width": WIDTH, "height": shot.height})
+                    shown.page.wait_for_load_state("networkidle")
+                    assert shown.complaints == []
+                    if shot.section:
+                        shown.page.evaluate(f"document.getElementById({shot.section!r}).scrollIntoView()")
+                    content = shown.page.screenshot(path=IMAGES / f"{name}.png")
+                print(f"{name}.png: {len(content):,} bytes")
+                assert len(content) <= MOST_BYTES, name
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *(int(text) for text in sys.argv[3:4]), *sys.argv[4:])
+    main(Path(sys.argv[1]), sys.argv[2:])

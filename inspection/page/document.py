@@ -60,7 +60,7 @@ _MAKERS: dict[str, Callable[[Subject], Html]] = {
 STAGE_TITLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "shard": ("Data card", ("data",)),
     "profile": ("Profile", ("sweep",)),
-    "train": ("Training", ("curves", "time", "results")),
+    "train": ("Training", ("results", "curves", "time")),
     "export": ("Export", ("export",)),
 }
 """Of each stage's own page: its title, and its sections."""

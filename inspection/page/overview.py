@@ -7,7 +7,7 @@ from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_USER_E
 from inspection.page.facts import facts
 from inspection.page.links import console, console_page, make_link
 from inspection.page.subject import Subject, left_out
-from inspection.run.headline import RunHeadline, headline
+from inspection.run.headline import NEXT, RunHeadline, headline
 from inspection.run.view import AttemptView, RunView, StageState, StageView
 from pages.links import Link
 from pages.markup import Html
@@ -75,19 +75,31 @@ def _tiles(found: RunHeadline) -> tuple[Tile, ...]:
             state=states.get(each.name, ""),
         )
         for each in found.figures
+        # Of a run that ended early only what is known.
+        if each.text or found.state in ("running", "silent", "succeeded")
     )
 
 
 def _failures(subject: Subject) -> list[Failure]:
     view = subject.view
     failed = [stage for stage in view.stages if stage.state in ("failed", "interrupted", "stopped") and stage.error]
-    found = [_failure(subject, f"Stage {stage.name}", stage.state, stage.error, stage.name) for stage in failed]
+    found = [
+        _failure(
+            subject,
+            f"Stage {stage.name}",
+            stage.state,
+            stage.error,
+            stage.name,
+            _logs(subject, stage.attempts[-1]) if stage.attempts else (),
+        )
+        for stage in failed
+    ]
     if view.error and view.error not in {stage.error for stage in failed}:
         found.append(_failure(subject, "The run", view.state, view.error, "run"))
     return found
 
 
-def _failure(subject: Subject, what: str, state: str, error: str, name: str) -> Failure:
+def _failure(subject: Subject, what: str, state: str, error: str, name: str, logs: tuple[Link, ...] = ()) -> Failure:
     """Return an error in full: what was given, what is allowed, what to do."""
     said, rest = [], []
     for line in subject.reason(error).splitlines():
@@ -97,7 +109,7 @@ def _failure(subject: Subject, what: str, state: str, error: str, name: str) -> 
         else:
             said.append(line)
     ended = "was interrupted" if state == "interrupted" else state
-    return Failure(name, f"{what} {ended}", "\n".join(said), tuple(rest))
+    return Failure(name, f"{what} {ended}", "\n".join(said), tuple(rest), logs, NEXT.get(subject.view.state, ""))
 
 
 def _warnings(view: RunView) -> list[str]:

@@ -26,7 +26,10 @@ b.good,b.bad{color:var(--c)}
 .tile .chip+*{margin-left:4px}
 .tile.alarm{border-color:var(--bad)}.tile.alarm .value{color:var(--bad)}
 .said{white-space:pre-wrap;font-family:ui-monospace,Menlo,Consolas,monospace;font-size:13px}
-#stages td:nth-child(n+4) small{white-space:nowrap}#stages .bar{display:block;margin:4px 0 0}#facts{margin:0 0 16px}
+#stages td:nth-child(n+4) small{white-space:nowrap}#stages .bar{display:block;margin:4px 0 0}
+#stages tbody th{min-width:80px}
+#facts{margin:0 0 16px}
+@media(min-width:1000px){#facts{grid-template-columns:max-content 1fr max-content 1fr}}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:18px 28px}
 .chart-box{margin:0;min-width:0}.chart-box figcaption{color:var(--ink);margin-bottom:6px}
 .chart-box .legend{margin:2px 0 0}

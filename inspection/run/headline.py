@@ -30,10 +30,24 @@ STATE_NOTES: Mapping[State, str] = {
     "failed": "it failed",
     "succeeded": "all stages are done",
 }
+# What to do with a run that has not gone through, and is not going on.
+NEXT: Mapping[State, str] = {
+    "failed": "The same command again reuses the stages that are done",
+    "interrupted": "The same command again goes on where it stopped",
+    "stopped": "The same command goes on where it stopped",
+    "silent": "It may wait for machines: shardline status RUN asks its service",
+    "unknown": "Starting it again begins another run, which has to be paid",
+}
+_EXPORT_NOTES = {
+    "proven": "all of it ran on its GPU and passed its gates",
+    "unproven": "part of it has not run on its GPU yet; there: shardline verify RUN",
+}
 _STRATEGIES = {"SPOT": "spot", "STANDARD": "on-demand", "FLEX_START": "flex-start"}
 # Of the standard normal distribution: two-sided 95 %.
 _Z = 1.959963984540054
 REUSED = "reused"
+# States of the stage that a run is in, or ended in.
+_AT = ("running", "failed", "interrupted", "stopped")
 
 Verdict = Literal["", "proven", "unproven"]
 FigureName = Literal["state", "metric", "export", "duration", "goodput", "preemptions", "cost"]
@@ -115,6 +129,7 @@ def headline(view: RunView) -> RunHeadline:
     train = view.stage("train")
     return make_headline(
         state=view.state,
+        stage=next((each.name for each in view.stages if each.state in _AT), ""),
         task=view.task,
         found=found,
         samples=evaluation.samples if evaluation is not None else None,
@@ -140,6 +155,7 @@ def headline_of_record(record: RunRecord, *, money: MoneyView | None, verdict: s
     samples = record.results.get("test_samples")
     return make_headline(
         state=record.state,
+        stage=next((each.name for each in record.stages if each.state in _AT), ""),
         task=task_of(record),
         found=record.find_headline(),
         samples=samples if isinstance(samples, int) and not isinstance(samples, bool) and samples > 0 else None,
@@ -177,6 +193,7 @@ def binomial_interval(share: float, samples: int) -> tuple[float, float]:
 def make_headline(
     *,
     state: State,
+    stage: str = "",
     task: str = "",
     found: tuple[Headline, float | None] | None = None,
     samples: int | None = None,
@@ -192,6 +209,7 @@ def make_headline(
 
     Args:
         state: Of the run.
+        stage: Name of the stage that it is in, or failed in; empty: not known.
         task: Name of its task.
         found: The task's headline metric, and its value on the test split.
         samples: Of the test split.
@@ -226,20 +244,26 @@ def make_headline(
         preemptions=goodput.preemptions if goodput is not None else None,
         wall_s=_finite(wall_s),
     )
-    figures = _figures(numbers, task, asked_precision, goodput)
+    figures = _figures(numbers, stage, task, asked_precision, goodput)
     plain = [one.model_copy(update={"text": _plain(one.text), "note": _plain(one.note)}) for one in figures]
     return numbers.model_copy(update={"figures": plain})
 
 
-def _figures(found: RunHeadline, task: str, asked_precision: str, goodput: GoodputRecord | None) -> list[Figure]:
+def _figures(
+    found: RunHeadline, stage: str, task: str, asked_precision: str, goodput: GoodputRecord | None
+) -> list[Figure]:
     going_on = found.state in ("running", "silent")
     mark = f" ({REUSED})" if found.training_reused else ""
     of_goodput = ""
     if goodput is not None and math.isfinite(goodput.wall_s):
         of_goodput = f"of {seconds(goodput.wall_s)} of training in steps that count"
     refused = asked_precision and asked_precision != found.precision
+    about_export = f"{asked_precision} was asked for, and refused by its gates" if refused else ""
+    stands = STATE_NOTES[found.state]
+    if stage and found.state in ("running", "failed"):
+        stands = f"in stage {stage}"
     return [
-        Figure(name="state", title="State", text=found.state, note=STATE_NOTES[found.state]),
+        Figure(name="state", title="State", text=found.state, note=stands),
         Figure(
             name="metric",
             title=f"Test {metric_title(found.metric)}" if found.metric else "Test result",
@@ -250,7 +274,7 @@ def _figures(found: RunHeadline, task: str, asked_precision: str, goodput: Goodp
             name="export",
             title="Export",
             text=", ".join(filter(None, (found.precision, found.verdict))),
-            note=f"{asked_precision} was asked for, and refused by its gates" if refused else "",
+            note="; ".join(filter(None, (about_export, _EXPORT_NOTES.get(found.verdict, "")))),
         ),
         Figure(
             name="duration",

@@ -65,27 +65,30 @@ class Beside:
 
 
 def count(
-    trained: CheckpointManifest, goodput: GoodputRecord | str | None, found: RunHeadline | None
+    trained: CheckpointManifest | None, goodput: GoodputRecord | str | None, found: RunHeadline | None
 ) -> dict[str, float]:
-    """Return the metrics of a finished training, as far as they are known.
+    """Return the metrics of a training, as far as they are known; one that has not finished has cost something too.
 
     A metric of the training that is called as one of these is `train_metric_NAME`: neither stands for the other. Of a
     training that an earlier run did, time, preemptions and cost are `train_reused_NAME`, so that no sum has them twice.
     """
-    numbers: dict[str, float | None] = {
-        "train_steps": trained.step,
-        "train_best_step": trained.best_step,
-        "train_epochs": trained.epoch,
-        "train_skipped_steps": trained.skipped_steps,
-        "train_spent_s": trained.spent_s,
-    }
+    numbers: dict[str, float | None] = {}
+    if trained is not None:
+        numbers |= {
+            "train_steps": trained.step,
+            "train_best_step": trained.best_step,
+            "train_epochs": trained.epoch,
+            "train_skipped_steps": trained.skipped_steps,
+            "train_spent_s": trained.spent_s,
+        }
     if isinstance(goodput, GoodputRecord):
         account = goodput.model_dump()
         of_training = "train_reused_" if found is not None and found.training_reused else "train_"
         numbers |= {f"{of_training}{name}": account[name] for name in _ACCOUNT}
     if found is not None:
         numbers |= found.numbers()
-    metrics = {f"train_metric_{name}" if name in _OWN else f"train_{name}": v for name, v in trained.metrics.items()}
+    measured = trained.metrics if trained is not None else {}
+    metrics = {f"train_metric_{name}" if name in _OWN else f"train_{name}": v for name, v in measured.items()}
     return finite({**metrics, **numbers})
 
 

@@ -32,6 +32,9 @@ class Failure:
     said: str
     rest: tuple[tuple[str, str], ...] = ()
     """What is allowed, and what to do."""
+    logs: tuple[Link, ...] = ()
+    then: str = ""
+    """What goes on when that is done."""
 
 
 @dataclass(frozen=True)

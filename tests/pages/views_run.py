@@ -43,7 +43,9 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
                 Tile("metric", "Test result", None, ""),
             ),
             "not yet",
-            failures=(Failure("train", "Stage train failed", "given", (("allowed", "1"), ("to do", "set 1"))),),
+            failures=(
+                Failure("train", "Train failed", "given", (("allowed", "1"), ("to do", "2")), (Link("log"),), "again"),
+            ),
             warnings=("data: copies",),
             before="run-1",
             changes=(Change("train.epochs", "", "2"),),

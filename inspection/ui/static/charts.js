@@ -189,7 +189,7 @@
 
   const problem = make("p", { class: "missing block", role: "status", id: "curves-problem" });
   const complain = (text) => {
-    const heading = document.querySelector("#curves h2");
+    const heading = document.querySelector("#curves :is(summary, h2)");
     if (!text) problem.remove();
     else if (heading && !(problem.isConnected && problem.textContent === text)) {
       problem.textContent = text;
@@ -203,7 +203,7 @@
     if (!section || !runs.some((run) => run.curves.length)) return;
     if (!panel.isConnected) {
       keepPlace(() => {
-        section.querySelector("h2").after(panel);
+        section.querySelector("summary, h2").after(panel);
         content.dataset.charts = "";
         offer();
         draw();

@@ -38,7 +38,7 @@
     const held = document.activeElement;
     carry(before, after, "details", (from, to) => (to.open = from.open));
     const charts = before.querySelector(".live-charts");
-    if (charts) after.querySelector("h2").after(charts);
+    if (charts) after.querySelector("summary, h2").after(charts);
     // A box scrolls only within the page, and what is taken out of it has lost its place.
     const places = new Map(Array.from(before.querySelectorAll(".scroll"), (box) => [box, [box.scrollLeft, box.scrollTop]]));
     before.replaceWith(after);

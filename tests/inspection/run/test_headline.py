@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from html import unescape
 from io import StringIO
 from pathlib import Path
@@ -26,7 +27,7 @@ from inspection.terminal import print_run, print_runs, to_json
 from inspection.ui.addresses import RunKey
 from inspection.ui.run_list import row
 from pipeline_tasks.experiment import describe_metrics
-from tests.inspection.lines import Planted, alive, plant
+from tests.inspection.lines import Planted, alive, leave_lock, plant
 from tests.inspection.planted import make_checkpoint, make_goodput, make_money
 
 # The price table knows it: the least is its spot price, the most its on-demand price.
@@ -64,6 +65,21 @@ def texts(found: RunHeadline) -> dict[str, str]:
     return {figure.name: figure.text for figure in found.figures if figure.text}
 
 
+def look_at_doors(planted: Planted, view: RunView, entry: RunLine) -> dict[str, str]:
+    """Return what a reader sees at each door that any run has; the figures of the page are checked one by one."""
+    page = render_report(view)
+    for name, text in texts(headline(view)).items():
+        if name not in ("state", "export"):
+            (shown,) = re.findall(f'data-figure="overview.{name}">([^<]*)<', page)
+            assert shown.replace("\u00a0", " ") == text, name
+    return {
+        "page": words(page),
+        "list": words(row(RunKey("photos", planted.run_id), entry)),
+        "terminal": printed(print_run, view),
+        "terminal's list": printed(print_runs, [entry]),
+    }
+
+
 def test_every_door_says_the_same(line: Path, small_shards: str) -> None:
     planted = plant(line, small_shards, kind="resumed", sections=SPOT)
     view, entry, record = look(planted), listed(planted), record_of(planted)
@@ -77,19 +93,8 @@ def test_every_door_says_the_same(line: Path, small_shards: str) -> None:
         re.fullmatch(r"[\d.]+ to [\d.]+ USD", said["cost"])
         and "spot machines; prices: read 20" in found.figures[-1].note
     )
-    page = render_report(view)
-    for name, text in said.items():
-        if name not in ("state", "export"):
-            (shown,) = re.findall(f'data-figure="overview.{name}">([^<]*)<', page)
-            assert shown.replace("\u00a0", " ") == text, name
-    doors = {
-        "page": words(page),
-        "list": words(row(RunKey("photos", planted.run_id), entry)),
-        "terminal": printed(print_run, view),
-        "terminal's list": printed(print_runs, [entry]),
-        "run's table": printed(print_table, record).replace(" │ ", " "),
-        "report.md": to_markdown(record),
-    }
+    doors = look_at_doors(planted, view, entry)
+    doors |= {"run's table": printed(print_table, record).replace(" │ ", " "), "report.md": to_markdown(record)}
     for door, told in doors.items():
         for name, text in said.items():
             if door in ("run's table", "report.md") and name == "duration":
@@ -136,14 +141,31 @@ def test_a_spot_run_costs_what_lies_between_two_prices(line: Path, small_shards:
 # --- runs that go on --------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_goes_on_has_a_headline_in_the_list(line: Path, small_shards: str) -> None:
-    planted = plant(line, small_shards, kind="running", sections=SPOT)
-    with alive(planted):
-        found = listed(planted).headline
-        view = headline(look(planted))
-    assert found.state == "running" and found.preemptions == 0
-    assert {"goodput", "preemptions", "cost", "duration"} <= set(texts(found))
-    assert {**texts(found), "duration": ""} == {**texts(view), "duration": ""}
+@pytest.mark.parametrize("kind", ["running", "killed", "failed"])
+def test_every_door_says_the_same_of_a_run_without_a_result(line: Path, small_shards: str, kind: Any) -> None:
+    planted = plant(line, small_shards, kind=kind, sections=SPOT)
+    if kind == "killed":
+        leave_lock(planted)
+    with alive(planted) if kind == "running" else nullcontext():
+        entry, view = listed(planted), look(planted)
+    said, shown = texts(entry.headline), texts(headline(view))
+    assert said["state"] == {"killed": "stopped"}.get(kind, kind) and said["preemptions"] == "0"
+    assert {"goodput", "cost", "duration"} <= set(said)
+    if kind == "running":
+        # It went on between two readings.
+        del said["duration"], shown["duration"]
+    assert said == shown
+    for door, told in look_at_doors(planted, view, entry).items():
+        for name, text in said.items():
+            assert text in told, (door, name)
+    assert "in stage train" in headline(view).figure("state").note or kind == "killed"
+    if kind == "failed":
+        numbers = describe_metrics(record_of(planted), view)
+        assert (numbers["train_goodput_percent"], numbers["train_cost_low_usd"], numbers["run_wall_s"]) == (
+            entry.headline.goodput_percent,
+            entry.headline.cost_low_usd,
+            entry.headline.wall_s,
+        )
 
 
 def test_what_training_came_to_is_in_the_list_while_the_export_runs(line: Path, small_shards: str) -> None:
