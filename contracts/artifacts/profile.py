@@ -45,6 +45,10 @@ class Settings(Document):
     """Intra-op threads of a rank."""
     flags: Flags = Flags()
 
+    def settings(self) -> Settings:
+        """Return the settings alone, of what has more."""
+        return Settings(**{name: getattr(self, name) for name in Settings.model_fields})
+
 
 class LoaderPoint(Document):
     """The input pipeline alone, at a number of loader processes."""
@@ -291,13 +295,8 @@ class ProfileReport(Contract):
         Raises:
             DataError: The choice is said to be measured and is none of the points: another program has written this.
         """
-        settings = Settings.model_validate(self.choice.model_dump(include=set(Settings.model_fields)))
-        fits = (
-            p
-            for p in self.points
-            if Settings.model_validate(p.model_dump(include=set(Settings.model_fields))) == settings
-        )
-        if (point := next(fits, None)) is None:
+        settings = self.choice.settings()
+        if (point := next((p for p in self.points if p.settings() == settings), None)) is None:
             if not self.choice.measured:
                 return ProfilePoint(
                     **dict(settings), outcome="predicted", reason=OFF if self.method == "off" else DEFAULTS

@@ -54,7 +54,7 @@ def _scalars(report: ProfileReport) -> list[tuple[str, int, float]]:
     choice = report.choice
     settings = ("slot_size", "slots_per_rank", "num_workers", "prefetch_factor", "threads")
     found += [(f"choice/{name}", 0, getattr(choice, name)) for name in settings]
-    chosen = next((point for point in report.points if _is_chosen(point, report)), None)
+    chosen = next((point for point in report.points if point.settings() == choice.settings()), None)
     if chosen is not None:
         found.append(("choice/samples_per_s", 0, chosen.samples_per_s))
         found += [(f"choice/{unit}_per_s", 0, value) for unit, value in chosen.units_per_s.items()]
@@ -80,13 +80,9 @@ def _scalars(report: ProfileReport) -> list[tuple[str, int, float]]:
     return [(name, step, value) for name, step, value in found if value is not None and math.isfinite(value)]
 
 
-def _is_chosen(point: ProfilePoint, report: ProfileReport) -> bool:
-    return all(getattr(point, name) == getattr(report.choice, name) for name in Settings.model_fields)
-
-
 def _settings(point: ProfilePoint, report: ProfileReport) -> dict[str, str | float]:
     values = point.model_dump(include=set(Settings.model_fields) - {"flags"})
-    values |= point.flags.model_dump() | {"chosen": _is_chosen(point, report)}
+    values |= point.flags.model_dump() | {"chosen": point.settings() == report.choice.settings()}
     # A bool would be stored as 1.0.
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
 

@@ -15,7 +15,6 @@ from contracts.artifacts import (
     ProfileChoice,
     ProfilePoint,
     Recommendation,
-    Settings,
 )
 from contracts.artifacts.profile import Severity
 from contracts.artifacts.trace import TraceSummary
@@ -66,7 +65,7 @@ class Case:
     @property
     def samples_per_s(self) -> float | None:
         """The rate of a rank that was measured end to end at the choice."""
-        return next((p.samples_per_s for p in self.points if _settings(p) == _settings(self.choice)), None)
+        return next((p.samples_per_s for p in self.points if p.settings() == self.choice.settings()), None)
 
     @property
     def summary(self) -> TraceSummary | None:
@@ -179,7 +178,3 @@ def at_most(fraction: float | None, what: str) -> Gain:
     if fraction is None or fraction >= 1:
         return UNKNOWN
     return Gain(1 / (1 - fraction), f"at most: without {what}, {fraction:.0%} of the step")
-
-
-def _settings(given: Settings) -> Settings:
-    return Settings.model_validate(given.model_dump(include=set(Settings.model_fields)))

@@ -47,7 +47,7 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
         folder: For the traces, a file a rank.
     """
     choice = result.choice
-    settings = Settings.model_validate(choice.model_dump(include=set(Settings.model_fields)))
+    settings = choice.settings()
     counted = probe.trace(settings, steps=config.profile.trace_steps, folder=folder)
     warnings = []
     if isinstance(counted, Failed):

@@ -3,46 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median, median_low
 
 from contracts.artifacts import Indicators
 from contracts.artifacts.trace import TraceSummary
 from trainer.profiling.peaks import Precision, peak_flops
 
+# What a trace says by itself, under the same names there and here.
+_TRACED = (
+    *("gpu_busy_fraction", "occupancy_fraction", "exposed_copy_fraction", "pageable_copies", "sync_fraction"),
+    *("sync_calls", "kernels_per_step", "mean_kernel_us", "top10_kernel_fraction", "copy_kernel_fraction"),
+)
 # How much longer than the shortest exchange of the traced steps one counts: undisturbed ones of gloo differ threefold
 # (tests/trainer/profiling/traces/exchange-*.json.gz), those of a machine with other work twentyfold.
 STEADY = 3
 
 
-@dataclass(frozen=True)
-class Counters:
-    """What the probe counts in steps that are not traced; None: not measured. Fractions are of a step's time."""
+class Counters(Indicators):
+    """The indicators that the probe counts in steps that are not traced, and what others follow from."""
 
-    step_s: float | None = None
-    """Median time of an optimizer step, in seconds."""
     samples_per_s: float | None = None
     """Of one rank, the slowest."""
-    data_time_fraction: float | None = None
-    """Waiting in next() of the loader, and for the copy to the device."""
-    copy_wait_fraction: float | None = None
-    """The part of it that is the copy to the device, by CUDA events."""
-    flops_per_sample: float | None = None
-    """Floating point operations of a sample's forward and backward pass, without what is computed again."""
     precision: Precision | None = None
     """What products are computed in; fp32 with train.tf32 is tf32."""
     gpu_name: str | None = None
-    memory_peak_bytes: int | None = None
-    """Most that was allocated at a time, by the fullest rank."""
-    memory_reserved_bytes: int | None = None
-    """Most that the allocator held at a time, by the fullest rank."""
-    memory_limit_bytes: int | None = None
-    """What the tightest rank may take: its limit, or the device's memory less what others hold at that time."""
-    allocation_retries: int | None = None
-    """How often the allocator gave back what it held to find room (num_alloc_retries)."""
-    checkpoint_stall_fraction: float | None = None
-    """Steps standing still for checkpoints, of the time of training at the interval that it has."""
-    nvml_utilisation_fraction: float | None = None
     rank_step_s: tuple[float, ...] = ()
     """Median time of a step of each rank without its waiting for the others, in seconds, by rank."""
 
@@ -60,37 +44,20 @@ def make_indicators(counters: Counters, summaries: Sequence[TraceSummary]) -> In
     last = last_to_arrive(summaries)
     gpu_name = counters.gpu_name or (last.gpu_name if last else None)
     peak = peak_flops(gpu_name, counters.precision) if counters.precision else None
-    step_s = counters.step_s
-    return Indicators(
-        step_s=step_s,
-        data_time_fraction=_data_time(counters, last),
-        copy_wait_fraction=counters.copy_wait_fraction,
-        gpu_busy_fraction=last.gpu_busy_fraction if last else None,
-        occupancy_fraction=last.occupancy_fraction if last else None,
-        mfu=_utilisation(counters, peak),
-        flops_per_sample=counters.flops_per_sample,
-        peak_flops=peak,
+    traced = {name: getattr(last, name) for name in _TRACED} if last else {}
+    derived = {
+        "data_time_fraction": _data_time(counters, last),
+        "mfu": _utilisation(counters, peak),
+        "peak_flops": peak,
         # A rank that is alone exchanges nothing: there is nothing to measure.
-        communication_fraction=exchange_fraction(summaries) if last and _exchanges(counters, summaries) else None,
-        exposed_copy_fraction=last.exposed_copy_fraction if last else None,
-        pageable_copies=last.pageable_copies if last else None,
-        sync_fraction=last.sync_fraction if last else None,
-        sync_calls=last.sync_calls if last else None,
-        kernels_per_step=last.kernels_per_step if last else None,
-        mean_kernel_us=last.mean_kernel_us if last else None,
-        top10_kernel_fraction=last.top10_kernel_fraction if last else None,
-        copy_kernel_fraction=last.copy_kernel_fraction if last else None,
-        memory_bound_fraction=sum(last.memory_bound.values()) if last and last.memory_bound is not None else None,
-        memory_peak_bytes=counters.memory_peak_bytes,
-        memory_reserved_bytes=counters.memory_reserved_bytes,
-        memory_limit_bytes=counters.memory_limit_bytes,
-        fragmentation_fraction=_fragmentation(counters),
-        allocation_retries=counters.allocation_retries,
-        slowest_rank_ratio=_slowest_ratio(counters, summaries),
-        checkpoint_stall_fraction=counters.checkpoint_stall_fraction,
-        nvml_utilisation_fraction=counters.nvml_utilisation_fraction,
-        profiler_ratio=last.step_s / step_s if last and step_s else None,
-    )
+        "communication_fraction": exchange_fraction(summaries) if last and _exchanges(counters, summaries) else None,
+        "memory_bound_fraction": sum(last.memory_bound.values()) if last and last.memory_bound is not None else None,
+        "fragmentation_fraction": _fragmentation(counters),
+        "slowest_rank_ratio": _slowest_ratio(counters, summaries),
+        "profiler_ratio": last.step_s / counters.step_s if last and counters.step_s else None,
+    }
+    counted = {name: getattr(counters, name) for name in Indicators.model_fields}
+    return Indicators.model_validate(counted | traced | derived)
 
 
 def last_to_arrive(summaries: Sequence[TraceSummary]) -> TraceSummary | None:

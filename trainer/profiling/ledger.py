@@ -178,11 +178,8 @@ class Ledger:
         """Measure a configuration end to end; return samples per second of a rank in training."""
         began = self.probe.now()
         kept = self._keep(settings, self.probe.run(settings, windows=windows), predicted)
-        if isinstance(kept, Failed):
-            self._count("run", began, describe(settings), kept)
-            return kept
-        self._count("run", began, f"{describe(settings)}: {median(kept):.0f} samples/s")
-        return median(kept)
+        self._count_joint("run", began, settings, kept)
+        return kept if isinstance(kept, Failed) else median(kept)
 
     def in_turn(
         self, settings: Sequence[Settings], *, rounds: int, predicted: Sequence[float | None]
@@ -195,10 +192,7 @@ class Ledger:
             each_s = (self.probe.now() - began) / worked
             self._longest["turn"] = max(each_s, self._longest.get("turn", 0.0))
         for one, rates in zip(settings, kept, strict=True):
-            if isinstance(rates, Failed):
-                self._count(None, began, describe(one), rates)
-            else:
-                self._count(None, began, f"{describe(one)}: {median(rates):.0f} samples/s")
+            self._count_joint(None, began, one, rates)
         return kept
 
     def beside(self, settings: Sequence[Settings], *, rounds: int) -> list[tuple[float, ...] | Failed]:
@@ -207,10 +201,7 @@ class Ledger:
         measured = self.probe.run_in_turn(settings, rounds=rounds)
         found = [each if isinstance(each, Failed) else each.windows for each in measured]
         for one, rates in zip(settings, found, strict=True):
-            if isinstance(rates, Failed):
-                self._count(None, began, describe(one), rates)
-            else:
-                self._count(None, began, f"{describe(one)}: {median(rates):.0f} samples/s")
+            self._count_joint(None, began, one, rates)
         return found
 
     def points(self) -> list[ProfilePoint]:
@@ -301,6 +292,12 @@ class Ledger:
     def data_time_fraction(self, settings: Settings) -> float:
         """Return the share of a step that a measured configuration waited for its loader."""
         return self._joint[settings.model_dump_json()][1].data_time_fraction or 0.0
+
+    def _count_joint(self, kind: str | None, began: float, settings: Settings, found: Sequence[float] | Failed) -> None:
+        if isinstance(found, Failed):
+            self._count(kind, began, describe(settings), found)
+        else:
+            self._count(kind, began, f"{describe(settings)}: {median(found):.0f} samples/s")
 
     def _count(self, kind: str | None, began: float, what: str, failed: Failed | None = None) -> None:
         self.done += 1

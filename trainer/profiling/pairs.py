@@ -165,16 +165,14 @@ def is_hopeless(settings: Settings, failed: Sequence[Settings], worked: Sequence
 
 def choice_of(settings: Settings, *, reason: str, clear: bool, equals: int | None = None) -> ProfileChoice:
     """Return a choice of these settings."""
-    return ProfileChoice.model_validate({**_fields(settings), "reason": reason, "clear": clear, "equals": equals})
+    return ProfileChoice.model_validate(
+        {**dict(settings.settings()), "reason": reason, "clear": clear, "equals": equals}
+    )
 
 
 def point_of(settings: Settings, **measured: object) -> ProfilePoint:
     """Return the row of these settings."""
-    return ProfilePoint.model_validate({**_fields(settings), **measured})
-
-
-def _fields(settings: Settings) -> dict[str, object]:
-    return {name: getattr(settings, name) for name in Settings.model_fields}
+    return ProfilePoint.model_validate({**dict(settings.settings()), **measured})
 
 
 def describe(settings: Settings) -> str:

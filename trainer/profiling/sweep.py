@@ -397,4 +397,4 @@ class _Finals:
 
 def _key(settings: Settings) -> str:
     # Of a point as of the settings that it is of.
-    return settings.model_dump_json(include=set(Settings.model_fields))
+    return settings.settings().model_dump_json()

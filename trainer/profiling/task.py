@@ -314,7 +314,9 @@ def _report(
     nodes = measured_nodes if measured_nodes > 1 else num_nodes(config)
     diagnosis = diagnosis or Diagnosis()
     estimate, of_machines = None, []
-    if (rate := _rate(result)) is not None:
+    chosen = result.choice.settings()
+    rate = next((point.samples_per_s for point in result.points if point.settings() == chosen), None)
+    if rate is not None:
         batch = config.train.global_batch_size
         lowest, highest = rate_of_machines(
             rate,
@@ -359,21 +361,6 @@ def _report(
         gradient_bytes=gradient_bytes,
         measured_nodes=measured_nodes,
         warnings=[*result.warnings, *diagnosis.warnings, *of_machines],
-    )
-
-
-def _rate(result: Result) -> float | None:
-    """Return samples per second of one rank at the choice, as measured end to end; None: it was not measured."""
-    choice = result.choice
-    return next(
-        (
-            point.samples_per_s
-            for point in result.points
-            if point.samples_per_s is not None
-            and (point.slot_size, point.num_workers, point.prefetch_factor, point.threads, point.flags)
-            == (choice.slot_size, choice.num_workers, choice.prefetch_factor, choice.threads, choice.flags)
-        ),
-        None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import exp
 from random import Random
 from typing import Any
@@ -136,6 +137,24 @@ def test_a_flag_is_worth_what_it_gains_end_to_end_on_the_chosen_cut() -> None:
     # One turn for both: nothing else is measured for it, and it is no row of the report.
     assert probe.calls[-1] == f"turn {size}/0 {size}/0 x3"
     assert not any(row.flags.channels_last for row in [*found.points, *found.compute])
+
+
+@pytest.mark.parametrize("goes_together", [True, False])
+def test_flags_that_gain_together_are_recommended_together(goes_together: bool) -> None:
+    def failing(name: str, settings: Settings) -> Failed | None:
+        both = settings.flags.channels_last and settings.flags.precision == "bf16"
+        return Failed("crashed", "not together") if both and not goes_together else None
+
+    beside = (Flags(channels_last=True), Flags(precision="bf16"))
+    space = replace(a_space(train={"channels_last": False}), measured_flags=beside)
+    probe = simulator(space, layout_factor=0.7, precision_factor=0.6, loader_ratio=0.05)
+    probe.failing = failing
+    found = swept(probe)
+    words = ["train.channels_last=true", "train.precision=bf16"]
+    gains = {each.setting: each.gain for each in found.recommendations}
+    assert set(gains) == {*words, *([" ".join(words)] if goes_together else [])}
+    if goes_together:
+        assert gains[" ".join(words)] > 1.2 * max(gains[word] for word in words)
 
 
 def recommending(budget_s: float) -> tuple[Result, float]:
