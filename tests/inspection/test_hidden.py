@@ -82,7 +82,7 @@ def leave(rank: Rank, folder: Path, shards: str, config: dict[str, Any]) -> Path
         "profile": f"/run/{key}/profile",
     }
     doors |= {
-        "compare": f"/compare?a={key}&b={key}",
+        "compare": f"/compare?run={key}&run={key}",
         "curves": f"/api/curves/{key}",
         "log": f"/run/{key}/log/train/{RUN}",
     }
