@@ -26,7 +26,7 @@ class FieldReport(Document):
     missing: float
     """Share of missing values."""
     quantiles: list[float] | None = None
-    """Of numbers least, 5, 25, 50, 75, 95 % and most; None where none is known."""
+    """Of numbers least, 5, 25, 50, 75, 95 % and most, with four digits; None where none is known."""
     earlier: list[float] | None = None
     """The same of the earlier data."""
     cells: NonNegativeInt | None = None

@@ -89,14 +89,14 @@ def judge_field(data: FieldData, before: FieldData | None, validate: ValidateSec
         verdict="ok",
         now=data.size,
         missing=data.missing,
-        quantiles=data.quantiles,
+        quantiles=_rounded(data.quantiles),
     )
     if before is None:
-        for words in _beyond_limits(report, limits):
+        for words in _beyond_limits(data, limits):
             said.append(words)
             verdicts.append("fail")
         return report.model_copy(update={"verdict": worst(verdicts), "said": said})
-    changes: dict[str, object] = {"before": before.size, "earlier": before.quantiles}
+    changes: dict[str, object] = {"before": before.size, "earlier": _rounded(before.quantiles)}
     apart = _compare(before, data) if min(before.size, data.size) >= validate.least_samples else None
     if apart is None:
         said.append(f"too few samples to judge: {before.size} before, {data.size} now (validate.least_samples)")
@@ -127,15 +127,20 @@ def _shift(before: FieldData, now: FieldData) -> str:
     return f"; median {before.quantiles[3]:.4g} before, {now.quantiles[3]:.4g} now"
 
 
-def _beyond_limits(report: FieldReport, limits: FieldLimits) -> Iterator[str]:
+def _rounded(values: list[float] | None) -> list[float] | None:
+    """Return figures to show: with four digits they are no sample's own value (`inspect.samples`)."""
+    return None if values is None else [float(f"{value:.4g}") for value in values]
+
+
+def _beyond_limits(data: FieldData, limits: FieldLimits) -> Iterator[str]:
     """Yield what is beyond the limits of a field, in words."""
-    where = f"validate.fields.{report.name}"
-    if limits.max_missing is not None and report.missing > limits.max_missing:
-        yield f"{report.missing:.2%} missing, above {where}.max_missing {limits.max_missing:g}"
-    if report.quantiles is None:
+    where = f"validate.fields.{data.name}"
+    if limits.max_missing is not None and data.missing > limits.max_missing:
+        yield f"{data.missing:.2%} missing, above {where}.max_missing {limits.max_missing:g}"
+    found = data.quantiles
+    if found is None:
         return
-    least, most = report.quantiles[0], report.quantiles[-1]
-    if limits.least is not None and least < limits.least:
-        yield f"least value {least:g}, below {where}.least {limits.least:g}"
-    if limits.most is not None and most > limits.most:
-        yield f"largest value {most:g}, above {where}.most {limits.most:g}"
+    if limits.least is not None and found[0] < limits.least:
+        yield f"least value {found[0]:.4g}, below {where}.least {limits.least:g}"
+    if limits.most is not None and found[-1] > limits.most:
+        yield f"largest value {found[-1]:.4g}, above {where}.most {limits.most:g}"
