@@ -20,10 +20,17 @@ def to_csv(listing: Listing) -> str:
     """Return a row per run, the newest first, with a header; empty cells are not known."""
     stream = io.StringIO()
     writer = csv.writer(stream)
-    writer.writerow(("line", "id", "started_at", *_OF_HEADLINE, "stage", "error"))
+    parameters, metrics = (
+        list(dict.fromkeys(name for line in listing.lines for name in getattr(line, kind)))
+        for kind in ("parameters", "metrics")
+    )
+    named = (*(f"parameter.{name}" for name in parameters), *(f"metric.{name}" for name in metrics))
+    writer.writerow(map(_cell, ("line", "id", "started_at", *_OF_HEADLINE, "stage", "error", "tags", *named)))
     for key, line in zip(listing.keys, listing.lines, strict=True):
         numbers = [getattr(line.headline, name) for name in _OF_HEADLINE]
-        writer.writerow(map(_cell, (key.line, key.id, iso_instant(line.started_at), *numbers, line.stage, line.error)))
+        values = [*map(line.parameters.get, parameters), *map(line.metrics.get, metrics)]
+        known = (key.line, key.id, iso_instant(line.started_at), *numbers, line.stage, line.error, " ".join(line.tags))
+        writer.writerow(map(_cell, (*known, *values)))
     return stream.getvalue()
 
 

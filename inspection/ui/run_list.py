@@ -20,14 +20,13 @@ from pages.markup import Html, shorten
 from pages.quantities import NBSP, count, iso_instant, metric_number, number, seconds, usd
 from pages.rendering import render
 from pages.ui.comparison import Difference
-from pages.ui.run_list import Cell, RunListPage, RunRow
+from pages.ui.run_list import Cell, Head, RunListPage, RunRow
 
 _ERROR_LENGTH = 200
 # Of a version; Python makes no number of thousands of them.
 _DIGITS = 19
 # Sorted by state, what wants attention comes first.
 _ORDER: list[State] = ["running", "failed", "interrupted", "stopped", "unknown", "silent", "succeeded"]
-_DURATION, _RESULT = "Duration", "Test result"
 MINUS = "\u2212"
 Direction = Literal["", "max", "min"]
 SCRIPTS = ("ask.js", "clocks.js", "list.js")
@@ -37,6 +36,8 @@ SCRIPTS = ("ask.js", "clocks.js", "list.js")
 class Column:
     """A column: its title, a cell, and the value that it is sorted by."""
 
+    name: str
+    """In filters."""
     title: str
     cell: Callable[[RunLine], Cell]
     value: Callable[[RunLine], str | float | None]
@@ -64,7 +65,7 @@ def _state(line: RunLine) -> Cell:
 
 def _started(line: RunLine) -> Cell:
     moment = iso_instant(line.started_at)
-    return Cell("started", moment.replace("T", " ").rstrip("Z"), moment=moment)
+    return Cell("started", moment.replace("T", " ").replace("Z", f"{NBSP}UTC"), moment=moment)
 
 
 def _figure(name: FigureName) -> Callable[[RunLine], Cell]:
@@ -86,16 +87,28 @@ def _export(line: RunLine) -> Cell:
 
 
 COLUMNS = (
-    Column("State", _state, lambda line: _ORDER.index(line.state), words=True),
-    Column("Started (UTC)", _started, lambda line: line.started_at, words=True),
-    Column(_DURATION, _figure("duration"), lambda line: line.headline.wall_s, better="min", show=seconds),
-    Column(_RESULT, _test_result, lambda line: line.headline.metric_value),
-    Column("Export", _export, lambda line: line.headline.text("export") or None, words=True),
+    Column("state", "State", _state, lambda line: _ORDER.index(line.state), words=True),
+    Column("started", "Started", _started, lambda line: line.started_at, words=True),
+    Column("duration", "Duration", _figure("duration"), lambda line: line.headline.wall_s, better="min", show=seconds),
+    Column("result", "Test result", _test_result, lambda line: line.headline.metric_value),
+    Column("export", "Export", _export, lambda line: line.headline.text("export") or None, words=True),
     Column(
-        "Goodput", _figure("goodput"), lambda line: line.headline.goodput_percent, better="max", show=_goodput_points
+        "goodput",
+        "Goodput",
+        _figure("goodput"),
+        lambda line: line.headline.goodput_percent,
+        better="max",
+        show=_goodput_points,
     ),
-    Column("Preemptions", _figure("preemptions"), lambda line: line.headline.preemptions, better="min", show=count),
-    Column("Cost", _figure("cost"), lambda line: line.headline.cost_high_usd, better="min", show=usd),
+    Column(
+        "preemptions",
+        "Preemptions",
+        _figure("preemptions"),
+        lambda line: line.headline.preemptions,
+        better="min",
+        show=count,
+    ),
+    Column("cost", "Cost", _figure("cost"), lambda line: line.headline.cost_high_usd, better="min", show=usd),
 )
 
 
@@ -103,7 +116,7 @@ def difference(column: Column, a: RunLine, b: RunLine) -> Difference | None:
     """Return how much more a run has than another, and whether that is better; None: they do not compare."""
     before, now = column.value(a), column.value(b)
     better, show = column.better, column.show
-    if column.title == _RESULT and (a.headline.metric, a.headline.direction) == (
+    if column.name == "result" and (a.headline.metric, a.headline.direction) == (
         b.headline.metric,
         b.headline.direction,
     ):
@@ -139,7 +152,7 @@ def compare_values(
 
 def cell(column: Column, key: RunKey, line: RunLine) -> Cell:
     """Return what stands in a cell; what runs is drawn by the page's script, by the run's clock."""
-    runs = column.title == _DURATION and line.state == "running"
+    runs = column.name == "duration" and line.state == "running"
     value = column.value(line)
     return replace(
         column.cell(line),
@@ -169,7 +182,8 @@ def clock_of(key: RunKey, line: RunLine) -> list[tuple[str, float]]:
 def row(key: RunKey, line: RunLine) -> Html:
     """Return the row of a run."""
     cells = tuple(cell(column, key, line) for column in COLUMNS)
-    return render(RunRow(key.path, key.line, key.id, line.state, cells))
+    values = json.dumps({"parameters": line.parameters, "metrics": line.metrics}, separators=(",", ":"))
+    return render(RunRow(key.path, key.line, key.id, line.state, cells, values, tuple(line.tags)))
 
 
 class RowBook:
@@ -226,7 +240,7 @@ def list_page(root: str, known: dict[str, Any], problem: str) -> str:
     """
     page = RunListPage(
         root,
-        (("Run", True), *((column.title, column.words) for column in COLUMNS)),
+        (Head("run", "Run", True), *(Head(each.name, each.title, each.words) for each in COLUMNS)),
         tuple(known["rows"][path] for path in known["order"] or []),
         known["version"],
         json.dumps(known["clocks"]),

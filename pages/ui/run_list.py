@@ -43,6 +43,19 @@ class RunRow(View):
     id: str
     state: str
     cells: tuple[Cell, ...]
+    values: str = "{}"
+    """Parameters and metrics by name, as JSON: columns that a reader may choose."""
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a column."""
+
+    name: str
+    """In filters."""
+    title: str
+    is_words: bool
 
 
 @dataclass(frozen=True)
@@ -51,8 +64,7 @@ class RunListPage(View):
 
     template: ClassVar[str] = "ui/list.html.j2"
     root: str
-    columns: tuple[tuple[str, bool], ...]
-    """Title of each, and whether its cells are words."""
+    columns: tuple[Head, ...]
     rows: tuple[Html, ...]
     version: str
     clocks: str

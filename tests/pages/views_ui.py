@@ -15,7 +15,7 @@ from pages.ui.comparison import (
     Setting,
     SettingsSection,
 )
-from pages.ui.run_list import Cell, RunListPage, RunRow
+from pages.ui.run_list import Cell, Head, RunListPage, RunRow
 from pages.ui.shell import FailurePage, LiveContent, LogPage, UiBody
 
 _CELLS = (
@@ -46,11 +46,14 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
         LogPage("train", "/run/roses/1", "a1", "/run/roses/1/log/train/a1", 100, 200, 4_000, "step 1"),
         LogPage("", "", "", "", 0, 0, 0, ""),
     ),
-    RunRow: (RunRow("roses/1", "roses", "1", "running", _CELLS), RunRow("", "", "", "", ())),
+    RunRow: (
+        RunRow("roses/1", "roses", "1", "running", _CELLS, '{"metrics":{}}', ("team=vision",)),
+        RunRow("", "", "", "", ()),
+    ),
     RunListPage: (
         RunListPage(
             "gs://bucket/lines",
-            (("Run", True), ("Cost", False)),
+            (Head("run", "Run", True), Head("cost", "Cost", False)),
             (Html("<tr></tr>"),),
             "a.1",
             '{"roses/1": 3.0}',

@@ -1,18 +1,28 @@
-// The list of runs: asks for rows that have changed, sorts, filters, and picks runs to compare.
+// The list of runs: asks for rows that have changed, sorts, filters, shows columns that are chosen, and picks runs to compare.
 "use strict";
 (() => {
   const content = document.getElementById("content");
   const body = document.getElementById("rows");
-  const heads = Array.from(document.querySelectorAll("#runs thead th"));
+  const headRow = document.querySelector("#runs thead tr");
   const filter = document.getElementById("filter");
   const compare = document.getElementById("compare");
   const count = document.getElementById("count");
+  const choices = document.querySelector("#columns div");
   const MOST_COMPARED = 8;
+  const STORED = "shardline:columns";
   let version = content.dataset.version;
   let order = Array.from(body.rows, (row) => row.dataset.run);
-  let sorted = { column: -1, down: false };
+  let sorted = { name: "", down: false };
   let picked = [];
+  // Names of parameters and metrics that are shown, in their order.
+  let chosen = [];
 
+  const make = (tag, attributes, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+  };
   const say = (element, text) => {
     if (element.textContent !== text) element.textContent = text;
     element.hidden = !text;
@@ -20,19 +30,35 @@
 
   const rowsByRun = () => new Map(Array.from(body.rows, (row) => [row.dataset.run, row]));
 
-  const valueOf = (row) => {
-    const text = row.cells[sorted.column].dataset.sort;
-    if (text === undefined) return null;
-    const number = Number(text);
-    return text !== "" && !Number.isNaN(number) ? number : text;
+  // Of a row: its parameters and metrics.
+  const parsed = new WeakMap();
+  const valuesOf = (row) => {
+    if (!parsed.has(row)) parsed.set(row, { parameters: {}, metrics: {}, ...JSON.parse(row.dataset.values) });
+    return parsed.get(row);
+  };
+  const asValue = (text) => (text === undefined ? null : text !== "" && !Number.isNaN(Number(text)) ? Number(text) : text);
+  // A value by the name of a column or tag; accuracy is test_accuracy too. Null: the run has none.
+  const valueOf = (row, name) => {
+    if (name === "state") return row.dataset.state;
+    const { parameters, metrics } = valuesOf(row);
+    for (const known of [name, `test_${name}`]) {
+      if (Object.hasOwn(metrics, known)) return metrics[known];
+      if (Object.hasOwn(parameters, known)) return parameters[known];
+    }
+    const tags = Array.from(row.querySelectorAll(".tag"), (tag) => tag.textContent);
+    const tag = tags.find((each) => each.startsWith(`${name}=`));
+    if (tag !== undefined) return asValue(tag.slice(name.length + 1));
+    const place = Array.from(headRow.cells).findIndex((head) => head.dataset.column === name);
+    return place < 0 ? null : asValue(row.cells[place].dataset.sort);
   };
 
   const arrange = () => {
     const rows = rowsByRun();
     let wanted = order.map((run) => rows.get(run)).filter(Boolean);
-    if (sorted.column >= 0) {
+    const place = Array.from(headRow.cells).findIndex((head) => head.dataset.column === sorted.name);
+    if (place >= 0) {
       const sign = sorted.down ? -1 : 1;
-      const keyed = wanted.map((row) => [valueOf(row), row]);
+      const keyed = wanted.map((row) => [asValue(row.cells[place].dataset.sort), row]);
       keyed.sort(([a], [b]) => {
         // What has no value comes last, whichever way.
         if (a === null || b === null) return (a === null) - (b === null);
@@ -48,16 +74,50 @@
     if (body.contains(held)) held.focus({ preventScroll: true });
   };
 
+  // Conditions (accuracy > 98 %, duration < 2 h, network = resnet) among words that a row has to have.
+  const CONDITION = /([A-Za-z_][\w.-]*)\s*(>=|<=|!=|>|<|=)\s*(-?[\d.]+(?:e-?\d+)?\s?(?:%|h|min|s)?(?=\s|$)|\S+)/g;
+  const UNITS = { h: 3600, min: 60, s: 1 };
+  const TESTS = {
+    ">": (a, b) => a > b,
+    "<": (a, b) => a < b,
+    ">=": (a, b) => a >= b,
+    "<=": (a, b) => a <= b,
+    "=": (a, b) => a === b,
+    "!=": (a, b) => a !== b,
+  };
+  const amountOf = (name, text) => {
+    const [, digits, unit] = /^(-?[\d.]+(?:e-?\d+)?)\s?(%|h|min|s)?$/.exec(text) || [];
+    if (digits === undefined || Number.isNaN(Number(digits))) return text.toLowerCase();
+    // Goodput is in percent here, other shares are fractions.
+    if (unit === "%") return name === "goodput" ? Number(digits) : Number(digits) / 100;
+    return Number(digits) * (UNITS[unit] || 1);
+  };
+  const parseFilter = () => {
+    const conditions = [];
+    const words = filter.value.replace(CONDITION, (_, name, sign, text) => {
+      conditions.push({ name, sign, amount: amountOf(name, text) });
+      return " ";
+    });
+    return { conditions, words: words.toLowerCase().split(/\s+/).filter(Boolean) };
+  };
+  const meets = (row, { name, sign, amount }) => {
+    const value = valueOf(row, name);
+    if (value === null || (typeof amount === "number") !== (typeof value === "number")) return false;
+    return TESTS[sign](typeof value === "string" ? value.toLowerCase() : value, amount);
+  };
+
   const sift = () => {
-    const terms = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const { conditions, words } = parseFilter();
     let shown = 0;
     for (const row of body.rows) {
-      const text = row.textContent.toLowerCase();
-      row.hidden = !terms.every((term) => text.includes(term));
+      const text = `${row.textContent} ${row.querySelector("time")?.title || ""}`.toLowerCase();
+      row.hidden = !(words.every((word) => text.includes(word)) && conditions.every((each) => meets(row, each)));
       if (!row.hidden) shown += 1;
     }
     const runs = body.rows.length === 1 ? "run" : "runs";
-    say(count, `${terms.length ? `${shown} of ` : ""}${body.rows.length} ${runs}`);
+    const unknown = conditions.map((each) => each.name).filter((name) => Array.from(body.rows).every((row) => valueOf(row, name) === null));
+    const whole = words.length + conditions.length ? `${shown} of ` : "";
+    say(count, `${whole}${body.rows.length} ${runs}${unknown.length ? `; no run has ${unknown.join(", ")}` : ""}`);
     document.getElementById("empty").hidden = body.rows.length > 0;
   };
 
@@ -67,7 +127,81 @@
     compare.textContent = picked.length < 2 ? "Compare" : `Compare ${picked.length}`;
   };
 
-  const make = (html) => {
+  const show = (value) => (typeof value === "number" ? String(Number(value.toPrecision(4))) : (value ?? ""));
+  // Puts the chosen columns behind a row's own.
+  const dress = (row) => {
+    for (const cell of row.querySelectorAll(".extra")) cell.remove();
+    const { parameters, metrics } = valuesOf(row);
+    for (const name of chosen) {
+      const value = parameters[name] ?? metrics[name];
+      const cell = make("td", { class: typeof value === "string" ? "extra words" : "extra" }, show(value));
+      if (value !== undefined) cell.dataset.sort = value;
+      row.append(cell);
+    }
+  };
+  const ago = (seconds) => {
+    if (seconds < 60) return "just now";
+    const [size, unit] = seconds < 5400 ? [60, "min"] : seconds < 129600 ? [3600, "h"] : [86400, "days"];
+    return `${Math.round(seconds / size)}\u00a0${unit}\u00a0ago`;
+  };
+  const age = () => {
+    for (const time of body.querySelectorAll("time")) {
+      if (!time.title) time.title = time.textContent;
+      const text = ago((Date.now() - Date.parse(time.dateTime)) / 1000);
+      if (time.textContent !== text) time.textContent = text;
+    }
+  };
+
+  const sortBy = (head) => {
+    const name = head.dataset.column;
+    // Of numbers the largest first, of words the first.
+    sorted = { name, down: sorted.name === name ? !sorted.down : !head.classList.contains("words") };
+    for (const other of headRow.querySelectorAll("[aria-sort]")) other.setAttribute("aria-sort", "none");
+    head.setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
+    arrange();
+  };
+
+  // Of all rows, the names of a kind, in the order in which they come.
+  const namesOf = (kind) => Array.from(new Set(Array.from(body.rows).flatMap((row) => Object.keys(valuesOf(row)[kind]))));
+  const offer = () => {
+    const found = { Parameters: namesOf("parameters"), Metrics: namesOf("metrics") };
+    const state = JSON.stringify(found);
+    if (choices.dataset.state === state) return;
+    choices.dataset.state = state;
+    choices.replaceChildren(
+      ...Object.entries(found).map(([title, names]) =>
+        make(
+          "fieldset",
+          {},
+          make("legend", {}, title),
+          ...names.map((name) => {
+            const box = make("input", { type: "checkbox", value: name });
+            box.checked = chosen.includes(name);
+            return make("label", {}, box, ` ${name.replaceAll("_", " ")}`);
+          }),
+        ),
+      ),
+    );
+  };
+  const choose = (names) => {
+    chosen = names;
+    for (const head of headRow.querySelectorAll(".extra")) head.remove();
+    for (const name of chosen) {
+      const title = make("button", { type: "button" }, name.replaceAll("_", " "));
+      headRow.append(make("th", { scope: "col", class: "extra", "data-column": name, "aria-sort": "none" }, title));
+    }
+    for (const row of body.rows) dress(row);
+  };
+  // In the address, so that it can be sent to somebody; columns in the browser too, for the next time.
+  const remember = () => {
+    const query = new URLSearchParams();
+    if (chosen.length) query.set("columns", chosen.join(","));
+    if (filter.value) query.set("filter", filter.value);
+    history.replaceState(null, "", String(query) ? `?${query}` : location.pathname);
+    localStorage.setItem(STORED, chosen.join(","));
+  };
+
+  const parse = (html) => {
     const template = document.createElement("template");
     template.innerHTML = `<table><tbody>${html}</tbody></table>`;
     return template.content.querySelector("tr");
@@ -77,7 +211,8 @@
     const rows = rowsByRun();
     for (const [run, html] of Object.entries(news.rows)) {
       const before = rows.get(run);
-      const row = make(html);
+      const row = parse(html);
+      dress(row);
       if (!before) {
         body.append(row);
         continue;
@@ -94,6 +229,8 @@
     }
     version = news.version;
     if (news.order || Object.keys(news.rows).length) {
+      offer();
+      age();
       arrange();
       mark();
       sift();
@@ -108,19 +245,18 @@
     return { changed: version !== before, wait: 0 };
   };
 
-  heads.forEach((head, column) => {
-    head.querySelector("button")?.addEventListener("click", () => {
-      // Of numbers the largest first, of words the first.
-      const down = sorted.column === column ? !sorted.down : !head.classList.contains("words");
-      sorted = { column, down };
-      for (const other of heads) {
-        if (other.hasAttribute("aria-sort")) other.setAttribute("aria-sort", "none");
-      }
-      head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      arrange();
-    });
+  headRow.addEventListener("click", (event) => {
+    if (event.target.closest("button")) sortBy(event.target.closest("th"));
   });
-  filter.addEventListener("input", sift);
+  filter.addEventListener("input", () => {
+    sift();
+    remember();
+  });
+  choices.addEventListener("change", (event) => {
+    const others = chosen.filter((name) => name !== event.target.value);
+    choose(event.target.checked ? [...others, event.target.value] : others);
+    remember();
+  });
   body.addEventListener("change", (event) => {
     const run = event.target.value;
     picked = picked.filter((other) => other !== run);
@@ -132,7 +268,13 @@
     // As the server has quoted them.
     location.assign(`/compare?${picked.map((run) => `run=${run}`).join("&")}`);
   });
+  const asked = new URLSearchParams(location.search);
+  filter.value = asked.get("filter") ?? "";
+  choose((asked.get("columns") ?? localStorage.getItem(STORED) ?? "").split(",").filter(Boolean));
   document.getElementById("controls").hidden = false;
+  offer();
+  age();
+  setInterval(age, 60000);
   mark();
   sift();
   server.follow(look, 0);

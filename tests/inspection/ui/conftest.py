@@ -22,12 +22,13 @@ def planted(small_shards: str, tmp_path_factory: pytest.TempPathFactory) -> dict
     """Runs below one root, by kind; read only."""
     root = tmp_path_factory.mktemp("root")
     changed = {"train": {"learning_rate": 0.02}}
+    tagged = {"cloud": {"labels": {"team": "vision"}}}
     return {
         "fresh": plant(root / "roses", small_shards, run_id="20261122-070000-0001"),
         "resumed": plant(
             root / "tulips", small_shards, kind="resumed", run_id="20261122-070000-0002", sections=changed
         ),
-        "failed": plant(root / "roses", small_shards, kind="failed", run_id="20261122-060000-0003"),
+        "failed": plant(root / "roses", small_shards, kind="failed", run_id="20261122-060000-0003", sections=tagged),
     }
 
 

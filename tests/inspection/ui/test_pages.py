@@ -109,6 +109,45 @@ def test_the_list_filters(browser: Browser, server: Serving) -> None:
         assert order(page) == []
         page.locator("#filter").fill("")
         assert len(order(page)) == 3
+        for text, found in (
+            ("accuracy > 93 %", {FRESH, RESUMED}),
+            ("test_accuracy>0.9375", set()),
+            ("learning_rate >= 0.02", {RESUMED}),
+            ("roses learning_rate != 0.02", {FRESH, FAILED}),
+            ("state = failed duration < 2 h", {FAILED}),
+            ("preemptions > 0", {RESUMED}),
+            ("optimizer = AdamW", {FRESH, RESUMED, FAILED}),
+            ("team=vision", {FAILED}),
+        ):
+            page.locator("#filter").fill(text)
+            assert set(order(page)) == found, text
+        page.locator("#filter").fill("acuracy > 0.5")
+        expect(page.locator("#count")).to_have_text("0 of 3 runs; no run has acuracy")
+
+
+def test_columns_are_chosen_and_kept(browser: Browser, server: Serving) -> None:
+    with opened(browser, server.url) as shown:
+        page = shown.page
+        page.locator("#columns summary").press("Enter")
+        page.get_by_label("learning rate").check()
+        page.get_by_label("test loss").check()
+        sort_by(page, "learning rate")
+        assert order(page)[0] == RESUMED
+        page.locator("#filter").fill("tulips")
+        page.reload()
+        for address in (page.url, server.url):
+            page.goto(address)
+            assert page.locator(f'tr[data-run="{RESUMED}"] .extra').all_inner_texts() == ["0.02", "0.25"]
+            assert page.locator("#runs th.extra").all_inner_texts() == ["learning rate", "test loss"]
+            assert len(order(page)) == (1 if address != server.url else 3)
+        time = page.locator("#rows time").first
+        assert "ago" in time.inner_text() or time.inner_text() == "just now"
+        assert str(time.get_attribute("title")).endswith("\xa0UTC")
+        page.locator("#columns summary").click()
+        page.set_viewport_size({"width": 360, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert Axe().run(page).response["violations"] == []
+        check_quiet(shown, server)
 
 
 def test_runs_are_picked_and_compared(browser: Browser, server: Serving) -> None:

@@ -222,6 +222,7 @@ def test_the_list_as_a_table(own: Planted) -> None:
         assert (row["line"], row["state"], row["metric"], row["metric_value"]) == (
             "'=1+1", "succeeded", "accuracy", "0.9375",
         )  # fmt: skip
+        assert (row["parameter.learning_rate"], row["metric.test_loss"]) == ("0.01", "0.25")
         assert 'href="/api/runs.csv"' in server.ask("/").text
 
 
