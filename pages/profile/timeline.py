@@ -155,7 +155,7 @@ def _longest(subject: Subject, summary: TraceSummary, lanes: list[Lane], begin: 
     ]
     return Table(
         f"longest-{summary.rank}",
-        "The longest operators, kernels, copies and waits of this step",
+        f"The longest operators, kernels, copies and waits of the last traced step of rank {summary.rank}",
         ("Name", "Kind", "Row", "Start (ms)", "Duration (ms)"),
         rows,
         words=3,
