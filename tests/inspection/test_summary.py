@@ -207,7 +207,7 @@ def test_the_record_of_half_a_run(tmp_path: Path) -> None:
         "98.77 %",
         "64 = slot size 16 x 2 per rank x 2 ranks",
         "model.sm80.engine (0.35 MB)",
-        "fp16, unproven (int8 was asked for, and refused by its gates)",
+        "fp16, unproven (int8 was asked for, and refused by its gates; part of it has not run on its GPU yet;",
         "1 of 2 passed; fp16 engine sm80 not run",
         "passed: relative error 1.2e-06, cosine 1.000000, top-1 agreement 100.00% (onnxruntime 1.31, 5 samples)",
         "sm80: not run: no GPU",
