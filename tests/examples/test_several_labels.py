@@ -75,7 +75,7 @@ def evaluation_of(folder: str) -> EvaluationReport:
     return EvaluationReport.load(entry.uri(folder))
 
 
-@pytest.mark.line
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_kill_changes_no_bit(config: Path, shards: str, tmp_path: Path) -> None:
     """Nor one while thresholds are chosen, or while the test split is evaluated with them."""
@@ -92,7 +92,7 @@ def test_a_kill_changes_no_bit(config: Path, shards: str, tmp_path: Path) -> Non
     assert expected.headline is not None and expected.headline.metric == "average_precision"
 
 
-@pytest.mark.line
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_other_numbers_of_ranks_see_the_same_samples(
     config: Path, shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -50,7 +50,7 @@ def shards(task: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_shards(tmp_path_factory.mktemp("tables") / "raw", task)
 
 
-@pytest.mark.line
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_kill_changes_no_bit(task: str, shards: str, tmp_path: Path) -> None:
     whole, cut = (make(tmp_path, name, shards, sections(task, ranks=2)) for name in ("whole", "cut"))
@@ -68,7 +68,7 @@ def test_a_kill_changes_no_bit(task: str, shards: str, tmp_path: Path) -> None:
     assert len(reports) == 2 and reports[0].details == reports[1].details != {}
 
 
-@pytest.mark.line
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_other_numbers_of_ranks_see_the_same_samples(
     task: str, shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

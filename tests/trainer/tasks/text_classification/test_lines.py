@@ -37,7 +37,7 @@ def sections(*, ranks: int, num_workers: int = 0) -> dict[str, Any]:
     return {name: values[name] for name in STAGE_SECTIONS["train"] if name in values}
 
 
-@pytest.mark.line
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_kill_changes_no_bit(text_shards: str, tmp_path: Path) -> None:
     """Dropout is on, slots differ in length, and one training tokenises in loader processes."""
@@ -60,7 +60,7 @@ def test_a_kill_changes_no_bit(text_shards: str, tmp_path: Path) -> None:
     assert len(reports) == 2 and reports[0].details == reports[1].details != {}
 
 
-@pytest.mark.line
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_other_numbers_of_ranks_see_the_same_samples(
     text_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
