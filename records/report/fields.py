@@ -66,7 +66,10 @@ def read_fields(manifest: ShardManifest, table: DrawnTable | None) -> dict[str, 
         if column.name == label:
             continue
         values = table.columns[column.name]
-        counted: dict[Any, int] = dict(Counter(values[~np.isnan(values)].tolist())) if column.kind == "category" else {}
+        counted: dict[Any, int] = {}
+        if column.kind == "category":
+            # A missing value is a cell of its own.
+            counted = {**Counter(values[~np.isnan(values)].tolist()), None: int(np.isnan(values).sum())}
         found[column.name] = FieldData(column.name, column.kind, values, counted, len(values))
     return found
 
@@ -97,7 +100,11 @@ def judge_field(data: FieldData, before: FieldData | None, validate: ValidateSec
             verdicts.append("fail")
         return report.model_copy(update={"verdict": worst(verdicts), "said": said})
     changes: dict[str, object] = {"before": before.size, "earlier": _rounded(before.quantiles)}
-    apart = _compare(before, data) if min(before.size, data.size) >= validate.least_samples else None
+    apart = (
+        _compare(before, data)
+        if min(before.size, data.size) >= validate.least_samples and _counted(before, data)
+        else None
+    )
     if apart is None:
         said.append(f"too few samples to judge: {before.size} before, {data.size} now (validate.least_samples)")
     else:
@@ -112,6 +119,11 @@ def judge_field(data: FieldData, before: FieldData | None, validate: ValidateSec
                 verdicts.append("warn" if verdict == "fail" and validate.drift == "warn" else verdict)  # type: ignore[arg-type]
                 break
     return report.model_copy(update={**changes, "verdict": worst(verdicts), "said": said})
+
+
+def _counted(*sides: FieldData) -> bool:
+    """Whether there is something to compare: samples of several labels may have none."""
+    return all(side.kind == "number" or any(side.counts.values()) for side in sides)
 
 
 def _compare(before: FieldData, now: FieldData) -> Apart:

@@ -15,8 +15,10 @@ import simplejpeg
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.artifacts.data_report import DataReport
+from contracts.config import ValidateSection
 from contracts.stage import run_stage
 from records.drawn import load_drawn
+from records.report.fields import FieldData, judge_field
 from records.report.run import report_uri
 from sharding.task import shard
 
@@ -175,3 +177,16 @@ def test_brighter_images_of_an_increment_are_seen(tmp_path: Path, capfd: pytest.
     assert manifest.generation == 1 and table is not None
     assert second.drawn == len(table.hashes) == second.samples["train"] > first.samples["train"]
     assert ((table.columns["brightness"] > 0.5).mean()) == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_category_that_vanished_whole_is_a_change_and_no_fault() -> None:
+    none, some = np.full(300, np.nan), np.repeat([1.0, 2.0], 150)
+    sides = [FieldData("town", "category", values, {}, 300) for values in (none, some)]
+    empty = judge_field(sides[0], sides[1], ValidateSection(), 1)
+    assert empty.psi is None and "too few" in empty.said[0]
+    counted = [
+        FieldData("town", "category", none, {None: 300}, 300),
+        FieldData("town", "category", some, {1.0: 150, 2.0: 150, None: 0}, 300),
+    ]
+    found = judge_field(counted[0], counted[1], ValidateSection(drift="fail"), 1)
+    assert found.verdict == "fail" and found.missing == 1.0
