@@ -10,9 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from contracts import storage
-from contracts.artifacts import RunRecord
+from contracts.artifacts import ExportManifest, RunRecord
 from contracts.config import STAGES, RunConfig
+from contracts.errors import UserError
 from contracts.previous import RUN_NAME
+from contracts.promotions import register_model
+from contracts.proof import find_unproven
 from contracts.registration import Registration, find_registration
 from contracts.resolve import read_stage_config
 from contracts.result import RUN_START_NAME, find_result, run_uri
@@ -32,6 +35,8 @@ def run(options: argparse.Namespace) -> None:
     record = collect(options.line, options.run_id, config)
     record = leave_profile_page(record, run_uri(options.line, record.id))
     close_run(record, line=options.line)
+    if warning := register_export(record, line=options.line):
+        print(f"record: {warning}")
     print(leave_page(options.line, record.id))
     if config.vertex.experiment:
         print(log_experiment(record, config, options.line))
@@ -125,6 +130,22 @@ def close_run(record: RunRecord, *, line: str) -> None:
         with suppress(storage.AlreadyPublished):
             storage.publish(storage.join(folder, name), content)
         storage.replace(storage.join(line, name), content)
+
+
+def register_export(record: RunRecord, *, line: str) -> str:
+    """Give the export of a run that succeeded a version of the line's models; return a warning, empty: it has one.
+
+    The run is recorded either way.
+    """
+    exported = next((stage.uri for stage in record.stages if stage.name == "export" and stage.uri), None)
+    if record.state != "succeeded" or exported is None:
+        return ""
+    try:
+        proven = not find_unproven(exported, ExportManifest.load(exported))
+        register_model(line, run=record.id, export=exported, proven=proven)
+    except UserError as error:
+        return f"warning: the export became no version of the line's models: {error.given}; to do: {error.todo}"
+    return ""
 
 
 def _find_start(line: str, run_id: str) -> tuple[float, str]:

@@ -24,6 +24,7 @@ from pipelines.commands import init as init_command
 from pipelines.commands import inspection as inspection_commands
 from pipelines.commands import plan as plan_command
 from pipelines.commands import project as project_commands
+from pipelines.commands import promotion as promotion_commands
 from pipelines.commands import rehearse as rehearse_command
 from pipelines.commands import run_state as run_state_commands
 from pipelines.commands import schedule as schedule_commands
@@ -54,6 +55,7 @@ images_commands.register(app)
 submit_command.register(app)
 schedule_commands.register(app)
 run_state_commands.register(app)
+promotion_commands.register(app)
 clean_command.register(app)
 data_commands.register(app)
 rehearse_command.register(app)
