@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import ClassVar
 
 from pages.markup import NO_MARKUP, Html
@@ -39,3 +41,14 @@ def policy_of(script: str = "") -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{digest}'; " if script else ""
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; {allowed}base-uri 'none'; form-action 'none'"
+
+
+@cache
+def static_file(name: str) -> str:
+    """Return the text of a file of pages/static/."""
+    return (resources.files("pages") / "static" / name).read_text()
+
+
+def charts_script() -> str:
+    """Return the script of a page in one file that draws its curves."""
+    return static_file("uPlot.iife.min.js") + static_file("draw.js")

@@ -1,14 +1,16 @@
-"""Learning curves: over steps, and over time with what happened to the training."""
+"""Learning curves over steps, and what happened to the training over time."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inspection.page.marks import MARKS, STOPS, find_gaps, mark_strip
 from inspection.page.results import title
-from inspection.page.subject import Limits, Subject, evenly, finite
-from inspection.run.view import Curve, Mark, RunView
+from inspection.page.subject import Limits, Subject, finite
+from inspection.run.curves import thin
+from inspection.run.view import Curve, RunView
 from inspection.tasks import is_share
 from pages.chart import Axis, Line, Plot, count_axis, make_plot, time_axis, value_axis
 from pages.markup import Html, shorten
@@ -32,7 +34,9 @@ CHARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("memory/gpu_allocated_peak_bytes", "memory/gpu_reserved_peak_bytes"),
     ),
 )
-OVER_TIME = ("Loss", "Throughput, samples/s", "Data time, % of the time")
+# What they say stands in a line: where training is, and how often it went wrong.
+_IN_A_LINE = ("train/epoch", "train/skipped_steps")
+_RULES = (*STOPS, "resume")
 _SPLITS = ("train", "validation", "test")
 
 
@@ -77,22 +81,31 @@ def curves(subject: Subject) -> Html:
         why = subject.why_absent("train", "Learning curves")
         return render(CurvesSection(TITLE, why, over_time=_over_time(subject, [])))
     first = _headline(subject.view)
-    charts = group(drawn, subject.limits, task=subject.view.task, headline=first)
+    flat = [curve for curve in drawn if _is_flat(curve)]
+    told = [curve for curve in drawn if curve not in flat]
+    charts = group(told, subject.limits, task=subject.view.task, headline=first)
+    rest = [Chart(curve.name, [curve], subject.view.task) for curve in flat[: subject.limits.rows]]
     points = max(len(curve.values) for curve in drawn)
     is_thinned = any(curve.rows > len(curve.values) for curve in drawn) or points > subject.limits.points
-    timed = [chart for chart in charts if chart.title in (*OVER_TIME, title(first))] or charts[:1]
     return render(
         CurvesSection(
             TITLE,
             rows=found.rows,
             most_points=min(points, subject.limits.points) if is_thinned else None,
-            curves_left_out=len(drawn) - sum(len(chart.curves) for chart in charts),
+            curves_left_out=len(drawn) - len(rest) - sum(len(chart.curves) for chart in charts),
             charts=tuple(_over_steps(subject, chart) for chart in charts),
-            over_time=_over_time(subject, timed),
-            values=tuple(_value(subject, chart, curve) for chart in charts for curve in chart.curves),
+            flat=tuple((subject.name(one.title), one.unit, finite(one.curves[0].values)[-1]) for one in rest),
+            over_time=_over_time(subject, drawn),
+            values=tuple(_value(subject, chart, curve) for chart in [*charts, *rest] for curve in chart.curves),
             missing=tuple(subject.name(words) for words in found.missing),
         )
     )
+
+
+def _is_flat(curve: Curve) -> bool:
+    """Whether a line of text says all that a chart would."""
+    constant = len(curve.values) > 1 and min(curve.values) == max(curve.values) and not curve.not_finite
+    return curve.name in _IN_A_LINE or constant
 
 
 def _headline(view: RunView) -> str:
@@ -129,7 +142,7 @@ def _is_rate(name: str) -> bool:
 
 
 def _thin(curve: Curve, limit: int) -> Curve:
-    places = evenly(range(len(curve.values)), limit)
+    places = thin(curve.values, max(4, limit))
     return curve.model_copy(
         update={
             "steps": [curve.steps[place] for place in places],
@@ -139,14 +152,13 @@ def _thin(curve: Curve, limit: int) -> Curve:
     )
 
 
-def _lines(subject: Subject, chart: Chart, *, start: float | None = None) -> list[Line]:
-    """Return the lines of a chart: over steps, or over the seconds since `start`."""
+def _lines(subject: Subject, chart: Chart) -> list[Line]:
+    """Return the lines of a chart."""
     lines = []
     for style, whole in enumerate(chart.curves):
         curve = _thin(whole, subject.limits.points)
-        xs = [float(step) for step in curve.steps] if start is None else [time - start for time in curve.times]
         short = _short(whole.name, [other.name for other in chart.curves])
-        lines.append(Line(shorten(short, 60), xs, chart.drawn(curve), style))
+        lines.append(Line(shorten(short, 60), [float(step) for step in curve.steps], chart.drawn(curve), style))
     return lines
 
 
@@ -171,7 +183,14 @@ def _over_steps(subject: Subject, chart: Chart) -> ChartBox:
     lines = _lines(subject, chart)
     places = [x for line in lines for x in line.xs]
     x = count_axis(min(places), max(places))
-    return _box(subject, chart, make_plot(lines, x, _y(chart), label=_describe(chart), unit="steps"), lines)
+    marks = subject.view.marks.marks if subject.view.marks is not None else []
+    stops = {
+        kind: [float(mark.step) for mark in marks if mark.kind == kind and mark.step is not None] for kind in _RULES
+    }
+    rules = [(kind, [at for at in steps if x.low <= at <= x.high]) for kind, steps in stops.items()]
+    return _box(
+        subject, chart, make_plot(lines, x, _y(chart), label=_describe(chart), rules=rules, unit="steps"), lines
+    )
 
 
 def _box(subject: Subject, chart: Chart, plot: Plot, lines: Sequence[Line]) -> ChartBox:
@@ -182,6 +201,7 @@ def _box(subject: Subject, chart: Chart, plot: Plot, lines: Sequence[Line]) -> C
         title=subject.name(chart.title),
         tag="" if only == chart.title else subject.name(only),
         unit=chart.unit,
+        curves=json.dumps([curve.name for curve in chart.curves]),
         lines=tuple((line.name, value) for line, value in zip(lines, last, strict=True)),
         diverged=tuple(words for curve in chart.curves if (words := _diverged(curve))),
         plot=plot,
@@ -209,28 +229,17 @@ def _describe(chart: Chart) -> str:
     return f"{shorten(chart.title, 60)}. " + ". ".join(parts)
 
 
-def _over_time(subject: Subject, charts: Sequence[Chart]) -> OverTime | None:
-    """Return the charts over time, below a strip of what happened; the same axis for all."""
+def _over_time(subject: Subject, drawn: Sequence[Curve]) -> OverTime | None:
+    """Return the strip of what happened."""
     marks = subject.view.marks
-    times = [time for chart in charts for curve in chart.curves for time in finite(curve.times)]
+    times = [time for curve in drawn for time in finite(curve.times)]
     times += finite([mark.time for mark in marks.marks]) if marks is not None else []
-    if not times or (marks is None and not charts):
+    if not times or marks is None:
         return None
     start = min(times)
-    x = time_axis(max(times) - start)
-    found: Sequence[Mark] = marks.marks if marks is not None else []
-    gaps = [(begin - start, end - start) for begin, end in find_gaps(found)]
-    rules = [(kind, [mark.time - start for mark in found if mark.kind == kind]) for kind in (*STOPS, "resume")]
-    drawn = []
-    for chart in charts:
-        lines = _lines(subject, chart, start=start)
-        label = f"The same over time since the first of it. {_describe(chart)}"
-        drawn.append(_box(subject, chart, make_plot(lines, x, _y(chart), label=label, gaps=gaps, rules=rules), lines))
-    return OverTime(
-        None if marks is None else mark_strip(subject, marks, x, start, gaps),
-        tuple(drawn),
-        sum(end - begin for begin, end in gaps) if gaps else None,
-    )
+    gaps = [(begin - start, end - start) for begin, end in find_gaps(marks.marks)]
+    strip = mark_strip(subject, marks, time_axis(max(times) - start), start, gaps)
+    return OverTime(strip, sum(end - begin for begin, end in gaps) if gaps else None)
 
 
 def _value(subject: Subject, chart: Chart, curve: Curve) -> CurveRow:

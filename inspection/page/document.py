@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from inspection.page.account import account
+from inspection.page.chart_data import chart_data
 from inspection.page.configuration import configuration
 from inspection.page.curves import curves
 from inspection.page.data import data
@@ -20,11 +22,12 @@ from inspection.page.subject import Limits, Subject
 from inspection.page.sweep import sweep
 from inspection.run.door import HARM
 from inspection.run.view import RunView
-from pages.document import Document, policy_of
+from pages.document import Document, charts_script, policy_of, static_file
 from pages.markup import Html, shorten
 from pages.quantities import instant
 from pages.rendering import render
 from pages.run.absent import AbsentSection
+from pages.run.curves import ChartData
 from pages.run.frame import Main, Navigation, RunBody, RunHeader, StageHeader
 from pages.style import STYLE as SHARED_STYLE
 
@@ -82,7 +85,9 @@ def render_report(view: RunView, *, href: Href | None = None) -> str:
         body = RunBody(
             render_header(view), _main(subject, id_="run"), shorten(view.id, 120), view.seen_at, navigation()
         )
-        return _page(f"{view.name} {view.id}", render(body))
+        found = json.dumps(chart_data(view, points=limits.drawn_points), allow_nan=False, separators=(",", ":"))
+        drawn = render(ChartData(Html(found.replace("<", "\\u003c"))))
+        return _page(f"{view.name} {view.id}", Html(render(body) + drawn), script=charts_script())
 
     return _fit(draw, view, MAX_REPORT_BYTES)
 
@@ -181,8 +186,9 @@ def _section(subject: Subject, name: str) -> Html:
         return render(AbsentSection(name, dict(SECTIONS)[name], words))
 
 
-def _page(title: str, body: Html) -> str:
-    return render(Document(shorten(title, 200), body, policy=policy_of(), style=Html(STYLE)))
+def _page(title: str, body: Html, *, script: str = "") -> str:
+    style = STYLE + (static_file("uPlot.min.css") if script else "")
+    return render(Document(shorten(title, 200), body, policy=policy_of(script), style=Html(style), script=Html(script)))
 
 
 def _fit(draw: Callable[[RunView, Limits], str], view: RunView, most: int) -> str:

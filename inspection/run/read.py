@@ -62,7 +62,7 @@ def read_run(
     *,
     pictures: bool = True,
     first_slot: bool = True,
-    points: int = 400,
+    points: int = 2_000,
     headline_only: bool = False,
     now: float | None = None,
     cache: Documents | None = None,

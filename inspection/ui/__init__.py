@@ -14,8 +14,7 @@
     run_page.py   what stands around a run's sections; the page of a log
     compare.py    what differs between two runs
     compare_page.py  the page of that
-    chart_data.py scalars and marks for the charts
-    static/       scripts of our own; uPlot (MIT) draws the charts
+    static/       scripts of our own; pages/static/ has those that draw curves
 
 Nothing here writes, executes or unpickles anything of a run; every answer is to GET or HEAD.
 """

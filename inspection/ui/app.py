@@ -24,13 +24,13 @@ from starlette.types import ASGIApp
 from contracts import storage
 from contracts.errors import ShardlineError, UserError
 from inspection.page import STYLE
+from inspection.page.chart_data import chart_data
 from inspection.profile_page import make_profile_page
 from inspection.run.door import plain
 from inspection.run.summary import RunLine
 from inspection.run.view import AttemptView
 from inspection.ui import compare_page, run_page
 from inspection.ui.addresses import NotFoundError, RunKey
-from inspection.ui.chart_data import chart_data
 from inspection.ui.downloads import to_csv
 from inspection.ui.files import Piece, read_piece
 from inspection.ui.guard import Guard, Hosts
@@ -42,8 +42,9 @@ from pages.profile import POLICY
 
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _STATIC = (
-    "ask.js", "clocks.js", "list.js", "place.js", "live.js", "charts.js", "uPlot.iife.min.js", "uPlot.min.css",
-)  # fmt: skip
+    ("inspection.ui", ("ask.js", "clocks.js", "list.js", "place.js", "live.js", "charts.js")),
+    ("pages", ("uPlot.iife.min.js", "uPlot.min.css", "draw.js")),
+)
 _OWN_STYLE = "ui.css"
 # Of a file that has more bytes than this no machine knows.
 _DIGITS = 19
@@ -240,9 +241,12 @@ def _json(value: Any) -> Response:
 
 
 def _read_static() -> dict[str, tuple[bytes, str]]:
-    folder = resources.files("inspection.ui") / "static"
-    files = {name: ((folder / name).read_bytes(), _TYPES[name[name.rindex(".") :]]) for name in _STATIC}
-    style = STYLE + (folder / _OWN_STYLE).read_text()
+    files = {
+        name: ((resources.files(package) / "static" / name).read_bytes(), _TYPES[name[name.rindex(".") :]])
+        for package, names in _STATIC
+        for name in names
+    }
+    style = STYLE + (resources.files("inspection.ui") / "static" / _OWN_STYLE).read_text()
     return files | {"style.css": (style.encode(), _TYPES[".css"])}
 
 

@@ -25,7 +25,7 @@ _NAME_LENGTH = 200
 _NO_CHART = "No curves yet, or no script to draw them."
 LETTERS = "ABCDEFGH"
 MOST_RUNS = len(LETTERS)
-SCRIPTS = ("ask.js", "clocks.js", "place.js", "uPlot.iife.min.js", "charts.js", "live.js")
+SCRIPTS = ("ask.js", "clocks.js", "place.js", "uPlot.iife.min.js", "draw.js", "charts.js", "live.js")
 
 
 def compare_page(runs: Sequence[Shown], news: News) -> str:

@@ -15,7 +15,7 @@ from pages.markup import Html, shorten
 from pages.rendering import render
 from pages.ui.shell import LogPage
 
-SCRIPTS = ("ask.js", "clocks.js", "place.js", "uPlot.iife.min.js", "charts.js", "live.js")
+SCRIPTS = ("ask.js", "clocks.js", "place.js", "uPlot.iife.min.js", "draw.js", "charts.js", "live.js")
 _COLOUR = re.compile("\x1b\\[[0-9;]*[A-Za-z]")
 
 

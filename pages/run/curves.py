@@ -1,4 +1,4 @@
-"""Learning curves: over steps, and over time with what happened to the training."""
+"""Learning curves over steps, and what happened to the training over time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pages.chart import Plot
+from pages.markup import Html
 from pages.rendering import View
 
 
@@ -20,6 +21,8 @@ class ChartBox:
     """Name of its only curve, where the title is another; empty else."""
     unit: str
     """Of its values: a filter of pages/quantities.py."""
+    curves: str
+    """Names of its curves, a list of JSON."""
     lines: tuple[tuple[str, float | None], ...]
     """Name and last value of each."""
     diverged: tuple[str, ...]
@@ -63,10 +66,9 @@ class MarkStrip:
 
 @dataclass(frozen=True)
 class OverTime:
-    """What happened to a training, and charts over the same time axis."""
+    """What happened to a training."""
 
-    strip: MarkStrip | None
-    charts: tuple[ChartBox, ...]
+    strip: MarkStrip
     idle_s: float | None
     """Between attempts; None: there was one."""
 
@@ -100,7 +102,18 @@ class CurvesSection(View):
     """Points drawn of a curve at most; None: all are drawn."""
     curves_left_out: int = 0
     charts: tuple[ChartBox, ...] = ()
+    flat: tuple[tuple[str, str, float], ...] = ()
+    """Name, unit and last value of curves that have no chart."""
     over_time: OverTime | None = None
     values: tuple[CurveRow, ...] = ()
     missing: tuple[str, ...] = ()
     """What could not be read, in words."""
+
+
+@dataclass(frozen=True)
+class ChartData(View):
+    """What the script of a page draws."""
+
+    template: ClassVar[str] = "run/chart_data.html.j2"
+    json: Html
+    """Without any `<`."""

@@ -13,6 +13,7 @@ from contracts.artifacts import RunRecord, ShardManifest
 from contracts.resolve import parse_config
 from contracts.scalars import part_name, scalars_line
 from inspection.page import render_report
+from inspection.page.chart_data import chart_data
 from inspection.run.curves import read_curves
 from inspection.run.data import describe_data
 from inspection.run.door import Door
@@ -23,7 +24,6 @@ from inspection.run.summary import RunLister
 from inspection.run.training import cut_curves
 from inspection.run.view import Curve, Curves
 from inspection.summary import collect_results
-from inspection.ui.chart_data import chart_data
 from tests.inspection import planted as views
 from tests.inspection.lines import START, leave_lock, plant
 

@@ -14,7 +14,7 @@ from pages.run.classification import (
     OutcomeRow,
     Roc,
 )
-from pages.run.curves import ChartBox, CurveRow, CurvesSection, MarkShape, MarkStrip, OverTime
+from pages.run.curves import ChartBox, ChartData, CurveRow, CurvesSection, MarkShape, MarkStrip, OverTime
 from pages.run.data import (
     Changes,
     Classes,
@@ -49,8 +49,17 @@ PLOT = make_plot(
     gaps=[(0.2, 0.4)],
     rules=[("crash", [0.5])],
 )
-BOX = ChartBox("Loss", "Loss", "train/loss", "number", (("train", 0.25),), ("train/loss: 1 value is not finite",), PLOT)
-TWO = ChartBox("Both", "Both", "", "percent", (("train", 0.25), ("validation", None)), (), PLOT)
+BOX = ChartBox(
+    "Loss",
+    "Loss",
+    "train/loss",
+    "number",
+    '["train/loss"]',
+    (("train", 0.25),),
+    ("train/loss: 1 value is not finite",),
+    PLOT,
+)
+TWO = ChartBox("Both", "Both", "", "percent", "[]", (("train", 0.25), ("validation", None)), (), PLOT)
 MARK = MarkShape("crash", "M0 0z", 0.5, 11.0, "crash, step 7")
 STRIP = MarkStrip(
     "What happened", (("runs", 11.0),), 66, ((0.1, 0.2),), (MARK,), (("0", 0.0),), (("crash", "M0 0z", "1 crash"),),
@@ -103,12 +112,13 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
     CurvesSection: (
         CurvesSection(
             "Curves", rows=9, most_points=4, curves_left_out=1, charts=(BOX, TWO),
-            over_time=OverTime(STRIP, (BOX,), 60.0),
+            flat=(("train/epoch", "number", 2.0),), over_time=OverTime(STRIP, 60.0),
             values=(CurveRow("train/loss", "train/loss", "number", 9, 2.0, 0.25, 0.1, 2.0, ((1, 2.0),)),),
             missing=("one file is damaged",),
         ),
         CurvesSection("", "there are none"),
     ),
+    ChartData: (ChartData(Html('{"curves":[]}')), ChartData(Html("null"))),
     ResultsSection: (
         ResultsSection(
             "Results", task=Html("<p>of the task</p>"), pictures=(("first", PICTURE),), left_out="1 more",

@@ -37,15 +37,14 @@
   const swap = (before, after) => {
     const held = document.activeElement;
     carry(before, after, "details", (from, to) => (to.open = from.open));
-    const charts = before.querySelector(".live-charts");
-    if (charts) after.querySelector("summary, h2").after(charts);
     // A box scrolls only within the page, and what is taken out of it has lost its place.
     const places = new Map(Array.from(before.querySelectorAll(".scroll"), (box) => [box, [box.scrollLeft, box.scrollTop]]));
     before.replaceWith(after);
+    if (after.id === "curves") globalThis.curves?.attach();
     carry(before, after, ".scroll", (from, to) => ([to.scrollLeft, to.scrollTop] = places.get(from)));
     if (before.contains(held)) {
       carry(before, after, FOCUSABLE, (from, to) => from === held && to.focus({ preventScroll: true }));
-    } else if (charts?.contains(held)) held.focus({ preventScroll: true });
+    } else if (held.isConnected && held !== document.activeElement) held.focus({ preventScroll: true });
   };
 
   const isSelected = (section) => {

@@ -103,15 +103,15 @@ def test_a_run_that_went_through_shows_what_was_measured(browser: Browser, tmp_p
 
 
 @NEEDS_CHROMIUM
-def test_curves_have_a_chart_each_over_steps_and_time(browser: Browser, tmp_path: Path) -> None:
+def test_curves_have_a_chart_each_and_a_strip_over_time(browser: Browser, tmp_path: Path) -> None:
     view = planted.resumed()
     with opened(browser, write(tmp_path, view)) as shown:
         titles = [each.get_attribute("data-chart") for each in shown.page.locator("#curves .chart-box").all()]
         over_steps = ["Loss", "Accuracy", "Learning rate", "Throughput, samples/s", "Data time, % of the time"]
-        over_steps.append("Gradient norm")
-        assert titles == [*over_steps, "Loss", "Accuracy", "Throughput, samples/s", "Data time, % of the time"]
+        assert titles == [*over_steps, "Gradient norm"]
         loss = shown.page.locator("#curves [data-chart=Loss]").first
         assert loss.locator("path.line").count() == 2 + 2, "two lines, each with its key"
+        assert loss.locator(".plot").is_hidden() and loss.locator("canvas").is_visible()
         assert "train" in loss.inner_text()
         label = loss.locator("svg[role=img]").get_attribute("aria-label") or ""
         assert "train/loss: from" in label
@@ -125,7 +125,7 @@ def test_curves_have_a_chart_each_over_steps_and_time(browser: Browser, tmp_path
         assert marks.count() == 3
         assert "told to stop (SIGTERM)" in (marks.first.locator("title").text_content() or "")
         assert shown.page.locator(".strip-plot rect.gap").count() == 3
-        assert shown.page.locator("#curves [data-chart=Loss]").last.locator("rect.gap").count() == 3
+        assert loss.locator("svg path.rule-preemption").count() == 1, "a path for all of a kind"
         said = shown.page.locator("#curves-marks li").all_text_contents()
         assert sum(words.startswith("preemption, step") for words in said) == 3
         figures = shown.figures()
@@ -133,6 +133,49 @@ def test_curves_have_a_chart_each_over_steps_and_time(browser: Browser, tmp_path
         values = view.curves.curves[0].values
         assert figures["curves.train/loss.lowest"] == min(values)
         assert figures["curves.train/loss.last"] == values[-1]
+
+
+@NEEDS_CHROMIUM
+def test_charts_share_their_axis_and_cursor_and_can_be_changed(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, write(tmp_path, planted.resumed())) as shown:
+        page = shown.page
+        charts = page.locator("#curves .canvas")
+
+        def ends() -> list[str]:
+            """Return the first value of each legend, which is the place of the cursor."""
+            return [
+                each.inner_text() for each in page.locator("#curves .u-legend .u-series:first-child .u-value").all()
+            ]
+
+        assert charts.count() == 6 and ends() == ["\u2013"] * 6
+        first = page.locator("#curves [data-chart=Loss] .canvas")
+        first.press("Home")
+        page.wait_for_function("document.querySelector('#curves .u-legend .u-value').textContent === '10'")
+        assert set(ends()) == {"10"}
+        assert page.locator("#curves [data-chart=Loss] .u-value").nth(1).inner_text() == "2.15"
+        # Downtime is a stretch of wall time and none of training time; steps know nothing of it.
+        last = {}
+        for over in ("steps", "trained", "times"):
+            page.locator("#chart-over").select_option(over)
+            first.press("End")
+            page.wait_for_function("document.querySelector('#curves .u-legend .u-value').textContent.length > 1")
+            last[over] = ends()[0]
+        assert last == {"steps": "4000", "trained": "55 min", "times": "71.7 min"}
+        page.locator("#chart-log").check()
+        page.locator("#chart-smooth").fill("0.9")
+        assert page.locator("#curves [data-chart=Loss] .u-series").count() == 1 + 2 * 2
+        shown.check_quiet()
+
+
+def test_what_no_chart_says_better_is_a_line(tmp_path: Path) -> None:
+    curves = planted.make_curves(20)
+    names = {"train/learning_rate": 0.01, "train/epoch": 3.0, "train/skipped_steps": 0.0}
+    flat = [curves.curves[0].model_copy(update={"name": name, "values": [value] * 20}) for name, value in names.items()]
+    kept = [curve for curve in curves.curves if curve.name not in names]
+    page = render_report(planted.fresh(curves=curves.model_copy(update={"curves": [*kept, *flat]})))
+    assert "<code>train/learning_rate</code> 0.01" in page and "<code>train/skipped_steps</code> 0" in page
+    assert 'data-chart="train/epoch"' not in page and 'data-chart="Learning rate"' not in page
+    assert 'data-figure="curves.train/epoch.last"' in page, "its numbers stay"
 
 
 def test_warnings_are_on_the_first_section_and_on_the_terminal() -> None:
@@ -299,7 +342,7 @@ def test_names_from_a_run_are_text_and_nothing_else(browser: Browser, tmp_path: 
         shown.check_quiet()
         assert shown.page.evaluate("window.hit") is None
         assert sections(shown) == ALL
-        assert shown.page.locator("script").count() == 0
+        assert shown.page.locator("script").count() == 2, "ours, and what it draws"
         assert shown.page.locator("img:not([src^='data:image/jpeg;base64,'])").count() == 0
         assert shown.page.locator("#classes tbody th").first.text_content() == READABLE
         assert shown.page.locator("#sheet li span").nth(1).text_content() == READABLE[:39] + "…"

@@ -116,7 +116,7 @@ def test_a_run_from_start_to_end(browser: Browser, root: Path, staged: Path) -> 
             assert 0 <= top <= 60
             assert run.go_on() == "trained"
             stage(page, "train", "done")
-            page.wait_for_selector(".live-charts .uplot canvas")
+            page.wait_for_selector("#curves .uplot canvas")
             assert attempts.evaluate("details => details.open")
             assert page.evaluate("document.activeElement.parentElement.id") == "attempts-all"
             moved = page.evaluate("document.getElementById('results').getBoundingClientRect().top") - top
@@ -236,7 +236,7 @@ def test_a_real_run(browser: Browser, pictures: Path, root: Path) -> None:
                     )
                 assert process.wait(280) == 0, log.read_text()
                 watched.page.wait_for_selector("header .chip[data-state=succeeded]")
-                watched.page.wait_for_selector(".live-charts .uplot canvas")
+                watched.page.wait_for_selector("#curves .uplot canvas")
                 check_same(watched.page)
                 assert watched.complaints == []
             listed.page.wait_for_selector(f'tr[data-run="{key}"][data-state=succeeded]')

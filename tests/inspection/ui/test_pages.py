@@ -172,8 +172,8 @@ def test_runs_are_picked_and_compared(browser: Browser, server: Serving) -> None
         assert results["validation accuracy"][0] == "95.00\xa0%" and "worse" in results["Preemptions"][1]
         assert data["train samples"][0].isdigit() and "the same" in data["train samples"][1]
         assert "same" in texts("lineage")["shards"][0]
-        page.wait_for_selector(".live-charts .uplot canvas")
-        names = page.locator(".live-charts .u-series th").all_inner_texts()
+        page.wait_for_selector("#curves .uplot canvas")
+        names = page.locator("#curves .u-series th").all_inner_texts()
         assert sum("validation/accuracy" in name for name in names) == 3
         check_quiet(shown, server)
 
@@ -181,24 +181,20 @@ def test_runs_are_picked_and_compared(browser: Browser, server: Serving) -> None
 def test_a_chart_is_drawn_and_reached_by_keyboard(browser: Browser, server: Serving) -> None:
     with opened(browser, f"{server.url}/run/{RESUMED}") as shown:
         page = shown.page
-        page.wait_for_selector(".live-charts .uplot canvas")
+        page.wait_for_selector("#curves .uplot canvas")
         drawn = (
-            "document.querySelector('.live-charts canvas').getContext('2d')"
+            "document.querySelector('#curves canvas').getContext('2d')"
             ".getImageData(0, 0, 400, 200).data.some(value => value > 0)"
         )
         assert page.evaluate(drawn)
-        assert "validation/accuracy" in page.locator("#chart-curve").input_value()
-        page.locator("#chart-curve").select_option("train/loss")
-        page.locator("#chart-over").select_option("steps")
-        canvas = page.locator(".live-charts .canvas")
+        canvas = page.locator("#curves [data-chart=Loss] .canvas")
         canvas.focus()
         canvas.press("ArrowRight")
-        page.wait_for_function(
-            "Array.from(document.querySelectorAll('.live-charts .u-value'), e => e.textContent).includes('0.1')"
-        )
+        values = page.locator("#curves [data-chart=Loss] .u-value")
+        expect(values.nth(1)).to_have_text("0.1")
         canvas.press("ArrowRight")
-        values = page.locator(".live-charts .u-value").all_inner_texts()
-        assert values == ["40", "0.05"]
+        expect(values.nth(1)).to_have_text("0.05")
+        assert values.all_inner_texts() == ["40", "0.05"]
         assert "preemption (1)" in page.locator(".live-charts .events").inner_text()
         check_quiet(shown, server)
 

@@ -108,7 +108,7 @@ def test_curves_that_cannot_be_loaded_are_asked_for_again(browser: Browser, serv
         expect(page.locator("#curves-problem")).to_contain_text("the bucket says nothing")
         assert page.locator(".live-charts").count() == 0
         page.unroute(CURVES)
-        page.wait_for_selector(".live-charts .uplot canvas")
+        page.wait_for_selector("#curves .uplot canvas")
         expect(page.locator("#curves-problem")).to_have_count(0)
 
 
@@ -116,8 +116,9 @@ def test_of_two_loads_the_newest_counts(browser: Browser, server: Serving) -> No
     curves = server.get(f"/api/curves/{FRESH}")
     held: list[Route] = []
 
-    def renamed(name: str) -> dict[str, Any]:
-        return {**curves, "curves": [{**curve, "name": f"{name}/{curve['name']}"} for curve in curves["curves"]]}
+    def of_value(value: float) -> dict[str, Any]:
+        changed = [{**curve, "values": [value] * len(curve["values"])} for curve in curves["curves"]]
+        return {**curves, "curves": changed}
 
     with window(browser) as page:
         page.route(CURVES, lambda route: held.append(route))
@@ -127,12 +128,13 @@ def test_of_two_loads_the_newest_counts(browser: Browser, server: Serving) -> No
             page.evaluate("document.dispatchEvent(new CustomEvent('shardline:changed'))")
         page.wait_for_function("true")
         assert len(held) == 2
-        held[1].fulfill(json=renamed("new"))
-        page.wait_for_selector(".live-charts .uplot canvas")
+        held[1].fulfill(json=of_value(7))
+        page.wait_for_selector("#curves .uplot canvas")
         with page.expect_response(CURVES):
-            held[0].fulfill(json=renamed("old"))
+            held[0].fulfill(json=of_value(9))
         page.wait_for_timeout(500)
-        assert page.locator("#chart-curve").input_value().startswith("new/")
+        page.locator("#curves .canvas").first.press("Home")
+        expect(page.locator("#curves .u-value").nth(1)).to_have_text("7")
 
 
 def news(digest: str, parts: dict[str, str], *, ended: bool = False) -> dict[str, Any]:
