@@ -144,6 +144,15 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _goes_on_from_the_line(self) -> RunConfig:
+        if self.train.scratch_every and self.model.weights not in ("previous", "production"):
+            raise ValueError(
+                f"train.scratch_every {self.train.scratch_every} needs model.weights: previous or production: "
+                "what starts from anything else starts from it each time"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _target_is_no_input(self) -> RunConfig:
         label = self.sharding.fields.get("label")
         if label is None:

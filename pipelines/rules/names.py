@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from contracts.config import RunConfig
-from contracts.previous import PREVIOUS
+from contracts.previous import BY_LINE
 from pipelines.rules.cloud_names import check_name
 from pipelines.rules.problem import Problem
 
@@ -70,10 +70,10 @@ def _root(config: RunConfig) -> Iterator[Problem]:
 
 def _weights(config: RunConfig) -> Iterator[Problem]:
     weights = config.model.weights
-    if weights and weights != PREVIOUS and not weights.startswith("gs://"):
+    if weights and weights not in BY_LINE and not weights.startswith("gs://"):
         yield Problem(
             f"model.weights = {weights}",
-            "gs://BUCKET/FOLDER or FILE, or previous",
+            "gs://BUCKET/FOLDER or FILE, previous or production",
             "copy them to a bucket: no machine of Vertex AI sees this one's disk; or rehearse: `shardline rehearse` "
             "copies local weights to a bucket of its own",
         )

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from contracts import storage
-from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, Gate, ProfileReport, RunRecord
+from contracts import promotions, storage
+from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, Gate, ProfileReport, RunRecord, StageRecord
 from contracts.artifacts.classification import RocCurve
 from contracts.config import STAGES, RunConfig
 from contracts.errors import DataError
 from contracts.pinned import pin
-from contracts.previous import find_previous, read_previous
+from contracts.previous import describe_previous, find_previous, read_previous
 from contracts.refusal import leave_refusal
 from contracts.registration import Registration, find_registration, leave_registration
 from contracts.resolve import with_data_date
@@ -106,7 +106,41 @@ def test_a_run_begins_with_the_training_before_it(tmp_path: Path, line: str) -> 
     storage.replace(storage.join(line, "train", "f" * 16, MANIFEST_NAME), later.to_json())
     assert begin(tmp_path, line, config) == 0
     assert find_previous(line) == storage.join(line, "train", "f" * 16)
-    assert read_previous(line, RUN) == first
+    config_of = RunConfig.model_validate({"model": {"weights": "previous"}})
+    assert read_previous(config_of, line, RUN) == (first, "")
+
+
+def test_a_run_begins_with_the_model_in_production_or_from_scratch_in_its_turn(line: str) -> None:
+    def find(**train: int) -> dict[str, str | None]:
+        return describe_previous(RunConfig.model_validate({"model": {"weights": "production"}, "train": train}), line)
+
+    assert find() == {"previous_training": None, "random_weights": "the line has no model in production yet"}
+    trained = publish_output(line, "train")
+    record = RunRecord(
+        fingerprint="0",
+        id="promoted",
+        state="succeeded",
+        started_at="2026-11-22T06:00:00Z",
+        config={},
+        stages=[StageRecord(name="train", state="done", uri=trained)],
+        wall_s=1.0,
+        kfp_s=0.0,
+        process_start_s=0.0,
+        results={},
+    )
+    storage.publish(storage.join(line, "runs", "promoted", "run.json"), record.to_json())
+    promotions.register_model(line, run="promoted", export=storage.join(line, "export", "0" * 16), proven=True)
+    promotions.decide(line, by="me", action="promoted", run="promoted", reasons=["by hand"])
+    # Newer, and not in production.
+    later = DOCUMENTS["train"].model_copy(
+        update={"finished_at": "2026-12-01T00:00:00Z", "made_from": {"shards": "2", "weights": "w"}}
+    )
+    storage.publish(storage.join(line, "train", "f" * 16, MANIFEST_NAME), later.to_json())
+    assert find() == find(scratch_every=3) == {"previous_training": trained}
+    assert find(scratch_every=2)["random_weights"] == "train.scratch_every=2: 1 went on from others"
+    storage.delete(storage.join(trained, MANIFEST_NAME))
+    with pytest.raises(DataError, match="the training of run promoted, which is in production, is gone"):
+        find()
 
 
 def test_a_configuration_that_was_changed_begins_nothing(tmp_path: Path, line: str) -> None:
