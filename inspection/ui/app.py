@@ -32,7 +32,7 @@ from inspection.run.view import AttemptView
 from inspection.ui import compare_page, run_page
 from inspection.ui.addresses import NotFoundError, RunKey
 from inspection.ui.downloads import to_csv
-from inspection.ui.files import Piece, read_piece
+from inspection.ui.files import Piece, plain_text, read_piece
 from inspection.ui.guard import Guard, Hosts
 from inspection.ui.live import News
 from inspection.ui.run_list import RowBook, list_page
@@ -151,7 +151,7 @@ class _Handlers:
     async def log_text(self, request: Request) -> Response:
         _, _, _, piece = await self._piece(request)
         place = f"bytes {piece.start}-{piece.end}/{piece.size}"
-        return PlainTextResponse(run_page.plain_text(piece), headers={"Shardline-Piece": place})
+        return PlainTextResponse(plain_text(piece), headers={"Shardline-Piece": place})
 
     async def profile_page(self, request: Request) -> Response:
         view = (await self._show(request)).view

@@ -7,6 +7,7 @@ by a link, does not exist here, and what is no ordinary file neither (a pipe wou
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from inspection.ui.addresses import NotFoundError
 WINDOW_BYTES = 256 << 10
 # A line that is longer is cut at its start.
 _LINE_BYTES = 16 << 10
+# Of a log on the page of its run.
+_TAIL_BYTES, _TAIL_LINES = 4 << 10, 20
+_COLOUR = re.compile("\x1b\\[[0-9;]*[A-Za-z]")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,20 @@ def read_piece(
     # The byte before tells whether a line begins here.
     cut = content.find(b"\n", 0, min(len(content) - 1, _LINE_BYTES)) + 1 or 1
     return Piece(content[cut:], start - 1 + cut, file.size)
+
+
+def plain_text(piece: Piece) -> str:
+    """Return part of a log as text: colours of a terminal left out, progress bars as lines."""
+    return _COLOUR.sub("", piece.content.decode(errors="replace")).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_tail(root: str, uri: str) -> str:
+    """Return the last lines of a log, 4 KiB at most, as text; empty: it says nothing, or cannot be read."""
+    try:
+        text = plain_text(read_piece(root, uri, most=_TAIL_BYTES))
+    except (NotFoundError, OSError):
+        return ""
+    return "\n".join([line for line in text.splitlines() if line.strip()][-_TAIL_LINES:])
 
 
 class _File:

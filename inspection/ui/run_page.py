@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from inspection.page import navigation
 from inspection.run.view import AttemptView, RunView
 from inspection.ui.addresses import NotFoundError
-from inspection.ui.files import Piece
+from inspection.ui.files import Piece, plain_text
 from inspection.ui.live import News, live_content
 from inspection.ui.shell import document
 from inspection.ui.store import Shown
@@ -16,7 +14,6 @@ from pages.rendering import render
 from pages.ui.shell import LogPage
 
 SCRIPTS = ("ask.js", "clocks.js", "place.js", "uPlot.iife.min.js", "draw.js", "charts.js", "live.js")
-_COLOUR = re.compile("\x1b\\[[0-9;]*[A-Za-z]")
 
 
 def run_page(shown: Shown) -> str:
@@ -61,8 +58,3 @@ def log_page(shown: Shown, stage: str, attempt: AttemptView, piece: Piece) -> st
         plain_text(piece),
     )
     return document(f"Log of {shorten(stage, 80)}", render(page))
-
-
-def plain_text(piece: Piece) -> str:
-    """Return part of a log as text: colours of a terminal left out, progress bars as lines."""
-    return _COLOUR.sub("", piece.content.decode(errors="replace")).replace("\r\n", "\n").replace("\r", "\n")

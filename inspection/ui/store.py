@@ -20,9 +20,12 @@ from inspection.run.summary import RunLine, RunLister, read_line
 from inspection.run.view import RunView
 from inspection.ui.addresses import NotFoundError, RunKey, key_of, links_of
 from inspection.ui.compare import count_data
+from inspection.ui.files import read_tail
 from inspection.ui.shared import Shared
 from inspection.ui.weight import weigh
 from pages.markup import Html
+from pages.rendering import render
+from pages.ui.shell import LogTail
 
 # Of all runs that are remembered: their pages, and what routes take of their views, as Python holds them.
 CACHE_BYTES = 64 << 20
@@ -37,6 +40,8 @@ _READERS = 8
 # Who has a list already gets that one when a bucket takes longer than this.
 _PATIENCE_S = 0.5
 _ENDED = ("succeeded", "failed", "interrupted", "stopped", "unknown")
+# A stage in one of these states has its last words on the page.
+_TALKING = ("running", "failed", "interrupted", "stopped")
 # Parts with images, which are read once.
 _PICTURED = ("pictures", "task_pictures", "task_parts")
 
@@ -139,7 +144,7 @@ class RunStore:
     async def _remembered(self, key: RunKey) -> _Remembered:
         place = await self._place(key)
         with self._lock:
-            remembered = self._runs.setdefault(key, _Remembered(key, place, self._readers, self._documents))
+            remembered = self._runs.setdefault(key, _Remembered(key, place, self._readers, self._documents, self.root))
             self._runs.move_to_end(key)
         return remembered
 
@@ -174,8 +179,9 @@ class RunStore:
 class _Remembered:
     """A run and what was last read of it."""
 
-    def __init__(self, key: RunKey, place: RunPlace, pool: Executor, documents: Documents) -> None:
+    def __init__(self, key: RunKey, place: RunPlace, pool: Executor, documents: Documents, root: str) -> None:
         self._documents = documents
+        self._root = root
         self.key = key
         self.place = place
         self.bytes = 0
@@ -208,7 +214,9 @@ class _Remembered:
             else:
                 view = self._read_run()
         still = _without_clock(view)
-        parts = {"header": render_header(still, live=True), **render_sections(still, href=links_of(self.key, view))}
+        sections = render_sections(still, href=links_of(self.key, view))
+        overview = {"overview": sections.pop("overview"), "tail": _tail(self.key, self._root, view)}
+        parts = {"header": render_header(still, live=True), **overview, **sections}
         drawn = "".join(each.model_dump_json() for each in (view.curves, view.marks) if each is not None)
         data = count_data(view.data)
         view = _without_documents(view)
@@ -236,6 +244,15 @@ def _without_clock(view: RunView) -> RunView:
     if view.started_at is not None and view.last_word_at is not None:
         lasted = round(max(0.0, view.last_word_at - view.started_at), 3)
     return view.model_copy(update={"wall_s": lasted, "stages": stages})
+
+
+def _tail(key: RunKey, root: str, view: RunView) -> Html:
+    """Return what the stage that runs, or ended the run, printed last; hidden: there is none, or it left no log."""
+    for stage in reversed(view.stages):
+        if stage.state in _TALKING and stage.attempts and (log := stage.attempts[-1].log) is not None:
+            address = key.log_address(stage.name, stage.attempts[-1].name)
+            return render(LogTail(stage.name, address, read_tail(root, log)))
+    return render(LogTail())
 
 
 def _without_documents(view: RunView) -> RunView:

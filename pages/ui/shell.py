@@ -45,6 +45,17 @@ class LiveContent(View):
 
 
 @dataclass(frozen=True)
+class LogTail(View):
+    """The last lines of a log, on the page of its run; without text it is hidden."""
+
+    template: ClassVar[str] = "ui/tail.html.j2"
+    stage: str = ""
+    address: str = ""
+    """Of the log."""
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class LogPage(View):
     """Part of a log, and the ways to the rest."""
 

@@ -16,7 +16,7 @@ from pages.ui.comparison import (
     SettingsSection,
 )
 from pages.ui.run_list import Cell, Head, RunListPage, RunRow
-from pages.ui.shell import FailurePage, LiveContent, LogPage, UiBody
+from pages.ui.shell import FailurePage, LiveContent, LogPage, LogTail, UiBody
 
 _CELLS = (
     Cell("state", beside="train 40 %", state="running", sort=0.0, is_words=True),
@@ -42,6 +42,7 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
         ),
         LiveContent(Html(""), (), "", "", False, "{}", ""),
     ),
+    LogTail: (LogTail("train", "/run/roses/1/log/train/a1", "step 1\nstep 2"), LogTail()),
     LogPage: (
         LogPage("train", "/run/roses/1", "a1", "/run/roses/1/log/train/a1", 100, 200, 4_000, "step 1"),
         LogPage("", "", "", "", 0, 0, 0, ""),

@@ -155,7 +155,8 @@ def test_a_version_that_is_no_number_of_ours(server: Serving, number: str) -> No
 def test_a_run_is_sent_once(server: Serving) -> None:
     first = server.get(f"/api/run/{FRESH}")
     assert first["ended"]
-    assert list(first["parts"]) == ["header", *(name for name, _ in SECTIONS)]
+    assert list(first["parts"]) == ["header", "overview", "tail", *(name for name, _ in SECTIONS[1:])]
+    assert first["parts"]["tail"].strip() == '<section id="tail" hidden></section>', "it ended well"
     again = server.get(f"/api/run/{FRESH}?known={first['digest']}")
     assert again == {"digest": first["digest"], "ended": True, "clocks": {}, "parts": {}}
     # Of another form, as a page of another version has it.
@@ -309,11 +310,12 @@ def count_reads(monkeypatch: pytest.MonkeyPatch, before: Any = None) -> list[str
     return reads
 
 
-def wait_for(condition: Any) -> None:
+def wait_for(condition: Any) -> Any:
+    """Return what the condition gives when it holds."""
     pause = threading.Event()
     for _ in range(600):
-        if condition():
-            return
+        if found := condition():
+            return found
         pause.wait(0.1)
     raise AssertionError("it did not come about in a minute")
 
@@ -363,6 +365,22 @@ def test_a_log_is_text(server: Serving) -> None:
 
 def test_the_page_of_the_run_links_to_its_logs(server: Serving) -> None:
     assert f'href="{LOG}"' in server.ask(f"/run/{FRESH}").text
+
+
+def test_the_last_lines_of_a_log_are_on_the_page_and_travel_alone(small_shards: str, tmp_path: Path) -> None:
+    run = plant(tmp_path / "roses", small_shards, kind="running")
+    log = log_of(run)
+    log.write_text("".join(f"step {number}\n" for number in range(100_000)))
+    with serving(tmp_path) as server, alive(run):
+        first = server.get(f"/api/run/{FRESH}")
+        assert re.findall(r"step (\d+)", first["parts"]["tail"]) == [str(number) for number in range(99_980, 100_000)]
+        with log.open("a") as stream:
+            stream.write("\x1b[31mloss is <b>nan</b>\x1b[0m\n" + "x" * 10_000 + "\n")
+        news = wait_for(lambda: server.get(f"/api/run/{FRESH}?known={first['digest']}")["parts"])
+        assert list(news) == ["tail"] and len(news["tail"]) < 5_000 and "x" * 1_000 in news["tail"]
+        with log.open("a") as stream:
+            stream.write("loss is <b>nan</b>\n")
+        wait_for(lambda: "loss is &lt;b&gt;nan" in server.get(f"/api/run/{FRESH}")["parts"]["tail"])
 
 
 @pytest.fixture
