@@ -1,18 +1,23 @@
 """Takes the pictures that docs/ shows: `python -m tests.screenshot RUN [NAME...]`.
 
 RUN is the folder of a finished run of the demo (`runs/digits`), which most pictures are of. Runs that were preempted,
-diverged or failed are the hand-made ones of the tests (tests/inspection/planted.py), so that they look the same each
-time. A picture is one screen of its page, and has 300 kB at most.
+diverged or failed, and those that the list and the comparison have besides, are the hand-made ones of the tests
+(tests/inspection/planted.py and lines.py), so that they look the same each time. A picture is one screen of its page,
+and has 300 kB at most.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
+from contracts import storage
 from inspection.page import render_report, render_stage
 from inspection.profile_page import make_profile_page
 from inspection.run.find import find_place
@@ -20,6 +25,7 @@ from inspection.run.read import read_run
 from inspection.run.view import RunView
 from tests.browser import opened, started_chromium
 from tests.inspection import planted
+from tests.inspection.lines import Planted, alive, plant
 from tests.inspection.ui.serving import serving
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -44,7 +50,8 @@ SHOTS = {
     "profile": Shot("profile", 1400),
     "vertex-train": Shot("train", 1700),
     "vertex-export": Shot("export", 1300),
-    "ui": Shot("/", 480),
+    "ui": Shot("/", 580),
+    "compare": Shot("/compare?run=roses/20261122-070000-0001&run=roses/20261122-080000-0002", 1300),
 }
 
 
@@ -62,6 +69,18 @@ def diverged() -> RunView:
     view = planted.up_to("train", "failed", curves=curves, goodput=planted.make_goodput(), money=planted.make_money())
     stages = [each.model_copy(update={"error": error}) if each.name == "train" else each for each in view.stages]
     return view.model_copy(update={"stages": stages, "error": error})
+
+
+def plant_beside(root: Path, run: Path) -> Planted:
+    """Write runs beside that of the demo, which are made of its shards; return the one that goes on."""
+    shards = storage.normalise(next((run / "shard").glob("*/manifest.json")).parent)
+    line, morning = root / "roses", datetime(2026, 11, 22, 7, tzinfo=UTC).timestamp()
+    changed = {"train": {"learning_rate": 0.02}, "cloud": {"labels": {"team": "vision"}}}
+    plant(line, shards, run_id="20261122-070000-0001", now=morning)
+    plant(line, shards, kind="resumed", run_id="20261122-080000-0002", now=morning + 3600, sections=changed)
+    failed = plant(line, shards, kind="failed", run_id="20261122-090000-0003", now=morning + 7200).folder / "run.json"
+    failed.write_text(failed.read_text().replace("train cannot <b>work</b>", "loss became nan at step 40"))
+    return plant(root / "tulips", shards, kind="running", run_id="20261122-100000-0004", now=time.time() - 300)
 
 
 def write_pages(run: Path, folder: Path) -> None:
@@ -94,8 +113,10 @@ def main(run: Path, names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as temporary, started_chromium() as browser:
         folder = Path(temporary)
         write_pages(run, folder)
-        shutil.copytree(run, folder / "root" / run.name)
-        with serving(folder / "root") as server:
+        root = folder / "runs"
+        shutil.copytree(run, root / run.name)
+        # The list names its root as it is seen from here.
+        with alive(plant_beside(root, run)), contextlib.chdir(folder), serving(root) as server:
             for name in names or SHOTS:
                 shot = SHOTS[name]
                 where = f"{server.url}{shot.page}" if shot.page.startswith("/") else folder / f"{shot.page}.html"

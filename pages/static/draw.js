@@ -226,7 +226,7 @@ globalThis.curves = (() => {
     const axis = { stroke: colour("--soft"), grid, ticks: grid, font: "12px system-ui, sans-serif" };
     const options = {
       ...sizeOf(chart),
-      padding: [18, 12, 0, 0],
+      padding: [18, 22, 0, 0],
       cursor: { y: false, sync: { key: "curves" } },
       scales: {
         x: { time: false, range: (_, low, high) => (zoomed ? [low, high] : bounds) },
