@@ -27,6 +27,7 @@ from contracts.config.fields import CLASS_KINDS, FILE_KINDS, FieldKind, FieldSec
 from contracts.config.former import rename_keys
 from contracts.config.profile import Knob, ProfileSection, read_off
 from contracts.config.project import ProjectSection
+from contracts.config.promote import PromoteSection
 from contracts.config.resources import MachineSection, ResourcesSection, RungSection, Strategy
 from contracts.config.run import InspectSection, RunSection, ScheduleSection
 from contracts.config.sharding import SPLITS, ConvertSection, ShardingSection, SplitFractions
@@ -67,6 +68,7 @@ __all__ = [
     "ParallelSection",
     "ProfileSection",
     "ProjectSection",
+    "PromoteSection",
     "RegisteredModelSection",
     "ResourcesSection",
     "RunConfig",
@@ -108,6 +110,7 @@ class RunConfig(Section):
     schedule: ScheduleSection = ScheduleSection()
     project: ProjectSection = ProjectSection()
     validate: ValidateSection = ValidateSection()  # type: ignore[assignment]
+    promote: PromoteSection = PromoteSection()
 
     @model_validator(mode="before")
     @classmethod
@@ -141,6 +144,11 @@ class RunConfig(Section):
                 f"train.unfreeze_epoch {self.train.unfreeze_epoch} is not below train.epochs {self.train.epochs}: "
                 "nothing would ever unfreeze"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_judged(self) -> RunConfig:
+        self.promote.check(self.task.name, bench=self.export.bench)
         return self
 
     @model_validator(mode="after")
@@ -179,6 +187,6 @@ STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "shard": ("run", "sharding", "resources", "cloud", "dataflow", "validate"),
     "profile": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "profile", "resources"),
     "train": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "resources", "inspect"),
-    "export": ("run", "task", "code", "data", "model", "export", "resources"),
+    "export": ("run", "task", "code", "data", "model", "export", "resources", "promote"),
 }
 STAGES = tuple(STAGE_SECTIONS)

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]
 """Places of classes, int64 from 0, or numbers, float64."""
 Score = Callable[[Values, Values, Floats], float]
@@ -161,7 +160,7 @@ class ClassDifference:
     """Of such a loss by chance (`exact_loss_p`)."""
 
 
-def compare_classes(truths: Integers, champion: Integers, challenger: Integers) -> list[ClassDifference]:
+def compare_classes(truths: Values, champion: Values, challenger: Values) -> list[ClassDifference]:
     """Compare two models class by class, the one that loses most first; classes without samples are left out."""
     found = []
     for place, samples in zip(*np.unique(truths, return_counts=True), strict=True):

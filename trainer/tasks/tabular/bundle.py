@@ -21,12 +21,12 @@ from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from trainer.export.bundle.arrays_bundle import hold_to_evaluation
 from trainer.export.bundle.bundles import PREDICT_NAME
-from trainer.export.bundle.shipped import Shipped, lay_out_again, write_program
+from trainer.export.bundle.shipped import Answers, Shipped, lay_out_again, write_program
 from trainer.export.gates.samples import samples_of
 from trainer.export.gates.scores import judge_scores
 from trainer.tasks.classes.accuracy import judge_accuracy
 from trainer.tasks.classes.labels import list_names, write_json
-from trainer.tasks.tabular.gate import ROWS, TABLE_NAME, hold_to_manifest, read_rows, try_program
+from trainer.tasks.tabular.gate import ROWS, TABLE_NAME, answer_rows, hold_to_manifest, read_rows, try_program
 
 if TYPE_CHECKING:
     from trainer.export.bundle.bundles import Bundle
@@ -110,10 +110,19 @@ def check_again(shipped: Shipped, document: ExportManifest, work: Path) -> Gate:
     """Run this package's own predict.py on the folder's files, and compare its answers with the fp32 graph's."""
     from trainer.export.gates import proof
 
-    tried = lay_out_again(shipped, document, work, [TABLE_NAME], program=Path(__file__).with_name(PREDICT_NAME))
+    tried = _lay_out_again(shipped, document, work)
     given, graph = read_inputs(shipped, document, work), shipped.folder / shipped.model_name
     found = proof.write_graph_outputs(graph, given, work / "test-outputs", batch_size=ROWS, threads=shipped.threads)
     return hold_to_manifest(try_program(tried, found.batches(ROWS)), document)
+
+
+def answer_split(shipped: Shipped, document: ExportManifest, work: Path) -> Answers:
+    """Return the class or value of each row, and what the program says."""
+    return answer_rows(replace(_lay_out_again(shipped, document, work), places=shipped.places))
+
+
+def _lay_out_again(shipped: Shipped, document: ExportManifest, work: Path) -> Shipped:
+    return lay_out_again(shipped, document, work, [TABLE_NAME], program=Path(__file__).with_name(PREDICT_NAME))
 
 
 def read_inputs(shipped: Shipped, document: ExportManifest, work: Path) -> StoredArrays:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from contracts.artifacts import ExportManifest
 from contracts.artifacts.export import Figure, Gate
 from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
-from trainer.export.bundle.shipped import Shipped, ShippedFailed, ShippedProgram, name_versions
+from trainer.export.bundle.shipped import Answers, Shipped, ShippedFailed, ShippedProgram, name_versions
 from trainer.export.gates.samples import SPLIT, each_sample
 
 if TYPE_CHECKING:
@@ -99,6 +99,26 @@ def try_program(shipped: Shipped, outputs: Iterator[Arrays]) -> Gate:
         limits={"difference": MAX_DIFFERENCE},
         reason="; ".join(reasons),
     )
+
+
+def answer_rows(shipped: Shipped) -> Answers:
+    """Ask the program about rows of the test split; return their classes by name or values, and what it said.
+
+    Raises:
+        ShippedFailed: It came to no end.
+    """
+    from trainer.tasks.tabular.predict import Table
+
+    table, classes = Table.read(shipped.folder / TABLE_NAME), shipped.shards.classes
+    samples = shipped.shards.splits[SPLIT].samples if shipped.places is None else len(shipped.places)
+    with tempfile.TemporaryDirectory(prefix="shardline-bundle-") as name:
+        work = Path(name)
+        names, truths = _write_rows(work, table, read_rows(table, shipped), samples)
+        with ShippedProgram(shipped, names, work=work) as program:
+            answered = program.answers([f"row {number}" for number in range(1, samples + 1)])
+            said = [one.get("label", one.get("value")) for one in answered]
+            program.finish()
+    return Answers(truths if table.labels is None else [classes[int(place)] for place in truths], said)
 
 
 def _without_errors(answers: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
