@@ -29,6 +29,7 @@ Numbered = TypeVar("Numbered", ModelVersion, Decision)
 _NAME = re.compile(r"([1-9][0-9]*)\.json")
 # Others that take the number first: each of them is a run that ended in the same second.
 _TRIES = 50
+_MOST_BYTES = 1 << 20
 _CHANGES: tuple[Action, ...] = ("promoted", "rolled back")
 
 
@@ -201,7 +202,10 @@ def _read(line: str, folder: str, kind: type[Numbered]) -> list[Numbered]:
     for number in numbers:
         where = storage.join(root, f"{number}.json")
         try:
-            document = kind.model_validate_json(storage.read_bytes(where))
+            content = storage.read_range(where, 0, _MOST_BYTES + 1)
+            if len(content) > _MOST_BYTES:
+                raise _damaged(where, f"has more than {_MOST_BYTES:,} bytes")
+            document = kind.model_validate_json(content)
         except FileNotFoundError:
             raise _damaged(where, "is missing") from None
         except ValidationError as error:

@@ -14,6 +14,7 @@
     run_page.py   what stands around a run's sections; the page of a log
     compare.py    what differs between two runs
     compare_page.py  the page of that
+    history_page.py  the page of a line's history
     static/       scripts of our own; pages/static/ has those that draw curves
 
 Nothing here writes, executes or unpickles anything of a run; every answer is to GET or HEAD.

@@ -27,6 +27,7 @@ from inspection.page import STYLE
 from inspection.page.chart_data import chart_data
 from inspection.profile_page import make_profile_page
 from inspection.run.door import plain
+from inspection.run.history import History
 from inspection.run.summary import RunLine
 from inspection.run.view import AttemptView
 from inspection.ui import compare_page, run_page
@@ -34,6 +35,7 @@ from inspection.ui.addresses import NotFoundError, RunKey
 from inspection.ui.downloads import to_csv
 from inspection.ui.files import Piece, plain_text, read_piece
 from inspection.ui.guard import Guard, Hosts
+from inspection.ui.history_page import find_history, history_page
 from inspection.ui.live import News
 from inspection.ui.run_list import RowBook, list_page
 from inspection.ui.shell import failure
@@ -71,12 +73,14 @@ def build_app(store: RunStore, *, hosts: Hosts) -> ASGIApp:
         Route(f"{run}/profile", handlers.profile_page),
         Route(f"{run}/log/{{stage}}/{{attempt}}", handlers.log_page),
         Route(f"{run}/log/{{stage}}/{{attempt}}/text", handlers.log_text),
+        Route("/line/{line}", handlers.history_page),
         Route("/compare", handlers.compare_page),
         Route("/api/runs", handlers.runs),
         Route("/api/runs.csv", handlers.runs_csv),
         Route("/api/rows", handlers.rows),
         Route("/api/run/{line}/{id}", handlers.run),
         Route("/api/curves/{line}/{id}", handlers.curves),
+        Route("/api/line/{line}", handlers.history),
         Route("/api/compare", handlers.compare),
         Route("/static/{name}", handlers.static),
     ]
@@ -161,6 +165,14 @@ class _Handlers:
         content = await self._file(lambda: make_profile_page(report, uri))
         return HTMLResponse(content, headers={"Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'"})
 
+    async def history_page(self, request: Request) -> Response:
+        name, found = await self._history(request)
+        return await _made(lambda: HTMLResponse(history_page(name, found)))
+
+    async def history(self, request: Request) -> Response:
+        _, found = await self._history(request)
+        return await _made(lambda: _json(_finite(found)))
+
     async def compare_page(self, request: Request) -> Response:
         runs, news = await self._compare(request)
         return HTMLResponse(compare_page.compare_page(runs, news))
@@ -175,6 +187,10 @@ class _Handlers:
         except KeyError:
             raise HTTPException(404) from None
         return Response(content, media_type=media_type)
+
+    async def _history(self, request: Request) -> tuple[str, History]:
+        name, listing = request.path_params["line"], await self._store.listing()
+        return name, await self._file(lambda: find_history(name, listing))
 
     async def _compare(self, request: Request) -> tuple[list[Shown], News]:
         keys = [_key(text) for text in request.query_params.getlist("run")]
@@ -229,8 +245,8 @@ def _place(request: Request, name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS else None
 
 
-def _finite(line: RunLine) -> dict[str, Any]:
-    """Return a line as JSON knows it: what is no number is null."""
+def _finite(line: RunLine | History) -> dict[str, Any]:
+    """Return a document as JSON knows it: what is no number is null."""
     found: dict[str, Any] = plain(line.model_dump(mode="python"))
     return found
 

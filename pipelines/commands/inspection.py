@@ -1,4 +1,4 @@
-"""`shardline report`, `inspect` and `runs`: runs of every place, as a page, on the terminal, and as a list."""
+"""`shardline report`, `inspect`, `runs`, `history`: runs of every place, as a page, on the terminal, as a list."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def register(app: typer.Typer) -> None:
     app.command()(report)
     app.command("inspect")(inspect_run)
     app.command()(runs)
+    app.command()(history)
 
 
 def report(
@@ -100,3 +101,31 @@ def runs(
             print_document(json.dumps([line.model_dump(mode="json") for line in found], indent=1), form)
         else:
             print_runs(found, sys.stdout)
+
+
+def history(
+    line: Annotated[
+        str,
+        typer.Argument(
+            metavar="LINE",
+            help="Folder of a line or of a run of it (path or gs://), or its name below ./runs.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
+    ],
+    form: Format = None,
+    debug: Debug = False,
+) -> None:
+    """Print what happened to a line: runs with data, result and cost, and what went into production, newest last."""
+    with reported(debug):
+        import json
+
+        from inspection.run.door import plain
+        from inspection.run.history import find_line, read_history
+        from inspection.terminal import print_history
+
+        found = read_history(find_line(line))
+        if is_document(form, as_json=False):
+            print_document(json.dumps(plain(found.model_dump(mode="python")), indent=1), form)
+        else:
+            print_history(found, sys.stdout)

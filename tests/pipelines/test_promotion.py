@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from contracts import storage
 from contracts.artifacts import RunRecord
+from contracts.artifacts.data_report import DataReport
 from contracts.promotions import find_production, list_models, read_decisions
 from pipeline_tasks.record import register_export
 from pipelines.clean import find_leftovers
@@ -65,6 +66,27 @@ def test_a_model_is_put_into_production_and_taken_back(line: Path) -> None:
     assert (last.action, last.before, last.reasons, last.judgement) == ("rolled back", RUNS[2], ["slow"], None)
     assert last.by and last.at.endswith("Z")
 
+    found = json.loads(call("history", line, "-o", "json")[1])
+    assert found["production"] == RUNS[1] and not found["problem"]
+    moves = [row["decision"] for row in found["rows"] if row["decision"]]
+    assert [(move["action"], move["before"], move["production"]) for move in moves] == [
+        *zip(["promoted"] * 3, ("", *RUNS), RUNS, strict=False),
+        ("rolled back", RUNS[2], RUNS[1]),
+    ]
+    assert [row["run"] for row in found["rows"] if row["line"]] == list(RUNS)
+    for run_id in RUNS[:2]:
+        (line / "runs" / run_id / "results").mkdir(exist_ok=True)
+    (line / "runs" / RUNS[0] / "results" / "data-report.json").write_text("{")
+    report = DataReport(
+        shards="s", samples={"train": 1200, "validation": 10, "test": 20}, drawn=1, rejected=0, copies=0, classes={},
+        fields=[], comparisons=[], verdict="warn", problems=[], warnings=["brightness: excess 0.19 is above 0.1"],
+    )  # fmt: skip
+    (line / "runs" / RUNS[1] / "results" / "data-report.json").write_text(report.model_dump_json())
+    code, said = call("history", line / "runs" / RUNS[1])
+    words = " ".join(said.split())
+    assert code == 0 and f"in production: run {RUNS[1]}" in words and f"4: rolled back by {last.by}: slow" in words
+    assert "1,200 / 10 / 20" in words and "warn: brightness:" in words and "cannot be read" in words, said
+
     # What it would go back to is gone: nothing moves.
     shutil.rmtree(line / "export" / ("1" * 16))
     code, said = call("rollback", line)
@@ -94,5 +116,9 @@ def test_a_run_that_succeeded_has_a_version_and_a_damaged_registry_stops_no_run(
     assert register_export(record.model_copy(update={"state": "failed"}), line=uri) == "" and not list_models(uri)
     assert register_export(record, line=uri) == "" and register_export(record, line=uri) == ""
     assert [(model.run, model.proven) for model in list_models(uri)] == [(RUNS[0], False)]
+    (line / "promotions").mkdir()
+    (line / "promotions" / "2.json").write_text("{")
+    code, said = call("history", line)
+    assert code == 0 and "what is in production is not known" in said and "promotions/1.json is missing" in said
     (line / "models" / "1.json").write_text("{")
     assert "models/1.json cannot be read" in register_export(record, line=uri)

@@ -19,6 +19,7 @@ import pytest
 
 from contracts import storage
 from contracts.errors import ConfigError
+from contracts.promotions import decide
 from inspection.page import SECTIONS
 from inspection.run.find import RunPlace
 from inspection.run.read import read_run
@@ -48,7 +49,7 @@ LOG = f"/run/{FRESH}/log/train/20261122-070000-0001"
 @pytest.mark.parametrize(
     "path",
     ["/", f"/run/{FRESH}", "/api/runs", f"/api/run/{FRESH}", LOG, f"{LOG}/text", "/static/live.js", "/nothing",
-     f"/compare?run={FRESH}&run={RESUMED}"],
+     f"/compare?run={FRESH}&run={RESUMED}", "/line/roses"],
 )  # fmt: skip
 def test_every_answer_carries_the_policy(server: Serving, path: str) -> None:
     headers = server.ask(path).headers
@@ -233,6 +234,7 @@ def test_the_list_as_a_table(own: Planted) -> None:
 )
 def test_a_comparison_of_nothing(server: Serving, query: str) -> None:
     assert server.ask(f"/compare{query}").status == 404
+    assert server.ask("/line/nothing").status == 404
 
 
 def test_an_ended_run_is_read_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,9 +512,15 @@ def test_a_broken_run_is_a_row(own: Planted) -> None:
 def test_names_are_text(own: Planted) -> None:
     name = '<img src=x onerror=alert(1)>"\u202e&#'
     own.line.rename(own.line.with_name(name))
+    decide(storage.normalise(own.line.with_name(name)), by=name, action="promoted", run=own.run_id, reasons=[name])
     with serving(own.line.parent) as server:
         (run,) = server.get("/api/runs")["runs"]
+        history = f"/line/{quote(name, safe='')}"
+        assert history in server.ask("/").text
+        assert server.get(f"/api{history}")["production"] == own.run_id
+        assert "promoted by" in server.ask(history).text and "in production</small>" in server.ask(history).text
         for path in (
+            history,
             "/",
             run["address"],
             f"/compare?run={run['address'][5:]}&run={run['address'][5:]}",
