@@ -121,6 +121,9 @@ def launch_stage(
         attempt=run_id,
         flags=flags,
     )
+    if stage == "export":
+        # Its model is judged as this run's.
+        command.append(f"--run={run_id}")
     launched_at = time.time()
     with (folder / LOG_NAME).open("ab") as log, tempfile.TemporaryFile() as printed:
         process = subprocess.Popen(

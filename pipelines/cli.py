@@ -118,10 +118,13 @@ def run(
     with reported(debug):
         from inspection.report import print_table
         from pipelines.local.run import run_local
+        from pipelines.promotion import judged_in_words
 
         outcome = run_local(load(config, overrides), fresh=fresh, debug=debug, started_at_s=context.obj)
         if any(stage.uri for stage in outcome.record.stages):
             print_table(outcome.record, sys.stdout)
+        if words := judged_in_words(outcome.line, outcome.record.id):
+            print(words)
         if outcome.error is not None:
             show_error(outcome.error, debug=debug)
         _print_place(outcome.line)

@@ -13,7 +13,15 @@ from contracts.artifacts import ExportManifest, RunRecord
 from contracts.artifacts.promotion import Decision
 from contracts.errors import ConfigError, DataError
 from contracts.previous import RUN_NAME
-from contracts.promotions import decide, find_former, find_model, list_models, read_decisions, register_model
+from contracts.promotions import (
+    decide,
+    find_decision,
+    find_former,
+    find_model,
+    list_models,
+    read_decisions,
+    register_model,
+)
 from contracts.proof import find_unproven, require_proven
 from contracts.result import run_uri
 from inspection.run.find import find_place
@@ -81,6 +89,16 @@ def in_words(decision: Decision) -> str:
     """Return what a decision has changed, in a line."""
     before = f"before it run {decision.before}" if decision.before else "there was none before it"
     return f"{decision.action}: run {decision.production} is in production, {before} (decision {decision.number})"
+
+
+def judged_in_words(line: str, run_id: str) -> str:
+    """Return what a run has decided on its model and why, in a line; empty: nothing, or nobody can read it."""
+    try:
+        decision = find_decision(line, run_id)
+    except DataError:
+        # The run has warned of it already.
+        return ""
+    return "" if decision is None else f"{decision.action}: {'; '.join(decision.reasons)}"
 
 
 def _export_of(line: str, run_id: str) -> str:

@@ -10,10 +10,12 @@ from typer.testing import CliRunner
 from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.artifacts.data_report import DataReport
-from contracts.promotions import find_production, list_models, read_decisions
+from contracts.artifacts.promotion import Judgement
+from contracts.promotions import decide, find_production, list_models, read_decisions
 from pipeline_tasks.record import register_export
 from pipelines.clean import find_leftovers
 from pipelines.cli import app
+from pipelines.promotion import judged_in_words
 from tests.inspection.lines import plant
 
 RUNS = ("20261121-070000-0001", "20261122-070000-0001", "20261123-070000-0001")
@@ -116,9 +118,12 @@ def test_a_run_that_succeeded_has_a_version_and_a_damaged_registry_stops_no_run(
     assert register_export(record.model_copy(update={"state": "failed"}), line=uri) == "" and not list_models(uri)
     assert register_export(record, line=uri) == "" and register_export(record, line=uri) == ""
     assert [(model.run, model.proven) for model in list_models(uri)] == [(RUNS[0], False)]
-    (line / "promotions").mkdir()
-    (line / "promotions" / "2.json").write_text("{")
+    # What it has judged is said at its end.
+    judgement = Judgement(verdict="keep", reasons=["accuracy <b> may be worse"], champion=RUNS[1])
+    decide(uri, by="run", action="kept", run=RUNS[0], reasons=judgement.reasons, judgement=judgement)
+    assert (judged_in_words(uri, RUNS[0]), judged_in_words(uri, RUNS[1])) == ("kept: accuracy <b> may be worse", "")
+    (line / "promotions" / "3.json").write_text("{")
     code, said = call("history", line)
-    assert code == 0 and "what is in production is not known" in said and "promotions/1.json is missing" in said
+    assert code == 0 and "what is in production is not known" in said and "promotions/2.json is missing" in said
     (line / "models" / "1.json").write_text("{")
     assert "models/1.json cannot be read" in register_export(record, line=uri)
