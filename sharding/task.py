@@ -118,7 +118,7 @@ def _reuse(stage: Stage, output: Output) -> None:
         stage.log(f"{storage.display(output.uri)} is reused: {versions}")
     for warning in manifest.warnings:
         stage.log(f"warning: {warning}")
-    _judge(stage, output)
+    _judge(stage, output, manifest)
     if stage.launch is not None:
         name_finished_job(stage, stage.launch)
 
@@ -137,8 +137,8 @@ def _check_limits(stage: Stage, manifest: ShardManifest) -> None:
         check_duplicates(manifest.duplicates, shown, section)
 
 
-def _judge(stage: Stage, output: Output) -> None:
-    """Compare the data with that of the run before: in a pipeline its task `report` does, which waits for the job.
+def _judge(stage: Stage, output: Output, manifest: ShardManifest) -> None:
+    """Compare the data with that of earlier runs: in a pipeline its task `report` does, which waits for the job.
 
     Raises:
         DataError: Section validate does not allow it.
@@ -149,7 +149,8 @@ def _judge(stage: Stage, output: Output) -> None:
         return
     from records.report.run import judge_data, require_sound
 
-    report = judge_data(stage.line, stage.run if stage.line else "", output.uri, stage.config.validate)
+    run = stage.run if stage.line else ""
+    report = judge_data(stage.line, run, output.uri, stage.config.validate, manifest)
     for words in report.warnings:
         stage.log(f"warning: {words}")
     require_sound(report)
@@ -297,7 +298,7 @@ def _finish(stage: Stage, output: Output, engine: str, said: Collection[str] = (
     for warning in manifest.warnings:
         if warning not in said:
             stage.log(f"warning: {warning}")
-    _judge(stage, output)
+    _judge(stage, output, manifest)
     stage.finished(output, _describe(manifest))
 
 

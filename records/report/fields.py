@@ -74,19 +74,45 @@ def read_fields(manifest: ShardManifest, table: DrawnTable | None) -> dict[str, 
     return found
 
 
-def judge_field(data: FieldData, before: FieldData | None, validate: ValidateSection, num_fields: int) -> FieldReport:
-    """Return what is said of a field, beside its earlier state or by its limits alone.
+def check_limits(data: FieldData, validate: ValidateSection) -> FieldReport:
+    """Return what is said of a field by the limits of its values alone."""
+    said = list(_beyond_limits(data, validate.fields.get(data.name, _NO_LIMITS)))
+    return _describe(data).model_copy(update={"verdict": "fail" if said else "ok", "said": said})
+
+
+def compare_field(data: FieldData, before: FieldData, validate: ValidateSection, num_fields: int) -> FieldReport:
+    """Return what is said of a field beside its earlier state.
 
     Args:
         data: The field now.
-        before: The same field of the earlier data; None: only the limits of its values are asked.
+        before: The same field of the earlier data.
         validate: What is allowed.
         num_fields: Fields that are compared: p is multiplied by it.
     """
-    limits = validate.fields.get(data.name, _NO_LIMITS)
+    report = _describe(data).model_copy(update={"before": before.size, "earlier": _rounded(before.quantiles)})
+    if min(before.size, data.size) < validate.least_samples or not _counted(before, data):
+        few = f"too few samples to judge: {before.size} before, {data.size} now (validate.least_samples)"
+        return report.model_copy(update={"said": [few]})
+    apart, limits = _compare(before, data), validate.fields.get(data.name, _NO_LIMITS)
+    p = min(1.0, apart.p * num_fields)
+    verdict: Verdict = "ok"
     said: list[str] = []
-    verdicts: list[Verdict] = []
-    report = FieldReport(
+    levels: tuple[tuple[Verdict, str], ...] = (("fail", "fail_excess"), ("warn", "warn_excess"))
+    for level, key in levels:
+        own = getattr(limits, key)
+        limit = getattr(validate, key) if own is None else own
+        if apart.excess > limit and p < validate.significance:
+            where = f"validate.{key}" if own is None else f"validate.fields.{data.name}.{key}"
+            said.append(f"drifted: excess PSI {apart.excess:.3g}, above {where} {limit:g}{_shift(before, data)}")
+            verdict = "warn" if validate.drift == "warn" else level
+            break
+    figures = {"cells": apart.cells, "psi": apart.psi, "excess": apart.excess, "p": p, "distance": apart.distance}
+    return report.model_copy(update={**figures, "verdict": verdict, "said": said})
+
+
+def _describe(data: FieldData) -> FieldReport:
+    """Return what is known of a field as it is; nothing is said of it yet."""
+    return FieldReport(
         name=data.name,
         kind=data.kind,  # type: ignore[arg-type]
         verdict="ok",
@@ -94,31 +120,6 @@ def judge_field(data: FieldData, before: FieldData | None, validate: ValidateSec
         missing=data.missing,
         quantiles=_rounded(data.quantiles),
     )
-    if before is None:
-        for words in _beyond_limits(data, limits):
-            said.append(words)
-            verdicts.append("fail")
-        return report.model_copy(update={"verdict": worst(verdicts), "said": said})
-    changes: dict[str, object] = {"before": before.size, "earlier": _rounded(before.quantiles)}
-    apart = (
-        _compare(before, data)
-        if min(before.size, data.size) >= validate.least_samples and _counted(before, data)
-        else None
-    )
-    if apart is None:
-        said.append(f"too few samples to judge: {before.size} before, {data.size} now (validate.least_samples)")
-    else:
-        p = min(1.0, apart.p * num_fields)
-        changes |= {"cells": apart.cells, "psi": apart.psi, "excess": apart.excess, "p": p, "distance": apart.distance}
-        for verdict, key in (("fail", "fail_excess"), ("warn", "warn_excess")):
-            own = getattr(limits, key)
-            limit = getattr(validate, key) if own is None else own
-            if apart.excess > limit and p < validate.significance:
-                where = f"validate.{key}" if own is None else f"validate.fields.{data.name}.{key}"
-                said.append(f"drifted: excess PSI {apart.excess:.3g}, above {where} {limit:g}{_shift(before, data)}")
-                verdicts.append("warn" if verdict == "fail" and validate.drift == "warn" else verdict)  # type: ignore[arg-type]
-                break
-    return report.model_copy(update={**changes, "verdict": worst(verdicts), "said": said})
 
 
 def _counted(*sides: FieldData) -> bool:

@@ -13,7 +13,7 @@ from contracts.artifacts.data_report import DataComparison, DataReport, FieldRep
 from contracts.config import SPLITS, ValidateSection
 from contracts.errors import DataError, ShardlineError
 from records.drawn import load_drawn
-from records.report.fields import LABEL, FieldData, judge_field, read_fields, worst
+from records.report.fields import LABEL, FieldData, check_limits, compare_field, read_fields, worst
 from records.samples import open_samples
 
 _SHOWN_CLASSES, _SHOWN_NAMES, _NAMED = 1000, 100, 5
@@ -30,23 +30,28 @@ class Earlier(NamedTuple):
     """Data that new data is compared with."""
 
     of: str
-    """In words: `run ID`."""
+    """In words: `run ID`, `production (run ID)`."""
     uri: str
-    """Folder of its shards."""
+    """Folder of its shards; empty: it is not known."""
+    lost: str = ""
+    """Why it is not known."""
 
 
-def make_report(uri: str, validate: ValidateSection, earlier: Iterable[Earlier]) -> DataReport:
+def make_report(
+    uri: str, validate: ValidateSection, earlier: Iterable[Earlier], manifest: ShardManifest | None = None
+) -> DataReport:
     """Return the report of finished shards.
 
     Args:
         uri: Their folder.
         validate: What is allowed.
         earlier: What they are compared with.
+        manifest: Theirs, where the caller has it.
 
     Raises:
         DataError: A manifest, an index or drawn samples are missing or damaged.
     """
-    manifest = ShardManifest.load(uri)
+    manifest = manifest or ShardManifest.load(uri)
     fields = read_fields(manifest, load_drawn(manifest, uri))
     if unknown := sorted(validate.fields.keys() - fields.keys()):
         raise DataError(
@@ -54,7 +59,7 @@ def make_report(uri: str, validate: ValidateSection, earlier: Iterable[Earlier])
             allowed=f"{', '.join(sorted(fields))}",
             todo="correct the name, or remove it",
         )
-    own = [judge_field(field, None, validate, 1) for field in fields.values()]
+    own = [check_limits(field, validate) for field in fields.values()]
     found = [_try_to_compare(uri, manifest, fields, one, validate) for one in earlier]
     said = [(field.verdict, f"{field.name}: {words}") for field in own for words in field.said]
     for comparison in found:
@@ -81,6 +86,8 @@ def _try_to_compare(
     uri: str, manifest: ShardManifest, fields: Mapping[str, FieldData], earlier: Earlier, validate: ValidateSection
 ) -> DataComparison:
     """Return the comparison; earlier data that cannot be read must not stop the run of new data."""
+    if earlier.lost:
+        return DataComparison(of=earlier.of, uri="", not_compared=earlier.lost)
     try:
         return _compare(uri, manifest, fields, earlier, validate)
     except (OSError, ShardlineError) as error:
@@ -90,8 +97,8 @@ def _try_to_compare(
 def _compare(
     uri: str, manifest: ShardManifest, fields: Mapping[str, FieldData], earlier: Earlier, validate: ValidateSection
 ) -> DataComparison:
-    before = ShardManifest.load(earlier.uri)
-    same = earlier.uri == uri or before.fingerprint == manifest.fingerprint
+    before = manifest if earlier.uri == uri else ShardManifest.load(earlier.uri)
+    same = before.fingerprint == manifest.fingerprint
     head = DataComparison(of=earlier.of, uri=earlier.uri, same=same, samples=_samples(before))
     if same:
         return head
@@ -100,7 +107,7 @@ def _compare(
     judged: list[FieldReport] = []
     if validate.drift != "ignore":
         both = [name for name in own if name in others and own[name].kind == others[name].kind]
-        judged = [judge_field(own[name], others[name], validate, len(both)) for name in both]
+        judged = [compare_field(own[name], others[name], validate, len(both)) for name in both]
     moved = 0
     if validate.moved_samples != "ignore":
         moved = _count_moved(earlier.uri, before, uri, manifest)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME
+from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.artifacts.data_report import REPORT_NAME, DataReport
 from contracts.config import ValidateSection
 from contracts.errors import DataError
+from contracts.promotions import find_production
 from contracts.result import RESULTS_FOLDER, RUNS_FOLDER, find_result, run_uri
 from records.report.report import Earlier, make_report
 
@@ -19,26 +20,51 @@ def report_uri(line: str, run_id: str) -> str:
     return storage.join(run_uri(line, run_id), RESULTS_FOLDER, REPORT_NAME)
 
 
-def judge_data(line: str, run_id: str, shards: str, validate: ValidateSection) -> DataReport:
-    """Compare a run's shards with those of the run before it, and leave the report with the run.
+def judge_data(
+    line: str, run_id: str, shards: str, validate: ValidateSection, manifest: ShardManifest | None = None
+) -> DataReport:
+    """Compare a run's shards with those of the run before it and of production, and leave the report with the run.
 
     Args:
         line: URI of the line's folder.
         run_id: Id of the run; empty: the work is for no run, only the limits of fields are asked, and nothing is left.
         shards: Folder of its shards.
         validate: What is allowed.
+        manifest: That of its shards, where the caller has it.
 
     Raises:
         DataError: Shards cannot be read.
     """
-    earlier = find_earlier(line, run_id) if run_id else None
-    report = make_report(shards, validate, [earlier] if earlier is not None else [])
+    report = make_report(shards, validate, find_earlier(line, run_id) if run_id else [], manifest)
     if run_id:
         storage.replace(report_uri(line, run_id), (report.model_dump_json(indent=1) + "\n").encode())
     return report
 
 
-def find_earlier(line: str, run_id: str) -> Earlier | None:
+def find_earlier(line: str, run_id: str) -> list[Earlier]:
+    """Return the shards of the run before, and those of the run in production where they are others."""
+    before, production = _find_before(line, run_id), _find_production(line, run_id)
+    if before is not None and production is not None and production.uri == before.uri:
+        production = None
+    return [one for one in (before, production) if one is not None]
+
+
+def _find_production(line: str, run_id: str) -> Earlier | None:
+    """Return the shards of the run in production; None: none is, or it is this run, tried again."""
+    try:
+        version = find_production(line)
+        if version is None or version.run == run_id:
+            return None
+        of, found = f"production (run {version.run})", find_result(line, version.run, "shard")
+    except DataError as error:
+        # Nobody knows what is in production: that must not stop the run of new data.
+        return Earlier("production", "", str(error).splitlines()[0])
+    if found is None:
+        return Earlier(of, "", f"run {version.run} says nowhere where its shards are")
+    return Earlier(of, found.uri)
+
+
+def _find_before(line: str, run_id: str) -> Earlier | None:
     """Return the shards of the newest other run, by its id, that has some; None: there is none."""
     names = storage.list_names(storage.join(line, RUNS_FOLDER))
     for other in sorted((name for name in names if name < run_id), reverse=True)[:_TRIED]:

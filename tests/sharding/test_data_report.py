@@ -16,10 +16,12 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.artifacts.data_report import DataReport
 from contracts.config import ValidateSection
+from contracts.promotions import decide, register_model
 from contracts.stage import run_stage
 from records.drawn import load_drawn
-from records.report.fields import FieldData, judge_field
+from records.report.fields import FieldData, compare_field
 from records.report.run import report_uri
+from sharding.commit import drawn
 from sharding.task import shard
 
 ROWS = 600
@@ -113,6 +115,24 @@ def test_tables_that_drift_lose_a_class_and_move_samples(tmp_path: Path, capfd: 
     (compared,) = report_of(line, "20260105").comparisons
     assert "too few samples" in compared.fields[0].said[0] and compared.fields[0].psi is None
 
+    # A run in production: new data is held beside what the model there was trained on too.
+    uri = storage.normalise(line)
+    register_model(uri, run="20260102", export=storage.join(uri, "export", "1"), proven=True)
+    decide(uri, by="a test", action="promoted", run="20260102", reasons=["first"])
+    code, said = run(line, "20260106", moved, capfd)
+    before, production = report_of(line, "20260106").comparisons
+    assert (before.of, production.of) == ("run 20260105", "production (run 20260102)")
+    assert code == 0 and "warning: size: drifted" in said and "(compared with production (run 20260102))" in said
+    # The same shards as those of the run before are compared once; the run itself is nothing to compare with.
+    assert run(line, "20260103", moved, capfd)[0] == 0
+    assert [one.of for one in report_of(line, "20260103").comparisons] == ["run 20260102"]
+    assert run(line, "20260102", moved, capfd)[0] == 0
+    assert [one.of for one in report_of(line, "20260102").comparisons] == ["run 20260101"]
+    # A registry that is damaged stops no new data.
+    storage.replace(storage.join(uri, "promotions", "1.json"), b"{")
+    code, said = run(line, "20260106", moved, capfd)
+    assert code == 0 and "the data was not compared" in said and "(compared with production)" in said
+
 
 def test_samples_that_moved_between_splits_end_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source = write_table(tmp_path / "1.csv", 1)
@@ -156,7 +176,9 @@ def write_pictures(root: Path, number: int, *, brighter: int) -> None:
         os.utime(path, ns=(10**18, 10**18))
 
 
-def test_brighter_images_of_an_increment_are_seen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_brighter_images_of_an_increment_are_seen(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The drawn samples of an increment are those of its parent and its own; brightness is that of the pixels."""
     write_pictures(tmp_path / "raw", 400, brighter=0)
     config: dict[str, Any] = {
@@ -178,15 +200,26 @@ def test_brighter_images_of_an_increment_are_seen(tmp_path: Path, capfd: pytest.
     assert second.drawn == len(table.hashes) == second.samples["train"] > first.samples["train"]
     assert ((table.columns["brightness"] > 0.5).mean()) == pytest.approx(0.5, abs=0.06)
 
+    # More drawn samples than are held: the share is halved, and those below it stay, of parent and increment alike.
+    monkeypatch.setattr(drawn, "MAX_ROWS", 500)
+    write_pictures(tmp_path / "raw", 20, brighter=50)
+    assert stage(tmp_path / "line", "3", config, capfd)[0] == 0
+    third = report_of(tmp_path / "line", "3")
+    manifest = ShardManifest.load(third.shards)
+    halved = load_drawn(manifest, third.shards)
+    assert manifest.generation == 2 and manifest.drawn is not None and halved is not None
+    assert manifest.drawn.share == 0.5 and third.drawn == len(halved.hashes) <= 500
+    assert set(table.hashes[table.hashes < 0.5]) < set(halved.hashes) and halved.hashes.max() < 0.5
+
 
 def test_a_category_that_vanished_whole_is_a_change_and_no_fault() -> None:
     none, some = np.full(300, np.nan), np.repeat([1.0, 2.0], 150)
     sides = [FieldData("town", "category", values, {}, 300) for values in (none, some)]
-    empty = judge_field(sides[0], sides[1], ValidateSection(), 1)
+    empty = compare_field(sides[0], sides[1], ValidateSection(), 1)
     assert empty.psi is None and "too few" in empty.said[0]
     counted = [
         FieldData("town", "category", none, {None: 300}, 300),
         FieldData("town", "category", some, {1.0: 150, 2.0: 150, None: 0}, 300),
     ]
-    found = judge_field(counted[0], counted[1], ValidateSection(drift="fail"), 1)
+    found = compare_field(counted[0], counted[1], ValidateSection(drift="fail"), 1)
     assert found.verdict == "fail" and found.missing == 1.0
