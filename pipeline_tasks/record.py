@@ -37,10 +37,23 @@ def run(options: argparse.Namespace) -> None:
     close_run(record, line=options.line)
     if warning := register_export(record, line=options.line):
         print(f"record: {warning}")
+    if followed := follow(options.line):
+        print(f"record: {followed}")
     print(leave_page(options.line, record.id))
     if config.vertex.experiment:
         print(log_experiment(record, config, options.line))
     print(f"record: {record.state}{': ' + record.error.splitlines()[0] if record.error else ''}")
+
+
+def follow(line: str) -> str:
+    """Let Vertex's registry follow the line's decisions; return what became of that: the run is recorded either way."""
+    from pipeline_tasks.registry import follow_production
+
+    try:
+        return follow_production(line)
+    except Exception as error:  # noqa: BLE001 - the alias follows with the next run, or the next `shardline promote`
+        said = (str(error).splitlines() or [""])[0]
+        return f"warning: the alias in the model registry did not follow: {type(error).__name__}: {said}"
 
 
 def leave_page(line: str, run_id: str) -> str:

@@ -11,7 +11,7 @@ import getpass
 from contracts import storage
 from contracts.artifacts import ExportManifest, RunRecord
 from contracts.artifacts.promotion import Decision
-from contracts.errors import ConfigError, DataError
+from contracts.errors import ConfigError, DataError, ShardlineError
 from contracts.previous import RUN_NAME
 from contracts.promotions import (
     decide,
@@ -25,6 +25,8 @@ from contracts.promotions import (
 from contracts.proof import find_unproven, require_proven
 from contracts.result import run_uri
 from inspection.run.find import find_place
+from pipeline_tasks.registry import follow_production
+from pipelines.google import explained
 
 
 def promote(run: str, *, reason: str, allow_unproven: bool) -> Decision | None:
@@ -83,6 +85,25 @@ def roll_back(run: str, *, reason: str) -> Decision:
     # Its files are whole, or nothing moves.
     require_proven(version.export, ExportManifest.load(version.export), allow_unproven=True)
     return decide(line, by=_user(), action="rolled back", run=former, reasons=[reason.strip() or "rolled back by hand"])
+
+
+def follow(run: str) -> str:
+    """Let Vertex's registry follow the newest decision of a line; return what became of that, in words; empty: nothing.
+
+    Args:
+        run: The line, or any run of it, as `inspection.run.find.find_place` takes it.
+    """
+    line = find_place(run).line
+    try:
+        with explained("Vertex's model registry"):
+            return follow_production(line)
+    except ShardlineError as error:
+        said = str(error).splitlines()[0]
+        now = read_decisions(line)[-1].production
+        return (
+            f"warning: the decision stands, and the alias in the model registry does not follow yet: {said}\n"
+            f"  to do: shardline promote {storage.display(run_uri(line, now))} (it changes nothing else)"
+        )
 
 
 def in_words(decision: Decision) -> str:

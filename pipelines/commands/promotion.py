@@ -30,11 +30,13 @@ def promote(
 ) -> None:
     """Put the model of a run into production."""
     with reported(debug):
-        from pipelines.promotion import in_words
+        from pipelines.promotion import follow, in_words
         from pipelines.promotion import promote as promote_run
 
         decision = promote_run(run, reason=reason, allow_unproven=allow_unproven)
         print("unchanged: it is in production already" if decision is None else in_words(decision))
+        if followed := follow(run):
+            print(followed, flush=True)
 
 
 def rollback(
@@ -46,6 +48,8 @@ def rollback(
 ) -> None:
     """Put the model into production that was there before the present one."""
     with reported(debug):
-        from pipelines.promotion import in_words, roll_back
+        from pipelines.promotion import follow, in_words, roll_back
 
         print(in_words(roll_back(line, reason=reason)))
+        if followed := follow(line):
+            print(followed, flush=True)

@@ -12,6 +12,7 @@ from contracts.artifacts import RunRecord
 from contracts.artifacts.data_report import DataReport
 from contracts.artifacts.promotion import Judgement
 from contracts.promotions import decide, find_production, list_models, read_decisions
+from contracts.registration import Registration, leave_registration
 from pipeline_tasks.record import register_export
 from pipelines.clean import find_leftovers
 from pipelines.cli import app
@@ -45,7 +46,7 @@ def call(*words: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_a_model_is_put_into_production_and_taken_back(line: Path) -> None:
+def test_a_model_is_put_into_production_and_taken_back(line: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = storage.normalise(line)
     code, said = call("rollback", line)
     assert code == 2 and "has no model in production" in said and "shardline promote RUN" in said
@@ -88,6 +89,13 @@ def test_a_model_is_put_into_production_and_taken_back(line: Path) -> None:
     words = " ".join(said.split())
     assert code == 0 and f"in production: run {RUNS[1]}" in words and f"4: rolled back by {last.by}: slow" in words
     assert "1,200 / 10 / 20" in words and "warn: brightness:" in words and "cannot be read" in words, said
+
+    # It was uploaded, and Vertex's registry cannot be asked: the decision stands, and what completes it is said.
+    upload = '{"resources": [{"resourceUri": "https://x/v1/projects/p/locations/us-central1/models/7/operations/8"}]}'
+    leave_registration(uri, RUNS[1], Registration(verdict="upload", unproven=[], upload=upload))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(line / "none.json"))
+    code, said = call("promote", line / "runs" / RUNS[1], "--allow-unproven")
+    assert code == 0 and "unchanged" in said and "the decision stands" in said and "shardline promote" in said, said
 
     # What it would go back to is gone: nothing moves.
     shutil.rmtree(line / "export" / ("1" * 16))
