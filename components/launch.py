@@ -49,7 +49,7 @@ def stage_command(
 
     Args:
         stage: Its name.
-        place: `root` or `output`, with its URI.
+        place: `line` and `run`, or `root` or `output`, with its URI.
         config: `config` and `config-sha256`, or `config-json`.
         inputs: URIs of `shards`, `profile`, `checkpoint`; empty ones are left out.
         attempt: Id of this attempt; empty: the stage takes one of its own.
@@ -115,15 +115,13 @@ def launch_stage(
     events = EventLog(folder, stage=stage, attempt=run_id)
     command = stage_command(
         stage,
-        place={"root": root},
+        # Its data is compared with that of the run before, and its model judged, as this run's.
+        place={"line": line, "run": run_id},
         config={"config": config},
         inputs={"shards": shards, "profile": profile, "checkpoint": checkpoint},
         attempt=run_id,
         flags=flags,
     )
-    if stage == "export":
-        # Its model is judged as this run's.
-        command.append(f"--run={run_id}")
     launched_at = time.time()
     with (folder / LOG_NAME).open("ab") as log, tempfile.TemporaryFile() as printed:
         process = subprocess.Popen(

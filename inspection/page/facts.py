@@ -62,6 +62,9 @@ def _facts(view: RunView) -> Iterator[tuple[str, str]]:
         environment.get("device", ""),
     ]
     yield "Machine", ", ".join(filter(None, where))
+    if (found := view.judgement) is not None:
+        beside = f" (beside run {found.champion}, in production then)" if found.champion else ""
+        yield "Judgement", f"{found.verdict}: {'; '.join(found.reasons)}{beside}"
     code = as_object(view.config.get("code"))
     own = [_words(code, "path", "own code {}"), _words(code, "sha256")[:12]]
     torch = environment.get("torch", "")

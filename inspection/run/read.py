@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from contracts import storage
 from contracts.artifacts import (
@@ -26,6 +26,7 @@ from contracts.artifacts import (
 )
 from contracts.artifacts.data_report import REPORT_NAME, DataReport
 from contracts.artifacts.profile import PAGE_NAME
+from contracts.artifacts.promotion import JUDGEMENT_NAME, Judgement
 from contracts.config import STAGES
 from contracts.config.former import rename_keys
 from contracts.previous import RUN_NAME
@@ -45,6 +46,8 @@ from inspection.run.stages import MOST_CHARACTERS, read_stage
 from inspection.run.state import find_state
 from inspection.run.training import TENSORBOARD_FOLDER, read_evaluation, read_training, training_folder
 from inspection.run.view import Missing, RunView, StageView, shows_samples
+
+Result = TypeVar("Result", DataReport, Judgement)
 
 # What the parts are called that come out of shards and pictures.
 CONTACT_SHEET, OF_TASK, TASK_PICTURES = "the contact sheet", "what the task shows", "the task's pictures"
@@ -123,7 +126,10 @@ def read_run(
         uris = _find_uris(stages, documents)
         parts["lineage"] = find_lineage(documents, uris, _hash(reading, stages, uris))
         shard = next(stage for stage in stages if stage.name == "shard")
-        parts["data_report"] = reading.attempt("the data report", partial(_read_data_report, reading))
+        parts["data_report"] = reading.attempt(
+            "the data report", partial(_read_result, reading, REPORT_NAME, DataReport)
+        )
+        parts["judgement"] = reading.attempt("the judgement", partial(_read_result, reading, JUDGEMENT_NAME, Judgement))
         parts["before"] = reading.attempt("the run before", partial(find_before, place, config, shard))
     return RunView(
         id=place.run_id,
@@ -181,11 +187,11 @@ def _read_record(reading: Reading) -> RunRecord | None:
     return reading.attempt("the run's record", lambda: reading.contract(RunRecord, uri, SMALL_BYTES))
 
 
-def _read_data_report(reading: Reading) -> DataReport | None:
-    uri = storage.join(reading.place.folder, RESULTS_FOLDER, REPORT_NAME)
+def _read_result(reading: Reading, name: str, kind: type[Result]) -> Result | None:
+    uri = storage.join(reading.place.folder, RESULTS_FOLDER, name)
     if not storage.exists(uri):
         return None
-    return DataReport.model_validate_json(reading.door.read(uri, SMALL_BYTES))
+    return kind.model_validate_json(reading.door.read(uri, SMALL_BYTES))
 
 
 def _read_attempts(reading: Reading, stage: str) -> dict[str, Events]:

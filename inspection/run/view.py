@@ -22,6 +22,7 @@ from contracts.artifacts import (
     Verification,
 )
 from contracts.artifacts.data_report import DataReport
+from contracts.artifacts.promotion import Judgement
 from contracts.config import FieldKind
 
 State = Literal["running", "silent", "unknown", "stopped", "interrupted", "failed", "succeeded"]
@@ -315,6 +316,8 @@ class RunView(Document):
     data: DataView | None = None
     data_report: DataReport | None = None
     """How the data differs from that of the run before."""
+    judgement: Judgement | None = None
+    """How the model stands beside the one that was in production."""
     pictures: list[PictureView] = Field(default=[])
     first_slot: PictureView | None = None
     """The first samples of the training as its network got them: one picture of up to 16."""

@@ -67,7 +67,9 @@ def _find_production(line: str, run_id: str) -> Earlier | None:
 def _find_before(line: str, run_id: str) -> Earlier | None:
     """Return the shards of the newest other run, by its id, that has some; None: there is none."""
     names = storage.list_names(storage.join(line, RUNS_FOLDER))
-    for other in sorted((name for name in names if name < run_id), reverse=True)[:_TRIED]:
+    # Beside the runs of this machine lie their locks, whose names begin with a dot.
+    runs = (name for name in names if name < run_id and not name.startswith("."))
+    for other in sorted(runs, reverse=True)[:_TRIED]:
         try:
             found = find_result(line, other, "shard")
         except DataError:

@@ -66,7 +66,7 @@ def test_the_last_line_that_a_stage_prints_is_the_answer(tmp_path: Path) -> None
     assert (process.returncode, stdout, stderr) == (0, "got file:///the/folder\n", "")
     log = (tmp_path / "my line" / "train" / "attempts" / "run-1" / "log.txt").read_text()
     assert log.startswith("file:///a%20b@c/train.json@sha256:12ab --end-with-parent --launched-at=")
-    assert f"--root={(tmp_path / 'my line' / 'train').as_uri()} --shards=s --attempt=run-1 --fresh" in log
+    assert f"--line={(tmp_path / 'my line').as_uri()} --run=run-1 --shards=s --attempt=run-1 --fresh" in log
     (event,) = read_events(tmp_path)
     assert event["event"] == "exit"
     assert event["exit_code"] == 0
