@@ -257,7 +257,7 @@ globalThis.curves = (() => {
   const move = (chart, event) => {
     if (event.key === "Escape") {
       zoomed = false;
-      for (const { plot } of charts.values()) plot.setData(plot.data);
+      for (const { plot } of charts.values()) plot?.setData(plot.data);
       return;
     }
     const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
@@ -265,7 +265,7 @@ globalThis.curves = (() => {
     event.preventDefault();
     const xs = chart.plot.data[0];
     const x = xs[Math.min(Math.max((chart.plot.cursor.idx ?? -1) + step, 0), xs.length - 1)];
-    for (const { plot } of charts.values()) plot.setCursor({ left: plot.valToPos(x, "x"), top: 1 });
+    for (const { plot } of charts.values()) plot?.setCursor({ left: plot.valToPos(x, "x"), top: 1 });
   };
 
   const observer = new ResizeObserver(() => {
@@ -289,10 +289,10 @@ globalThis.curves = (() => {
   // Puts all of it into the section that is there now: a page that follows a run replaces it.
   const attach = () => {
     const section = document.getElementById("curves");
-    if (!section || !runs.some((run) => run.curves.length)) return;
+    if (!section || !runs.some((run) => run.curves.length)) return false;
     if (!panel.isConnected) section.querySelector("summary, h2").after(panel);
     const figures = section.querySelectorAll("figure[data-curves]");
-    const [known, added] = [new Set(), []];
+    const known = new Set();
     for (const figure of figures) {
       const title = figure.dataset.chart;
       const names = JSON.parse(figure.dataset.curves);
@@ -301,7 +301,6 @@ globalThis.curves = (() => {
         chart?.canvas.remove();
         const label = figure.querySelector("svg[role=img]").getAttribute("aria-label");
         chart = chartOf(title, names, figure.dataset.unit, label);
-        added.push(chart);
       }
       known.add(title);
       if (chart.canvas.parentElement !== figure) figure.append(chart.canvas);
@@ -316,7 +315,6 @@ globalThis.curves = (() => {
         const chart = chartOf(name, [name], "number", name);
         const caption = make("figcaption", {}, printable(name));
         made.append(make("figure", { class: "chart-box own", "data-chart": name }, caption, chart.canvas));
-        added.push(chart);
       }
     }
     for (const [title, { plot, canvas }] of charts) {
@@ -326,18 +324,18 @@ globalThis.curves = (() => {
       charts.delete(title);
     }
     document.getElementById("content")?.setAttribute("data-charts", "");
-    return added;
+    return true;
   };
 
   // Draws what is known of one run or of several, or what is new of it.
   const show = (answers) => {
     runs = answers;
-    const added = attach();
-    if (!added) return;
+    if (!attach()) return;
     bounds = whole();
     listMarks();
     for (const chart of charts.values()) {
-      if (added.includes(chart)) draw(chart);
+      // One that a new section has brought is not drawn yet.
+      if (!chart.plot) draw(chart);
       else {
         chart.plot.setData(dataOf(chart), !zoomed);
         if (zoomed) chart.plot.redraw();

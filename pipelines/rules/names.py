@@ -144,6 +144,12 @@ def _aliases(config: RunConfig) -> Iterator[Problem]:
             "other aliases, e.g. latest",
             "remove it: Vertex AI itself moves the alias default",
         )
+    if "production" in aliases:
+        yield Problem(
+            "vertex.model.aliases has production",
+            "other aliases, e.g. latest",
+            "remove it: each upload would take it, whatever was decided; `shardline promote` and promote.judge move it",
+        )
 
 
 def _schedule(config: RunConfig) -> Iterator[Problem]:

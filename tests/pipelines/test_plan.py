@@ -119,6 +119,7 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (("vertex.registry=us-docker.pkg.dev/p/r",), "kfp.pkg.dev"),
     (("vertex.model.aliases=[best, best]",), "each alias once"),
     (("vertex.model.aliases=[default]",), "moves the alias default"),
+    (("vertex.model.aliases=[production]",), "each upload would take it"),
     (("cloud.images.trainer=us-docker.pkg.dev/p/r/trainer:latest",), "is not pinned by its digest"),
     (
         ("resources.machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_V100}",),
