@@ -15,6 +15,7 @@ from pages.ui.comparison import (
     Setting,
     SettingsSection,
 )
+from pages.ui.history import HistoryPage, HistoryRow
 from pages.ui.run_list import Cell, Head, RunListPage, RunRow
 from pages.ui.shell import FailurePage, LiveContent, LogPage, LogTail, UiBody
 
@@ -29,6 +30,30 @@ _LETTERS = ("A", "B")
 
 EXAMPLES: dict[type[View], tuple[View, View]] = {
     UiBody: (UiBody(Html("<main>all</main>")), UiBody(Html(""))),
+    HistoryPage: (
+        HistoryPage(
+            "roses",
+            "runs/roses",
+            "in production: run 1",
+            False,
+            {"when": "when", "run": "run", "state": "state", "data": "data", "decision": "decision"},
+            (
+                HistoryRow(
+                    "1",
+                    "/run/roses/1",
+                    "succeeded",
+                    "warn",
+                    ("brightness has drifted",),
+                    True,
+                    {"when": "today", "run": "1", "state": "succeeded", "data": "warn", "decision": "1: promoted"},
+                ),
+                HistoryRow(
+                    "1", "", "", "", (), False, {"when": "", "run": "1", "state": "", "data": "", "decision": ""}
+                ),
+            ),
+        ),
+        HistoryPage("", "", "", True, {}, ()),
+    ),
     FailurePage: (FailurePage("Not here", "There is no page."), FailurePage("", "")),
     LiveContent: (
         LiveContent(
