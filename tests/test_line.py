@@ -218,6 +218,7 @@ def wait_for_training(line: Path, step: int) -> None:
 
 
 @pytest.mark.line
+@pytest.mark.timeout(600)
 def test_kill_9_of_the_whole_tree_then_the_same_command(pictures: Path, tmp_path: Path) -> None:
     """Bit-identical parameters to an undisturbed run: two ranks on CPU, fixed seed, pinned cut."""
     pinned: dict[str, Any] = {
