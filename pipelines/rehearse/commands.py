@@ -65,16 +65,15 @@ def play(*words: str | Path) -> tuple[int, str]:
     All that it prints goes to stderr too: stdout is for what was found.
     """
     command = [sys.executable, "-c", _COMMAND, *map(str, words)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     printed = ""
-    try:
-        for line in process.stdout or ():
-            os.write(_STDERR, line.encode())
-            printed += line
-        return process.wait(), printed
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            for line in process.stdout or ():
+                os.write(_STDERR, line.encode())
+                printed += line
+            return process.wait(), printed
+        finally:
+            process.kill()
 
 
 def ask_why(path: Path, run_id: str) -> str:

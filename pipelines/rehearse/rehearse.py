@@ -261,17 +261,25 @@ def _rehearse_schedule(cloud: LocalCloud, prepared: Prepared, path: Path, wanted
         end_s = cloud.clock.now() + 86400 * wanted.schedule_days
         while (next_s := _next_run(cloud)) is not None and next_s <= end_s:
             due += 1
-            cloud.clock.advance(max(0.0, next_s - cloud.clock.now()))
-            deadline = time.monotonic() + _FIRING_LIMIT_S
-            while _next_run(cloud) == next_s and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
-            while _active(cloud):
-                time.sleep(_POLL_S)
+            let_schedule_fire(cloud)
     found = look(cloud, prepared, "", code)
     found.due = due
     runs = list(cloud.store.list("projects/", types.PipelineJob))
     found.fired = [(job.create_time.isoformat(), job.state.name) for job in reversed(runs)]
     return found
+
+
+def let_schedule_fire(cloud: LocalCloud) -> bool:
+    """Move the clock on to the next time of a schedule, and wait until its run has ended; False: none is due."""
+    if (next_s := _next_run(cloud)) is None:
+        return False
+    cloud.clock.advance(max(0.0, next_s - cloud.clock.now()))
+    deadline = time.monotonic() + _FIRING_LIMIT_S
+    while _next_run(cloud) == next_s and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    while _active(cloud):
+        time.sleep(_POLL_S)
+    return True
 
 
 def _next_run(cloud: LocalCloud) -> float | None:
