@@ -43,8 +43,15 @@ def promote(run: str, *, reason: str, allow_unproven: bool) -> Decision | None:
     place = find_place(run)
     uri = _export_of(place.line, place.run_id)
     document = ExportManifest.load(uri)
-    require_proven(uri, document, allow_unproven=allow_unproven)
-    register_model(place.line, run=place.run_id, export=uri, proven=not find_unproven(uri, document))
+    # What is damaged is refused whatever is allowed.
+    require_proven(uri, document, allow_unproven=True)
+    if (unproven := find_unproven(uri, document)) and not allow_unproven:
+        raise ConfigError(
+            f"the export of run {place.run_id} is unproven: {', '.join(unproven)}",
+            allowed="a served model and engines that ran on their GPU and passed, or --allow-unproven",
+            todo=f"run `shardline verify {storage.display(uri)}` on a GPU of each target, or give --allow-unproven",
+        )
+    register_model(place.line, run=place.run_id, export=uri, proven=not unproven)
     decisions = read_decisions(place.line)
     if decisions and decisions[-1].production == place.run_id:
         return None

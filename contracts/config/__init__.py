@@ -154,9 +154,10 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _goes_on_from_the_line(self) -> RunConfig:
         if self.train.scratch_every and self.model.weights not in ("previous", "production"):
-            raise ValueError(
-                f"train.scratch_every {self.train.scratch_every} needs model.weights: previous or production: "
-                "what starts from anything else starts from it each time"
+            raise refusal(
+                f"train.scratch_every = {self.train.scratch_every} with model.weights = {self.model.weights!r}",
+                allowed="previous or production as model.weights: what starts from anything else does so each time",
+                todo="set model.weights to one of them, or leave train.scratch_every out",
             )
         return self
 
