@@ -145,7 +145,10 @@ def test_nothing_that_a_machine_sends_is_unpickled(
     resources = ResourcesSection().model_copy(update={"meeting_timeout_s": 1.5})
 
     def come() -> None:
-        connection = Connection(socket.create_connection(("localhost", port)).detach())
+        stream = socket.create_connection(("localhost", port))
+        # Whatever some library has made the default of this process: with a limit the descriptor would not block.
+        stream.settimeout(None)
+        connection = Connection(stream.detach())
         answer_challenge(connection, b"ours")
         deliver_challenge(connection, b"ours")
         connection.send(Harmful(tmp_path / "made"))
