@@ -198,22 +198,23 @@ def _read(line: str, folder: str, kind: type[Numbered]) -> list[Numbered]:
     if numbers != list(range(1, len(numbers) + 1)):
         lost = next(number for number in range(1, len(numbers) + 1) if number not in numbers)
         raise _damaged(storage.join(root, f"{lost}.json"), "is missing")
-    found: list[Numbered] = []
-    for number in numbers:
-        where = storage.join(root, f"{number}.json")
-        try:
-            content = storage.read_range(where, 0, _MOST_BYTES + 1)
-            if len(content) > _MOST_BYTES:
-                raise _damaged(where, f"has more than {_MOST_BYTES:,} bytes")
-            document = kind.model_validate_json(content)
-        except FileNotFoundError:
-            raise _damaged(where, "is missing") from None
-        except ValidationError as error:
-            raise _damaged(where, f"cannot be read: {str(error).splitlines()[0]}") from None
-        if document.number != number:
-            raise _damaged(where, f"is number {document.number}")
-        found.append(document)
-    return found
+    uris = [storage.join(root, f"{number}.json") for number in numbers]
+    contents = storage.read_many([storage.Wanted(uri) for uri in uris])
+    return [_parse(kind, number, *read) for number, read in enumerate(zip(uris, contents, strict=True), start=1)]
+
+
+def _parse(kind: type[Numbered], number: int, where: str, content: bytes | FileNotFoundError) -> Numbered:
+    if isinstance(content, FileNotFoundError):
+        raise _damaged(where, "is missing")
+    if len(content) > _MOST_BYTES:
+        raise _damaged(where, f"has more than {_MOST_BYTES:,} bytes")
+    try:
+        document = kind.model_validate_json(content)
+    except ValidationError as error:
+        raise _damaged(where, f"cannot be read: {str(error).splitlines()[0]}") from None
+    if document.number != number:
+        raise _damaged(where, f"is number {document.number}")
+    return document
 
 
 def _damaged(where: str, what: str) -> DataError:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Document
+from contracts.artifacts.firing import FIRING_NAME, Firing
 from contracts.errors import DataError
 
 RUNS_FOLDER = "runs"
@@ -87,3 +88,12 @@ def find_result(line: str, run_id: str, stage: str) -> StageResult | None:
 
 def _uri(line: str, run_id: str, stage: str) -> str:
     return storage.join(run_uri(line, run_id), RESULTS_FOLDER, f"{stage}.json")
+
+
+def find_firing(line: str, run_id: str) -> Firing | None:
+    """Return what a firing of the schedule has found; None: nobody asked, or it cannot be read."""
+    try:
+        uri = storage.join(run_uri(line, run_id), RESULTS_FOLDER, FIRING_NAME)
+        return Firing.model_validate_json(storage.read_bytes(uri))
+    except (FileNotFoundError, ValidationError):
+        return None

@@ -39,6 +39,7 @@ _STYLES = {
     "stopped": "red",
     "silent": "magenta",
     "unknown": "magenta",
+    "nothing to do": "dim",
 }
 NOT_KNOWN = ""
 # Columns of a history.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from contracts import storage
 from contracts.artifacts import ExportManifest, RunRecord
+from contracts.artifacts.firing import NOTHING
 from contracts.config import STAGES, RunConfig
 from contracts.errors import UserError
 from contracts.previous import RUN_NAME
@@ -18,8 +19,8 @@ from contracts.promotions import register_model
 from contracts.proof import find_unproven
 from contracts.registration import Registration, find_registration
 from contracts.resolve import read_stage_config
-from contracts.result import RUN_START_NAME, find_result, run_uri
-from inspection.attempts import find_last_error, read_attempts
+from contracts.result import RUN_START_NAME, find_firing, find_result, run_uri
+from inspection.attempts import find_errors, find_last_error, read_attempts
 from inspection.goodput import read_goodput
 from inspection.profile_page import leave_profile_page
 from inspection.report import to_markdown
@@ -33,6 +34,12 @@ def run(options: argparse.Namespace) -> None:
     """Write run.json and report.md of the run, copy them to the line's top, and leave the pages of run and profile."""
     config = read_stage_config(options.config, None, None)
     record = collect(options.line, options.run_id, config)
+    if record.state == NOTHING:
+        # What looks for the newest run of the line wants one that has done something.
+        publish_record(record, line=options.line)
+        print(leave_page(options.line, record.id))
+        print(f"record: {record.state}")
+        return
     record = leave_profile_page(record, run_uri(options.line, record.id))
     close_run(record, line=options.line)
     if warning := register_export(record, line=options.line):
@@ -93,8 +100,10 @@ def collect(line: str, run_id: str, config: RunConfig) -> RunRecord:
     traces = [read_trace(line, stage, run_id) for stage in STAGES]
     missing = [trace.name for trace in traces if not trace.finished]
     registration = find_registration(line, run_id)
-    error = _explain(line, run_id, missing) if missing else ""
-    if not error and config.vertex.model.upload:
+    firing = find_firing(line, run_id)
+    nothing = firing is not None and firing.verdict == NOTHING
+    error = _explain(line, run_id, missing) if missing and not nothing else ""
+    if not error and not nothing and config.vertex.model.upload:
         error = _explain_registration(registration, run_id)
     record = make_record(
         run_id=run_id,
@@ -105,9 +114,10 @@ def collect(line: str, run_id: str, config: RunConfig) -> RunRecord:
         error=error,
         goodput=read_goodput(line, run_id),
     )
-    if registration is None:
-        return record
-    return record.model_copy(update={"results": {**record.results, "register": registration.model_dump(mode="json")}})
+    found = {"firing": firing, "register": registration}
+    results = {name: document.model_dump(mode="json") for name, document in found.items() if document is not None}
+    state = {"state": NOTHING} if nothing else {}
+    return record.model_copy(update={**state, "results": {**record.results, **results}})
 
 
 def _explain_registration(registration: Registration | None, run_id: str) -> str:
@@ -137,12 +147,19 @@ def read_trace(line: str, stage: str, run_id: str) -> StageTrace:
 
 def close_run(record: RunRecord, *, line: str) -> None:
     """Write a run's record and report, and copy them to the line's top."""
+    for name, content in publish_record(record, line=line).items():
+        storage.replace(storage.join(line, name), content)
+
+
+def publish_record(record: RunRecord, *, line: str) -> dict[str, bytes]:
+    """Write a run's record and report; return them by name."""
     folder = run_uri(line, record.id)
-    for name, content in ((REPORT_NAME, to_markdown(record).encode()), (RUN_NAME, record.to_json())):
+    written = {REPORT_NAME: to_markdown(record).encode(), RUN_NAME: record.to_json()}
+    for name, content in written.items():
         # A task that is tried again after it had done its work leaves what it wrote.
         with suppress(storage.AlreadyPublished):
             storage.publish(storage.join(folder, name), content)
-        storage.replace(storage.join(line, name), content)
+    return written
 
 
 def register_export(record: RunRecord, *, line: str) -> str:
@@ -171,7 +188,12 @@ def _find_start(line: str, run_id: str) -> tuple[float, str]:
 
 
 def _explain(line: str, run_id: str, missing: list[str]) -> str:
+    of_tasks = find_errors(line, run_id)
+    if (refused := of_tasks.get("begin")) is not None:
+        return refused.message
     for stage in missing:
         if (error := find_last_error(line, stage, run_id)) is not None:
             return f"stage {stage}: {error.message}"
+    for task, error in of_tasks.items():
+        return f"task {task}: {error.message}"
     return f"{', '.join(missing)} did not end well\n  to do: shardline status {run_id}"

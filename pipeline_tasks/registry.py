@@ -15,7 +15,11 @@ from contracts.registration import find_registration
 from contracts.serving import REPOSITORY
 from pipeline_tasks.outputs import write_parameter
 
-ALIAS = "production"
+ALIAS, LABEL = "production", "decision"
+"""What the version in production has; what a version has whose run decided something."""
+
+# Of a description: no limit is documented; a console shows no more.
+_MOST_CHARACTERS = 1000
 
 TIMEOUT_S = 60.0
 # How long a request is repeated, with growing pauses, when the service does not answer.
@@ -67,6 +71,8 @@ def follow_production(line: str, client_of: Callable[[str], Any] = _client) -> s
         line: URI of the line's folder.
         client_of: Returns the ModelServiceClient of a region.
 
+    The version that the newest decision is about says how it went: in its description, and in the label `decision`.
+
     Returns:
         Empty: no promoted run of the line was uploaded, or nothing was decided.
 
@@ -75,6 +81,12 @@ def follow_production(line: str, client_of: Callable[[str], Any] = _client) -> s
         DataError: A decision, a version or what the gate left is damaged.
         TryAgain: Others go on deciding.
     """
+    said = _move_alias(line, client_of)
+    _describe_decision(line, client_of)
+    return said
+
+
+def _move_alias(line: str, client_of: Callable[[str], Any]) -> str:
     for _ in range(_TRIES):
         decisions = read_decisions(line)
         run = decisions[-1].production if decisions else ""
@@ -100,6 +112,27 @@ def follow_production(line: str, client_of: Callable[[str], Any] = _client) -> s
         if not moved:
             return said
     raise TryAgain(f"the alias {ALIAS} of {storage.display(line)} was moved {_TRIES} times by others meanwhile")
+
+
+def _describe_decision(line: str, client_of: Callable[[str], Any]) -> None:
+    from google.cloud import aiplatform_v1
+    from google.protobuf.field_mask_pb2 import FieldMask
+
+    decisions = read_decisions(line)
+    if not decisions or not (name := _uploaded(line, decisions[-1].run, client_of)):
+        return
+    decision, client = decisions[-1], client_of(_region(name))
+    version = find_line_model(line, decision.run)
+    number = _version_of(client, name, version.export) if version is not None else ""
+    if not number:
+        return
+    found = client.get_model(name=f"{name}@{number}", **_options())
+    words = f"decision {decision.number}: {decision.action}: {'; '.join(decision.reasons)}"[:_MOST_CHARACTERS]
+    labels = {**found.labels, LABEL: decision.action.replace(" ", "-")}
+    if (found.version_description, dict(found.labels)) != (words, labels):
+        changed = aiplatform_v1.Model(name=f"{name}@{number}", version_description=words, labels=labels)
+        mask = FieldMask(paths=["version_description", "labels"])
+        client.update_model(model=changed, update_mask=mask, **_options())
 
 
 def _uploaded(line: str, run: str, client_of: Callable[[str], Any]) -> str:

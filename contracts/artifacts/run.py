@@ -31,8 +31,9 @@ class RunRecord(Contract):
 
     kind: Literal["run"] = "run"
     id: str
-    state: Literal["succeeded", "failed", "interrupted"]
-    """interrupted: a user's signal (Ctrl-C, SIGTERM) ended it; the same command continues."""
+    state: Literal["succeeded", "failed", "interrupted", "nothing to do"]
+    """interrupted: a user's signal (Ctrl-C, SIGTERM) ended it; the same command continues. nothing to do: its schedule
+    has fired, and the source had nothing new (`results` has the firing)."""
     error: str = ""
     started_at: str
     """UTC, ISO 8601."""

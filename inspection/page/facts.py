@@ -62,6 +62,8 @@ def _facts(view: RunView) -> Iterator[tuple[str, str]]:
         environment.get("device", ""),
     ]
     yield "Machine", ", ".join(filter(None, where))
+    if view.firing is not None:
+        yield "Firing of the schedule", f"{view.firing.verdict}: {view.firing.reason}"
     if (found := view.judgement) is not None:
         beside = f" (beside run {found.champion}, in production then)" if found.champion else ""
         yield "Judgement", f"{found.verdict}: {'; '.join(found.reasons)}{beside}"

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from contracts import storage
+from contracts.artifacts.firing import NOTHING
 from contracts.config.former import rename_keys
 from contracts.previous import RUN_NAME
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
@@ -86,9 +87,12 @@ def _read_ended(place: RunPlace) -> tuple[str, str] | None:
         except HARM:
             continue
         try:
-            stages = as_object(parse_json(door.read(storage.join(folder, RUN_NAME), SMALL_BYTES))).get("stages")
+            record = as_object(parse_json(door.read(storage.join(folder, RUN_NAME), SMALL_BYTES)))
         except HARM:
-            stages = None
+            record = {}
+        if record.get("state") == NOTHING:
+            continue
+        stages = record.get("stages")
         if config and isinstance(stages, list):
             return name, json.dumps({"config": config, "stages": stages})
         if config:

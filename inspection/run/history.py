@@ -11,6 +11,7 @@ from pydantic import Field
 from contracts import storage
 from contracts.artifacts.data_report import REPORT_NAME, DataReport, Verdict
 from contracts.artifacts.document import Document
+from contracts.artifacts.firing import FIRING_NAME, NOTHING, Firing
 from contracts.artifacts.promotion import PROMOTIONS_FOLDER, Decision
 from contracts.config import SPLITS, RunSection
 from contracts.errors import UserError
@@ -142,9 +143,12 @@ def _others(decisions: Sequence[Decision], of_gone: Mapping[str, Decision]) -> I
 
 def _row(door: Door, run: RunLine, decision: Decision | None) -> HistoryRow:
     row = HistoryRow(at=run.started_at, run=run.id, line=run, decision=decision)
-    uri = storage.join(run.folder, RESULTS_FOLDER, REPORT_NAME)
+    results = storage.join(run.folder, RESULTS_FOLDER)
     try:
-        report = DataReport.model_validate(parse_json(door.read(uri, SMALL_BYTES)))
+        if run.state == NOTHING:
+            firing = Firing.model_validate(parse_json(door.read(storage.join(results, FIRING_NAME), SMALL_BYTES)))
+            return row.model_copy(update={"data_said": [firing.reason[:_LENGTH]]})
+        report = DataReport.model_validate(parse_json(door.read(storage.join(results, REPORT_NAME), SMALL_BYTES)))
     except FileNotFoundError:
         return row
     except HARM as error:

@@ -25,6 +25,7 @@ from contracts.artifacts import (
     Verification,
 )
 from contracts.artifacts.data_report import REPORT_NAME, DataReport
+from contracts.artifacts.firing import FIRING_NAME, Firing
 from contracts.artifacts.profile import PAGE_NAME
 from contracts.artifacts.promotion import JUDGEMENT_NAME, Judgement
 from contracts.config import STAGES
@@ -47,7 +48,7 @@ from inspection.run.state import find_state
 from inspection.run.training import TENSORBOARD_FOLDER, read_evaluation, read_training, training_folder
 from inspection.run.view import Missing, RunView, StageView, shows_samples
 
-Result = TypeVar("Result", DataReport, Judgement)
+Result = TypeVar("Result", DataReport, Firing, Judgement)
 
 # What the parts are called that come out of shards and pictures.
 CONTACT_SHEET, OF_TASK, TASK_PICTURES = "the contact sheet", "what the task shows", "the task's pictures"
@@ -129,6 +130,7 @@ def read_run(
         parts["data_report"] = reading.attempt(
             "the data report", partial(_read_result, reading, REPORT_NAME, DataReport)
         )
+        parts["firing"] = reading.attempt("what the firing found", partial(_read_result, reading, FIRING_NAME, Firing))
         parts["judgement"] = reading.attempt("the judgement", partial(_read_result, reading, JUDGEMENT_NAME, Judgement))
         parts["before"] = reading.attempt("the run before", partial(find_before, place, config, shard))
     return RunView(

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ExportManifest, RunRecord
 from contracts.artifacts.document import Document
+from contracts.artifacts.firing import NOTHING
 from contracts.config import RunConfig
 from contracts.previous import RUN_NAME
 from contracts.proof import VERIFIED_FOLDER
@@ -30,7 +31,7 @@ from inspection.run.view import State
 
 _THREADS = 16
 # A run that was killed does not come back under its id.
-_ENDED: tuple[State, ...] = ("succeeded", "failed", "interrupted", "stopped")
+_ENDED: tuple[State, ...] = ("succeeded", "failed", "interrupted", "stopped", "nothing to do")
 # A run of which nothing is known for a day: somebody may write its record yet.
 _UNKNOWN_FRESH_S = 600.0
 # In a bucket each listing costs money (docs/inspect.md has the sum). Runs copy their events there every 30 s, silent
@@ -193,7 +194,7 @@ def _read(reading: Reading) -> _Read:
     line = _line(
         place,
         find_record_headline(record, verdict=verdict),
-        stage="" if record.state == "succeeded" else at,
+        stage="" if record.state in ("succeeded", NOTHING) else at,
         error=record.error,
         started_at=as_moment(record.started_at),
         config=todays(record.config),

@@ -22,13 +22,14 @@ from contracts.artifacts import (
     Verification,
 )
 from contracts.artifacts.data_report import DataReport
+from contracts.artifacts.firing import Firing
 from contracts.artifacts.promotion import Judgement
 from contracts.config import FieldKind
 
-State = Literal["running", "silent", "unknown", "stopped", "interrupted", "failed", "succeeded"]
+State = Literal["running", "silent", "unknown", "stopped", "interrupted", "failed", "succeeded", "nothing to do"]
 """silent: in a bucket, no record and no event for ten minutes; unknown: for a day, so that it was cancelled or
 lost; stopped: its process is gone and has left no record;
-interrupted: a user's signal ended it."""
+interrupted: a user's signal ended it; nothing to do: its schedule fired, and there was nothing new."""
 StageState = Literal["waiting", "running", "done", "reused", "failed", "interrupted", "stopped", "not started"]
 MarkKind = Literal["start", "checkpoint", "best", "preemption", "interruption", "kill", "crash", "resume", "end"]
 
@@ -316,6 +317,8 @@ class RunView(Document):
     data: DataView | None = None
     data_report: DataReport | None = None
     """How the data differs from that of the run before."""
+    firing: Firing | None = None
+    """What its schedule's firing has found; None: nobody asked."""
     judgement: Judgement | None = None
     """How the model stands beside the one that was in production."""
     pictures: list[PictureView] = Field(default=[])

@@ -26,7 +26,16 @@ _ERROR_LENGTH = 200
 # Of a version; Python makes no number of thousands of them.
 _DIGITS = 19
 # Sorted by state, what wants attention comes first.
-_ORDER: list[State] = ["running", "failed", "interrupted", "stopped", "unknown", "silent", "succeeded"]
+_ORDER: list[State] = [
+    "running",
+    "failed",
+    "interrupted",
+    "stopped",
+    "unknown",
+    "silent",
+    "succeeded",
+    "nothing to do",
+]
 MINUS = "\u2212"
 Direction = Literal["", "max", "min"]
 SCRIPTS = ("ask.js", "clocks.js", "list.js")

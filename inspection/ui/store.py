@@ -39,7 +39,7 @@ _BUCKET_FRESH_S = 10.0
 _READERS = 8
 # Who has a list already gets that one when a bucket takes longer than this.
 _PATIENCE_S = 0.5
-_ENDED = ("succeeded", "failed", "interrupted", "stopped", "unknown")
+_ENDED = ("succeeded", "failed", "interrupted", "stopped", "unknown", "nothing to do")
 # A stage in one of these states has its last words on the page.
 _TALKING = ("running", "failed", "interrupted", "stopped")
 # Parts with images, which are read once.

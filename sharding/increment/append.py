@@ -81,10 +81,7 @@ def plan_growth(listing: Listing, parent: Parent, scratch: Path, *, compacts: bo
     finished = _read_finished(parent)
     if not len(finished.keys):
         return None
-    order = np.argsort(finished.keys, kind="stable")
-    places = order[np.minimum(np.searchsorted(finished.keys, now.keys, sorter=order), len(order) - 1)]
-    found = finished.keys[places] == now.keys
-    same = found & (finished.sources[places] == now.sources)
+    places, found, same = _compare(now, finished)
     if not found.any():
         return None
     moved = found & (finished.splits[places] != now.splits)
@@ -106,6 +103,20 @@ def plan_growth(listing: Listing, parent: Parent, scratch: Path, *, compacts: bo
     }
     places_gone = np.empty(0, "<u8") if compacts else np.flatnonzero(gone).astype("<u8")
     return Growth(new, append.model_copy(update=counts), places_gone, compared)
+
+
+def count_same(listing: Listing, parent: Parent) -> int:
+    """Return how many samples of a source are in a parent, made of the same file and labels."""
+    now, finished = _read_source(listing)[0], _read_finished(parent)
+    return int(_compare(now, finished)[2].sum()) if len(finished.keys) else 0
+
+
+def _compare(now: _Samples, finished: _Samples) -> tuple[Integers, Bools, Bools]:
+    """Return for each sample of a source its place in what is finished, whether it is there, and is the same."""
+    order = np.argsort(finished.keys, kind="stable")
+    places = order[np.minimum(np.searchsorted(finished.keys, now.keys, sorter=order), len(order) - 1)]
+    found = finished.keys[places] == now.keys
+    return places, found, found & (finished.sources[places] == now.sources)
 
 
 def _divide(

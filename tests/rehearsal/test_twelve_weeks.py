@@ -21,9 +21,11 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from contracts import storage
+from contracts.artifacts import RunRecord
 from contracts.artifacts.promotion import Decision
 from contracts.config import SPLITS, RunConfig, SplitFractions
 from contracts.promotions import find_production, read_decisions
+from inspection.run.history import read_history
 from pipelines.rehearse.commands import environment_of, led_to, play
 from pipelines.rehearse.config import prepare
 from pipelines.rehearse.rehearse import Wanted, let_schedule_fire, make_cloud, open_folder
@@ -44,7 +46,8 @@ SETTINGS: dict[str, Any] = {
     "export": {"runtime": "onnxruntime_tensorrt", "allow_unproven": True},
     "validate": {"new_classes": "fail", "drift": "warn"},
     "promote": {"judge": True, "require_proven": False, "largest_loss": 0.05},
-    "schedule": {"cron": "0 6 * * 1"},
+    "vertex": {"mail": ["team@acme.example"]},
+    "schedule": {"cron": "0 6 * * 1", "when": {"new_samples": 20}},
 }
 
 
@@ -143,14 +146,16 @@ def test_a_quarter_of_a_year(rehearsed: tuple[LocalCloud, Path, RunConfig, Sourc
     assert second is not None and second.action in ("promoted", "kept")
     assert second.judgement is not None and second.judgement.champion == first.run and second.judgement.samples > 100
 
-    # Nothing new: the same shards, training and export, and nothing moves. (Jobs start, and find it all.)
-    before = find_production(line)
-    job, third = week(3)
-    assert job.state == types.PipelineState.PIPELINE_STATE_SUCCEEDED
-    assert third is not None and third.action == "kept" and find_production(line) == before
-    same = f"its export is the one that is in production, of run {third.production}"
-    assert third.reasons == [same]
-    assert any("same" in key and value for key, value in read_report(line, job)["comparisons"][0].items())
+    # Nothing new: no job, and nothing moves; a few more are not enough.
+    before, before_jobs = find_production(line), jobs()
+    for few in (0, 19):
+        source.add(few)
+        job, none = week(3)
+        assert job.state == types.PipelineState.PIPELINE_STATE_SUCCEEDED
+        assert none is None and jobs() == before_jobs and find_production(line) == before
+        record = read_record(line, job)
+        assert record.state == "nothing to do" and record.results["firing"]["new"] == few
+        assert {stage.state for stage in record.stages} == {"not started"}
 
     source.add(EACH_WEEK)
     week(4)
@@ -160,6 +165,9 @@ def test_a_quarter_of_a_year(rehearsed: tuple[LocalCloud, Path, RunConfig, Sourc
     assert job.state == types.PipelineState.PIPELINE_STATE_FAILED and none is None and jobs() == before_jobs
     report = read_report(line, job)
     assert report["verdict"] == "fail" and any("9" in text for text in report["problems"])
+    mail = cloud.pipelines.mails[-1]
+    assert (mail["recipients"], mail["status"]["state"]) == (["team@acme.example"], "FAILED")
+    assert "class" in read_record(line, job).error
     for uri in nines:
         storage.delete(uri)
 
@@ -202,7 +210,16 @@ def test_a_quarter_of_a_year(rehearsed: tuple[LocalCloud, Path, RunConfig, Sourc
     source.add(EACH_WEEK)
     _, last = week(12)
     assert last is not None and last.action == "not judged"
-    assert len(told) == 12
+    assert len(told) == len(cloud.pipelines.mails) == 13
+    rows = read_history(line).rows
+    assert [row.texts()["cost"] != "" for row in rows if row.line is not None] == [
+        row.line.state == "succeeded" for row in rows if row.line is not None
+    ]
+
+
+def read_record(line: str, job: types.PipelineJob) -> RunRecord:
+    uri = storage.join(line, "runs", job.name.rpartition("/")[2], "run.json")
+    return RunRecord.parse(storage.read_bytes(uri), where=uri)
 
 
 def read_report(line: str, job: types.PipelineJob) -> dict[str, Any]:

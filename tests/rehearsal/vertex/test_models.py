@@ -12,7 +12,7 @@ from contracts import storage
 from contracts.promotions import decide, register_model
 from contracts.registration import Registration, leave_registration
 from contracts.serving import REPOSITORY
-from pipeline_tasks.registry import ALIAS, follow_production
+from pipeline_tasks.registry import ALIAS, LABEL, follow_production
 from rehearsal.gcs import BucketServer
 
 from .conftest import IMAGE, PARENT, Cloud, rest
@@ -68,7 +68,7 @@ def test_the_alias_follows_the_decisions_of_a_line(
             request={
                 "parent": PARENT,
                 "parent_model": name,
-                "model": model(uri=f"gs://line-bucket/{run}/{REPOSITORY}"),
+                "model": {**model(uri=f"gs://line-bucket/{run}/{REPOSITORY}"), "labels": {"team": "vision"}},
             }
         )
         name = sent.result(30).model
@@ -91,6 +91,9 @@ def test_the_alias_follows_the_decisions_of_a_line(
     promote("a")
     assert follow().endswith(f"@1 has the alias {ALIAS}") and holders() == ["1"]
     # Killed before the alias moved: the next command does it, and another changes nothing.
+    told = models.get_model(name=f"{name}@1")
+    assert dict(told.labels) == {"team": "vision", LABEL: "promoted"}
+    assert told.version_description == "decision 1: promoted: by hand"
     promote("b")
     assert holders() == ["1"] and follow() == follow() and holders() == ["2"]
     # Another command decides and moves the alias just before this one's request arrives.
