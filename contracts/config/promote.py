@@ -17,7 +17,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "tabular_classification": _CLASS_METRICS,
     "tabular_regression": ("r2", "mae", "rmse"),
 }
-"""What two models are compared by, by task; the first one is the default. Other tasks are not judged."""
+"""What two models of a task of the tool are compared by; the first one is the default. Others are not judged."""
 ERRORS = frozenset({"mae", "rmse"})
 """Metrics in the unit of the target, of which a lower value is better."""
 
@@ -29,12 +29,13 @@ class PromoteSection(Section):
     """Whether a run compares its export with the model in production, on the same samples of the test split, and
     promotes or keeps; false: production is moved by hand alone."""
     metric: str = ""
-    """What is compared; unset: accuracy, or r2 of a regression. Also f1_macro, recall_macro; mae, rmse."""
+    """What is compared; unset: accuracy, or r2 of a regression. Also f1_macro, recall_macro; mae, rmse. Of an own task
+    any of its metrics or loss; unset: its headline."""
     least_gain: _AtLeastZero = 0.0
     """How much better the new model must be; 0: it need not be."""
     largest_loss: _AtLeastZero = 0.01
-    """How much worse it may be at the worse end of the 95 % interval. Of mae and rmse both are shares of production's
-    value."""
+    """How much worse it may be at the worse end of the 95 % interval. Where a lower value is better both are shares of
+    production's value."""
     class_floor: Fraction = 0.1
     """Largest loss of recall of a single class that is let pass, if chance does not explain it."""
     least_samples: Annotated[int, Field(strict=True, ge=1)] = 20
@@ -54,14 +55,14 @@ class PromoteSection(Section):
         Raises:
             PydanticCustomError: It cannot.
         """
-        known = METRICS.get(task, ())
-        if self.judge and not known:
+        is_own, known = ":" in task, METRICS.get(task, ())
+        if self.judge and not known and not is_own:
             raise refusal(
                 f"promote.judge with task {task}",
-                allowed=f"one of the tasks {', '.join(METRICS)}",
+                allowed=f"one of the tasks {', '.join(METRICS)}, or one of your own code",
                 todo="leave promote.judge out, and promote by hand",
             )
-        if self.metric and self.metric not in known:
+        if self.metric and self.metric not in known and not is_own:
             raise refusal(
                 f"promote.metric = {self.metric!r}, which task {task} does not have",
                 allowed=f"one of {', '.join(known)}" if known else "no metric: this task is not judged",
@@ -75,5 +76,5 @@ class PromoteSection(Section):
             )
 
     def metric_of(self, task: str) -> str:
-        """Return the metric that models of a task are compared by."""
+        """Return the metric that models of a task of the tool are compared by."""
         return self.metric or METRICS[task][0]

@@ -45,7 +45,7 @@ SETTINGS: dict[str, Any] = {
     # What ships runs on ONNX Runtime here: nothing is proven on a GPU.
     "export": {"runtime": "onnxruntime_tensorrt", "allow_unproven": True},
     "validate": {"new_classes": "fail", "drift": "warn"},
-    "promote": {"judge": True, "require_proven": False, "largest_loss": 0.05},
+    "promote": {"judge": True, "require_proven": False, "largest_loss": 0.05, "class_floor": 0.5},
     "vertex": {"mail": ["team@acme.example"]},
     "schedule": {"cron": "0 6 * * 1", "when": {"new_samples": 20}},
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from trainer.export.bundle.bundles import bundle_of
 from trainer.export.bundle.shipped import Answers, Shipped, ShippedFailed
 from trainer.export.gates.samples import Places, samples_of
 from trainer.export.processes import run_step
+from trainer.judge.by_task import compare_by_task
 from trainer.judge.statistics import Difference, Values, compare, compare_classes
 from trainer.predict.checked_folder import CheckedFolder
 
@@ -72,6 +73,8 @@ def judge(trial: Trial, champion: ModelVersion | None) -> Judgement:
             champion=champion.run,
         )
     try:
+        if trial.config.task.is_own:
+            return _judge_by_task(trial, document, champion)
         pair = _ask_both(trial, document, champion)
         return _conclude(pair, promote, promote.metric_of(trial.config.task.name), champion.run)
     except NotJudged as error:
@@ -93,6 +96,53 @@ def _refuse(uri: str, document: ExportManifest, promote: PromoteSection) -> Iter
         yield "the export's bench has no batch of 1 of what ships, and promote.max_latency_ms is set"
     elif (slowest := max(one.p50_ms for one in shipped)) > promote.max_latency_ms:
         yield f"a batch of 1 takes {slowest:.3g} ms, more than promote.max_latency_ms {promote.max_latency_ms:g}"
+
+
+def _judge_by_task(trial: Trial, document: ExportManifest, champion: ModelVersion) -> Judgement:
+    """Compare by the task's own code.
+
+    Raises:
+        NotJudged: Production's graph is damaged or takes other inputs, or the task's code fails.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shardline-judge-")))
+        with _as_not_judged(f"the model in production, of run {champion.run}, cannot be judged"):
+            theirs = stack.enter_context(CheckedFolder(champion.export))
+            _require_same(document, theirs.document)
+            old = {entry.name: theirs.take(entry.name) for entry in theirs.document.shipped_files()}
+        with _as_not_judged("the two cannot be compared"):
+            graph = stack.enter_context(CheckedFolder(trial.export)).take(document.graph().name)
+            pair = (old[theirs.document.graph().name], theirs.document.precision), (graph, document.precision)
+            found, _ = run_step(compare_by_task, trial, *pair, document, folder, threads_per_rank(1))
+    promote = trial.config.promote
+    if found.samples < promote.least_samples:
+        raise _too_few(found.samples, promote)
+    against, words = _hold(found.difference, found.metric, promote, lower_is_better=found.lower_is_better)
+    code = [theirs.document.made_from.get("code"), document.made_from.get("code")]
+    more = ["samples were prepared for both by the code of the new run, which is not that of production"]
+    return Judgement(
+        verdict="keep" if against else "promote",
+        reasons=(against or [words]) + (more if code[0] != code[1] else []),
+        champion=champion.run,
+        metric=found.metric,
+        higher_is_better=not found.lower_is_better,
+        samples=found.samples,
+        champion_value=found.difference.champion,
+        challenger_value=found.difference.challenger,
+        interval=found.difference.interval,
+        method=found.difference.method,
+    )
+
+
+def _require_same(document: ExportManifest, theirs: ExportManifest) -> None:
+    if theirs.task != document.task:
+        raise NotJudged(f"its task is {theirs.task}, and not {document.task}")
+    if theirs.model_signature != document.model_signature:
+        raise NotJudged("its inputs or outputs are not those of the new model")
+
+
+def _too_few(samples: int, promote: PromoteSection) -> NotJudged:
+    return NotJudged(f"{samples} test samples are fewer than promote.least_samples {promote.least_samples}")
 
 
 @dataclass(frozen=True)
@@ -199,7 +249,7 @@ def _conclude(pair: _Pair, promote: PromoteSection, metric: str, champion: str) 
     """
     samples = len(pair.truths)
     if samples < promote.least_samples:
-        raise NotJudged(f"{samples} test samples are fewer than promote.least_samples {promote.least_samples}")
+        raise _too_few(samples, promote)
     found = compare(metric, pair.truths, pair.champion, pair.challenger)
     losses = compare_classes(pair.truths, pair.champion, pair.challenger) if pair.classes else []
     judged = [one for one in losses if one.samples >= promote.least_samples]
@@ -207,7 +257,7 @@ def _conclude(pair: _Pair, promote: PromoteSection, metric: str, champion: str) 
         ClassChange(name=pair.classes[one.place], samples=one.samples, champion=one.champion, challenger=one.challenger)
         for one in losses
     ]
-    against, words = _hold(found, metric, promote)
+    against, words = _hold(found, metric, promote, lower_is_better=metric in ERRORS)
     for one in judged:
         loss = one.champion - one.challenger
         if loss > promote.class_floor and one.p * len(judged) < _SIGNIFICANCE:
@@ -232,18 +282,18 @@ def _conclude(pair: _Pair, promote: PromoteSection, metric: str, champion: str) 
     )
 
 
-def _hold(found: Difference, metric: str, promote: PromoteSection) -> tuple[list[str], str]:
+def _hold(found: Difference, metric: str, promote: PromoteSection, *, lower_is_better: bool) -> tuple[list[str], str]:
     """Return what speaks against the new model as a whole, and what it comes to."""
-    is_error, low, high = metric in ERRORS, *found.interval
+    low, high = found.interval
     # How much better it is, and that at the worse end: of errors as shares of production's value.
-    scale = (found.champion or 1.0) if is_error else 1.0
-    gain = ((found.champion - found.challenger) if is_error else (found.challenger - found.champion)) / scale
-    worst = (-high if is_error else low) / scale
+    scale = (abs(found.champion) or 1.0) if lower_is_better else 1.0
+    gain = ((found.champion - found.challenger) if lower_is_better else (found.challenger - found.champion)) / scale
+    worst = (-high if lower_is_better else low) / scale
     words = (
         f"{metric} {found.challenger:.4g} beside {found.champion:.4g} of production, difference "
         f"{found.challenger - found.champion:+.4g} (95 % interval {low:+.4g} to {high:+.4g})"
     )
-    unit = " of production's value" if is_error else ""
+    unit = " of production's value" if lower_is_better else ""
     against = []
     if not worst >= -promote.largest_loss:
         against.append(

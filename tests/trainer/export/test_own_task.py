@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 from PIL import Image
 
 from contracts import storage
@@ -25,7 +27,9 @@ from contracts.artifacts import (
     ExportManifest,
     FileEntry,
     ShardManifest,
+    ShippedFile,
 )
+from contracts.artifacts.promotion import ModelVersion
 from contracts.config import ModelSection, RunConfig
 from contracts.errors import EXIT_USER_ERROR, ConfigError
 from tests.conftest import OWN_CODE
@@ -38,6 +42,8 @@ from trainer.export.gates.arrays import StoredArrays
 from trainer.export.gates.scores import Scores
 from trainer.export.inputs import Inputs, check_inputs
 from trainer.export.targets import Builder
+from trainer.judge.by_task import compare_by_task
+from trainer.judge.judging import Trial, judge
 from trainer.model.build import parameters_sha256
 from trainer.predict import predict_task
 
@@ -236,6 +242,62 @@ def test_shardline_predict_refuses_it_and_says_what_does(
     said = capsys.readouterr().err
     assert "only its code makes inputs of files" in said
     assert "python predict.py INPUTS.npz OUTPUTS.npz" in said
+
+
+def with_one_answer(export: Path, place: Path) -> Path:
+    """Return a copy of an export whose graph says class 0 of every pixel."""
+    found = shutil.copytree(export, place)
+    uri = storage.normalise(found)
+    document = ExportManifest.load(uri)
+    name = document.graph().name
+    graph = onnx.load(found / name)
+    (bias,) = [one for one in graph.graph.initializer if list(one.dims) == [CLASSES]]
+    values = np.eye(1, CLASSES, dtype=numpy_helper.to_array(bias).dtype)[0] * 100
+    bias.CopyFrom(numpy_helper.from_array(values, bias.name))
+    onnx.save(graph, found / name)
+    new = ShippedFile.of(uri, name).model_dump(include={"bytes", "crc32c", "sha256"})
+    graphs = [one.model_copy(update=new) if one.name == name else one for one in document.graphs]
+    # What Triton serves is not asked here.
+    changed = document.model_copy(update={"graphs": graphs, "served": None})
+    (found / MANIFEST_NAME).write_bytes(changed.sealed().to_json())
+    return found
+
+
+def test_two_exports_of_it_are_compared_by_its_own_metric(
+    exported_task: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(OWN_CODE)
+    worse, sound = (storage.normalise(path) for path in (tmp_path / "worse", exported_task.folder))
+    with_one_answer(exported_task.folder, tmp_path / "worse")
+    shards_uri = storage.normalise(exported_task.shards)
+    shards = ShardManifest.load(shards_uri)
+
+    def trial_by(metric: str) -> Trial:
+        promote = {"require_proven": False, "judge": True, "metric": metric}
+        return Trial(RunConfig.model_validate({**CONFIG, "promote": promote}), worse, shards_uri, shards)
+
+    champion = ModelVersion(number=1, run="one", export=sound, made_at="2026-11-27T00:00:00Z", proven=False)
+    found = judge(trial_by("loss"), champion)
+    assert (found.verdict, found.metric, found.samples, found.higher_is_better) == ("keep", "loss", TEST, False)
+    assert found.method == "jackknife of 20 groups" and found.interval is not None and found.interval[0] > 1
+    assert found.champion_value == pytest.approx(exported_task.document.metrics["fp16"]["loss"], rel=1e-3)
+    assert "of production's value, more than promote.largest_loss 0.01" in found.reasons[0]
+
+    # By its headline, of which more is better: what always says one class is right where it stands.
+    document = exported_task.document
+    graphs = [(path / document.graph().name, document.precision) for path in (exported_task.folder, tmp_path / "worse")]
+    (tmp_path / "work").mkdir()
+    again = compare_by_task(trial_by(""), *graphs, document, tmp_path / "work", 1)
+    assert (again.metric, again.lower_is_better) == ("pixel_accuracy", False)
+    old, new = again.difference.champion, again.difference.challenger
+    assert new == pytest.approx(np.mean([mask == 0 for mask in exported_task.masks]))
+    assert old == pytest.approx(document.metrics["fp16"]["pixel_accuracy"], abs=1e-3)
+    assert again.difference.interval[0] < new - old < again.difference.interval[1]
+    (tmp_path / "again").mkdir()
+    with pytest.raises(ValueError, match=r"iou is no .* metric of the task \(loss, .*pixel_accuracy"):
+        compare_by_task(trial_by("iou"), *graphs, document, tmp_path / "again", 1)
+    other = champion.model_copy(update={"export": storage.normalise(tmp_path / "none")})
+    assert "the model in production, of run one, cannot be judged" in judge(trial_by("loss"), other).reasons[0]
 
 
 def test_it_is_verified_without_its_code(exported_task: Exported, capsys: pytest.CaptureFixture[str]) -> None:

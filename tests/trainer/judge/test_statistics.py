@@ -35,6 +35,28 @@ def test_a_bootstrap_is_that_of_scipy() -> None:
     assert found.interval == pytest.approx((expected.low, expected.high), abs=0.01)
 
 
+def test_a_jackknife_of_groups_holds_what_it_promises() -> None:
+    """Of a mean it is Student's interval over the groups' means; of medians it is about as wide as it must be."""
+    random = np.random.default_rng(5)
+    for groups in range(8, statistics.GROUPS + 1):
+        means = random.normal(size=groups)
+        without = [float(np.delete(means, place).mean()) for place in range(groups)]
+        found = statistics.jackknife(float(means.mean()), without)
+        expected = stats.t.interval(0.95, groups - 1, means.mean(), stats.sem(means))
+        assert found == pytest.approx(expected, abs=1e-4)
+    held = 0
+    for _ in range(400):
+        # A harmonic mean of two shares, as F1 is one, of two models on the same 400 samples.
+        right = random.random((400, 2)) < 0.8
+        value = lambda rows: float(stats.hmean(rows.mean(axis=0)))  # noqa: E731
+        without = [value(np.delete(right, slice(place, None, 20), axis=0)) for place in range(20)]
+        low, high = statistics.jackknife(value(right), without)
+        held += low <= 0.8 <= high
+    assert 0.92 <= held / 400 <= 0.98
+    with pytest.raises(ValueError, match="7 groups of samples are fewer than 8"):
+        statistics.jackknife(0.0, [0.0] * 7)
+
+
 @pytest.mark.parametrize("name", ["accuracy", "f1_macro", "recall_macro", "mae", "rmse", "r2"])
 def test_each_metric_is_that_of_its_definition_whatever_a_sample_counts(name: str) -> None:
     random = np.random.default_rng(4)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -24,7 +24,8 @@ from trainer.export.gates.samples import SPLIT, Places, draw_samples
 if TYPE_CHECKING:
     from torch import nn
 
-    from trainer.export.inputs import Inputs
+    from contracts.artifacts import ShardManifest
+    from contracts.config import RunConfig
     from trainer.tasks.protocol import Task
 
 # Below it one sample more or less decides; a smaller test split is filled up with noise, for parity alone.
@@ -69,7 +70,25 @@ class TestSplit:
         return sum(self.sizes)
 
 
-def write_test_split(inputs: Inputs, task: Task, folder: Path, *, most: int, seed: int) -> TestSplit:
+class HasShards(Protocol):
+    """What samples are prepared by."""
+
+    @property
+    def config(self) -> RunConfig:
+        """Of the run."""
+
+    @property
+    def shards_uri(self) -> str:
+        """Folder of its shards."""
+
+    @property
+    def shards(self) -> ShardManifest:
+        """Their manifest."""
+
+
+def write_test_split(
+    inputs: HasShards, task: Task, folder: Path, *, most: int, seed: int, batch: int = _BATCH
+) -> TestSplit:
     """Write samples of the test split into files of `folder`; fewer than `LEAST_INPUTS` are filled up with noise.
 
     Args:
@@ -78,6 +97,7 @@ def write_test_split(inputs: Inputs, task: Task, folder: Path, *, most: int, see
         folder: Where new files are made.
         most: Most samples (samples.py).
         seed: What they are drawn by.
+        batch: Samples of a batch.
     """
     import torch
 
@@ -98,18 +118,18 @@ def write_test_split(inputs: Inputs, task: Task, folder: Path, *, most: int, see
     sizes: list[int] = []
 
     def prepare() -> Iterator[Arrays]:
-        for start in range(0, len(wanted), _BATCH):
-            found = dataset[wanted[start : start + _BATCH]]
+        for start in range(0, len(wanted), batch):
+            found = dataset[wanted[start : start + batch]]
             if isinstance(found, UserError):
                 raise found
             with calling(inputs.config, "to_model"):
-                batch = checked_batch(task.to_model(found.batch, mode))
+                made = checked_batch(task.to_model(found.batch, mode))
             stream = io.BytesIO()
-            torch.save({name: value for name, value in batch.items() if name not in signature.inputs}, stream)
+            torch.save({name: value for name, value in made.items() if name not in signature.inputs}, stream)
             rest.append(folder / f"test-rest-{len(rest):05d}")
             rest[-1].write_bytes(stream.getvalue())
             sizes.append(found.samples)
-            tensors = take_inputs(batch, signature)
+            tensors = take_inputs(made, signature)
             yield {name: tensor.numpy() for name, tensor in zip(signature.inputs, tensors, strict=True)}
         if missing := max(0, LEAST_INPUTS - sum(sizes)):
             yield bundle_of(inputs.config.task.name).make_noise(task, missing)
