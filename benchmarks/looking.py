@@ -5,13 +5,15 @@
 Whole commands, as a user starts them: `shardline report` of the digits' run (one is made, unless --digits names a line)
 and of a large run: a million scalar rows, 2,000 shards, 200 preemptions. The peer is TensorBoard's own reader
 (EventAccumulator, all rows kept) on the events files of the large run, which draws nothing. The list is that of the
-server of `shardline ui` over a thousand runs: the first answer, and those after it.
+server of `shardline ui` over a thousand runs: the first answer, and those after it. An idle page is that of a run that
+goes on while nothing changes, open in Chromium for a minute: processor time of the server, and bytes that it sent.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -19,15 +21,19 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
+from playwright.sync_api import Request
 
 from benchmarks.figures import describe_machine, quotients, record, summary
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.scalars import SCALARS_FOLDER, part_name, scalars_line, start_line
+from tests.browser import started_chromium
 from tests.inspection.lines import START, plant
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +41,10 @@ RESULTS = Path(__file__).parent / "results"
 CLI = [sys.executable, "-m", "pipelines.cli"]
 ROWS, SHARDS, PREEMPTIONS, RUNS = 1_000_000, 2_000, 200, 1_000
 TAGS = ("train/loss", "train/learning_rate", "train/samples_per_s", "data/time_percent", "validation/accuracy")
-DIGITS_LINE_S, LARGE_LINE_S, LARGE_LINE_BYTES, LIST_LINE_S = 3.0, 15.0, 2_000_000, 1.0
+DIGITS_LINE_S, LARGE_LINE_S, LARGE_LINE_BYTES = 1.0, 4.0, 1_000_000
+LIST_LINE_S, FIRST_LIST_LINE_S, IDLE_LINE_PERCENT, IDLE_LINE_BYTES = 0.3, 3.0, 2.0, 20_000
+# What a page that is opened asks for is over by then.
+SETTLED_S, WATCHED_S = 30.0, 60.0
 _READ_BY_TENSORBOARD = """
 import sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -141,26 +150,71 @@ def make_shards(folder: Path) -> str:
     return storage.normalise(folder / "shards")
 
 
-def time_list(root: Path, rounds: int) -> dict[str, object]:
-    """Serve a root, and return the time of the first answer and of later ones, in seconds."""
+@contextmanager
+def serving(root: Path) -> Iterator[tuple[str, int]]:
+    """Serve a root; return the address and the process."""
     server = subprocess.Popen([*CLI, "ui", str(root), "--port", "0"], stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         address = next(word for line in server.stdout for word in line.split() if word.startswith("http://"))
-        url = address.rstrip("/") + "/api/runs"
-        times = []
-        for _ in range(rounds + 1):
-            began = time.monotonic()
-            with urllib.request.urlopen(url) as answer:
-                found = json.load(answer)
-            times.append(time.monotonic() - began)
-        count = len(found["runs"] if isinstance(found, dict) else found)
-        if count != RUNS:
-            raise SystemExit(f"the list has {count} runs instead of {RUNS}")
-        return {"runs": RUNS, "first_s": round(times[0], 3), "later_s": summary(times[1:]), "line_s": LIST_LINE_S}
+        yield address.rstrip("/"), server.pid
     finally:
         server.terminate()
         server.wait()
+
+
+def time_list(root: Path, rounds: int) -> dict[str, object]:
+    """Serve a root, and return the time of the first answer and of later ones, in seconds."""
+    with serving(root) as (address, _):
+        times = []
+        for _ in range(rounds + 1):
+            began = time.monotonic()
+            with urllib.request.urlopen(f"{address}/api/runs") as answer:
+                found = json.load(answer)
+            times.append(time.monotonic() - began)
+    count = len(found["runs"] if isinstance(found, dict) else found)
+    if count != RUNS:
+        raise SystemExit(f"the list has {count} runs instead of {RUNS}")
+    return {"runs": RUNS, "first_s": round(times[0], 3), "later_s": summary(times[1:])}
+
+
+def watch_idle(folder: Path, shards: str) -> dict[str, object]:
+    """Open the page of a run that goes on in Chromium; return what a minute without news costs the server."""
+    run = "20261122-070000-0001"
+    staged = plant(folder / "staged" / "roses", shards, run_id=run, now=time.time() - 60).line
+    line = folder / "idle" / "roses"
+    line.parent.mkdir(parents=True)
+    command = [sys.executable, "-m", "tests.inspection.ui.player", str(staged), str(line), run]
+    player = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert player.stdin is not None and player.stdout is not None
+    try:
+        for _ in ("sharding", "training", "trained"):
+            player.stdin.write("\n")
+            player.stdin.flush()
+            player.stdout.readline()
+        with serving(line.parent) as (address, pid), started_chromium() as browser:
+            page, sent = browser.new_page(), [0]
+
+            def count(request: Request) -> None:
+                sizes = request.sizes()
+                sent[0] += sizes["responseBodySize"] + sizes["responseHeadersSize"]
+
+            page.on("requestfinished", count)
+            page.goto(f"{address}/run/roses/{run}")
+            page.wait_for_timeout(SETTLED_S * 1000)
+            opened, used, sent[0] = sent[0], processor_s(pid), 0
+            page.wait_for_timeout(WATCHED_S * 1000)
+            percent = 100 * (processor_s(pid) - used) / WATCHED_S
+        return {"opened_bytes": opened, "core_percent": round(percent, 2), "bytes_per_minute": sent[0]}
+    finally:
+        player.kill()
+        player.communicate()
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time that a process has taken, all threads, in seconds (proc_pid_stat(5))."""
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -210,10 +264,15 @@ def main() -> None:
                 quotients(times["report of the large run"], times["TensorBoard's reader"])
             ),
             "list": time_list(folder / "many", options.rounds),
+            "idle page": watch_idle(folder, shards),
             "lines": {
                 "report of the digits, s": DIGITS_LINE_S,
                 "report of the large run, s": LARGE_LINE_S,
                 "report of the large run, bytes": LARGE_LINE_BYTES,
+                "list, later, s": LIST_LINE_S,
+                "list, first, s": FIRST_LIST_LINE_S,
+                "idle page, percent of a core": IDLE_LINE_PERCENT,
+                "idle page, bytes per minute": IDLE_LINE_BYTES,
             },
         }
     print(json.dumps(found, indent=1))
