@@ -24,6 +24,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from contracts import storage
@@ -35,6 +36,7 @@ from contracts.artifacts import (
     RunRecord,
     ShardManifest,
 )
+from contracts.artifacts.firing import NOTHING
 from contracts.config import STAGES
 from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import FINGERPRINT_DIGITS
@@ -43,7 +45,7 @@ from contracts.own_code import CODE_FOLDER
 from contracts.previous import RUN_NAME, find_previous, list_finished
 from contracts.promotions import find_former, list_models, read_decisions
 from contracts.registration import find_registration
-from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_result, run_uri
+from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_firing, find_result, run_uri
 from pipelines.images.cloud_build import IMAGES_FOLDER
 from pipelines.submission.local_data import SOURCE_FOLDER
 
@@ -95,8 +97,8 @@ def find_leftovers(
     Args:
         line: URI of the line's folder.
         keep: Ids of runs to keep.
-        keep_last: Number of newest runs to keep besides. Without either, all runs are kept. A run without a record may
-            be going on, and is always kept.
+        keep_last: Number of newest runs to keep besides; a firing that had nothing to do is none. Without either, all
+            runs are kept. A run without a record may be going on, and is always kept.
         unfinished: Also work that was begun and not finished, by the stages, unless a process has it now; and shards of
             other versions beside a manifest. In a bucket none while a run has no record: its training may wait for
             machines for days.
@@ -190,7 +192,9 @@ def find_needed(line: str, *, keep: Sequence[str], keep_last: int | None) -> set
             todo="name a run of this line",
         )
     newest = sorted(started, key=lambda run: (started[run], run), reverse=True)
-    kept = set(started) if keep_last is None and not keep else {*keep, *newest[: keep_last or 0]}
+    if keep_last:
+        newest = [*islice((run for run in newest if not _had_nothing_to_do(line, run)), keep_last)]
+    kept = set(started) if keep_last is None and not keep else {*keep, *(newest if keep_last else ())}
     named: set[Output] = set()
     for run in started:
         named |= _named_by(line, run, is_kept=run in kept)
@@ -199,6 +203,11 @@ def find_needed(line: str, *, keep: Sequence[str], keep_last: int | None) -> set
     named |= _in_production(line)
     uploads = {output for output in named if output[0] == SOURCE_FOLDER}
     return uploads | _follow(line, named | _parents_of_unfinished(line))
+
+
+def _had_nothing_to_do(line: str, run: str) -> bool:
+    firing = find_firing(line, run)
+    return firing is not None and firing.verdict == NOTHING
 
 
 def _manifest_of(stage: str, folder: str) -> str:

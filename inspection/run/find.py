@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from contracts import storage
+from contracts.artifacts.firing import NOTHING
 from contracts.config import RunSection
 from contracts.errors import ConfigError
-from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
+from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_firing, run_uri
 from inspection.run.door import Door
 
 # Requests under way at a time: a listing of a bucket takes some 30 ms, whatever it holds.
@@ -92,10 +93,20 @@ def _find(run: str, uri: str) -> RunPlace:
 
 
 def newest(places: Sequence[RunPlace]) -> RunPlace:
-    """Return the newest of a line's runs: by the time in their ids, where one has none by their start documents."""
+    """Return the newest of a line's runs: by the time in their ids, where one has none by their start documents.
+
+    A firing of the schedule that had nothing to do is passed by: who names a line wants what it has come to.
+    """
     if all(_time_in(place.run_id) for place in places):
-        return places[-1]
-    return max(places, key=lambda place: (str(read_start(place).get("started_at", "")), place.run_id))
+        in_order = places
+    else:
+        in_order = sorted(places, key=lambda place: (str(read_start(place).get("started_at", "")), place.run_id))
+    return next((place for place in reversed(in_order) if not _had_nothing_to_do(place)), in_order[-1])
+
+
+def _had_nothing_to_do(place: RunPlace) -> bool:
+    firing = find_firing(place.line, place.run_id)
+    return firing is not None and firing.verdict == NOTHING
 
 
 def read_start(place: RunPlace) -> Mapping[str, Any]:
