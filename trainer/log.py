@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from contracts.artifacts import FIRST_SLOT_NAME, LOSS, CheckpointManifest
+from contracts.artifacts import LOSS, CheckpointManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.events import EventLog
@@ -198,10 +198,9 @@ class Reporting:
         if self._first_slot is None:
             return
         try:
-            if (summary := self._first_slot.take()) is not None:
-                self.scalars.show(1, summary)
-                # Readers without TensorBoard have its first picture as a file.
-                self.scalars.keep(FIRST_SLOT_NAME, summary.value[0].image.encoded_image_string)
+            if (taken := self._first_slot.take()) is not None:
+                self.scalars.show(1, taken.summary)
+                self.scalars.keep(taken.name, taken.content)
         except Exception as error:  # noqa: BLE001 - drawing raises what it likes, and this is only looked at
             self._log(f"warning: the first samples are not in TensorBoard's files: {type(error).__name__}: {error}")
 

@@ -25,6 +25,7 @@ TITLE = "Data"
 MOST_COMPARED = 4
 # Of FieldReport: least, 5, 25, 50, 75, 95 % and most.
 _QUANTILES = range(7)
+_MOST_OF_CELL = 600
 MOST_SPLITS = 6
 """There are three; a document from elsewhere may have any number."""
 
@@ -57,6 +58,7 @@ def data(subject: Subject) -> Html:
             samples_hidden=is_hidden,
             sheet=_sheet(subject) if subject.view.pictures else None,
             first_slot=_first_slot(subject),
+            first_rows=_first_rows(subject),
             strips=tuple(_strip(subject, each) for each in found.shards[:MOST_SPLITS] if each.shards),
             rejected_files=_rejected(subject, found) if found.num_rejected else None,
             formats=tuple((shorten(name, 20), images) for name, images in list(found.formats.items())[:12]),
@@ -188,6 +190,15 @@ def _first_slot(subject: Subject) -> Picture | None:
     words = "First training samples as the network gets them"
     size = (found.width, found.height)
     return replace(make_picture(found.jpeg, size, label="", title=words, width=found.width), alt=words)
+
+
+def _first_rows(subject: Subject) -> shown.FirstRows | None:
+    found = subject.view.first_rows
+    if found is None or subject.limits.pictures < Limits().pictures:
+        return None
+    columns = tuple(subject.name(column) for column in found.columns)
+    rows = tuple(tuple(shorten(cell, _MOST_OF_CELL) for cell in row) for row in found.rows)
+    return shown.FirstRows(columns, rows)
 
 
 def picture(found: PictureView, width: int = 72) -> Picture:

@@ -25,6 +25,7 @@ from contracts.artifacts import (
     Verification,
 )
 from contracts.artifacts.data_report import REPORT_NAME, DataReport
+from contracts.artifacts.evaluation import FIRST_ROWS_NAME, FirstRows
 from contracts.artifacts.firing import FIRING_NAME, Firing
 from contracts.artifacts.profile import PAGE_NAME
 from contracts.artifacts.promotion import JUDGEMENT_NAME, Judgement
@@ -263,6 +264,8 @@ def _read_stage_parts(
     if first_slot and training is not None and reading.inside(training):
         first = partial(_first_slot, reading.door, storage.join(training, TENSORBOARD_FOLDER, FIRST_SLOT_NAME))
         parts["first_slot"] = reading.attempt(FIRST_SLOT, first)
+        rows = partial(_first_rows, reading.door, storage.join(training, TENSORBOARD_FOLDER, FIRST_ROWS_NAME))
+        parts["first_rows"] = reading.attempt(FIRST_SLOT, rows)
     parts |= read_training(reading, trained, uris.get("train"), config, record, told, points=points)
     exported = documents.get("export")
     if isinstance(exported, ExportManifest):
@@ -315,6 +318,12 @@ def _first_slot(door: Door, uri: str) -> Any:
     from inspection.run.pictures import first_slot
 
     return first_slot(door, uri)
+
+
+def _first_rows(door: Door, uri: str) -> FirstRows | None:
+    if not storage.exists(uri):
+        return None
+    return FirstRows.model_validate(parse_json(door.read(uri, SMALL_BYTES)))
 
 
 def _task_parts(door: Door, uri: str, shards: ShardManifest, evaluation: EvaluationReport, pictures: bool) -> Any:

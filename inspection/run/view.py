@@ -22,6 +22,7 @@ from contracts.artifacts import (
     Verification,
 )
 from contracts.artifacts.data_report import DataReport
+from contracts.artifacts.evaluation import FirstRows
 from contracts.artifacts.firing import Firing
 from contracts.artifacts.promotion import Judgement
 from contracts.config import FieldKind
@@ -324,6 +325,8 @@ class RunView(Document):
     pictures: list[PictureView] = Field(default=[])
     first_slot: PictureView | None = None
     """The first samples of the training as its network got them: one picture of up to 16."""
+    first_rows: FirstRows | None = None
+    """The same of texts and tables."""
     profile: ProfileReport | None = None
     profile_page: str | None = None
     """URI of profile.html in the run's folder, where `run` and `report` write it; None: nothing was profiled."""

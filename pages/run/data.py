@@ -32,6 +32,14 @@ class Classes:
 
 
 @dataclass(frozen=True)
+class FirstRows:
+    """The first training samples as the network got them, where they are no images."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
 class Columns:
     """Columns of samples with named fields."""
 
@@ -148,6 +156,7 @@ class DataSection(View):
     samples_hidden: bool = False
     sheet: Sheet | None = None
     first_slot: Picture | None = None
+    first_rows: FirstRows | None = None
     """The first samples of the training as the network got them."""
     strips: tuple[Strip, ...] = ()
     rejected_files: RejectedFiles | None = None

@@ -170,6 +170,9 @@ def check_shown_and_hidden(rank: Rank, folder: Path, shards: str, config: dict[s
     assert places == set(SHOWN_ON), found["show"]
     page = (folder / "hide" / "runs" / "photos" / "pages" / "run.html").read_text()
     assert "Samples are hidden (inspect.samples)." in page and "not shown" in page
+    # What the network got of the first samples.
+    shown = (folder / "show" / "runs" / "photos" / "pages" / "run.html").read_text()
+    assert 'id="first-rows"' in shown and 'id="first-rows"' not in page
     for samples in ("show", "hide"):
         check_words(folder / samples / "runs" / "photos")
 

@@ -1,4 +1,4 @@
-"""Pictures as messages that TensorBoard shows, with a description."""
+"""Pictures with a description, and texts, as messages that TensorBoard shows."""
 
 from __future__ import annotations
 
@@ -26,6 +26,18 @@ def picture(tag: str, image: Image.Image, description: str) -> Any:
     )
     content = Summary.Image(height=image.height, width=image.width, colorspace=3, encoded_image_string=png(image))
     return Summary(value=[Summary.Value(tag=tag, metadata=metadata, image=content)])
+
+
+def text(tag: str, markdown: str) -> Any:
+    """Return a summary with a text.
+
+    Args:
+        tag: Its name.
+        markdown: What is not ours in it must come out of `listed`.
+    """
+    from torch.utils.tensorboard.summary import text as make
+
+    return make(tag, markdown)  # type: ignore[no-untyped-call]
 
 
 def listed(lines: Iterable[str]) -> str:

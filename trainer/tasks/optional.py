@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -102,14 +102,25 @@ class ByClass(SplitReport, Protocol):
         """Return `details["validation"]` of evaluation.json, values of JSON; the first rank's, after `merge`."""
 
 
+class Taken(NamedTuple):
+    """The first batch of training, for TensorBoard and for pages of the run."""
+
+    summary: Any
+    """Of TensorBoard."""
+    name: str
+    """Of a file beside TensorBoard's: FIRST_SLOT_NAME or FIRST_ROWS_NAME (contracts/artifacts/evaluation.py)."""
+    content: bytes
+    """Of that file."""
+
+
 class FirstSlot(Protocol):
     """What a task keeps of the first batch of training."""
 
     def keep(self, batch: Batch) -> None:
         """Keep something of a batch as `to_model` returned it; it must not wait for the device."""
 
-    def take(self) -> Any:
-        """Return a summary of TensorBoard, once; None: nothing was kept."""
+    def take(self) -> Taken | None:
+        """Return what is shown of it, once; None: nothing was kept."""
 
 
 def make_calibration(task: Task, device: torch.device) -> Calibration | None:

@@ -259,7 +259,10 @@ def test_the_first_slot_is_shown_as_the_network_gets_it() -> None:
     slot = FirstSlot(["a", "<b>"], mean, std)
     assert slot.take() is None
     slot.keep({"images": images, "label": torch.arange(20) % 2, "shares": torch.tensor([1.0, 0.25] * 10)})
-    (value,) = slot.take().value
+    taken = slot.take()
+    assert taken is not None and taken.name == "first_slot.png"
+    (value,) = taken.summary.value
+    assert value.image.encoded_image_string == taken.content
     assert slot.take() is None
     sheet = np.asarray(Image.open(io.BytesIO(value.image.encoded_image_string)))
     factor = THUMBNAIL // 8

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
+from contracts.artifacts import FIRST_SLOT_NAME
 from trainer.report.drawing import draw_sheet
 from trainer.report.summaries import listed, picture
+from trainer.tasks.optional import Taken
 from trainer.tasks.protocol import Batch
 
 MOST_IMAGES = 16
@@ -36,8 +37,8 @@ class FirstSlot:
         labels = torch.stack([label, label.flip(0)])[:, :MOST_IMAGES].clone()
         self._kept = batch["images"][:MOST_IMAGES].detach().clone(), labels, shares
 
-    def take(self) -> Any:
-        """Return the summary of what was kept, once; None where there is nothing. It waits for the device."""
+    def take(self) -> Taken | None:
+        """Return what was kept, once; None where there is nothing. It waits for the device."""
         if self._kept is None:
             return None
         images, labels, shares = self._kept
@@ -52,7 +53,8 @@ class FirstSlot:
         ]
         sheet = draw_sheet(list(pixels.permute(0, 2, 3, 1).contiguous().numpy()), captions)
         said = "The first images of step 1 as the network got them, with their labels:\n\n"
-        return picture(TAG, sheet, said + listed(caption for (caption,) in captions))
+        summary = picture(TAG, sheet, said + listed(caption for (caption,) in captions))
+        return Taken(summary, FIRST_SLOT_NAME, summary.value[0].image.encoded_image_string)
 
     def _describe(self, own: int | list[float], other: int | list[float], share: float) -> str:
         if share > 0.995 or own == other:

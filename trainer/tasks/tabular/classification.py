@@ -21,6 +21,7 @@ from trainer.tasks.tabular.parts import match_columns
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
+    from trainer.report.first_rows import RowsSlot
     from trainer.tasks.classes.report import ClassificationReport
     from trainer.weights.parts import InputParts
     from trainer.weights.source import WeightSource
@@ -116,6 +117,10 @@ class TabularClassification:
     def example(self, size: int) -> Batch:
         """Return rows of the first class in which all is missing."""
         return self.inputs.example(size) | {LABEL: torch.zeros(size, dtype=torch.int64)}
+
+    def first_slot(self) -> RowsSlot:
+        """Return what keeps the first rows of training."""
+        return self.inputs.first_slot(LABEL, lambda label: self.classes[int(label)])
 
     def to_model(self, batch: Batch, mode: Mode) -> Batch:
         """Return the batch as it is: the network prepares raw rows."""

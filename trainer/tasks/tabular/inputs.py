@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ from contracts.errors import DataError
 from records.columns import Columns
 from trainer.tasks.needs import require_table_inputs
 from trainer.tasks.protocol import Batch, RefusedSample, Sample
+
+if TYPE_CHECKING:
+    from trainer.report.first_rows import RowsSlot
 
 NUMBERS, CATEGORIES, LABEL = "numbers", "categories", "label"
 # float32 has 24 bits: a column whose values differ by less than this part of their mean is mostly rounding.
@@ -170,6 +174,30 @@ class TableInputs:
         }
         return {name: made[name] for name in self.signature}
 
+    def first_slot(self, label: str, name_of: Callable[[float], str]) -> RowsSlot:
+        """Return what keeps the first rows of training: numbers, and categories by their names.
+
+        Args:
+            label: What the label is called.
+            name_of: Returns a label as text.
+        """
+        from trainer.report.first_rows import RowsSlot
+
+        categories = {name: entry.vocabulary for name, entry in self.fields.items() if entry.kind == "category"}
+        columns = [*(column.name for column in self.statistics), *categories, label]
+
+        def describe(batch: Batch) -> list[list[str]]:
+            numbers, places, labels = (batch.get(name) for name in (NUMBERS, CATEGORIES, LABEL))
+            rows = []
+            for row, own in enumerate([] if labels is None else labels.tolist()):
+                told = [] if numbers is None else [_number(value) for value in numbers[row].tolist()]
+                chosen = zip([] if places is None else places[row].tolist(), categories.values(), strict=True)
+                told += [names[place - 1] if place else "missing or unseen" for place, names in chosen]
+                rows.append([*told, name_of(own)])
+            return rows
+
+        return RowsSlot(columns, describe)
+
     def warnings(self) -> list[str]:
         """Return what training cannot learn from: columns without values or spread, and unseen categories."""
         found = []
@@ -241,6 +269,10 @@ def _too_large(column: str, value: float) -> DataError:
         allowed=f"sizes up to {_LARGEST:g}, the largest number of float32",
         todo="scale the column, for example by its logarithm, and shard again",
     )
+
+
+def _number(value: float) -> str:
+    return "missing" if math.isnan(value) else f"{value:.6g}"
 
 
 def _mean(column: ColumnStatistics) -> float:

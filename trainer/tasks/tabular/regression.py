@@ -23,6 +23,7 @@ from trainer.tasks.tabular.parts import match_columns
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
+    from trainer.report.first_rows import RowsSlot
     from trainer.tasks.tabular.report import RegressionReport
     from trainer.weights.parts import InputParts
     from trainer.weights.source import WeightSource
@@ -103,6 +104,10 @@ class TabularRegression:
     def example(self, size: int) -> Batch:
         """Return rows in which all is missing, and 0 as their targets."""
         return self.inputs.example(size) | {LABEL: torch.zeros(size, dtype=torch.float64)}
+
+    def first_slot(self) -> RowsSlot:
+        """Return what keeps the first rows of training."""
+        return self.inputs.first_slot(self._column, lambda target: f"{target:.6g}")
 
     def to_model(self, batch: Batch, mode: Mode) -> Batch:
         """Return the batch as it is: the network prepares raw rows."""

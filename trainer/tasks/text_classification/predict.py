@@ -99,6 +99,10 @@ class Encoder:
         # Without offsets it takes three quarters of the time.
         return self._ids(self._tokenizer.encode_batch_fast([text[:most]])[0])
 
+    def words(self, ids: Sequence[int]) -> list[str]:
+        """Return the tokens of identifiers as text, as the tokenizer writes them."""
+        return [self._tokenizer.id_to_token(one) or f"[{one}]" for one in ids]
+
     def _ids(self, found: Any) -> list[int]:
         ids: list[int] = found.ids
         if self._dropped:

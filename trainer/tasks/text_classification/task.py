@@ -25,6 +25,7 @@ from trainer.tasks.text_classification.predict import Encoder, pad
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
+    from trainer.report.first_rows import RowsSlot
     from trainer.tasks.classes.report import ClassificationReport
     from trainer.weights.parts import InputParts
     from trainer.weights.source import WeightSource
@@ -175,6 +176,21 @@ class TextClassification:
     def count_units(self, batch: Batch) -> int:
         """Return the tokens of a batch, without those that pad it."""
         return int(batch["mask"].sum())
+
+    def first_slot(self) -> RowsSlot:
+        """Return what keeps the first texts of training, as tokens."""
+        from trainer.report.first_rows import RowsSlot
+
+        def describe(batch: Batch) -> list[list[str]]:
+            rows = zip(
+                batch["tokens"].tolist(), batch["mask"].sum(dim=1).tolist(), batch["label"].tolist(), strict=True
+            )
+            return [
+                [" ".join(self._encoder.words(tokens[:count])), f"{count} of {len(tokens)}", self.classes[label]]
+                for tokens, count, label in rows
+            ]
+
+        return RowsSlot(["tokens", "number, with padding", "label"], describe)
 
     # --- on the device ------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ def test_the_first_images_are_shown_with_all_their_labels() -> None:
     slot = labels_task(manifest_of(3), sections=SMALL).first_slot()
     labels = torch.tensor([[1.0, 0, 1], [0, 0, 0]])
     slot.keep({"images": torch.zeros(2, 3, 8, 8), "label": labels, "shares": torch.tensor([1.0, 0.25])})
-    said = html.unescape(str(slot.take()))
+    said = html.unescape(str(slot.take().summary))
     assert "class 0 + class 2" in said and "25 % none, 75 % class 0 + class 2" in said
 
 

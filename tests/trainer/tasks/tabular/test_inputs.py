@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from contracts.artifacts.evaluation import FirstRows
 from contracts.artifacts.shards import FieldEntry
 from contracts.errors import DataError
 from tests.trainer.tasks.tabular.tables import category, column, manifest, numbers, table_task, target
@@ -40,6 +41,18 @@ def test_rows_become_arrays_in_the_order_of_the_fields() -> None:
     np.testing.assert_array_equal(batch["numbers"].numpy(), expected)
     assert batch["categories"].tolist() == [[2, 0], [0, 1]], "missing and unseen are 0, others 1 + their place"
     assert batch["label"].tolist() == [1, 0]
+
+    slot = task.first_slot()
+    slot.keep(batch)
+    taken = slot.take()
+    assert taken is not None and slot.take() is None
+    shown = FirstRows.model_validate_json(taken.content)
+    assert shown.columns == ["one", "a", "b", "town", "job", "label"]
+    names = task.classes
+    assert shown.rows == [
+        ["1.5", "2", "missing", "Ulm", "missing or unseen", names[1]],
+        ["missing", "0.1", "-3", "missing or unseen", "cook", names[0]],
+    ]
 
 
 @pytest.mark.parametrize(
