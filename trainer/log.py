@@ -24,7 +24,7 @@ from trainer.report.scalars import ScalarParts, Scalars
 from trainer.report.training_status import TrainingStatus
 from trainer.step import Stepper, Update
 from trainer.supervise.budget import Budget, Reason
-from trainer.tasks.optional import make_first_slot, unit_of
+from trainer.tasks.optional import Taken, make_first_slot, unit_of
 from trainer.tasks.protocol import Batch
 
 
@@ -198,9 +198,13 @@ class Reporting:
         if self._first_slot is None:
             return
         try:
-            if (taken := self._first_slot.take()) is not None:
+            taken = self._first_slot.take()
+            if isinstance(taken, Taken):
                 self.scalars.show(1, taken.summary)
                 self.scalars.keep(taken.name, taken.content)
+            elif taken is not None:
+                # A task of the user's may return a summary alone.
+                self.scalars.show(1, taken)
         except Exception as error:  # noqa: BLE001 - drawing raises what it likes, and this is only looked at
             self._log(f"warning: the first samples are not in TensorBoard's files: {type(error).__name__}: {error}")
 

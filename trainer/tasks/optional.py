@@ -119,8 +119,8 @@ class FirstSlot(Protocol):
     def keep(self, batch: Batch) -> None:
         """Keep something of a batch as `to_model` returned it; it must not wait for the device."""
 
-    def take(self) -> Taken | None:
-        """Return what is shown of it, once; None: nothing was kept."""
+    def take(self) -> Taken | Any:
+        """Return what is shown of it, once, or a summary of TensorBoard alone; None: nothing was kept."""
 
 
 def make_calibration(task: Task, device: torch.device) -> Calibration | None:
