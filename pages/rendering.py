@@ -7,16 +7,22 @@ template is. Templates are in pages/templates/, macros shared by them in macros.
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
+import os
 import re
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, ClassVar
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
+from contracts.user_cache import user_cache
 from pages import markdown as marks
 from pages import quantities, state
 from pages.markdown import Markdown, cell
@@ -91,11 +97,35 @@ def _environment(*, markdown: bool = False) -> Environment:
         finalize=_as_markdown if markdown else _printable,
         trim_blocks=True,
         lstrip_blocks=True,
+        bytecode_cache=_compiled(),
     )
     environment.filters.update({each.__name__: each for each in _FILTERS})
     environment.filters["shown_as"] = _shown_as
     environment.tests["finite"] = _is_finite
     return environment
+
+
+class _Compiled(FileSystemBytecodeCache):
+    """Compiled templates in files; where they cannot be written pages are drawn all the same."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with suppress(OSError):
+            super().dump_bytecode(bucket)
+
+
+def _compiled() -> _Compiled | None:
+    """Return where compiled templates are kept between commands: compiling takes a third of drawing a report.
+
+    They are code: a folder that others may write into is not used. A template that was edited is compiled again.
+    """
+    folder = user_cache("templates") / f"jinja2-{importlib.metadata.version('jinja2')}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.lstat()
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o022
+    return _Compiled(str(folder)) if is_ours else None
 
 
 def _shown_as(value: float, unit: str) -> str:

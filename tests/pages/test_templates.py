@@ -10,6 +10,7 @@ import pytest
 from jinja2 import UndefinedError
 
 import pages
+from pages import rendering
 from pages.document import Document
 from pages.markdown import Markdown
 from pages.markup import Html
@@ -48,6 +49,32 @@ def test_no_template_turns_escaping_off(file: Path) -> None:
 def test_markdown_is_put_together_by_no_operator(file: Path) -> None:
     """Of parts that are put together only those that are printed are escaped for Markdown."""
     assert re.search(r"[{%][^}]*(~|\|\s*join)", re.sub(r"\{#.*?#\}", "", file.read_text(), flags=re.S)) is None
+
+
+def test_compiled_templates_are_kept_and_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDLINE_CACHE_DIR", str(tmp_path))
+    view = next(full for full, _ in EXAMPLES.values() if full.template.endswith(".html.j2"))
+
+    def rendered() -> str:
+        rendering._environment.cache_clear()
+        return render(view)
+
+    try:
+        first = rendered()
+        kept = [path for path in tmp_path.rglob("*.cache") if path.is_file()]
+        assert kept
+        for path in kept:
+            path.write_bytes(path.read_bytes()[:-20])
+        assert rendered() == first, "a file that is cut short is compiled again"
+        (folder,) = (tmp_path / "templates").iterdir()
+        assert folder.stat().st_mode & 0o077 == 0
+        folder.chmod(0o777)
+        assert rendering._compiled() is None and rendered() == first
+        monkeypatch.setenv("SHARDLINE_CACHE_DIR", "/dev/null")
+        assert rendering._compiled() is None and rendered() == first
+    finally:
+        monkeypatch.undo()
+        rendering._environment.cache_clear()
 
 
 def test_what_is_no_markdown_is_text() -> None:
