@@ -1,7 +1,10 @@
 """What is kept of parsed documents, and how many large ones are parsed at a time."""
 
+import itertools
+import json
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from contracts import storage
 from contracts.artifacts import ExportManifest
 from inspection.run import documents as module
 from inspection.run.documents import Documents
-from inspection.run.door import MANIFEST_BYTES, Door
+from inspection.run.door import MANIFEST_BYTES, MOST_DEPTH, Door, parse_json, plain
 from tests.inspection import planted
 from tests.inspection.lines import write_scalars
 
@@ -104,3 +107,21 @@ def test_eight_readers_parse_a_large_manifest_once(tmp_path: Path, monkeypatch: 
         )
     assert len({id(document) for document in read}) == 2
     assert most == [0, 1, 1]
+
+
+def test_json_is_what_every_writer_takes_however_it_was_read() -> None:
+    """The short way, of documents without halves of surrogate pairs, gives what the long one does."""
+
+    def told(read: Callable[[], object]) -> object:
+        try:
+            return read()
+        except ValueError as error:
+            return str(error)
+
+    contents = [b'"\\ud83d\\ude00"', b'"\\ud83d"', b'{"\\udc00a": [1, null]}', '{"ä": "中"}'.encode(), b'"\xff"']
+    for depth, leaf in itertools.product(range(MOST_DEPTH - 1, MOST_DEPTH + 3), ("1", "[]", "{}", '"x"')):
+        contents += [("[" * depth + leaf + "]" * depth).encode(), ('{"a":' * depth + leaf + "}" * depth).encode()]
+    for content in contents:
+        long = told(lambda content=content: plain(json.loads(content.decode(errors="replace"))))
+        assert told(lambda content=content: parse_json(content)) == long, content
+    assert isinstance(told(lambda: parse_json(b"[NaN]")), str)
