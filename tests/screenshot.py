@@ -1,15 +1,16 @@
-"""Takes the pictures that docs/ shows: `python -m tests.screenshot RUN [NAME...]`.
+"""Takes the pictures that docs/ shows: `python -m tests.screenshot RUN RAW [NAME...]`.
 
-RUN is the folder of a finished run of the demo (`runs/digits`), which most pictures are of. Runs that were preempted,
-diverged or failed, and those that the list and the comparison have besides, are the hand-made ones of the tests
-(tests/inspection/planted.py and lines.py), so that they look the same each time. A picture is one screen of its page,
-and has 300 kB at most.
+RUN is the folder of a finished run of the demo (`runs/digits`), which most pictures are of, RAW that of its images
+(`raw/digits`). Runs that diverged, failed or were preempted are made of the same images, the last one on the rehearsed
+cloud: some minutes. Those that the list and the comparison have besides are the hand-made ones of the tests
+(tests/inspection/lines.py). A picture is one screen of its page, and has 300 kB at most.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,13 +23,12 @@ from inspection.page import render_report, render_stage
 from inspection.profile_page import make_profile_page
 from inspection.run.find import find_place
 from inspection.run.read import read_run
-from inspection.run.view import RunView
 from tests.browser import opened, started_chromium
-from tests.inspection import planted
 from tests.inspection.lines import Planted, alive, plant
 from tests.inspection.ui.serving import serving
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
 WIDTH = 1180
 MOST_BYTES = 300_000
 
@@ -55,20 +55,32 @@ SHOTS = {
 }
 
 
-def diverged() -> RunView:
-    """A training whose loss is no number from some step on."""
-    curves = planted.make_curves(120)
-    loss = curves.curves[0]
-    broken = loss.model_copy(update={"values": [*loss.values[:90]], "steps": loss.steps[:90], "times": loss.times[:90]})
-    broken = broken.model_copy(update={"not_finite": 30, "first_not_finite": loss.steps[90]})
-    error = (
-        "loss became nan at step 910 (train.learning_rate = 0.3)\n  allowed: a finite loss\n"
-        "  to do: lower train.learning_rate, or look at the data"
-    )
-    curves = curves.model_copy(update={"curves": [broken, *curves.curves[1:]]})
-    view = planted.up_to("train", "failed", curves=curves, goodput=planted.make_goodput(), money=planted.make_money())
-    stages = [each.model_copy(update={"error": error}) if each.name == "train" else each for each in view.stages]
-    return view.model_copy(update={"stages": stages, "error": error})
+def make_runs(raw: Path, folder: Path) -> dict[str, Path]:
+    """Make the runs that did not go through at once; return their lines by what became of them."""
+    configs, command = ROOT / "configs", [sys.executable, "-m", "pipelines.cli"]
+    short = ['profile.method="off"', "train.epochs=4"]
+    ways = {
+        "diverged": ["train.learning_rate=1e5", "train.clip_grad_norm=1e9"],
+        # Of pixels from 0 to 1; the digits are brighter.
+        "failed": ["validate.fields.brightness.most=0.2"],
+    }
+    lines = {}
+    for name, changes in ways.items():
+        given = [
+            f"sharding.source={raw.resolve()}",
+            f"run.root={folder / 'made'}",
+            f"run.name={name}",
+            *short,
+            *changes,
+        ]
+        done = subprocess.run([*command, "run", str(configs / "digits.yaml"), *given], check=False)
+        assert done.returncode == 2, f"the run that should be {name} ended with {done.returncode}"
+        lines[name] = folder / "made" / name
+    kept = folder / "rehearsed"
+    rehearse = ["rehearse", str(configs / "digits-vertex.yaml"), "--source", str(raw), "--preempt", "2"]
+    subprocess.run([*command, *rehearse, "--keep", str(kept)], check=True)
+    (found,) = kept.glob("buckets/*/lines/*/run.json")
+    return {**lines, "preempted": found.parent}
 
 
 def plant_beside(root: Path, run: Path) -> Planted:
@@ -83,36 +95,36 @@ def plant_beside(root: Path, run: Path) -> Planted:
     return plant(root / "tulips", shards, kind="running", run_id="20261122-100000-0004", now=time.time() - 300)
 
 
-def write_pages(run: Path, folder: Path) -> None:
+def write_pages(run: Path, raw: Path, folder: Path) -> None:
     """Write all pages but those of a server."""
+    made = make_runs(raw, folder)
     view = read_run(find_place(str(run)))
     profile = next(stage.uri for stage in view.stages if stage.name == "profile")
     assert view.profile is not None and profile is not None, f"{run} is not the folder of a finished run"
     pages = {
         "finished": render_report(view),
-        "preempted": render_report(planted.resumed()),
-        "diverged": render_report(diverged()),
-        "failed": render_report(planted.failed_in("export")),
+        **{name: render_report(read_run(find_place(str(line)))) for name, line in made.items()},
         "profile": make_profile_page(view.profile, profile),
         "train": render_stage(view, "train"),
         "export": render_stage(view, "export"),
     }
     for name, page in pages.items():
         # Paths as they are seen from the folder that holds runs/.
-        content = page.replace(f"{run.resolve().parents[1]}/", "")
+        content = page.replace(f"{run.resolve().parents[1]}/", "").replace(f"{folder.resolve()}/", "")
         (folder / f"{name}.html").write_text(content, encoding="utf-8")
 
 
-def main(run: Path, names: list[str]) -> None:
+def main(run: Path, raw: Path, names: list[str]) -> None:
     """Take pictures.
 
     Args:
         run: Folder of a finished run, or of its line.
+        raw: Folder of its images.
         names: Of `SHOTS`; none: all.
     """
     with tempfile.TemporaryDirectory() as temporary, started_chromium() as browser:
         folder = Path(temporary)
-        write_pages(run, folder)
+        write_pages(run, raw, folder)
         root = folder / "runs"
         shutil.copytree(run, root / run.name)
         # The list names its root as it is seen from here.
@@ -132,4 +144,4 @@ def main(run: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
