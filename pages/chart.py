@@ -216,6 +216,28 @@ def make_plot(
     )
 
 
+@dataclass(frozen=True)
+class Sparkline:
+    """A line without axes, as large as a word."""
+
+    label: str
+    """What it shows, in words."""
+    path: str
+
+
+def sparkline(values: Sequence[float | None], label: str) -> Sparkline:
+    """Return a line of values at even distances.
+
+    Args:
+        values: Where one is None the line breaks; one of them at least is a number.
+        label: What they are, in words.
+    """
+    ys = [math.nan if value is None else value for value in values]
+    known = [value for value in values if value is not None]
+    x, y = Axis(0, len(ys) - 1, ()), Axis(min(known), max(known), ())
+    return Sparkline(label, path(Line("", range(len(ys)), ys, 0), x, y))
+
+
 def _below(x: Axis, unit: str) -> Iterator[tuple[str, float, str]]:
     for place, (tick, name) in enumerate(x.ticks):
         share = x.share(tick)

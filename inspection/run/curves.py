@@ -104,7 +104,7 @@ class CurveReader:
             points: Most rows of a curve, at least 4; the first, the last, and the extremes between are among them.
         """
         missing = [*self._trouble, *(said for _, file in sorted(self._files.items()) for said in file.missing())]
-        joined = self._join()
+        joined = self.parts()
         starts = [file.start for file in self._files.values() if file.start is not None]
         if starts and min(starts) > 0 and joined:
             missing.append(
@@ -168,8 +168,8 @@ class CurveReader:
 
         return file.read(read_range, info.size, most_values=most_values)
 
-    def _join(self) -> dict[str, list[Part]]:
-        """Return the parts of each curve, the oldest first, without what later attempts made void."""
+    def parts(self) -> dict[str, list[Part]]:
+        """Return the parts of each scalar by its name, the oldest first, without what later attempts made void."""
         joined: dict[str, list[Part]] = {}
         void_beyond: int | None = None
         for _, file in sorted(self._files.items(), reverse=True):

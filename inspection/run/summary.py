@@ -27,6 +27,7 @@ from inspection.run.headline import RunHeadline, find_verdict, headline, headlin
 from inspection.run.money import find_money
 from inspection.run.read import read_run, read_verifications
 from inspection.run.reading import Reading
+from inspection.run.short_curve import ShortCurve, find_curve
 from inspection.run.view import State
 
 _THREADS = 16
@@ -62,6 +63,8 @@ class RunLine(Document):
     """What was measured, by name: test_accuracy."""
     tags: list[str] = Field(default=[])
     """Labels, as KEY=VALUE."""
+    curve: ShortCurve | None = None
+    """Out of the record; None: the run has none yet, or its training left no scalars."""
     problem: str = ""
     """Why the run could not be read; empty: it could."""
 
@@ -199,6 +202,7 @@ def _read(reading: Reading) -> _Read:
         started_at=as_moment(record.started_at),
         config=todays(record.config),
         metrics=record.results.get("metrics"),
+        curve=find_curve(record.results.get("curve")),
     )
     return _Read(line, export, verified)
 
@@ -259,6 +263,7 @@ def _line(
     started_at: float | None = None,
     config: Mapping[str, Any] | None = None,
     metrics: object = None,
+    curve: ShortCurve | None = None,
     problem: str = "",
 ) -> RunLine:
     config = config if config is not None else {}
@@ -275,5 +280,6 @@ def _line(
         parameters=find_parameters(config),
         metrics=find_metrics(metrics),
         tags=find_tags(config),
+        curve=curve,
         problem=problem,
     )

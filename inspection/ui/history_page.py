@@ -5,6 +5,7 @@ from __future__ import annotations
 from contracts import storage
 from inspection.run.history import COLUMNS, History, make_history
 from inspection.ui.addresses import NotFoundError, RunKey
+from inspection.ui.run_list import draw_curve
 from inspection.ui.shell import document
 from inspection.ui.store import Listing
 from pages.markup import shorten
@@ -40,6 +41,7 @@ def history_page(name: str, history: History) -> str:
             tuple(row.data_said),
             row.line is not None and row.run == history.production,
             {str(name): text for name, text in row.texts().items()},
+            draw_curve(row.line) if row.line is not None else None,
         )
         for row in history.rows
     )

@@ -13,9 +13,11 @@ from typing import Any, Literal
 from inspection.run.headline import FigureName, metric_title
 from inspection.run.summary import RunLine
 from inspection.run.view import State
+from inspection.tasks import show_metric
 from inspection.ui.addresses import RunKey
 from inspection.ui.shell import document
 from inspection.ui.store import Listing
+from pages.chart import Sparkline, sparkline
 from pages.markup import Html, shorten
 from pages.quantities import NBSP, count, iso_instant, metric_number, number, seconds, usd
 from pages.rendering import render
@@ -95,11 +97,26 @@ def _export(line: RunLine) -> Cell:
     return replace(_figure("export")(line), state=line.headline.verdict)
 
 
+def draw_curve(line: RunLine) -> Sparkline | None:
+    """Return the short curve of a run; None: it has none."""
+    if (curve := line.curve) is None:
+        return None
+    show, known = show_metric(str(line.parameters.get("task", "")), curve.name), curve.known()
+    words = f"first {show(known[0])}, last {show(known[-1])}, best {show(curve.best())}"
+    return sparkline(curve.values, f"{curve.name}: {words}")
+
+
 COLUMNS = (
     Column("state", "State", _state, lambda line: _ORDER.index(line.state), words=True),
     Column("started", "Started", _started, lambda line: line.started_at, words=True),
     Column("duration", "Duration", _figure("duration"), lambda line: line.headline.wall_s, better="min", show=seconds),
     Column("result", "Test result", _test_result, lambda line: line.headline.metric_value),
+    Column(
+        "curve",
+        "Curve",
+        lambda line: Cell("curve", curve=draw_curve(line)),
+        lambda line: line.curve.known()[-1] if line.curve is not None else None,
+    ),
     Column("export", "Export", _export, lambda line: line.headline.text("export") or None, words=True),
     Column(
         "goodput",

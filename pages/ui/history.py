@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pages.chart import Sparkline
 from pages.rendering import View
 
 
@@ -24,6 +25,8 @@ class HistoryRow:
     is_production: bool
     texts: dict[str, str]
     """By the columns' names."""
+    curve: Sparkline | None = None
+    """After the result."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pages.chart import Sparkline
 from pages.markup import Html
 from pages.rendering import View
 
@@ -26,6 +27,8 @@ class Cell:
     """In UTC, as 2026-11-22T07:00:00Z."""
     clock: str = ""
     """Name of the clock that draws it; empty: it stands."""
+    curve: Sparkline | None = None
+    """Drawn where there is no text."""
     sort: str | float | None = None
     """What the list is sorted by; None: not known, the last."""
     is_words: bool = False

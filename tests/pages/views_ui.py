@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pages.chart import Sparkline
 from pages.markup import Html
 from pages.rendering import View
 from pages.ui.comparison import (
@@ -19,13 +20,16 @@ from pages.ui.history import HistoryPage, HistoryRow
 from pages.ui.run_list import Cell, Head, RunListPage, RunRow
 from pages.ui.shell import FailurePage, LiveContent, LogPage, LogTail, UiBody
 
+_CURVE = Sparkline("validation/accuracy: first 95 %, last 99 %, best 99 %", "M0 0L2000 1000")
 _CELLS = (
     Cell("state", beside="train 40 %", state="running", sort=0.0, is_words=True),
     Cell("started", "2026-11-22 07:00:00", moment="2026-11-22T07:00:00Z", sort=1.0, is_words=True),
     Cell("duration", "3 s", "so far", clock="roses/1", sort=3.0),
     Cell("metric", "99.43 %", "of 875 samples", beside="accuracy", sort=0.9943),
+    Cell("curve", curve=_CURVE, sort=0.9943),
     Cell("export", "fp16, proven", state="proven", sort="fp16, proven", is_words=True),
 )
+_COLUMNS = ("when", "run", "state", "data", "result", "decision")
 _LETTERS = ("A", "B")
 
 EXAMPLES: dict[type[View], tuple[View, View]] = {
@@ -36,7 +40,7 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
             "runs/roses",
             "in production: run 1",
             False,
-            {"when": "when", "run": "run", "state": "state", "data": "data", "decision": "decision"},
+            dict.fromkeys(_COLUMNS, "title"),
             (
                 HistoryRow(
                     "1",
@@ -45,11 +49,17 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
                     "warn",
                     ("brightness has drifted",),
                     True,
-                    {"when": "today", "run": "1", "state": "succeeded", "data": "warn", "decision": "1: promoted"},
+                    {
+                        "when": "today",
+                        "run": "1",
+                        "state": "succeeded",
+                        "data": "warn",
+                        "result": "99 %",
+                        "decision": "1: promoted",
+                    },
+                    _CURVE,
                 ),
-                HistoryRow(
-                    "1", "", "", "", (), False, {"when": "", "run": "1", "state": "", "data": "", "decision": ""}
-                ),
+                HistoryRow("1", "", "", "", (), False, dict.fromkeys(_COLUMNS, "")),
             ),
         ),
         HistoryPage("", "", "", True, {}, ()),

@@ -14,7 +14,7 @@
   let order = Array.from(body.rows, (row) => row.dataset.run);
   let sorted = { name: "", down: false };
   let picked = [];
-  // Names of parameters and metrics that are shown, in their order.
+  // Names of parameters and metrics that are shown, in their order; -NAME: a column of the list that is not.
   let chosen = [];
 
   const make = (tag, attributes, ...children) => {
@@ -128,11 +128,18 @@
   };
 
   const show = (value) => (typeof value === "number" ? String(Number(value.toPrecision(4))) : (value ?? ""));
-  // Puts the chosen columns behind a row's own.
+  const isHidden = (name) => name.startsWith("-");
+  // Columns of the list itself that may be hidden.
+  const ownHeads = Array.from(headRow.querySelectorAll("[data-column]:not([data-column=run])"));
+  const cover = (row) => {
+    for (const head of ownHeads) row.cells[head.cellIndex].hidden = chosen.includes(`-${head.dataset.column}`);
+  };
+  // Hides what is not chosen of a row's own columns, and puts the chosen ones behind them.
   const dress = (row) => {
     for (const cell of row.querySelectorAll(".extra")) cell.remove();
+    cover(row);
     const { parameters, metrics } = valuesOf(row);
-    for (const name of chosen) {
+    for (const name of chosen.filter((each) => !isHidden(each))) {
       const value = parameters[name] ?? metrics[name];
       const cell = make("td", { class: typeof value === "string" ? "extra words" : "extra" }, show(value));
       if (value !== undefined) cell.dataset.sort = value;
@@ -164,7 +171,8 @@
   // Of all rows, the names of a kind, in the order in which they come.
   const namesOf = (kind) => Array.from(new Set(Array.from(body.rows).flatMap((row) => Object.keys(valuesOf(row)[kind]))));
   const offer = () => {
-    const found = { Parameters: namesOf("parameters"), Metrics: namesOf("metrics") };
+    const own = ownHeads.map((head) => `-${head.dataset.column}`);
+    const found = { Columns: own, Parameters: namesOf("parameters"), Metrics: namesOf("metrics") };
     const state = JSON.stringify(found);
     if (choices.dataset.state === state) return;
     choices.dataset.state = state;
@@ -176,8 +184,8 @@
           make("legend", {}, title),
           ...names.map((name) => {
             const box = make("input", { type: "checkbox", value: name });
-            box.checked = chosen.includes(name);
-            return make("label", {}, box, ` ${name.replaceAll("_", " ")}`);
+            box.checked = chosen.includes(name) !== isHidden(name);
+            return make("label", {}, box, ` ${name.replace(/^-/, "").replaceAll("_", " ")}`);
           }),
         ),
       ),
@@ -186,7 +194,8 @@
   const choose = (names) => {
     chosen = names;
     for (const head of headRow.querySelectorAll(".extra")) head.remove();
-    for (const name of chosen) {
+    cover(headRow);
+    for (const name of chosen.filter((each) => !isHidden(each))) {
       const title = make("button", { type: "button" }, name.replaceAll("_", " "));
       headRow.append(make("th", { scope: "col", class: "extra", "data-column": name, "aria-sort": "none" }, title));
     }
@@ -253,8 +262,9 @@
     remember();
   });
   choices.addEventListener("change", (event) => {
-    const others = chosen.filter((name) => name !== event.target.value);
-    choose(event.target.checked ? [...others, event.target.value] : others);
+    const { checked, value } = event.target;
+    const others = chosen.filter((name) => name !== value);
+    choose(checked !== isHidden(value) ? [...others, value] : others);
     remember();
   });
   body.addEventListener("change", (event) => {

@@ -133,6 +133,8 @@ def test_columns_are_chosen_and_kept(browser: Browser, server: Serving) -> None:
         page.locator("#columns summary").press("Enter")
         page.get_by_label("learning rate").check()
         page.get_by_label("test loss").check()
+        expect(page.locator(f'tr[data-run="{RESUMED}"] .spark')).to_be_visible()
+        page.get_by_label("curve").uncheck()
         sort_by(page, "learning rate")
         assert order(page)[0] == RESUMED
         page.locator("#filter").fill("tulips")
@@ -142,6 +144,7 @@ def test_columns_are_chosen_and_kept(browser: Browser, server: Serving) -> None:
             assert page.locator(f'tr[data-run="{RESUMED}"] .extra').all_inner_texts() == ["0.02", "0.25"]
             assert page.locator("#runs th.extra").all_inner_texts() == ["learning rate", "test loss"]
             assert len(order(page)) == (1 if address != server.url else 3)
+            assert [page.locator(each).first.is_visible() for each in ("[data-column=curve]", ".spark")] == [False] * 2
         time = page.locator("#rows time").first
         assert "ago" in time.inner_text() or time.inner_text() == "just now"
         assert str(time.get_attribute("title")).endswith("\xa0UTC")
@@ -220,6 +223,7 @@ def test_without_script_runs_are_listed_and_shown(browser: Browser, server: Serv
         page.goto(server.url)
         assert page.locator("#rows tr").count() == 3
         expect(page.locator("#controls")).to_be_hidden()
+        expect(page.locator(f'tr[data-run="{FRESH}"] .spark')).to_be_visible()
         page.locator(f'tr[data-run="{FRESH}"] a:not(.tag)').click()
         expect(page.locator("#curves svg").first).to_be_visible()
     finally:

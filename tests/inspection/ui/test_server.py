@@ -30,7 +30,7 @@ from inspection.ui import store as store_module
 from inspection.ui.addresses import NotFoundError, RunKey
 from inspection.ui.files import WINDOW_BYTES, read_piece
 from inspection.ui.guard import POLICY, allowed_hosts
-from inspection.ui.run_list import COLUMNS, difference
+from inspection.ui.run_list import COLUMNS, difference, row
 from inspection.ui.server import listen, serve
 from inspection.ui.store import RunStore
 from pages.ui.comparison import Difference
@@ -122,6 +122,9 @@ def test_the_list_and_its_rows(server: Serving) -> None:
     }
     rows = server.get("/api/rows?since=")
     assert set(rows["order"]) == set(rows["rows"]) == {run["address"].removeprefix("/run/") for run in found}
+    drawn = "<title>validation/accuracy: first 95.00\u00a0%, last 99.50\u00a0%, best 99.50\u00a0%</title>"
+    assert {path for path, html in rows["rows"].items() if drawn in html} == {FRESH, RESUMED}
+    assert drawn in server.ask("/line/tulips").text
     again = server.get(f"/api/rows?since={rows['version']}")
     assert (again["order"], again["rows"], again["version"]) == (None, {}, rows["version"])
     # The numbers of another server mean nothing.
@@ -550,6 +553,36 @@ def test_numbers_that_are_none(own: Planted) -> None:
         assert (run["headline"]["wall_s"], run["headline"]["metric_value"]) == (None, None)
         assert "no number of JSON" in run["problem"]
         assert server.ask("/api/rows").status == 200
+
+
+def test_a_curve_of_others_breaks_no_list(own: Planted) -> None:
+    record = own.folder / "run.json"
+    document = json.loads(record.read_text())
+
+    def row_with(curve: Any) -> tuple[RunLine, str]:
+        results = {**document["results"], "curve": curve}
+        record.write_text(json.dumps({**document, "results": results}))
+        (line,) = RunLister(str(own.line)).read()
+        assert not line.problem
+        return line, row(RunKey("a", line.id), line)
+
+    line, drawn = row_with({"name": "</svg><script>", "direction": "min", "values": [2, None, 1.5, 1]})
+    assert "<title>&lt;/svg&gt;&lt;script&gt;: first 2, last 1, best 1</title>" in drawn and "<script" not in drawn
+    (path,) = re.findall('<path d="([^"]*)" class="line', drawn)
+    assert re.findall("[ML]", path) == ["M", "L", "M", "L", "L"]
+    good = json.loads(line.curve.model_dump_json()) if line.curve is not None else {}
+    for wrong in (
+        None,
+        [1, 2],
+        {**good, "values": [1e308, -1e308]},
+        {**good, "values": [None, None]},
+        {**good, "values": [0.5] * 25},
+        {**good, "values": ["x"]},
+        {**good, "name": "x" * 5000},
+        {**good, "more": 1},
+    ):
+        line, drawn = row_with(wrong)
+        assert line.curve is None and "spark" not in drawn, wrong
 
 
 @pytest.mark.usefixtures("soon_stale")
