@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Iterator, Sequence
 from typing import TextIO
@@ -25,7 +24,7 @@ from inspection.run.summary import RunLine
 from inspection.run.view import RunView
 from inspection.tasks import show_metric
 from pages.markup import UNPRINTABLE
-from pages.quantities import NBSP, seconds, several, size, usd_range
+from pages.quantities import NBSP, instant, seconds, several, size, usd_range
 
 # Of a file or a pipe, which has no width of its own.
 _PLAIN_WIDTH = 200
@@ -46,7 +45,6 @@ NOT_KNOWN = ""
 _NUMBERS = ("samples", "result", "interval", "cost")
 
 
-# Of a run that nobody can ask for: what to do.
 def print_runs(lines: Sequence[RunLine], stream: TextIO) -> None:
     """Print a line for each run."""
     console = _console(stream)
@@ -54,7 +52,7 @@ def print_runs(lines: Sequence[RunLine], stream: TextIO) -> None:
         console.print("no runs here")
         return
     table = Table(box=SIMPLE)
-    for name in ("run", "state", "where", "started (UTC)"):
+    for name in ("run", "state", "where", "started"):
         table.add_column(name, no_wrap=name == "run")
     columns: tuple[FigureName, ...] = ("duration", "metric", "export", "goodput", "preemptions", "cost")
     for name in ("duration", "test result", "export", "goodput", "preemptions", "cost"):
@@ -68,7 +66,7 @@ def print_runs(lines: Sequence[RunLine], stream: TextIO) -> None:
             _text(f"{line.name}/{line.id}"),
             _state(line.state),
             _text(line.problem or line.stage or line.error),
-            _moment(line.started_at),
+            _text(NOT_KNOWN if line.started_at is None else instant(line.started_at)),
             *(_text(text) for text in shown.values()),
         )
     console.print(table)
@@ -126,9 +124,9 @@ def _head(view: RunView) -> Iterator[str]:
         yield view.console
     if view.started_at is not None:
         took = f", {seconds(view.wall_s)}" if view.wall_s is not None else ""
-        yield f"started {_moment(view.started_at)} UTC{took}"
+        yield f"started {instant(view.started_at)}{took}"
     if view.state in ("stopped", "silent", "unknown"):
-        last = f"; last event {_moment(view.last_word_at)} UTC" if view.last_word_at else ""
+        last = f"; last event {instant(view.last_word_at)}" if view.last_word_at else ""
         yield f"{STATE_NOTES[view.state]}{last}. {NEXT[view.state]}"
     if view.state == "interrupted" and view.error:
         yield view.error.splitlines()[0]
@@ -185,12 +183,6 @@ def _rate(profile: ProfileReport) -> str:
     except DataError:
         # Another program has written the report: everything else of the run is shown all the same.
         return "the choice is none of the report's points: its rate is not known"
-
-
-def _moment(at: float | None) -> str:
-    if at is None:
-        return NOT_KNOWN
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _state(state: str) -> Text:

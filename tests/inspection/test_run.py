@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from inspection.run.find import find_place, list_places
 from inspection.run.read import read_run
 from inspection.run.summary import RunLister
 from inspection.run.view import RunView
-from inspection.terminal import to_json
+from inspection.terminal import print_run, to_json
 from rehearsal.gcs import BucketServer
 from tests.inspection.lines import START, Kind, Planted, alive, leave_lock, plant, write_scalars
 
@@ -268,6 +269,7 @@ def test_a_document_leads_nowhere_outside(line: Path, small_shards: str, uri: st
         b"\x00" * 1000,
         b'{"time": 1, "event": "start"}\n' * 3,
         b'{"time": "x", "event": "start"}\n',
+        b'{"time": 9e11, "event": "start", "launched_at": 9e11}\n',
         b'{"time": 1, "event": ["a"]}\n{"time": 1e300, "event": "spent"}\n',
         b'{"time": 1, "event": "spent", "seconds": 7, "life": "none", "step": "x"}\n',
         b'{"time": 1, "event": "folder", "uri": 4, "fingerprint": {}}\n',
@@ -281,9 +283,13 @@ def test_a_document_leads_nowhere_outside(line: Path, small_shards: str, uri: st
 @pytest.mark.parametrize("ended", [True, False])
 def test_events_of_any_kind_harm_nobody(line: Path, small_shards: str, content: bytes, ended: bool) -> None:
     planted = plant(line, small_shards, kind="fresh" if ended else "killed")
+    if not ended:
+        leave_lock(planted)
     for path in line.glob("*/attempts/*/events.jsonl"):
         path.write_bytes(content)
-    assert len(read(planted).stages) == 4
+    view = read(planted)
+    assert len(view.stages) == 4
+    print_run(view, StringIO())
     assert len(RunLister(str(line)).read()) == 1
 
 
