@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from contracts.artifacts import Finding, Flags, ProfileChoice, ProfilePoint, ProfileReport, Recommendation, Settings
+from contracts.artifacts import Finding, ProfileChoice, ProfilePoint, ProfileReport, Recommendation, Settings
 from pages.markup import NOT_MEASURED
 
 OFF = "off: training cuts, loads and computes as without a profile"
@@ -18,7 +18,7 @@ def describe_choice(settings: Settings) -> str:
     ahead = f", {settings.prefetch_factor} slots ahead each" if settings.num_workers else ""
     return (
         f"slot size {settings.slot_size} x {settings.slots_per_rank} per rank, {settings.num_workers} workers{ahead}, "
-        f"{settings.threads} threads, {describe_flags(settings.flags)}"
+        f"{settings.threads} threads, {settings.flags.in_words()}"
     )
 
 
@@ -37,15 +37,6 @@ def describe_reason(choice: ProfileChoice) -> str:
     if choice.equals:
         return f"{choice.reason}; a choice between equals: {choice.equals} more not told apart by 3 %"
     return f"{choice.reason}; not clear of the next best"
-
-
-def describe_flags(flags: Flags) -> str:
-    """Say what steps compute in: the precision, and what is not as it is by default."""
-    words: list[str] = [flags.precision]
-    words += [name for name in ("channels_last", "compile") if getattr(flags, name)]
-    if flags.activation_checkpointing != "none":
-        words.append(f"activation_checkpointing {flags.activation_checkpointing}")
-    return ", ".join(words)
 
 
 def describe_rate(point: ProfilePoint) -> str:

@@ -11,7 +11,7 @@ from contracts import storage
 from contracts.artifacts import ProfileReport, RunRecord
 from contracts.artifacts.profile import PAGE_NAME
 from contracts.artifacts.trace import SUMMARY_NAME, TraceSummary, summaries_type
-from inspection.run.door import HARM, Door, parse_json
+from inspection.run.door import HARM, Door, first_line, parse_json
 from inspection.stages.plain import plain_page
 from pages.markup import shorten
 from pages.profile import render_page
@@ -72,4 +72,4 @@ def leave_profile_page(record: RunRecord, folder: str) -> RunRecord:
 
 
 def _said(error: Exception) -> str:
-    return shorten((str(error).splitlines() or [""])[0] or type(error).__name__, _MOST_SAID)
+    return shorten(first_line(error), _MOST_SAID)

@@ -15,7 +15,7 @@ from contracts.config import RunConfig
 from contracts.errors import DataError
 from inspection.run.headline import find_verdict, headline
 from inspection.stages import export, profile, train
-from inspection.stages.told import finite
+from inspection.stages.told import known
 from inspection.tasks import find_pages
 from pipeline_tasks.outputs import bound_metadata
 
@@ -123,7 +123,7 @@ def describe_metrics(record: RunRecord, view: RunView) -> dict[str, float]:
     if view.export is not None:
         found |= export.count(view.export, find_verdict(view.export, view.verifications))
     # The experiment has them as metadata of an artifact.
-    return bound_metadata(finite(found))[0]
+    return bound_metadata(known(found))[0]
 
 
 def _has_classification(run: Any) -> bool:

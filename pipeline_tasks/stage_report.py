@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from contracts import storage
 from contracts.artifacts import (
     MANIFEST_NAME,
+    MANIFESTS,
     CheckpointManifest,
     Contract,
     EvaluationReport,
@@ -33,6 +34,7 @@ from contracts.errors import DataError
 from contracts.refusal import find_refusal
 from contracts.result import RUN_START_NAME, StageResult, find_result, leave_result, run_uri
 from inspection.goodput import read_goodput
+from inspection.run.door import first_line
 from inspection.run.headline import headline
 from inspection.stages import export, profile, shard, train
 from inspection.stages.markdown import cut
@@ -66,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
         DataError: The stage has ended without an output, or a worker's refusal.
     """
     result = find_stage_result(options.line, options.run_id, options.stage, options.at)
-    document = _load(options.stage, result.uri)
+    document = MANIFESTS[options.stage].load(result.uri)
     evaluation: EvaluationReport | str = "not of this stage"
     if isinstance(document, CheckpointManifest):
         evaluation = _look("the evaluation", lambda: _read_evaluation(document, result.uri))
@@ -214,20 +216,9 @@ def _look(what: str, look: Callable[[], _Found]) -> _Found | Said:
     try:
         return look()
     except Exception as error:  # noqa: BLE001 - what is shown beside the stage's result must never fail it
-        words = (str(error).splitlines() or [""])[0] or type(error).__name__
-        said = Said(f"{what} cannot be shown: {shorten(words, _MAX_SAID)}")
+        said = Said(f"{what} cannot be shown: {shorten(first_line(error), _MAX_SAID)}")
         print(f"report: {said}", file=sys.stderr)
         return said
-
-
-def _load(stage: str, uri: str) -> Contract:
-    kinds: dict[str, type[Contract]] = {
-        "shard": ShardManifest,
-        "profile": ProfileReport,
-        "train": CheckpointManifest,
-        "export": ExportManifest,
-    }
-    return kinds[stage].load(uri)
 
 
 def _tell(

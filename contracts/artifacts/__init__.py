@@ -69,6 +69,7 @@ __all__ = [
     "FIRST_SLOT_NAME",
     "FORMER_TASK",
     "LOSS",
+    "MANIFESTS",
     "MANIFEST_NAME",
     "Attempt",
     "Calibration",
@@ -141,3 +142,11 @@ CONTRACTS: dict[str, type[Contract]] = {
     "verification": Verification,
     "run": RunRecord,
 }
+
+MANIFESTS: dict[str, type[Contract]] = {
+    "shard": ShardManifest,
+    "profile": ProfileReport,
+    "train": CheckpointManifest,
+    "export": ExportManifest,
+}
+"""By stage: what its folder holds as MANIFEST_NAME."""

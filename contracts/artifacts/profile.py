@@ -29,6 +29,14 @@ class Flags(Document):
     compile: bool = False
     activation_checkpointing: Literal["none", "whole", "selective"] = "none"
 
+    def in_words(self) -> str:
+        """Return the precision, and what is not as it is by default."""
+        words: list[str] = [self.precision]
+        words += [name for name in ("channels_last", "compile") if getattr(self, name)]
+        if self.activation_checkpointing != "none":
+            words.append(f"activation_checkpointing {self.activation_checkpointing}")
+        return ", ".join(words)
+
 
 class Settings(Document):
     """Everything that the profiling run may choose."""

@@ -145,14 +145,7 @@ def _is_rate(name: str) -> bool:
 
 
 def _thin(curve: Curve, limit: int) -> Curve:
-    places = thin(curve.values, max(4, limit))
-    return curve.model_copy(
-        update={
-            "steps": [curve.steps[place] for place in places],
-            "times": [curve.times[place] for place in places],
-            "values": [curve.values[place] for place in places],
-        }
-    )
+    return curve.at(thin(curve.values, max(4, limit)))
 
 
 def _lines(subject: Subject, chart: Chart) -> list[Line]:

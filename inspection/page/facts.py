@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
+from inspection.run.before import leaf
 from inspection.run.door import as_object
 from inspection.run.view import RunView
 from pages.markup import shorten
@@ -23,7 +23,7 @@ def _facts(view: RunView) -> Iterator[tuple[str, str]]:
     model = trained.model if trained is not None else as_object(view.config.get("model"))
     train, resources = (as_object(view.config.get(name)) for name in ("train", "resources"))
     arguments = model.get("arguments")
-    network = [_words(model, "architecture"), _json(arguments) if arguments else ""]
+    network = [_words(model, "architecture"), leaf(arguments) if arguments else ""]
     yield "Network", " ".join(filter(None, network))
     yield "Task", view.task if view.config or view.evaluation is not None else ""
     if trained is not None and trained.initial is not None:
@@ -84,11 +84,4 @@ def _data(view: RunView) -> str:
 
 def _words(section: Any, key: str, form: str = "{}") -> str:
     value = as_object(section).get(key)
-    return "" if value is None or value == "" else form.format(value if isinstance(value, str) else _json(value))
-
-
-def _json(value: object) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, default=str)
-    except RecursionError:
-        return "nested too deep to be shown"
+    return "" if value is None or value == "" else form.format(value if isinstance(value, str) else leaf(value))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from inspection.page.subject import Subject, evenly
+from inspection.page.subject import Subject
+from inspection.run.data import evenly
 from inspection.run.view import Mark, Marks
 from pages.chart import Axis
 from pages.markup import shorten

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar
 
 from inspection.page.links import Href, elsewhere
 from inspection.run.view import RunView, StageView
@@ -13,8 +12,6 @@ from pages.markup import shorten
 
 NO_VALUE = "\u2013"
 """Of a cell that has nothing to say."""
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -96,15 +93,6 @@ _WHY = {
     "interrupted": "none: stage {stage} was interrupted before it was done",
     "not started": "none: stage {stage} was not started",
 }
-
-
-def evenly(items: Sequence[Item], most: int) -> Sequence[Item]:
-    """Return at most `most` items, evenly chosen, the first and the last among them."""
-    if len(items) <= most:
-        return items
-    if most < 2:
-        return items[:most]
-    return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
 
 
 def finite(values: Sequence[float]) -> list[float]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contracts.artifacts import ProfileReport
 from inspection.page.links import make_link
 from inspection.page.subject import Subject, left_out
-from inspection.profile import OFF, describe_choice, describe_cut, describe_flags
+from inspection.profile import OFF, describe_choice, describe_cut
 from pages.findings import finding_list, recommendation_list
 from pages.heat_map import heat_map, is_chosen, is_failed
 from pages.markup import Html
 from pages.rendering import render
 from pages.run.absent import AbsentSection
-from pages.run.sweep import Chosen, NoSweep, SweepSection
+from pages.run.sweep import Chosen, SweepSection
 
 TITLE = "Sweep"
 
@@ -22,7 +22,7 @@ def sweep(subject: Subject) -> Html:
     if report is None:
         return render(AbsentSection("sweep", TITLE, subject.why_absent("profile", "The sweep")))
     if report.method == "off":
-        return render(NoSweep(TITLE, f"Profile {OFF}."))
+        return render(AbsentSection("sweep", TITLE, f"Profile {OFF}.", calm=True))
     failed = [point for point in report.points if is_failed(point)]
     measured = sum(point.samples_per_s is not None for point in report.points)
     page = subject.view.profile_page
@@ -58,7 +58,7 @@ def _chosen(report: ProfileReport) -> Chosen:
         choice.slot_size,
         choice.slots_per_rank,
         choice.num_workers,
-        describe_flags(choice.flags),
+        choice.flags.in_words(),
         point.samples_per_s if point else None,
         tuple(point.units_per_s.items()) if point else (),
         point.data_time_fraction if point else None,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -37,9 +36,10 @@ def find_before(place: RunPlace, config: Mapping[str, Any], shard: StageView | N
         return None
     run_id, text = found
     former = json.loads(text)
-    different = [pair for pair in pairs(former["config"], config) if pair.differs]
+    leaves = compare([former["config"], config]).items()
+    different = [(name, was, now) for name, (was, now) in leaves if was != now]
     changes = [
-        ChangeView(name=pair.name[:200], before=_cut(pair.a), now=_cut(pair.b)) for pair in different[:_MOST_CHANGES]
+        ChangeView(name=name[:200], before=_cut(was), now=_cut(now)) for name, was, now in different[:_MOST_CHANGES]
     ]
     was: dict[str, Any] = next((each for each in former["stages"] if as_object(each).get("name") == "shard"), {})
     sha256, now = was.get("manifest_sha256"), shard.manifest_sha256 if shard is not None else None
@@ -104,20 +104,6 @@ def _cut(text: str | None) -> str:
     return (text or "")[:_MOST_CHARACTERS]
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A value of each run, as text; None: the run has none."""
-
-    name: str
-    a: str | None
-    b: str | None
-
-    @property
-    def differs(self) -> bool:
-        """Whether they are not the same."""
-        return self.a != self.b
-
-
 def flatten(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the leaves of nested sections by their dotted names, as JSON; a list is a leaf, and what lies too deep."""
     found: dict[str, str] = {}
@@ -127,18 +113,19 @@ def flatten(values: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(value, Mapping) and value and depth < _DEEPEST:
             rest += [(f"{name}.{key}", each, depth + 1) for key, each in value.items()]
         else:
-            found[name] = _leaf(value)
+            found[name] = leaf(value)
     return found
 
 
-def _leaf(value: object) -> str:
+def leaf(value: object) -> str:
+    """Return a value as JSON."""
     try:
         return json.dumps(value, sort_keys=True, default=str, ensure_ascii=False)
     except RecursionError:
         return "nested too deep to be shown"
 
 
-def pairs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Pair]:
-    """Return every leaf of either, by name."""
-    left, right = flatten(a), flatten(b)
-    return [Pair(name, left.get(name), right.get(name)) for name in sorted(left | right)]
+def compare(documents: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str | None, ...]]:
+    """Return every leaf of the documents by its dotted name: its value in each of them; None: one has it not."""
+    flat = [flatten(document) for document in documents]
+    return {name: tuple(each.get(name) for each in flat) for name in sorted(set().union(*flat))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from contracts.artifacts import FieldEntry, ShardManifest, SplitEntry
@@ -121,11 +121,11 @@ def _in_order(manifest: ShardManifest) -> list[tuple[str, SplitEntry]]:
     return [(name, manifest.splits[name]) for name in SPLITS]
 
 
-def spread(values: list[T], most: int) -> list[T]:
-    """Return at most so many values of a list, evenly chosen, the first and the last among them."""
-    if len(values) <= most:
-        return values
-    return [values[round(place * (len(values) - 1) / (most - 1))] for place in range(most)]
+def evenly(items: Sequence[T], most: int) -> list[T]:
+    """Return at most `most` items, evenly chosen, the first and the last among them."""
+    if len(items) <= most or most < 2:
+        return list(items[:most])
+    return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
 
 
 def _largest(manifest: ShardManifest) -> list[int]:
@@ -147,5 +147,5 @@ def _shards(manifest: ShardManifest, split: str) -> ShardView:
         shards=len(own),
         samples=sum(shard.samples for shard in own),
         bytes=sum(shard.bytes for shard in own),
-        sizes=spread([shard.bytes for shard in own], MOST_SIZES),
+        sizes=evenly([shard.bytes for shard in own], MOST_SIZES),
     )

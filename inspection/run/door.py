@@ -38,6 +38,11 @@ HARM = (
 """What reading documents of others may end in. pydantic's ValidationError is a ValueError."""
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says; its kind where it says nothing."""
+    return (str(error).splitlines() or [""])[0] or type(error).__name__
+
+
 @dataclass(frozen=True)
 class Door:
     """Reads files of one line."""
@@ -165,6 +170,14 @@ def as_object(value: object) -> dict[str, Any]:
 def as_number(value: object) -> float | None:
     """Return a value of a document that should be a number; None where it is none."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def finite(value: float | None) -> float | None:
+    """Return a number that a float is near to; None: it is none."""
+    try:
+        return value if value is not None and math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def as_moment(text: object) -> float | None:

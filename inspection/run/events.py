@@ -9,7 +9,7 @@ from contextlib import suppress
 from contracts import storage
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME
 from inspection.attempts import Events
-from inspection.run.door import HARM, Door, parse_json
+from inspection.run.door import HARM, Door, first_line, parse_json
 
 _THREADS = 16
 # Of all attempts of a stage together, some hundred bytes an event: what is longer is none of ours, or never rests.
@@ -33,7 +33,7 @@ def read_events_of(line: str, stage: str, names: Iterable[str]) -> tuple[dict[st
         except FileNotFoundError:
             return []
         except HARM as error:
-            problems.append(f"events of attempt {name}: {(str(error).splitlines() or ['?'])[0]}")
+            problems.append(f"events of attempt {name}: {first_line(error)}")
             return []
 
     with ThreadPoolExecutor(_THREADS) as pool:

@@ -16,7 +16,7 @@ from contracts.artifacts import ExportManifest, GoodputRecord, Headline, RunReco
 from contracts.artifacts.document import Document
 from contracts.artifacts.evaluation import FORMER_TASK
 from contracts.proof import find_unproven_targets
-from inspection.run.door import as_object
+from inspection.run.door import as_object, finite
 from inspection.run.view import MoneyView, RunView, State
 from inspection.tasks import is_proportion, show_metric
 from pages.quantities import NBSP, percent, seconds, usd_range
@@ -222,7 +222,7 @@ def make_headline(
         reused: Whether an earlier run did the training.
         wall_s: Duration in seconds.
     """
-    metric, value = (found[0].metric, _finite(found[1])) if found is not None else ("", None)
+    metric, value = (found[0].metric, finite(found[1])) if found is not None else ("", None)
     low, high = None, None
     if value is not None and samples and 0 <= value <= 1 and is_proportion(task, metric):
         low, high = binomial_interval(value, samples)
@@ -236,14 +236,14 @@ def make_headline(
         samples=samples,
         precision=precision,
         verdict="proven" if verdict == "proven" else "unproven" if verdict else "",
-        cost_low_usd=_finite(money.cost_low_usd) if money is not None else None,
-        cost_high_usd=_finite(money.cost_high_usd) if money is not None else None,
+        cost_low_usd=finite(money.cost_low_usd) if money is not None else None,
+        cost_high_usd=finite(money.cost_high_usd) if money is not None else None,
         strategy=money.strategy if money is not None else "",
         prices_as_of=money.as_of if money is not None else "",
         training_reused=reused,
-        goodput_percent=_finite(goodput.goodput_percent) if goodput is not None else None,
+        goodput_percent=finite(goodput.goodput_percent) if goodput is not None else None,
         preemptions=goodput.preemptions if goodput is not None else None,
-        wall_s=_finite(wall_s),
+        wall_s=finite(wall_s),
     )
     figures = _figures(numbers, stage, task, asked_precision, goodput)
     plain = [one.model_copy(update={"text": _plain(one.text), "note": _plain(one.note)}) for one in figures]
@@ -342,10 +342,3 @@ def _marked(text: str, mark: str) -> str:
 
 def _shown(value: float | None, show: Callable[[float], str]) -> str:
     return "" if value is None else show(value)
-
-
-def _finite(value: float | None) -> float | None:
-    try:
-        return value if value is not None and math.isfinite(value) else None
-    except OverflowError:
-        return None

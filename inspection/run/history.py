@@ -14,10 +14,9 @@ from contracts.artifacts.document import Document
 from contracts.artifacts.firing import FIRING_NAME, NOTHING, Firing
 from contracts.artifacts.promotion import PROMOTIONS_FOLDER, Decision
 from contracts.config import SPLITS, RunSection
-from contracts.errors import UserError
 from contracts.promotions import read_decisions
 from contracts.result import RESULTS_FOLDER
-from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, parse_json
+from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, first_line, parse_json
 from inspection.run.find import find_place, runs_of_line
 from inspection.run.headline import metric_title
 from inspection.run.summary import RunLine, RunLister
@@ -127,7 +126,7 @@ def make_history(line: str, runs: Sequence[RunLine]) -> History:
     try:
         decisions = _read_decisions(door)
     except HARM as error:
-        problem = (error.given if isinstance(error, UserError) else str(error) or type(error).__name__)[:_LENGTH]
+        problem = first_line(error)[:_LENGTH]
     own = {each.run: each for each in decisions if each.judgement is not None}
     with ThreadPoolExecutor(_THREADS) as pool:
         rows = list(pool.map(lambda run: _row(door, run, own.pop(run.id, None)), runs))
@@ -152,8 +151,7 @@ def _row(door: Door, run: RunLine, decision: Decision | None) -> HistoryRow:
     except FileNotFoundError:
         return row
     except HARM as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        return row.model_copy(update={"data": "cannot be read", "data_said": [reason[:_LENGTH]]})
+        return row.model_copy(update={"data": "cannot be read", "data_said": [first_line(error)[:_LENGTH]]})
     said = [text[:_LENGTH] for text in (*report.problems, *report.warnings)[:_MOST_SAID]]
     return row.model_copy(update={"samples": report.samples, "data": report.verdict, "data_said": said})
 

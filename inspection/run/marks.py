@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from contracts.stops import Event, find_stops, finite_seconds, step_after, tells_of_training
 from inspection.attempts import Events
-from inspection.run.data import spread
+from inspection.run.data import evenly
 from inspection.run.view import Mark, Marks
 
 # Of each kind: a page shows no more, and says so.
@@ -46,7 +46,7 @@ def find_marks(attempts: Mapping[str, Events], *, best_step: int | None = None) 
             if mark.kind == "checkpoint" and mark.step == best_step
         ][-1:]
     counts: Counter[str] = Counter(mark.kind for mark in found)
-    kept = [mark for kind in counts for mark in spread([one for one in found if one.kind == kind], MOST_OF_A_KIND)]
+    kept = [mark for kind in counts for mark in evenly([one for one in found if one.kind == kind], MOST_OF_A_KIND)]
     return Marks(marks=sorted(kept, key=lambda mark: mark.time), counts=dict(counts))
 
 

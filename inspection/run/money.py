@@ -8,6 +8,7 @@ from contracts.artifacts import GoodputRecord
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import PriceRange, find_machine, hourly_price
+from inspection.run.door import first_line
 from inspection.run.view import MoneyView
 
 CONFIGURED = "resources.price_usd_per_h"
@@ -30,7 +31,7 @@ def find_money(config: RunConfig, goodput: GoodputRecord | None) -> tuple[MoneyV
     try:
         machine = find_machine(resources.machine)
     except ConfigError as error:
-        return None, str(error).splitlines()[0]
+        return None, first_line(error)
     rungs = [(rung.strategy, rung.region or config.cloud.region) for rung in resources.ladder]
     rungs = rungs or [(resources.strategy, config.cloud.region)]
     prices = [price for strategy, region in rungs if (price := hourly_price(machine, strategy, region)) is not None]

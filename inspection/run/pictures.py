@@ -60,7 +60,7 @@ def task_pictures(door: Door, folder_uri: str, entries: Sequence[FileEntry]) -> 
     return [_read_picture(door, entry.uri(folder_uri), "test") for entry in entries[:PICTURES]]
 
 
-def first_slot(door: Door, uri: str) -> PictureView | None:
+def find_first_slot(door: Door, uri: str) -> PictureView | None:
     """Return the first samples of a training as its network got them; None: none were drawn.
 
     Args:

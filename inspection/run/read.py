@@ -15,9 +15,9 @@ from contracts import storage
 from contracts.artifacts import (
     FIRST_SLOT_NAME,
     MANIFEST_NAME,
+    MANIFESTS,
     CheckpointManifest,
     Contract,
-    EvaluationReport,
     ExportManifest,
     ProfileReport,
     RunRecord,
@@ -43,23 +43,20 @@ from inspection.run.door import MANIFEST_BYTES, SMALL_BYTES, Door, as_moment, as
 from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.run.find import RunPlace
 from inspection.run.lineage import find_lineage
+from inspection.run.pictures import contact_sheet, find_first_slot, task_pictures
 from inspection.run.reading import Reading
 from inspection.run.stages import MOST_CHARACTERS, read_stage
 from inspection.run.state import find_state
 from inspection.run.training import TENSORBOARD_FOLDER, read_evaluation, read_training, training_folder
 from inspection.run.view import Missing, RunView, StageView, shows_samples
+from inspection.tasks import find_pages
+from inspection.tasks.pictures import NamedSamples
 
-Result = TypeVar("Result", DataReport, Firing, Judgement)
+Result = TypeVar("Result", DataReport, Firing, FirstRows, Judgement, Registration)
 
 # What the parts are called that come out of shards and pictures.
 CONTACT_SHEET, OF_TASK, TASK_PICTURES = "the contact sheet", "what the task shows", "the task's pictures"
 FIRST_SLOT = "the picture of the training's first samples"
-_CONTRACTS: dict[str, type[Contract]] = {
-    "shard": ShardManifest,
-    "profile": ProfileReport,
-    "train": CheckpointManifest,
-    "export": ExportManifest,
-}
 
 
 def read_run(
@@ -191,10 +188,13 @@ def _read_record(reading: Reading) -> RunRecord | None:
 
 
 def _read_result(reading: Reading, name: str, kind: type[Result]) -> Result | None:
-    uri = storage.join(reading.place.folder, RESULTS_FOLDER, name)
+    return _read_small(reading.door, storage.join(reading.place.folder, RESULTS_FOLDER, name), kind)
+
+
+def _read_small(door: Door, uri: str, kind: type[Result]) -> Result | None:
     if not storage.exists(uri):
         return None
-    return kind.model_validate_json(reading.door.read(uri, SMALL_BYTES))
+    return kind.model_validate(parse_json(door.read(uri, SMALL_BYTES)))
 
 
 def _read_attempts(reading: Reading, stage: str) -> dict[str, Events]:
@@ -215,7 +215,7 @@ def _read_documents(reading: Reading, stages: list[StageView], wanted: Container
             reading.missing.append(Missing(what=what, reason=reason[:MOST_CHARACTERS]))
             continue
         uri = storage.join(stage.uri, MANIFEST_NAME)
-        document = reading.attempt(what, partial(reading.contract, _CONTRACTS[stage.name], uri))
+        document = reading.attempt(what, partial(reading.contract, MANIFESTS[stage.name], uri))
         if document is not None:
             found[stage.name] = document
     return found
@@ -241,9 +241,8 @@ def _read_stage_parts(
         searched = as_object(config.get("sharding")).get("duplicates") != "off"
         parts["data"] = reading.attempt("the data", lambda: describe_data(uris["shard"], shards, searched=searched))
         if pictures:
-            parts["pictures"] = (
-                reading.attempt(CONTACT_SHEET, lambda: _contacts(reading.door, uris["shard"], shards)) or []
-            )
+            contacts = partial(contact_sheet, reading.door, uris["shard"], shards)
+            parts["pictures"] = reading.attempt(CONTACT_SHEET, contacts) or []
     profile = documents.get("profile")
     if isinstance(profile, ProfileReport):
         parts["profile"] = profile
@@ -254,24 +253,27 @@ def _read_stage_parts(
         evaluation = read_evaluation(reading, uris["train"], trained)
         parts["evaluation"] = evaluation
         if evaluation is not None and isinstance(shards, ShardManifest):
-            read = partial(_task_parts, reading.door, uris["shard"], shards, evaluation, pictures)
+            read = partial(_task_parts, NamedSamples(reading.door, uris["shard"], shards, evaluation, pictures))
             parts["task_parts"] = reading.attempt(OF_TASK, read) or {}
         if evaluation is not None and evaluation.pictures and pictures and trained.evaluation is not None:
             folder = trained.evaluation.uri(uris["train"]).rpartition("/")[0]
-            drawn = partial(_task_pictures, reading.door, folder, evaluation)
+            drawn = partial(task_pictures, reading.door, folder, evaluation.pictures)
             parts["task_pictures"] = reading.attempt(TASK_PICTURES, drawn) or []
     training = uris.get("train") or training_folder(reading, told)
     if first_slot and training is not None and reading.inside(training):
-        first = partial(_first_slot, reading.door, storage.join(training, TENSORBOARD_FOLDER, FIRST_SLOT_NAME))
+        first = partial(find_first_slot, reading.door, storage.join(training, TENSORBOARD_FOLDER, FIRST_SLOT_NAME))
         parts["first_slot"] = reading.attempt(FIRST_SLOT, first)
-        rows = partial(_first_rows, reading.door, storage.join(training, TENSORBOARD_FOLDER, FIRST_ROWS_NAME))
+        rows = partial(
+            _read_small, reading.door, storage.join(training, TENSORBOARD_FOLDER, FIRST_ROWS_NAME), FirstRows
+        )
         parts["first_rows"] = reading.attempt(FIRST_SLOT, rows)
     parts |= read_training(reading, trained, uris.get("train"), config, record, told, points=points)
     exported = documents.get("export")
     if isinstance(exported, ExportManifest):
         parts["export"] = exported
         parts["verifications"] = read_verifications(reading, uris["export"], exported)
-    registration = reading.attempt("the model registry's word", lambda: _read_registration(reading))
+    word = partial(_read_result, reading, "register.json", Registration)
+    registration = reading.attempt("the model registry's word", word)
     parts["registration"] = registration.model_dump(mode="json") if registration else None
     return parts
 
@@ -301,42 +303,9 @@ def read_verifications(reading: Reading, uri: str, exported: ExportManifest) -> 
     return found
 
 
-def _read_registration(reading: Reading) -> Registration | None:
-    uri = storage.join(reading.place.folder, RESULTS_FOLDER, "register.json")
-    if not storage.exists(uri):
-        return None
-    return Registration.model_validate(parse_json(reading.door.read(uri, SMALL_BYTES)))
-
-
-def _contacts(door: Door, uri: str, shards: ShardManifest) -> Any:
-    from inspection.run.pictures import contact_sheet
-
-    return contact_sheet(door, uri, shards)
-
-
-def _first_slot(door: Door, uri: str) -> Any:
-    from inspection.run.pictures import first_slot
-
-    return first_slot(door, uri)
-
-
-def _first_rows(door: Door, uri: str) -> FirstRows | None:
-    if not storage.exists(uri):
-        return None
-    return FirstRows.model_validate(parse_json(door.read(uri, SMALL_BYTES)))
-
-
-def _task_parts(door: Door, uri: str, shards: ShardManifest, evaluation: EvaluationReport, pictures: bool) -> Any:
-    from inspection.tasks import find_pages
-
-    pages = find_pages(evaluation.task)
-    return None if pages is None else pages.read(door, uri, shards, evaluation, pictures)
-
-
-def _task_pictures(door: Door, folder: str, evaluation: EvaluationReport) -> Any:
-    from inspection.run.pictures import task_pictures
-
-    return task_pictures(door, folder, evaluation.pictures)
+def _task_parts(samples: NamedSamples) -> dict[str, Any]:
+    pages = find_pages(samples.evaluation.task)
+    return {} if pages is None else {"worst": [each.model_dump(mode="json") for each in pages.worst(samples)]}
 
 
 def _hash(reading: Reading, stages: list[StageView], uris: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from contracts.artifacts import Contract
 from inspection.run.documents import Documents
-from inspection.run.door import HARM, MANIFEST_BYTES, Door
+from inspection.run.door import HARM, MANIFEST_BYTES, Door, first_line
 from inspection.run.find import RunPlace
 from inspection.run.stages import MOST_CHARACTERS
 from inspection.run.view import Missing
@@ -52,8 +52,6 @@ class Reading:
         try:
             return read()
         except HARM as error:
-            text = str(error).splitlines()[0] if str(error) else type(error).__name__
-            if isinstance(error, FileNotFoundError):
-                text = "it is not there"
+            text = "it is not there" if isinstance(error, FileNotFoundError) else first_line(error)
             self.missing.append(Missing(what=what, reason=text[:MOST_CHARACTERS]))
             return None

@@ -20,7 +20,7 @@ from contracts.artifacts.document import Document
 from contracts.artifacts.evaluation import LOSS, Direction
 from contracts.scalars import SCALARS_FOLDER
 from inspection.run.curves import CurveReader, Part
-from inspection.run.data import spread
+from inspection.run.data import evenly
 from inspection.run.door import HARM
 
 MOST_VALUES = 24
@@ -100,7 +100,7 @@ def _values(parts: Sequence[Part]) -> list[float | None]:
 
 def _thin(values: Sequence[float | None], direction: Direction) -> list[float | None]:
     """Return values at even distances, the first, the last and the best among them."""
-    places = spread(list(range(len(values))), MOST_VALUES)
+    places = evenly(list(range(len(values))), MOST_VALUES)
     sign = 1 if direction == "min" else -1
     known = [(sign * value, place) for place, value in enumerate(values) if value is not None]
     if known and (best := min(known)[1]) not in places:

@@ -12,7 +12,7 @@ from contracts.errors import ErrorDocument
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, LOG_NAME
 from contracts.result import RESULTS_FOLDER, StageResult
 from inspection.attempts import Events
-from inspection.run.door import HARM, SMALL_BYTES, Door, as_number, parse_json
+from inspection.run.door import HARM, SMALL_BYTES, Door, as_number, first_line, parse_json
 from inspection.run.find import RunPlace
 from inspection.run.view import AttemptView, Missing, ProgressView, StageState, StageView
 
@@ -84,7 +84,7 @@ def _find_result(door: Door, place: RunPlace, name: str, missing: list[Missing])
     except FileNotFoundError:
         return None
     except HARM as error:
-        missing.append(Missing(what=f"result of stage {name}", reason=(str(error).splitlines() or ["?"])[0]))
+        missing.append(Missing(what=f"result of stage {name}", reason=first_line(error)))
         return None
 
 

@@ -21,7 +21,7 @@ from contracts.previous import RUN_NAME
 from contracts.proof import VERIFIED_FOLDER
 from inspection.run.columns import find_metrics, find_parameters, find_tags, todays
 from inspection.run.documents import Documents
-from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, as_object
+from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, as_object, first_line
 from inspection.run.find import RunPlace, list_lines, runs_of_line
 from inspection.run.headline import RunHeadline, find_verdict, headline, headline_of_record, make_headline
 from inspection.run.money import find_money
@@ -179,8 +179,7 @@ def _read_place(place: RunPlace, documents: Documents) -> _Read:
     try:
         return _read(Reading(place, Door(place.line), documents))
     except HARM as error:
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return _Read(_line(place, make_headline(state="silent"), problem=text[:300]))
+        return _Read(_line(place, make_headline(state="silent"), problem=first_line(error)[:300]))
 
 
 def _read(reading: Reading) -> _Read:

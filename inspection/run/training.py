@@ -97,8 +97,8 @@ def cut_curves(curves: Curves, times: list[float]) -> Curves:
         if len(places) == len(curve.times):
             kept.append(curve)
         elif places:
-            parts = {name: [getattr(curve, name)[place] for place in places] for name in ("steps", "times", "values")}
-            kept.append(curve.model_copy(update={**parts, "rows": curve.rows * len(places) // len(curve.times)}))
+            rows = curve.rows * len(places) // len(curve.times)
+            kept.append(curve.at(places).model_copy(update={"rows": rows}))
     return curves.model_copy(update={"curves": kept, "rows": sum(curve.rows for curve in kept)})
 
 

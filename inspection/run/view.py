@@ -5,7 +5,7 @@ A part that could not be read is None or empty, and `missing` says why. Times ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -197,6 +197,11 @@ class Curve(Document):
     """Values that are NaN or infinite: they are in no other field."""
     first_not_finite: int | None = None
     """Step of the first of them."""
+
+    def at(self, places: Sequence[int]) -> Curve:
+        """Return the curve with the rows at these places alone."""
+        columns = {name: [getattr(self, name)[place] for place in places] for name in ("steps", "times", "values")}
+        return self.model_copy(update=columns)
 
 
 class Curves(Document):

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from contracts.artifacts import ExportManifest, Gate, Latency, Verification
 from inspection.run.headline import Verdict, find_verdict
-from inspection.stages.told import Told, finite
+from inspection.stages.told import Told, known
 from inspection.tasks import is_share
 from pages.rendering import write
 from pages.stage import MAX_ROWS, First, first
-from pages.stage.export import BatchLatency, Engine, ExportSummary, GateRow, Precision, SharedMetric
+from pages.stage.export import ExportSummary, Precision, SharedMetric
 
 
 def count(exported: ExportManifest, verdict: Verdict) -> dict[str, float]:
@@ -41,7 +41,7 @@ def count(exported: ExportManifest, verdict: Verdict) -> dict[str, float]:
             numbers[f"export_{precision}_relative_error"] = parity.relative_error
     for name, found in _by_metric(exported).items():
         numbers[name] = min(entry.p50_ms for entry in found)
-    return finite(numbers)
+    return known(numbers)
 
 
 def tell(exported: ExportManifest, verifications: Sequence[Verification] = ()) -> Told:
@@ -85,29 +85,8 @@ def _summary(exported: ExportManifest, verdict: Verdict) -> ExportSummary:
         unit="exact_percent" if is_share(exported.task, metric) else "metric_number",
         precisions=_precisions(exported),
         samples=exported.measured_samples,
-        engines=first(
-            [
-                Engine(
-                    one.target, ", ".join(one.gpus), ran.get(one.target, "not run"), one.sha256, one.bytes, one.build_s
-                )
-                for one in exported.engines
-            ]
-        ),
-        latency=first(
-            [
-                BatchLatency(
-                    one.runner,
-                    one.device,
-                    one.precision,
-                    one.batch,
-                    one.p50_ms,
-                    one.p90_ms,
-                    one.p99_ms,
-                    one.images_per_s,
-                )
-                for one in exported.latency
-            ]
-        ),
+        engines=first([(one, ", ".join(one.gpus), ran.get(one.target, "not run")) for one in exported.engines]),
+        latency=first(exported.latency),
         shared=first([_shared(name, found) for name, found in shared]),
         left_out=first(list(exported.latency_left_out.items())),
         gates=_gates(exported.gates),
@@ -151,8 +130,8 @@ def _fastest(exported: ExportManifest, precision: str) -> str:
     return f"{best.p50_ms:.3f} ms, batch {best.batch}, {best.runner}"
 
 
-def _gates(gates: list[Gate]) -> First[GateRow]:
+def _gates(gates: list[Gate]) -> First[Gate]:
     if len(gates) > MAX_ROWS:
         # What did not pass is what a reader looks for.
         gates = sorted(gates, key=lambda gate: gate.status == "passed")
-    return first([GateRow(g.name, g.precision, g.status, g.ran, g.reason) for g in gates])
+    return first(gates)

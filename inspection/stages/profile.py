@@ -6,16 +6,15 @@ from contracts.artifacts import Finding, ProfilePoint, ProfileReport
 from inspection.profile import (
     describe_cut,
     describe_effort,
-    describe_flags,
     describe_rate,
     describe_reason,
     describe_recommendation,
     finding_lines,
 )
-from inspection.stages.told import Told, finite
+from inspection.stages.told import Told, known
 from pages.rendering import write
 from pages.stage import first
-from pages.stage.profile import FoundSlow, Point, ProfileSummary
+from pages.stage.profile import FoundSlow, ProfileSummary
 
 # The fastest points; the page has the map of all.
 MAX_POINTS = 12
@@ -55,7 +54,7 @@ def count(report: ProfileReport) -> dict[str, float]:
         "profile_findings_bad": sum(finding.severity == "bad" for finding in report.findings),
         **measured,
     }
-    return finite(numbers)
+    return known(numbers)
 
 
 def tell(report: ProfileReport) -> Told:
@@ -76,7 +75,7 @@ def _summary(report: ProfileReport, point: ProfilePoint) -> ProfileSummary:
         is_off=report.method == "off",
         findings=first([_found(finding) for finding in report.findings]),
         recommendations=first([describe_recommendation(entry) for entry in report.recommendations]),
-        points=first([_point(entry) for entry in fastest], MAX_POINTS),
+        points=first(fastest, MAX_POINTS),
         warnings=first(report.warnings),
         effort=describe_effort(report),
     )
@@ -85,14 +84,3 @@ def _summary(report: ProfileReport, point: ProfilePoint) -> ProfileSummary:
 def _found(finding: Finding) -> FoundSlow:
     title, *rest = finding_lines(finding)
     return FoundSlow(finding.rule, title, first(rest, MAX_EVIDENCE))
-
-
-def _point(point: ProfilePoint) -> Point:
-    return Point(
-        point.slot_size,
-        point.num_workers,
-        describe_flags(point.flags),
-        point.samples_per_s,
-        point.outcome,
-        point.data_time_fraction,
-    )

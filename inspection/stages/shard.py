@@ -10,7 +10,7 @@ from contracts.artifacts.shard_table import shard_numbers
 from contracts.config import SPLITS
 from inspection.run.data import list_columns
 from inspection.run.view import ColumnView
-from inspection.stages.told import Told, finite
+from inspection.stages.told import Told, known
 from pages.rendering import write
 from pages.stage import First, first
 from pages.stage.shard import Classes, Column, DataCard, Images
@@ -38,7 +38,7 @@ def count(shards: ShardManifest) -> dict[str, float]:
     if shards.duplicates is not None:
         numbers["shard_copies"] = shards.duplicates.copies
         numbers["shard_leaking_groups"] = shards.duplicates.leaking_groups
-    return finite(numbers)
+    return known(numbers)
 
 
 def tell(shards: ShardManifest) -> Told:

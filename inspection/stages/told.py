@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from inspection.run.door import finite
 from pages.markdown import Markdown
 
 
@@ -26,14 +26,6 @@ class Told:
         return self.write().splitlines()
 
 
-def finite(numbers: Mapping[str, float | None]) -> dict[str, float]:
+def known(numbers: Mapping[str, float | None]) -> dict[str, float]:
     """Return the numbers that are some: what was not measured is no metric, 0 would be one."""
-    return {name: value for name, value in numbers.items() if value is not None and _is_finite(value)}
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        # A whole number that no float is near to; artifacts have floats.
-        return False
+    return {name: value for name, value in numbers.items() if value is not None and finite(value) is not None}

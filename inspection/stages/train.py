@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from contracts.artifacts import CheckpointManifest, EvaluationReport, GoodputRecord
 from contracts.errors import DataError
 from inspection.run.headline import RunHeadline
 from inspection.run.view import MoneyView
-from inspection.stages.told import Told, finite
+from inspection.stages.told import Told, known
 from inspection.tasks import find_pages, is_share
 from pages.markdown import Markdown
 from pages.quantities import usd_range
 from pages.rendering import write
 from pages.stage import first
-from pages.stage.train import Account, Metric, Money, TrainSummary
+from pages.stage.train import Metric, Money, TrainSummary
 
 # Of the goodput record: what a comparison of runs is about.
 _ACCOUNT = (
@@ -89,7 +89,7 @@ def count(
         numbers |= found.numbers()
     measured = trained.metrics if trained is not None else {}
     metrics = {f"train_metric_{name}" if name in _OWN else f"train_{name}": v for name, v in measured.items()}
-    return finite({**metrics, **numbers})
+    return known({**metrics, **numbers})
 
 
 def tell(trained: CheckpointManifest, beside: Beside) -> Told:
@@ -119,7 +119,8 @@ def _summary(trained: CheckpointManifest, beside: Beside) -> TrainSummary:
         started_with="" if trained.initial is None else trained.initial.in_words(),
         ended_by=f"{holder}.{ended_by}" if ended_by else "",
         warnings=first(trained.warnings),
-        account=_account(goodput) if isinstance(goodput, GoodputRecord) else None,
+        account=goodput if isinstance(goodput, GoodputRecord) else None,
+        parts=() if isinstance(goodput, str) else tuple((name, getattr(goodput, field)) for name, field in _WHERE),
         no_account=goodput if isinstance(goodput, str) else "",
         money=None
         if money is None
@@ -137,12 +138,6 @@ def _summary(trained: CheckpointManifest, beside: Beside) -> TrainSummary:
 def _metric(task: str, name: str, value: float) -> Metric:
     unit = "count" if name.endswith("_samples") else "exact_percent" if is_share(task, name) else "metric_number"
     return Metric(name.replace("_", " "), value, unit)
-
-
-def _account(found: GoodputRecord) -> Account:
-    values = found.model_dump()
-    names = [each.name for each in fields(Account) if each.name != "parts"]
-    return Account(**{name: values[name] for name in names}, parts=tuple((name, values[key]) for name, key in _WHERE))
 
 
 def _of_task(found: EvaluationReport | str) -> tuple[Markdown, str]:

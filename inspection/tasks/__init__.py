@@ -5,21 +5,21 @@ No other part of inspection knows what a task's details mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from contracts.artifacts import EvaluationReport, ShardManifest
+from contracts.artifacts import Document, EvaluationReport
 from contracts.artifacts.classification import TASKS as CLASSIFICATIONS
 from contracts.artifacts.multilabel import TASKS as SEVERAL_LABELS
 from contracts.artifacts.regression import TASKS as REGRESSIONS
-from inspection.run.door import Door
 from pages.markdown import Markdown
 from pages.markup import Html
 from pages.quantities import exact_percent, metric_number
 
 if TYPE_CHECKING:
     from inspection.page.subject import Subject
+    from inspection.tasks.pictures import NamedSamples
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,8 @@ class TaskPages:
     """Metrics that are shares of one, and are shown in percent."""
     proportions: frozenset[str]
     """Metrics that are the share of right samples: each sample is one yes or no, so that they have an interval."""
-    read: Callable[[Door, str, ShardManifest, EvaluationReport, bool], dict[str, Any]]
-    """Reads what the page shows out of the shards: the line's door, the URI of the shards, their manifest, the
-    evaluation, and whether pictures, text and rows of samples are read. What it returns is JSON."""
+    worst: Callable[[NamedSamples], Sequence[Document]]
+    """Reads the samples that the network got worst out of the shards."""
     results: Callable[[Subject, EvaluationReport], Html]
     """Part of section Results, before the metrics of the best checkpoint."""
     summary: Callable[[EvaluationReport], Markdown]

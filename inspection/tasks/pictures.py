@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from contracts import storage
@@ -24,78 +25,89 @@ _ROW, _TABLES = "row:", (".csv", ".jsonl", ".parquet")
 _WORDED_KINDS = ("text", "category", "number", "numbers")
 # The field that is learnt: its name is fixed (docs/decisions/0017-tasks-of-the-tool.md).
 _LABEL = "label"
+T = TypeVar("T")
 
 
-def picture_of(
-    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, place: int, key: str
-) -> PictureView | None:
-    """Return the picture of a sample; None: it cannot be read, or is another one by now.
+@dataclass(frozen=True)
+class NamedSamples:
+    """Samples that an evaluation names, as the shards hold them.
 
-    Args:
-        door: Of the line.
-        folder_uri: Of the shards.
-        manifest: Theirs.
-        evaluation: That names the sample.
-        place: Of the sample in the split.
-        key: Of the sample.
+    Of one that cannot be read, is another one by now, or is not to be shown, there is nothing. `place` is its place in
+    the split.
     """
-    try:
-        record = _find_record(folder_uri, manifest, evaluation, place, key)
-        return None if record is None else draw(door, folder_uri, manifest, [record], evaluation.split)[0]
-    except HARM:
-        return None
 
+    door: Door
+    """Of the line."""
+    folder_uri: str
+    """Of the shards."""
+    manifest: ShardManifest
+    """Theirs."""
+    evaluation: EvaluationReport
+    shown: bool = True
+    """Whether to read what samples hold."""
 
-def words_of(
-    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, place: int, key: str
-) -> str | None:
-    """Return the beginning of a sample's text, else its columns that are no files; None: as for `picture_of`.
+    def picture(self, place: int, key: str) -> PictureView | None:
+        """Return the picture of a sample."""
+        split = self.evaluation.split
+        return self._attempt(place, key, lambda one: draw(self.door, self.folder_uri, self.manifest, [one], split)[0])
 
-    The label is not among them: who shows the words shows it too.
+    def words(self, place: int, key: str) -> str | None:
+        """Return the beginning of a sample's text, else its columns that are no files.
 
-    Args: as for `picture_of`.
-    """
-    from records.fields import FieldReader
-    from records.payloads import read_payloads
+        The label is not among them: who shows the words shows it too.
+        """
+        return self._attempt(place, key, self._words)
 
-    labels = (_LABEL, manifest.label_field)
-    fields = {name: entry for name, entry in manifest.sample_fields.items() if name not in labels}
-    wanted = [name for name, entry in fields.items() if entry.kind == "text"]
-    wanted = wanted or [name for name, entry in fields.items() if entry.kind in _WORDED_KINDS]
-    try:
-        record = _find_record(folder_uri, manifest, evaluation, place, key)
-        if record is None or not wanted or int(record["size"]) > _MOST_BYTES:
+    def path(self, place: int, key: str) -> str:
+        """Return the path of a sample's file in the source, as its shard has it; empty: it has none of its own."""
+        return self._attempt(place, key, self._path) or ""
+
+    def _attempt(self, place: int, key: str, read: Callable[[Any], T | None]) -> T | None:
+        try:
+            record = self._find_record(place, key) if self.shown else None
+            return None if record is None else read(record)
+        except HARM:
             return None
-        uri = shard_uri(folder_uri, manifest, record)
-        door.require(uri)
-        (stored,) = read_payloads([(uri, record)])
-        values = FieldReader(manifest, wanted).read(stored, int(record["label"]))
+
+    def _words(self, record: Any) -> str | None:
+        from records.fields import FieldReader
+        from records.payloads import read_payloads
+
+        labels = (_LABEL, self.manifest.label_field)
+        fields = {name: entry for name, entry in self.manifest.sample_fields.items() if name not in labels}
+        wanted = [name for name, entry in fields.items() if entry.kind == "text"]
+        wanted = wanted or [name for name, entry in fields.items() if entry.kind in _WORDED_KINDS]
+        if not wanted or int(record["size"]) > _MOST_BYTES:
+            return None
+        (stored,) = read_payloads([(self._shard(record), record)])
+        values = FieldReader(self.manifest, wanted).read(stored, int(record["label"]))
         if len(wanted) == 1 and isinstance(text := values[wanted[0]], str):
             return text[:WORDS]
         return ", ".join(part for name in wanted for part in _shown(name, fields[name], values[name]))[:WORDS]
-    except HARM:
-        return None
 
+    def _path(self, record: Any) -> str | None:
+        from records.description import read_path
 
-def path_of(
-    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, place: int, key: str
-) -> str:
-    """Return the path of a sample's file in the source, as its shard has it; empty: it has none, or as `picture_of`.
+        whole_format = self.manifest.format if self.manifest.whole_samples else None
+        found = read_path(self._shard(record), record, whole_format=whole_format) or ""
+        return None if found.startswith(_ROW) else found[:PATH]
 
-    Args: as for `picture_of`.
-    """
-    from records.description import read_path
+    def _shard(self, record: Any) -> str:
+        uri = shard_uri(self.folder_uri, self.manifest, record)
+        self.door.require(uri)
+        return uri
 
-    try:
-        record = _find_record(folder_uri, manifest, evaluation, place, key)
-        if record is None:
-            return ""
-        uri = shard_uri(folder_uri, manifest, record)
-        door.require(uri)
-        found = read_path(uri, record, whole_format=manifest.format if manifest.whole_samples else None) or ""
-        return "" if found.startswith(_ROW) else found[:PATH]
-    except HARM:
-        return ""
+    def _find_record(self, place: int, key: str) -> Any | None:
+        """Return a sample's element of the index; None: it is another one by now."""
+        from records.index import key_of
+        from records.samples import open_samples
+
+        split = self.manifest.splits[self.evaluation.split]
+        is_other = self.manifest.fingerprint != self.evaluation.shards_fingerprint
+        if is_other or not 0 <= place < split.samples:
+            return None
+        record = open_samples(self.manifest, self.folder_uri)[split.first + place]
+        return record if key_of(record) == key else None
 
 
 def file_uri(config: Mapping[str, Any], path: str) -> str:
@@ -130,17 +142,3 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return "missing" if math.isnan(value) else f"{value:.6g}"
     return str(value) or "missing"
-
-
-def _find_record(
-    folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, place: int, key: str
-) -> Any | None:
-    """Return a sample's element of the index; None: it is another one by now."""
-    from records.index import key_of
-    from records.samples import open_samples
-
-    split = manifest.splits[evaluation.split]
-    if manifest.fingerprint != evaluation.shards_fingerprint or not 0 <= place < split.samples:
-        return None
-    record = open_samples(manifest, folder_uri)[split.first + place]
-    return record if key_of(record) == key else None

@@ -22,11 +22,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from contracts import storage
-from contracts.errors import ShardlineError, UserError
+from contracts.errors import ShardlineError
 from inspection.page import STYLE
 from inspection.page.chart_data import chart_data
 from inspection.profile_page import make_profile_page
-from inspection.run.door import plain
+from inspection.run.door import first_line, plain
 from inspection.run.history import History
 from inspection.run.summary import RunLine
 from inspection.run.view import AttemptView
@@ -219,7 +219,7 @@ class _Handlers:
         try:
             listing = await self._store.listing()
         except (ShardlineError, OSError) as error:
-            return _words(error)
+            return first_line(error)
         await _made(lambda: self._rows.update(listing))
         return ""
 
@@ -266,10 +266,6 @@ def _read_static() -> dict[str, tuple[bytes, str]]:
     return files | {"style.css": (style.encode(), _TYPES[".css"])}
 
 
-def _words(error: Exception) -> str:
-    return error.given if isinstance(error, UserError) else str(error) or type(error).__name__
-
-
 def _say(request: Request, status: int, title: str, reason: str) -> Response:
     if request.url.path.startswith("/api/"):
         answer = _json({"problem": reason})
@@ -287,7 +283,7 @@ def _not_found(request: Request, error: NotFoundError) -> Response:
 
 
 def _unreadable(request: Request, error: Exception) -> Response:
-    return _say(request, 503, "Cannot be read", _words(error))
+    return _say(request, 503, "Cannot be read", first_line(error))
 
 
 def _fault(request: Request, error: Exception) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inspection.run.before import flatten
+from inspection.run.before import compare
 from inspection.run.view import DataView, LineageView, RunView
 from pages.ui.comparison import Origin, Setting
 
@@ -15,9 +15,7 @@ _MOST_CLASSES = 200
 
 def settings(documents: Sequence[Mapping[str, Any]]) -> list[Setting]:
     """Return every leaf of the documents, one per run, by its dotted name."""
-    flat = [flatten(document) for document in documents]
-    values = {name: tuple(each.get(name) for each in flat) for name in sorted(set().union(*flat))}
-    return [Setting(name, found, len(set(found)) > 1) for name, found in values.items()]
+    return [Setting(name, found, len(set(found)) > 1) for name, found in compare(documents).items()]
 
 
 def choices(views: Sequence[RunView]) -> list[Setting]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from contracts.artifacts import ProfilePoint, ProfileReport, Settings
-from pages.profile.subject import Subject, name_flags
+from pages.profile.subject import Subject
 from pages.profile.table import Figure
 from pages.quantities import rate
 from pages.rendering import View
@@ -64,7 +64,7 @@ def choice(subject: Subject) -> ChoiceView:
         settings=tuple(
             (title, Figure(f"choice.{name}", getattr(chosen, name), "count"), note) for title, name, note in named
         ),
-        flags=name_flags(chosen.flags),
+        flags=chosen.flags.in_words(),
         rates=tuple(rates),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from contracts.artifacts.trace import TraceSummary
-from pages.profile.subject import Subject, name_flags
+from pages.profile.subject import Subject
 from pages.profile.table import Figure, Table
 from pages.rendering import View
 
@@ -115,7 +115,7 @@ def _thin(points: Sequence[tuple[float, int]], limit: int) -> list[tuple[float, 
 def _models(subject: Subject) -> Table:
     rows = [
         (
-            name_flags(model.flags),
+            model.flags.in_words(),
             Figure(f"memory_model.{position}.base_bytes", model.base_bytes, "size"),
             Figure(f"memory_model.{position}.bytes_per_sample", model.bytes_per_sample, "size"),
             Figure(f"memory_model.{position}.limit_bytes", model.limit_bytes, "size", "not known"),

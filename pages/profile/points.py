@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contracts.artifacts import ComputePoint, LoaderPoint, ProfilePoint
 from pages.heat_map import is_failed
 from pages.markup import shorten
-from pages.profile.subject import Subject, name_flags, workers
+from pages.profile.subject import Subject, workers
 from pages.profile.table import Cell, Figure, Table, Words
 from pages.quantities import count, number, several
 
@@ -45,7 +45,7 @@ def failed_table(subject: Subject) -> Table:
         "failed-points",
         "Configurations that could not be measured",
         ("Configuration", "Outcome", "Reason"),
-        [(_settings(one), one.outcome, shorten(one.reason, subject.limits.reason)) for one in failed[:limit]],
+        [(describe_settings(one), one.outcome, shorten(one.reason, subject.limits.reason)) for one in failed[:limit]],
         words=3,
         note=_left_out(failed, limit),
     )
@@ -71,7 +71,7 @@ def part_tables(subject: Subject) -> tuple[Table, ...]:
         fastest = max(point.samples_per_s or 0.0 for point in compute)
         rows = [
             (
-                f"slot size {point.slot_size}, {several(point.threads, 'thread')}, {name_flags(point.flags)}",
+                f"slot size {point.slot_size}, {several(point.threads, 'thread')}, {point.flags.in_words()}",
                 _part_rate(subject, f"compute.{i}", point, fastest),
                 Figure(f"compute.{i}.slot_ms", _milli(point.slot_s), "number"),
                 Figure(f"compute.{i}.last_slot_ms", _milli(point.last_slot_s), "number"),
@@ -93,7 +93,7 @@ def _point(subject: Subject, position: int, point: ProfilePoint) -> tuple[Cell, 
     if point.samples_per_s_min is not None and point.samples_per_s_max is not None:
         spread = f"{number(point.samples_per_s_min)} to {number(point.samples_per_s_max)}"
     return (
-        Words(_settings(point), "★ chosen" if subject.is_chosen(point) else "", star=True),
+        Words(describe_settings(point), "★ chosen" if subject.is_chosen(point) else "", star=True),
         Figure(f"{name}.predicted", predicted, "number", "not predicted"),
         Figure(f"{name}.measured", measured, "number"),
         spread,
@@ -104,11 +104,12 @@ def _point(subject: Subject, position: int, point: ProfilePoint) -> tuple[Cell, 
     )
 
 
-def _settings(point: ProfilePoint) -> str:
+def describe_settings(point: ProfilePoint) -> str:
+    """Return a configuration in words."""
     return (
         f"slot size {point.slot_size} \u00d7 {point.slots_per_rank}, "
         f"{workers(point.num_workers, point.prefetch_factor)}, "
-        f"{several(point.threads, 'thread')}, {name_flags(point.flags)}"
+        f"{several(point.threads, 'thread')}, {point.flags.in_words()}"
     )
 
 

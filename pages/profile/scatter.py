@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from contracts.artifacts import ProfilePoint
-from pages.profile.subject import Subject, name_flags, workers
+from pages.chart import round_ticks
+from pages.profile.points import describe_settings
+from pages.profile.subject import Subject
 from pages.quantities import number
 from pages.rendering import View
 
@@ -62,24 +62,11 @@ def scatter(subject: Subject) -> ScatterView:
             Dot(
                 across(predicted),
                 down(measured),
-                f"{_settings(point)}: predicted {number(predicted)}, measured {number(measured)} samples/s",
+                f"{describe_settings(point)}: predicted {number(predicted)}, measured {number(measured)} samples/s",
                 subject.is_chosen(point),
             )
             for predicted, measured, point in pairs
         ),
-        ticks=tuple((tick, across(tick), down(tick)) for tick in _ticks(most)),
+        ticks=tuple((tick, across(tick), down(tick)) for tick in round_ticks(0.0, most, 6) if tick <= most),
         end=(across(most), down(most)),
-    )
-
-
-def _ticks(most: float) -> list[float]:
-    """Return round numbers up to `most`, three to six of them."""
-    power = 10 ** math.floor(math.log10(most))
-    step = next(size * power for size in (0.2, 0.25, 0.5, 1, 2) if most / (size * power) < 6)
-    return [step * count for count in range(int(most / step) + 1)]
-
-
-def _settings(point: ProfilePoint) -> str:
-    return (
-        f"slot size {point.slot_size}, {workers(point.num_workers, point.prefetch_factor)}, {name_flags(point.flags)}"
     )

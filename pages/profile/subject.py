@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from contracts.artifacts import Flags, ProfilePoint, ProfileReport
+from contracts.artifacts import ProfilePoint, ProfileReport
 from contracts.artifacts.trace import TraceSummary
 from pages.heat_map import is_chosen
 from pages.markup import NOT_MEASURED
@@ -125,15 +125,3 @@ class Subject:
 def workers(num_workers: int, prefetch_factor: int) -> str:
     """Return a loader's processes in words; without any, nothing is prepared ahead."""
     return several(num_workers, "worker") + (f" \u00d7 {prefetch_factor} ahead" if num_workers else "")
-
-
-def name_flags(flags: Flags) -> str:
-    """Return what a step computes in, in words; what is off is left out."""
-    parts: list[str] = [flags.precision]
-    if flags.channels_last:
-        parts.append("channels_last")
-    if flags.compile:
-        parts.append("compile")
-    if flags.activation_checkpointing != "none":
-        parts.append(f"{flags.activation_checkpointing} activation checkpointing")
-    return ", ".join(parts)

@@ -49,12 +49,3 @@ class SweepSection(View):
     recommendations: Html
     page: Link | None
     """Of the whole profile."""
-
-
-@dataclass(frozen=True)
-class NoSweep(View):
-    """The section on the profiling run of a run that asked for none."""
-
-    template: ClassVar[str] = "run/no_sweep.html.j2"
-    title: str
-    words: str

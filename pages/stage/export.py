@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from contracts.artifacts import EngineEntry, Gate, Latency
 from pages.rendering import View
 from pages.stage import First
 
@@ -22,44 +23,6 @@ class Precision:
     """Latency with batch and runner; empty: not measured."""
     gates: tuple[int, int]
     """Passed, of how many."""
-
-
-@dataclass(frozen=True)
-class Engine:
-    """An engine for a compute capability."""
-
-    target: str
-    gpus: str
-    status: str
-    """Of the gate that ran it."""
-    sha256: str
-    bytes: int
-    build_s: float
-
-
-@dataclass(frozen=True)
-class BatchLatency:
-    """How long a batch takes."""
-
-    runner: str
-    device: str
-    precision: str
-    batch: int
-    p50_ms: float
-    p90_ms: float
-    p99_ms: float | None
-    samples_per_s: float
-
-
-@dataclass(frozen=True)
-class GateRow:
-    """What an export must meet, and what was found."""
-
-    name: str
-    precision: str
-    status: str
-    ran: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -90,9 +53,10 @@ class ExportSummary(View):
     """Of the metric: a filter of pages/quantities.py."""
     precisions: First[Precision]
     samples: int
-    engines: First[Engine]
-    latency: First[BatchLatency]
+    engines: First[tuple[EngineEntry, str, str]]
+    """Each with the names of its GPUs, and the status of the gate that ran it."""
+    latency: First[Latency]
     shared: First[SharedMetric]
     left_out: First[tuple[str, str]]
     """Runners that were not measured, and why."""
-    gates: First[GateRow]
+    gates: First[Gate]

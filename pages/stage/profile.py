@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from contracts.artifacts import ProfilePoint
 from pages.rendering import View
 from pages.stage import First
 
@@ -20,18 +21,6 @@ class FoundSlow:
 
 
 @dataclass(frozen=True)
-class Point:
-    """A configuration that was tried."""
-
-    slot_size: int
-    num_workers: int
-    flags: str
-    samples_per_s: float | None
-    outcome: str
-    data_time_fraction: float | None
-
-
-@dataclass(frozen=True)
 class ProfileSummary(View):
     """The summary of a profile."""
 
@@ -43,6 +32,6 @@ class ProfileSummary(View):
     """Whether there was no sweep: nothing of it is shown then."""
     findings: First[FoundSlow]
     recommendations: First[str]
-    points: First[Point]
+    points: First[ProfilePoint]
     warnings: First[str]
     effort: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from contracts.artifacts import GoodputRecord
 from pages.markdown import Markdown
 from pages.rendering import View
 from pages.stage import First
@@ -18,24 +19,6 @@ class Metric:
     value: float
     unit: str
     """A filter of pages/quantities.py."""
-
-
-@dataclass(frozen=True)
-class Account:
-    """Where the time of a training went."""
-
-    preemptions: int
-    interruptions: int
-    kills: int
-    crashes: int
-    attempts: int
-    starts: int
-    lost_steps: int
-    between_attempts_s: float
-    wall_s: float
-    node_hours: float
-    parts: tuple[tuple[str, float], ...]
-    """What, and seconds."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +50,9 @@ class TrainSummary(View):
     ended_by: str
     """Configuration key that ended it; empty: it had all its epochs."""
     warnings: First[str]
-    account: Account | None
+    account: GoodputRecord | None
+    parts: tuple[tuple[str, float], ...]
+    """Of the account: what, and seconds."""
     no_account: str
     """Why there is none."""
     money: Money | None

@@ -16,7 +16,7 @@ from pages.run.export import (
     ParityRow,
     Tried,
 )
-from pages.run.sweep import Chosen, NoSweep, SweepSection
+from pages.run.sweep import Chosen, SweepSection
 
 GATES = Gates(
     "gates", "Gates", (
@@ -39,7 +39,6 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
             Html(""), None,
         ),
     ),
-    NoSweep: (NoSweep("Sweep", "Profile off."), NoSweep("", "")),
     ExportSection: (
         ExportSection(
             title="Export", verdict="unproven", served="a graph", nothing_proves=("all",), not_shown=("fp16",),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from contracts.artifacts import Gate, ProfilePoint
 from pages.markdown import Markdown
 from pages.rendering import View
 from pages.stage import First, first
-from pages.stage.export import BatchLatency, Engine, ExportSummary, GateRow, Precision, SharedMetric
+from pages.stage.export import ExportSummary, Precision, SharedMetric
 from pages.stage.page import PlainPage, StageSummary
-from pages.stage.profile import FoundSlow, Point, ProfileSummary
+from pages.stage.profile import FoundSlow, ProfileSummary
 from pages.stage.shard import Classes, Column, DataCard, Images
 from pages.stage.tasks import ClassificationSummary, HardClass, HardLabel, MultilabelSummary, RegressionSummary
-from pages.stage.train import Account, Metric, Money, TrainSummary
+from pages.stage.train import Metric, Money, TrainSummary
+from tests.inspection.planted import make_export, make_goodput
 
 WORDS = First(("<one>", "two"), 9)
 PAIRS = First((("cat", 3),), 4)
+EXPORT = make_export()
+POINT = ProfilePoint(slot_size=8, num_workers=2, samples_per_s=10.0, data_time_fraction=0.5)
 
 EXAMPLES: dict[type[View], tuple[View, View]] = {
     DataCard: (
@@ -30,7 +34,7 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
     ProfileSummary: (
         ProfileSummary(
             "this", "fast", "why", False, First((FoundSlow("R1", "slow", WORDS),), 2), WORDS,
-            First((Point(8, 2, "bf16", 10.0, "measured", 0.5), Point(8, 2, "bf16", None, "hung", None)), 9), WORDS,
+            First((POINT, ProfilePoint(slot_size=8, num_workers=2, outcome="hung")), 9), WORDS,
             "much",
         ),
         ProfileSummary("off", "not measured", "off", True, First(), First(), First(), First(), ""),
@@ -39,10 +43,10 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
         TrainSummary(
             (("Cost", "1 USD", "estimate"),), First((Metric("test accuracy", 0.9, "exact_percent"),), 2), 9, 1, 8, 0,
             "weights", "train.epochs", WORDS,
-            Account(1, 1, 1, 1, 2, 2, 3, 1.0, 10.0, 0.5, (("productive steps", 6.0),)), "",
+            make_goodput(), (("productive steps", 6.0),), "",
             Money("1 USD", "a table", "2 USD"), Markdown("## Of the task"), "", First((("torch", "2"),), 2),
         ),
-        TrainSummary((), First(), 0, 0, 0, 0, "", "", First(), None, "none", None, Markdown(), "none", First()),
+        TrainSummary((), First(), 0, 0, 0, 0, "", "", First(), None, (), "none", None, Markdown(), "none", First()),
     ),
     ExportSummary: (
         ExportSummary(
@@ -54,10 +58,9 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
                 ),
                 3,
             ),
-            9, First((Engine("sm80", "A100", "passed", "ab", 9, 1.0),), 2),
-            First((BatchLatency("ort", "cpu", "fp16", 1, 1.0, 2.0, None, 9.0),), 2),
+            9, First(((EXPORT.engines[0], "A100", "passed"),), 2), First(tuple(EXPORT.latency), 2),
             First((SharedMetric("p50", 2, "ort", "cpu"),), 2), First((("torch", "no"),), 2),
-            First((GateRow("parity", "fp16", "passed", "ort", "near"),), 2),
+            First((Gate(name="parity", precision="fp16", status="passed", ran="ort", reason="near"),), 2),
         ),
         ExportSummary(
             "fp16", "unproven", "", "", "fp16", First(), "accuracy", "number", First(), 0, First(), First(), First(),

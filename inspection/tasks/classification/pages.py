@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from contracts.artifacts import EvaluationReport, ShardManifest
+from contracts.artifacts import EvaluationReport
 from contracts.artifacts.classification import ClassificationDetails, ClassOutcome
 from inspection.page.data import file_link, picture
 from inspection.page.subject import Subject, left_out
-from inspection.run.door import Door
 from inspection.run.headline import binomial_interval
 from inspection.tasks import TaskPages
 from inspection.tasks.classification.confusion import matrix, pairs
@@ -24,22 +21,6 @@ from pages.run.results import Worst, WorstSample
 
 BESIDE = 12
 """Classes whose matrix leaves room beside it."""
-
-
-def read(
-    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, pictures: bool
-) -> dict[str, Any]:
-    """Return the worst samples, with their images.
-
-    Args:
-        door: Of the line.
-        folder_uri: Of the shards.
-        manifest: Theirs.
-        evaluation: On the test split.
-        pictures: Whether to read what samples hold.
-    """
-    found = worst_samples(door, folder_uri, manifest, evaluation, pictures=pictures)
-    return {"worst": [each.model_dump(mode="json") for each in found]}
 
 
 def results(subject: Subject, report: EvaluationReport) -> Html:
@@ -151,7 +132,7 @@ def _sample(subject: Subject, each: WorstView) -> WorstSample:
 PAGES = TaskPages(
     shares=frozenset({"accuracy", "f1_macro", "recall_macro"}),
     proportions=frozenset({"accuracy"}),
-    read=read,
+    worst=worst_samples,
     results=results,
     summary=summary,
     classification=tell_classification,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from contracts.artifacts.classification import ClassificationDetails, ClassOutcome
-from inspection.page.subject import Subject, evenly
+from inspection.page.subject import Subject
+from inspection.run.data import evenly
 from pages.chart import Axis, Line, make_plot
 from pages.markup import shorten
 from pages.run.classification import Roc

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contracts.artifacts import Document, EvaluationReport, ShardManifest
+from contracts.artifacts import Document
 from contracts.artifacts.classification import ClassificationDetails
-from inspection.run.door import Door
 from inspection.run.pictures import NAME, require_index
 from inspection.run.view import PictureView
-from inspection.tasks.pictures import path_of, picture_of, words_of
+from inspection.tasks.pictures import NamedSamples
 
 WORST = 24
 
@@ -28,32 +27,23 @@ class WorstView(Document):
     predicted_probability: float
 
 
-def worst_samples(
-    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, *, pictures: bool = True
-) -> list[WorstView]:
-    """Return the samples with the lowest probability of their label.
-
-    One whose image, text or row cannot be read, or is not to be (`pictures`), has none.
-    """
-    details = ClassificationDetails.of(evaluation)
-    assert details is not None, evaluation.task
+def worst_samples(samples: NamedSamples) -> list[WorstView]:
+    """Return the samples with the lowest probability of their label."""
+    details = ClassificationDetails.of(samples.evaluation)
+    assert details is not None, samples.evaluation.task
     names = [outcome.name[:NAME] for outcome in details.classes]
-    require_index(door, folder_uri, manifest)
-    has_image = manifest.image_field is not None
+    require_index(samples.door, samples.folder_uri, samples.manifest)
+    has_image = samples.manifest.image_field is not None
 
     def name_of(place: int) -> str:
         return names[place] if 0 <= place < len(names) else str(place)
 
     return [
         WorstView(
-            picture=picture_of(door, folder_uri, manifest, evaluation, sample.place, sample.key)
-            if pictures and has_image
-            else None,
-            words=words_of(door, folder_uri, manifest, evaluation, sample.place, sample.key)
-            if pictures and not has_image
-            else None,
+            picture=samples.picture(sample.place, sample.key) if has_image else None,
+            words=None if has_image else samples.words(sample.place, sample.key),
             key=sample.key[:NAME],
-            path=path_of(door, folder_uri, manifest, evaluation, sample.place, sample.key) if pictures else "",
+            path=samples.path(sample.place, sample.key),
             label=name_of(sample.label),
             predicted=name_of(sample.predicted),
             probability=sample.probability,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from contracts.artifacts import EvaluationReport, ShardManifest
+from contracts.artifacts import EvaluationReport
 from contracts.artifacts.multilabel import LabelOutcome, MultilabelDetails
 from inspection.page.data import file_link, picture
 from inspection.page.subject import Subject, left_out
-from inspection.run.door import Door
 from inspection.tasks import TaskPages
 from inspection.tasks.multilabel.summary import summary
 from inspection.tasks.multilabel.worst import WorstView, worst_samples
@@ -17,22 +14,6 @@ from pages.quantities import number
 from pages.rendering import render
 from pages.run.multilabel import LabelRow, MultilabelResults
 from pages.run.results import Worst, WorstSample
-
-
-def read(
-    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, pictures: bool
-) -> dict[str, Any]:
-    """Return the worst samples, with their images.
-
-    Args:
-        door: Of the line.
-        folder_uri: Of the shards.
-        manifest: Theirs.
-        evaluation: On the test split.
-        pictures: Whether to read images.
-    """
-    found = worst_samples(door, folder_uri, manifest, evaluation, pictures=pictures)
-    return {"worst": [each.model_dump(mode="json") for each in found]}
 
 
 def results(subject: Subject, report: EvaluationReport) -> Html:
@@ -106,7 +87,7 @@ def _sample(subject: Subject, each: WorstView) -> WorstSample:
 PAGES = TaskPages(
     shares=frozenset({"average_precision", "average_precision_binned", "f1_macro", "f1_micro"}),
     proportions=frozenset(),
-    read=read,
+    worst=worst_samples,
     results=results,
     summary=summary,
     classification=None,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contracts.artifacts import Document, EvaluationReport, ShardManifest
+from contracts.artifacts import Document
 from contracts.artifacts.multilabel import LabelScore, MultilabelDetails
-from inspection.run.door import Door
 from inspection.run.pictures import NAME, require_index
 from inspection.run.view import PictureView
-from inspection.tasks.pictures import path_of, picture_of
+from inspection.tasks.pictures import NamedSamples
 
 WORST = 24
 # Classes shown of a sample.
@@ -37,14 +36,12 @@ class WorstView(Document):
     wrong: list[SaidLabel]
 
 
-def worst_samples(
-    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, *, pictures: bool = True
-) -> list[WorstView]:
-    """Return the samples with the largest loss; one whose image cannot be read has no picture."""
-    details = MultilabelDetails.of(evaluation)
-    assert details is not None, evaluation.task
+def worst_samples(samples: NamedSamples) -> list[WorstView]:
+    """Return the samples with the largest loss."""
+    details = MultilabelDetails.of(samples.evaluation)
+    assert details is not None, samples.evaluation.task
     names = [outcome.name[:NAME] for outcome in details.classes]
-    require_index(door, folder_uri, manifest)
+    require_index(samples.door, samples.folder_uri, samples.manifest)
 
     def name_of(place: int) -> str:
         return names[place] if 0 <= place < len(names) else str(place)
@@ -54,9 +51,9 @@ def worst_samples(
 
     return [
         WorstView(
-            picture=picture_of(door, folder_uri, manifest, evaluation, sample.place, sample.key) if pictures else None,
+            picture=samples.picture(sample.place, sample.key),
             key=sample.key[:NAME],
-            path=path_of(door, folder_uri, manifest, evaluation, sample.place, sample.key) if pictures else "",
+            path=samples.path(sample.place, sample.key),
             loss=sample.loss,
             labels=[name_of(place) for place in sample.labels[:LABELS]],
             missed=named(sample.missed),

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
-from contracts.artifacts import Document, EvaluationReport, ShardManifest
+from contracts.artifacts import Document, EvaluationReport
 from contracts.artifacts.regression import RegressionDetails
 from inspection.page.subject import Subject, left_out
-from inspection.run.door import Door
 from inspection.run.pictures import require_index
 from inspection.tasks import TaskPages
-from inspection.tasks.pictures import words_of
+from inspection.tasks.pictures import NamedSamples
 from pages.chart import bars
 from pages.markdown import Markdown
 from pages.markup import Html
@@ -37,31 +35,15 @@ class WorstView(Document):
     value: float
 
 
-def read(
-    door: Door, folder_uri: str, manifest: ShardManifest, evaluation: EvaluationReport, pictures: bool
-) -> dict[str, Any]:
-    """Return the worst samples, with their rows.
-
-    Args:
-        door: Of the line.
-        folder_uri: Of the shards.
-        manifest: Theirs.
-        evaluation: On the test split.
-        pictures: Whether to read rows.
-    """
-    details = RegressionDetails.of(evaluation)
-    assert details is not None, evaluation.task
-    require_index(door, folder_uri, manifest)
-    found = [
-        WorstView(
-            key=one.key,
-            words=words_of(door, folder_uri, manifest, evaluation, one.place, one.key) if pictures else None,
-            target=one.target,
-            value=one.value,
-        )
+def worst_samples(samples: NamedSamples) -> list[WorstView]:
+    """Return the samples whose values are farthest from their targets."""
+    details = RegressionDetails.of(samples.evaluation)
+    assert details is not None, samples.evaluation.task
+    require_index(samples.door, samples.folder_uri, samples.manifest)
+    return [
+        WorstView(key=one.key, words=samples.words(one.place, one.key), target=one.target, value=one.value)
         for one in details.worst[:WORST]
     ]
-    return {"worst": [one.model_dump(mode="json") for one in found]}
 
 
 def results(subject: Subject, report: EvaluationReport) -> Html:
@@ -127,5 +109,10 @@ def summary(report: EvaluationReport) -> Markdown:
 
 
 PAGES = TaskPages(
-    shares=frozenset(), proportions=frozenset(), read=read, results=results, summary=summary, classification=None
+    shares=frozenset(),
+    proportions=frozenset(),
+    worst=worst_samples,
+    results=results,
+    summary=summary,
+    classification=None,
 )

@@ -28,6 +28,7 @@
     element.hidden = !text;
   };
 
+  const headOf = (name) => Array.from(headRow.cells).find((head) => head.dataset.column === name);
   const rowsByRun = () => new Map(Array.from(body.rows, (row) => [row.dataset.run, row]));
 
   // Of a row: its parameters and metrics.
@@ -48,17 +49,17 @@
     const tags = Array.from(row.querySelectorAll(".tag"), (tag) => tag.textContent);
     const tag = tags.find((each) => each.startsWith(`${name}=`));
     if (tag !== undefined) return asValue(tag.slice(name.length + 1));
-    const place = Array.from(headRow.cells).findIndex((head) => head.dataset.column === name);
-    return place < 0 ? null : asValue(row.cells[place].dataset.sort);
+    const head = headOf(name);
+    return head ? asValue(row.cells[head.cellIndex].dataset.sort) : null;
   };
 
   const arrange = () => {
     const rows = rowsByRun();
     let wanted = order.map((run) => rows.get(run)).filter(Boolean);
-    const place = Array.from(headRow.cells).findIndex((head) => head.dataset.column === sorted.name);
-    if (place >= 0) {
+    const head = headOf(sorted.name);
+    if (head) {
       const sign = sorted.down ? -1 : 1;
-      const keyed = wanted.map((row) => [asValue(row.cells[place].dataset.sort), row]);
+      const keyed = wanted.map((row) => [asValue(row.cells[head.cellIndex].dataset.sort), row]);
       keyed.sort(([a], [b]) => {
         // What has no value comes last, whichever way.
         if (a === null || b === null) return (a === null) - (b === null);

@@ -10,7 +10,8 @@ from contracts.artifacts.classification import ClassOutcome, RocCurve
 from inspection.page.data import kind_of
 from inspection.page.links import beside, console, elsewhere
 from inspection.page.marks import find_gaps
-from inspection.page.subject import Limits, evenly
+from inspection.page.subject import Limits
+from inspection.run.data import evenly
 from inspection.run.view import Mark
 from inspection.tasks.classification.roc import micro_average, rates
 

@@ -17,8 +17,8 @@ from contracts.artifacts.classification import ClassificationDetails, WorstSampl
 from inspection.page import render_report
 from inspection.run.data import describe_data
 from inspection.run.door import Door
-from inspection.tasks.classification.pages import read
-from inspection.tasks.pictures import words_of
+from inspection.tasks.classification.worst import worst_samples
+from inspection.tasks.pictures import NamedSamples
 from records.index import key_of
 from records.samples import open_samples
 from tests.inspection import planted
@@ -67,9 +67,10 @@ def words(line: Path, *, shown: bool = True, **changes: Any) -> list[str | None]
     uri = storage.normalise(line / "shards")
     manifest = ShardManifest.load(uri)
     report = evaluation_of(manifest, uri)
-    found = read(Door(storage.normalise(line)), uri, manifest, report.model_copy(update=changes), shown)["worst"]
-    assert all(one["picture"] is None for one in found)
-    return [one["words"] for one in found]
+    report = report.model_copy(update=changes)
+    found = worst_samples(NamedSamples(Door(storage.normalise(line)), uri, manifest, report, shown))
+    assert all(one.picture is None for one in found)
+    return [one.words for one in found]
 
 
 def test_the_worst_texts_are_read_out_of_the_shards(line: Path) -> None:
@@ -136,17 +137,8 @@ def test_a_row_is_told_by_its_columns_without_what_is_learnt(tmp_path: Path, tas
         table[", ".join([f"town: {row['town'] or 'missing'}", *numbers])] = row
     split = manifest.splits["test"]
     index = open_samples(manifest, uri)
-    found = [
-        words_of(
-            Door(storage.normalise(tmp_path / "table")),
-            uri,
-            manifest,
-            evaluation_of(manifest, uri),
-            place,
-            key_of(index[split.first + place]),
-        )
-        for place in range(split.samples)
-    ]
+    samples = NamedSamples(Door(storage.normalise(tmp_path / "table")), uri, manifest, evaluation_of(manifest, uri))
+    found = [samples.words(place, key_of(index[split.first + place])) for place in range(split.samples)]
     assert len(found) > 20 and set(found) <= set(table)
     joined = "\n".join(filter(None, found))
     assert "town: missing" in joined and "age: missing" in joined and "nan" not in joined
@@ -159,5 +151,5 @@ def test_a_list_whose_columns_are_not_known_is_one_value(tmp_path: Path) -> None
     key = key_of(open_samples(manifest, uri)[manifest.splits["test"].first])
     bare_manifest = manifest.model_copy(update={"fields": {**manifest.fields, "pulse": bare}})
     door, report = Door(storage.normalise(tmp_path / "table")), evaluation_of(manifest, uri)
-    found = words_of(door, uri, bare_manifest, report, 0, key)
+    found = NamedSamples(door, uri, bare_manifest, report).words(0, key)
     assert found is not None and re.search(r", pulse: [\d.]+ [\d.]+ [\d.]+$", found), found

@@ -14,8 +14,8 @@ from contracts.artifacts import ShardManifest
 from contracts.artifacts.classification import ClassificationDetails
 from inspection.page import render_report
 from inspection.run.door import Door
-from inspection.tasks.classification.pages import read
-from inspection.tasks.pictures import file_uri
+from inspection.tasks.classification.worst import worst_samples
+from inspection.tasks.pictures import NamedSamples, file_uri
 from tests.browser import NEEDS_CHROMIUM, opened, started_chromium
 from tests.inspection import planted
 from tests.inspection.page.test_sections import part, said
@@ -26,14 +26,16 @@ def test_a_badly_classified_image_names_its_file(small_shards: str, pictures: Pa
     manifest = ShardManifest.load(small_shards)
     report = evaluation_of(manifest, small_shards, task="image_classification")
     door = Door(storage.normalise(Path(storage.local_path(small_shards)).parent))
-    found = read(door, small_shards, manifest, report, True)["worst"]
-    paths = [one["path"] for one in found]
+    found = worst_samples(NamedSamples(door, small_shards, manifest, report))
+    paths = [one.path for one in found]
     assert len(set(paths)) == len(paths) > 3
     assert all((pictures / unquote(path)).is_file() for path in paths), paths
     # Its class is its folder: what is shown is the sample's own name.
-    index = {one["path"]: one["picture"]["label"] for one in found}
+    index = {one.path: one.picture.label for one in found if one.picture is not None}
+    assert len(index) == len(found)
     assert all(unquote(path).split("/")[0] == label for path, label in index.items())
-    assert {one["path"] for one in read(door, small_shards, manifest, report, False)["worst"]} == {""}
+    hidden = worst_samples(NamedSamples(door, small_shards, manifest, report, shown=False))
+    assert {(one.path, one.picture, one.words) for one in hidden} == {("", None, None)}
 
 
 @pytest.mark.parametrize(

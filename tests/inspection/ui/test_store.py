@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inspection.run.before import flatten, pairs
+from inspection.run.before import compare, flatten
 from inspection.run.find import RunPlace
 from inspection.run.read import OF_TASK, read_run
 from inspection.run.summary import RunLine, RunLister
@@ -233,8 +233,9 @@ def test_sections_of_sections_without_end(depth: int) -> None:
     found = flatten(nested(depth, 0.5))
     assert found["flat"] == "1" and len(found) == 2
     if depth <= 500:
-        (differs,) = [pair for pair in pairs(nested(depth, 0.5), nested(depth, 0.6)) if pair.differs]
-        assert "0.5" in str(differs.a) and "0.6" in str(differs.b)
+        leaves = compare([nested(depth, 0.5), nested(depth, 0.6)]).values()
+        ((a, b),) = [values for values in leaves if values[0] != values[1]]
+        assert "0.5" in str(a) and "0.6" in str(b)
 
 
 @pytest.mark.parametrize("depth", [10, 500])
