@@ -1,4 +1,4 @@
-"""`shardline tensorboard`: TensorBoard on what a run has left for it."""
+"""`shardline tensorboard`: TensorBoard on what runs have left for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.commands.inspection import RunArgument
+from pipelines.commands.inspection import complete_run
 from pipelines.commands.options import Debug
 from pipelines.reported import reported
 
@@ -20,12 +20,21 @@ def register(app: typer.Typer) -> None:
 
 
 def tensorboard(
-    run: RunArgument,
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN",
+            help="Up to eight runs: folders of runs or trainings, or of lines for their newest (path or gs://); below "
+            "./runs: ID, LINE/ID, LINE:latest.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
+    ],
     host: Annotated[
         str,
         typer.Option(
             metavar="ADDRESS",
-            help="Where to listen. Whoever reaches it sees the run: TensorBoard asks for no password.",
+            help="Where to listen. Whoever reaches it sees the runs: TensorBoard asks for no password.",
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -34,13 +43,13 @@ def tensorboard(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Open TensorBoard on a run's logs, training and profile, here or in a bucket; until Ctrl-C."""
+    """Open TensorBoard on the logs of one or several runs, here or in buckets; until Ctrl-C."""
     with reported(debug):
         from inspection.tensorboard import show
 
         try:
             code = show(
-                run,
+                runs,
                 host=host,
                 port=port,
                 say=lambda url: print(url, flush=True),

@@ -91,28 +91,39 @@ def ask(address: str, path: str, body: dict[str, Any] | None = None) -> Any:
         return None
 
 
-def wait_for_runs(address: str, *names: str) -> None:
+def wait_for_everything(address: str, run: str = "") -> None:
+    """Wait until the server has read what was written; it lists runs before it has read them."""
     deadline = time.monotonic() + DEADLINE_S
-    while not set(names) <= set(found := ask(address, "data/runs") or []):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.2)
+    while True:
+        try:
+            return check_everything(address, run)
+        except (AssertionError, LookupError, TypeError, ValueError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
-def check_everything(address: str) -> None:
-    """Each of TensorBoard's plugins answers with what was written for it."""
-    wait_for_runs(address, "training/.", "training/result", "profile/.", "profile/configurations/00")
+def check_everything(address: str, run: str = "") -> None:
+    """Each of TensorBoard's plugins answers with what was written for it.
+
+    Args:
+        address: Of the server.
+        run: What its names begin with, where several are shown.
+    """
+    training, result, profile = f"{run}training/.", f"{run}training/result", f"{run}profile/."
+    assert {training, result, profile, f"{run}profile/configurations/00"} <= set(ask(address, "data/runs"))
     scalars = ask(address, "data/plugin/scalars/tags")
     wanted = {"loss", "learning_rate", "samples_per_s", "epoch"}
     assert {f"train/{name}" for name in wanted} | {"data/time_percent", "memory/resident_bytes"} <= set(
-        scalars["training/."]
+        scalars[training]
     )
-    assert "choice/slot_size" in scalars["profile/."]
-    query = urlencode({"tag": "train/loss", "run": "training/."})
+    assert "choice/slot_size" in scalars[profile]
+    query = urlencode({"tag": "train/loss", "run": training})
     assert [step for _, step, _ in ask(address, f"data/plugin/scalars/scalars?{query}")] == [5, 10]
     images = ask(address, "data/plugin/images/tags")
-    assert set(images["training/."]) == {"images/first_slot"}
-    assert set(images["training/result"]) == {"test/confusion_matrix", "test/worst_images"}
-    assert len(ask(address, "data/plugin/pr_curves/tags")["training/result"]) == 4
+    assert set(images[training]) == {"images/first_slot"}
+    assert set(images[result]) == {"test/confusion_matrix", "test/worst_images"}
+    assert len(ask(address, "data/plugin/pr_curves/tags")[result]) == 4
     asked = {
         "experimentName": "",
         "allowedStatuses": ["STATUS_SUCCESS"],
@@ -121,7 +132,7 @@ def check_everything(address: str) -> None:
         "sliceSize": 99,
     }
     groups = ask(address, "experiment/defaultExperimentId/data/plugin/hparams/session_groups", asked)["sessionGroups"]
-    (group,) = (group for group in groups if group["name"] == "training/result")
+    (group,) = (group for group in groups if group["name"] == result)
     assert group["hparams"]["architecture"] == "resnet"
     metrics = {metric["name"]["tag"]: metric["value"] for metric in group["metricValues"]}
     assert {"test/accuracy", "test/loss", "best/validation_accuracy"} <= set(metrics)
@@ -132,7 +143,7 @@ def test_a_line_that_was_moved_is_shown_whole_and_ctrl_c_ends_it(line: Path) -> 
     # Its documents name the old place; a comma is the end of a path to TensorBoard.
     moved = line.rename(line.with_name("pho,tos"))
     with opened(str(moved)) as (process, address):
-        check_everything(address)
+        wait_for_everything(address)
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE_S) == 130
         wait_for_refusal(address)
@@ -152,13 +163,15 @@ def wait_for_refusal(address: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-def test_a_run_in_a_bucket_is_read_there_and_its_server_ends_with_the_command(
+def test_runs_here_and_in_a_bucket_are_read_where_they_are_and_the_server_ends_with_the_command(
     line: Path, bucket_server: BucketServer
 ) -> None:
     for path in sorted(path for path in line.rglob("*") if path.is_file()):
-        storage.replace(storage.join("gs://bucket-1/photos", *path.relative_to(line).parts), path.read_bytes())
-    with opened(f"gs://bucket-1/photos/runs/{RUN}") as (process, address):
-        check_everything(address)
+        storage.replace(storage.join("gs://bucket-1/others", *path.relative_to(line).parts), path.read_bytes())
+    with opened(str(line), f"gs://bucket-1/others/runs/{RUN}") as (process, address):
+        for name in ("photos", "others"):
+            wait_for_everything(address, f"{name}/{RUN}/")
+        assert {name.rpartition(f"/{RUN}/")[0] for name in ask(address, "data/runs")} == {"photos", "others"}
         process.kill()
         wait_for_refusal(address)
     gc.collect()
@@ -168,6 +181,36 @@ def test_a_training_alone_is_shown_by_its_folder(line: Path) -> None:
     assert inspection.tensorboard.find_logs(str(line / "train" / ("c" * 16))) == {
         "c" * 16: storage.normalise(line / "train" / ("c" * 16) / "tensorboard")
     }
+
+
+def test_of_several_runs_a_folder_that_they_share_is_shown_once(line: Path, small_shards: str, tmp_path: Path) -> None:
+    plant(line, small_shards, kind="cached", run_id="20261123-070000-0002")
+    copy = Path(shutil.copytree(line, tmp_path / "copies" / "photos"))
+    (link := tmp_path / "a:link,of it").symlink_to(line, target_is_directory=True)
+    trained = line / "train" / ("c" * 16)
+    said: list[str] = []
+    runs = [line / "runs" / RUN, line / "runs" / "20261123-070000-0002", copy / "runs" / RUN, trained, link]
+    found = inspection.tensorboard.find_logs_of([*map(str, runs)], said.append)
+    profile = next(path for path in (line / "profile").iterdir() if path.name != "attempts")
+    assert found == {
+        f"photos/{RUN}/training": storage.normalise(trained / "tensorboard"),
+        f"photos/{RUN}/profile": storage.normalise(profile / "tensorboard"),
+        f"photos/{RUN}/training-2": storage.normalise(copy / "train" / ("c" * 16) / "tensorboard"),
+        f"photos/{RUN}/profile-2": storage.normalise(copy / "profile" / profile.name / "tensorboard"),
+    }
+    assert said[0] == (
+        f"photos/20261123-070000-0002/training is not shown twice: it is the same folder as photos/{RUN}/training"
+    )
+    assert len(said) == 5 and said[2].startswith(f"photos/train/{'c' * 16} is") and said[3].startswith("a_")
+
+
+def test_of_several_runs_each_has_a_training(line: Path, small_shards: str, tmp_path: Path) -> None:
+    untrained = plant(tmp_path / "untrained", small_shards, kind="running")
+    write_board(storage.local_path(untrained.uris["profile"]) / "tensorboard", gpu_report())
+    answer = CliRunner().invoke(app, ["tensorboard", str(line), str(untrained.line)])
+    assert answer.exit_code == 2 and f"{untrained.line} has no logs of a training for TensorBoard yet" in answer.stderr
+    answer = CliRunner().invoke(app, ["tensorboard", *[str(line)] * 9])
+    assert answer.exit_code == 2 and "9 runs for one TensorBoard" in answer.stderr and "at most 8" in answer.stderr
 
 
 def test_what_is_not_there_yet_is_said(line: Path, monkeypatch: pytest.MonkeyPatch) -> None:
