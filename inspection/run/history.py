@@ -13,7 +13,8 @@ from contracts.artifacts.data_report import REPORT_NAME, DataReport, Verdict
 from contracts.artifacts.document import Document
 from contracts.artifacts.firing import FIRING_NAME, NOTHING, Firing
 from contracts.artifacts.promotion import PROMOTIONS_FOLDER, Decision
-from contracts.config import SPLITS, RunSection
+from contracts.config import SPLITS, RunConfig, RunSection
+from contracts.errors import ConfigError
 from contracts.promotions import read_decisions
 from contracts.result import RESULTS_FOLDER
 from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, first_line, parse_json
@@ -107,6 +108,22 @@ def find_line(text: str) -> str:
         if runs_of_line(uri):
             return uri
     return find_place(text).line
+
+
+def find_line_of(config: RunConfig) -> str:
+    """Return the URI of a configuration's line, here or in a bucket.
+
+    Raises:
+        ConfigError: It has no run.
+    """
+    uri = storage.join(storage.normalise(config.run.root), config.run.name)
+    if not runs_of_line(uri):
+        raise ConfigError(
+            f"run.name = {config.run.name!r} in run.root = {config.run.root!r}: the line has no run yet",
+            allowed="the configuration of a line that has run",
+            todo=f"run it first, or see what there is: shardline runs {config.run.root}",
+        )
+    return uri
 
 
 def read_history(line: str) -> History:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipelines.commands.options import AsJson, Debug, Format, is_document, print_document
-from pipelines.reported import reported
+from pipelines.reported import load, reported
 
 
 def complete_run(typed: str) -> list[str]:
     """Return the ids and lines below ./runs that begin with what was typed, for the shell's completion."""
-    from pathlib import Path
-
     from contracts.config import RunSection
     from contracts.result import RUN_START_NAME, RUNS_FOLDER
 
@@ -112,7 +111,10 @@ def history(
             show_default=False,
             autocompletion=complete_run,
         ),
-    ],
+    ] = "",
+    config: Annotated[
+        Path | None, typer.Option("-c", "--config", metavar="CONFIG", help="Configuration of the line, in its place.")
+    ] = None,
     form: Format = None,
     debug: Debug = False,
 ) -> None:
@@ -120,11 +122,18 @@ def history(
     with reported(debug):
         import json
 
+        from contracts.errors import ConfigError
         from inspection.run.door import plain
-        from inspection.run.history import find_line, read_history
+        from inspection.run.history import find_line, find_line_of, read_history
         from inspection.terminal import print_history
 
-        found = read_history(find_line(line))
+        if bool(line) == (config is not None):
+            raise ConfigError(
+                f"{'both' if line else 'neither'} of LINE and --config CONFIG {'were' if line else 'was'} given",
+                allowed="one of them",
+                todo="name a line, as `shardline runs` lists them, or the configuration that it runs by",
+            )
+        found = read_history(find_line(line) if config is None else find_line_of(load(config, None)))
         if is_document(form, as_json=False):
             print_document(json.dumps(plain(found.model_dump(mode="python")), indent=1), form)
         else:
