@@ -95,9 +95,9 @@ def plant_beside(root: Path, run: Path) -> Planted:
     return plant(root / "tulips", shards, kind="running", run_id="20261122-100000-0004", now=time.time() - 300)
 
 
-def write_pages(run: Path, raw: Path, folder: Path) -> None:
-    """Write all pages but those of a server."""
-    made = make_runs(raw, folder)
+def write_pages(run: Path, raw: Path, folder: Path, wanted: set[str]) -> None:
+    """Write the pages, but for those of a server; runs are made where one of them is wanted."""
+    made = make_runs(raw, folder) if wanted & {"diverged", "failed", "preempted"} else {}
     view = read_run(find_place(str(run)))
     profile = next(stage.uri for stage in view.stages if stage.name == "profile")
     assert view.profile is not None and profile is not None, f"{run} is not the folder of a finished run"
@@ -124,7 +124,7 @@ def main(run: Path, raw: Path, names: list[str]) -> None:
     """
     with tempfile.TemporaryDirectory() as temporary, started_chromium() as browser:
         folder = Path(temporary)
-        write_pages(run, raw, folder)
+        write_pages(run, raw, folder, {SHOTS[name].page for name in names or SHOTS})
         root = folder / "runs"
         shutil.copytree(run, root / run.name)
         # The list names its root as it is seen from here.
