@@ -24,6 +24,8 @@ RUN_START_NAME = "run-start.json"
 # Of a Dataflow job: the run that submitted it. What a task started before it died is found by it.
 RUN_LABEL = "shardline-run"
 _LABEL_LENGTH = 63
+# Of a firing's document, which has a few hundred.
+_MOST_BYTES = 1 << 16
 
 
 def run_label(run_id: str) -> str:
@@ -94,6 +96,6 @@ def find_firing(line: str, run_id: str) -> Firing | None:
     """Return what a firing of the schedule has found; None: nobody asked, or it cannot be read."""
     try:
         uri = storage.join(run_uri(line, run_id), RESULTS_FOLDER, FIRING_NAME)
-        return Firing.model_validate_json(storage.read_bytes(uri))
+        return Firing.model_validate_json(storage.read_range(uri, 0, _MOST_BYTES))
     except (FileNotFoundError, ValidationError):
         return None

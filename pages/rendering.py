@@ -118,11 +118,12 @@ def _compiled() -> _Compiled | None:
 
     They are code: a folder that others may write into is not used. A template that was edited is compiled again.
     """
-    folder = user_cache("templates") / f"jinja2-{importlib.metadata.version('jinja2')}"
     try:
+        folder = user_cache("templates") / f"jinja2-{importlib.metadata.version('jinja2')}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = folder.lstat()
-    except OSError:
+    except (OSError, RuntimeError):
+        # RuntimeError: nobody knows the user's home.
         return None
     is_ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o022
     return _Compiled(str(folder)) if is_ours else None

@@ -37,6 +37,8 @@ def run(options: argparse.Namespace) -> None:
     if record.state == NOTHING:
         # What looks for the newest run of the line wants one that has done something.
         publish_record(record, line=options.line)
+        if followed := follow(options.line):
+            print(f"record: {followed}")
         print(leave_page(options.line, record.id))
         print(f"record: {record.state}")
         return

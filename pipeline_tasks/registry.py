@@ -82,7 +82,11 @@ def follow_production(line: str, client_of: Callable[[str], Any] = _client) -> s
         TryAgain: Others go on deciding.
     """
     said = _move_alias(line, client_of)
-    _describe_decision(line, client_of)
+    try:
+        _describe_decision(line, client_of)
+    except Exception as error:  # noqa: BLE001 - what counts is where the alias is; the next command describes it
+        why = (str(error).splitlines() or [""])[0]
+        return "; ".join(filter(None, (said, f"no description of the decision: {type(error).__name__}: {why}")))
     return said
 
 

@@ -1,6 +1,7 @@
 """Whether a schedule's firing has anything to train on: `python -m sharding.firing`, a task of the pipeline.
 
-Its answer comes from the listing of the source and the index of the newest run that succeeded; no file is opened.
+Its answer comes from the listing of the source (a manifest of samples is read for it) and the index of the newest run
+that succeeded; no sample is opened.
 What cannot be known is no reason to leave training out: then the run goes on, and its stages say what is wrong.
 """
 
@@ -40,27 +41,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write-verdict", type=Path, required=True)
     options = parser.parse_args(arguments)
     try:
-        config = with_data_date(read_stage_config(options.config, None, None), options.data_date)
-        firing = decide(options.line, options.run, config)
+        firing = decide(options.line, options.run, read_stage_config(options.config, None, None), options.data_date)
         uri = storage.join(run_uri(options.line, options.run), RESULTS_FOLDER, FIRING_NAME)
         storage.replace(uri, (firing.model_dump_json(indent=1) + "\n").encode())
-    except ShardlineError as error:
+    except (ShardlineError, OSError) as error:
         # The stages meet the same error, and say it where it is looked for.
         print(f"firing: warning: {error}", file=sys.stderr)
-        firing = Firing(verdict=GO, reason=str(error).splitlines()[0])
+        firing = Firing(verdict=GO, reason=(str(error).splitlines() or [type(error).__name__])[0])
     options.write_verdict.parent.mkdir(parents=True, exist_ok=True)
     options.write_verdict.write_text(firing.verdict, encoding="utf-8")
     print(f"firing: {firing.verdict}: {firing.reason}")
     return EXIT_OK
 
 
-def decide(line: str, run: str, config: RunConfig) -> Firing:
+def decide(line: str, run: str, config: RunConfig, data_date: str) -> Firing:
     """Return whether a run that begins has anything to train on.
 
     Args:
         line: URI of the line's folder.
         run: Its id.
-        config: Its whole configuration, with the source of its day.
+        config: Its whole configuration, as records have it: with {date} where it has that.
+        data_date: The moment that the data is of.
 
     Raises:
         ShardlineError: The source cannot be listed, or the shards of the last run cannot be read.
@@ -76,7 +77,8 @@ def decide(line: str, run: str, config: RunConfig) -> Firing:
         return Firing(verdict=GO, reason=reason, since=last.id)
     parent = Parent(shards, ShardManifest.load(shards))
     with tempfile.TemporaryDirectory(prefix="shardline-listing-") as scratch:
-        return compare(config, list_source(config.sharding, Path(scratch)), last.id, parent)
+        listing = list_source(with_data_date(config, data_date).sharding, Path(scratch))
+        return compare(config, listing, last.id, parent)
 
 
 def compare(config: RunConfig, listing: Listing, last: str, parent: Parent) -> Firing:
@@ -127,11 +129,12 @@ def _find_drift(config: RunConfig, listing: Listing, manifest: ShardManifest) ->
     now = dict(zip(names, listing.count_by_class(0), strict=True))
     before = dict(zip(manifest.classes, manifest.splits["train"].samples_by_class, strict=True))
     now, before = ({name: count for name, count in counts.items() if count} for counts in (now, before))
-    if came := sorted(now.keys() - before.keys()):
+    if came := sorted(now.keys() - set(manifest.classes)):
         yield f"new classes: {name_some(came)}"
     if went := sorted(before.keys() - now.keys()):
         yield f"classes that are gone: {name_some(went)}"
-    if min(sum(now.values()), sum(before.values())) < validate.least_samples:
+    # What was left out is of some class: the two would be counts of different things.
+    if _count_left_out(manifest) or min(sum(now.values()), sum(before.values())) < validate.least_samples:
         return
     apart = compare_named(before, now)
     if apart.excess > validate.warn_excess and apart.p < validate.significance:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from contracts.artifacts import LOSS, CheckpointManifest
+from contracts.artifacts import FIRST_SLOT_NAME, LOSS, CheckpointManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.events import EventLog
@@ -203,8 +203,10 @@ class Reporting:
                 self.scalars.show(1, taken.summary)
                 self.scalars.keep(taken.name, taken.content)
             elif taken is not None:
-                # A task of the user's may return a summary alone.
+                # A task of the user's may return a summary alone; pages show its first picture.
                 self.scalars.show(1, taken)
+                if picture := taken.value[0].image.encoded_image_string:
+                    self.scalars.keep(FIRST_SLOT_NAME, picture)
         except Exception as error:  # noqa: BLE001 - drawing raises what it likes, and this is only looked at
             self._log(f"warning: the first samples are not in TensorBoard's files: {type(error).__name__}: {error}")
 

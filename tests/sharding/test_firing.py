@@ -18,7 +18,7 @@ from sharding.firing import main
 LAST, RUN = "line-20261123060000", "line-20261130060000"
 
 
-def config_of(source: Path, **when: Any) -> RunConfig:
+def config_of(source: Path | str, **when: Any) -> RunConfig:
     sharding = {"source": str(source), "target_shard_bytes": 4096, "max_rejected_fraction": 0.5}
     schedule = {"cron": "0 6 * * 1", "when": when}
     return RunConfig.model_validate({"sharding": sharding, "schedule": schedule, "validate": {"least_samples": 20}})
@@ -102,6 +102,17 @@ def test_a_firing_goes_on_for_what_is_new_alone(
     assert fire(line, config).since == LAST
     leave_record(line, config, shards + "x", run="line-20261125060000", state="nothing to do")
     assert fire(line, config).since == LAST
+
+
+def test_a_source_with_a_date_is_that_of_the_firings_day(tmp_path: Path, source: Path, run_shard: Any) -> None:
+    line = storage.normalise(tmp_path / "line")
+    source.rename(tmp_path / "raw-2026-11-30")
+    # As it was submitted, and as records have it.
+    config = config_of(f"{tmp_path}/raw-{{date}}", new_samples=1)
+    shards = run_shard(source=f"{tmp_path}/raw-2026-11-30").folder
+    leave_record(line, config, storage.normalise(shards))
+    found = fire(line, config)
+    assert (found.verdict, found.samples) == ("nothing to do", 60), found.reason
 
 
 def test_a_firing_sees_classes_that_came_went_and_moved(

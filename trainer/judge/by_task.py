@@ -46,7 +46,7 @@ def compare_by_task(
         threads: Intra-op threads of ONNX Runtime.
 
     Raises:
-        ValueError: The task has no such metric, or it is no finite number of these samples.
+        ValueError: The task has no such metric, it is no finite number of these samples, or a graph fails on them.
         ShardlineError: The task's code fails, or a shard is damaged.
     """
     import torch
@@ -65,9 +65,13 @@ def compare_by_task(
         kind = kind_of(build_model(task, config).eval()(*example_inputs(task, 1)))
     name, direction, values = config.promote.metric, "max", list[list[float]]()
     for (graph, precision), whose in ((champion, "champion"), (challenger, "challenger")):
-        outputs = write_graph_outputs(
-            graph, split.inputs, work / whose, batch_size=_BATCH, threads=threads, precision=precision
-        )
+        try:
+            outputs = write_graph_outputs(
+                graph, split.inputs, work / whose, batch_size=_BATCH, threads=threads, precision=precision
+            )
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no class in common
+            said = (str(error).splitlines() or [""])[0]
+            raise ValueError(f"the {whose}'s graph failed: {type(error).__name__}: {said}") from None
         groups = min(GROUPS, len(split.sizes))
         values.append([])
         for left_out in (None, *range(groups)):

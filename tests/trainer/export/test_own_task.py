@@ -293,6 +293,11 @@ def test_two_exports_of_it_are_compared_by_its_own_metric(
     assert new == pytest.approx(np.mean([mask == 0 for mask in exported_task.masks]))
     assert old == pytest.approx(document.metrics["fp16"]["pixel_accuracy"], abs=1e-3)
     assert again.difference.interval[0] < new - old < again.difference.interval[1]
+    (tmp_path / "broken.onnx").write_bytes(b"no graph")
+    (tmp_path / "third").mkdir()
+    with pytest.raises(ValueError, match="the challenger's graph failed: "):
+        broken = (tmp_path / "broken.onnx", "fp32")
+        compare_by_task(trial_by(""), graphs[0], broken, document, tmp_path / "third", 1)
     (tmp_path / "again").mkdir()
     with pytest.raises(ValueError, match=r"iou is no .* metric of the task \(loss, .*pixel_accuracy"):
         compare_by_task(trial_by("iou"), *graphs, document, tmp_path / "again", 1)
