@@ -138,6 +138,8 @@ def test_columns_are_chosen_and_kept(browser: Browser, server: Serving) -> None:
         sort_by(page, "learning rate")
         assert order(page)[0] == RESUMED
         page.locator("#filter").fill("tulips")
+        # The browser hears of an address that a script has changed a moment later.
+        page.wait_for_url("**filter=tulips**")
         page.reload()
         for address in (page.url, server.url):
             page.goto(address)
