@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from contracts.artifacts import ExportManifest, Gate, Latency, Verification
+from contracts.artifacts import ExportManifest, Latency, Verification
 from inspection.run.headline import Verdict, find_verdict
 from inspection.stages.told import Told, known
-from inspection.tasks import is_share
+from inspection.tasks import show_metric
+from pages.markdown import Markdown, cell, code, whole
+from pages.quantities import count as show_count
+from pages.quantities import size
 from pages.rendering import write
-from pages.stage import MAX_ROWS, First, first
-from pages.stage.export import ExportSummary, Precision, SharedMetric
+from pages.stage import MAX_ROWS, Block, First, Summary, first, listed
 
 
 def count(exported: ExportManifest, verdict: Verdict) -> dict[str, float]:
@@ -70,68 +72,118 @@ def _runner(entry: Latency) -> str:
     return "_".join(re.findall("[a-z0-9]+", words))[:40] or "unnamed"
 
 
-def _summary(exported: ExportManifest, verdict: Verdict) -> ExportSummary:
-    served, metric = exported.served, exported.headline.metric
-    ran = {gate.name.partition(" ")[2]: gate.status for gate in exported.gates if gate.name.startswith("engine ")}
-    shared = [(name, found) for name, found in _by_metric(exported).items() if len(found) > 1]
-    return ExportSummary(
-        precision=exported.precision,
-        verdict=verdict,
-        served="" if served is None else served.in_words(),
-        unproven="" if served is None else ", ".join(served.unproven),
-        asked_precision=exported.asked_precision,
-        failed=first([(entry.precision, entry.reason) for entry in exported.tried if entry.outcome == "failed"]),
-        metric=metric,
-        unit="exact_percent" if is_share(exported.task, metric) else "metric_number",
-        precisions=_precisions(exported),
-        samples=exported.measured_samples,
-        engines=first([(one, ", ".join(one.gpus), ran.get(one.target, "not run")) for one in exported.engines]),
-        latency=first(exported.latency),
-        shared=first([_shared(name, found) for name, found in shared]),
-        left_out=first(list(exported.latency_left_out.items())),
-        gates=_gates(exported.gates),
+def _summary(exported: ExportManifest, verdict: Verdict) -> Summary:
+    served, metric, asked = exported.served, exported.headline.metric, exported.asked_precision
+    said = [Markdown(f"**Export: {cell(exported.precision)}, {verdict}.**")]
+    if served is not None:
+        said.append(whole(f"Serves {served.in_words()}. Not shown: {', '.join(served.unproven)}."))
+    refused = [(entry.precision, entry.reason) for entry in exported.tried if entry.outcome == "failed"]
+    of_asked = Block(
+        text=[f"{asked} was asked for and failed its gates:"], head=("precision", "why"), words=2, rows=first(refused)
     )
-
-
-def _shared(name: str, found: list[Latency]) -> SharedMetric:
-    """Return a metric that stands for several measurements: of other devices, or other versions of the runner."""
-    best = min(found, key=lambda entry: entry.p50_ms)
-    return SharedMetric(name, len(found), best.runner, best.device)
-
-
-def _precisions(exported: ExportManifest) -> First[Precision]:
     measured = exported.headline_values
-    found = ["torch"] if "torch" in measured else []
-    names = list(dict.fromkeys([*found, *(entry.precision for entry in exported.tried), *measured]))
+    torch = ["torch"] if "torch" in measured else []
+    names = list(dict.fromkeys([*torch, *(entry.precision for entry in exported.tried), *measured]))
+    show = show_metric(exported.task, metric)
     # Each looks through gates and latencies: no more are looked at than are shown.
-    return First(tuple(_precision(exported, name) for name in names[:MAX_ROWS]), len(names))
+    precisions = First(tuple(_precision(exported, name, show) for name in names[:MAX_ROWS]), len(names))
+    samples = show_count(exported.measured_samples)
+    by_precision = Block(
+        "By precision",
+        head=("precision", metric, "relative error", "least cosine", "top-1 agreement", "fastest p50", "gates passed"),
+        rows=precisions,
+        notes=[f"Metrics are of {samples} test samples; parity is that of the ONNX graph with torch."],
+    )
+    gates = exported.gates
+    if len(gates) > MAX_ROWS:
+        # What did not pass is what a reader looks for.
+        gates = sorted(gates, key=lambda gate: gate.status == "passed")
+    of_gates = Block(
+        "Gates",
+        head=("gate", "precision", "status", "what ran", "why"),
+        words=5,
+        rows=first([(gate.name, gate.precision, gate.status, gate.ran, gate.reason) for gate in gates]),
+    )
+    blocks = [Block(text=said), *([of_asked] if asked != exported.precision else []), by_precision]
+    return Summary([*blocks, _engines(exported), *_latency(exported), of_gates])
 
 
-def _precision(exported: ExportManifest, name: str) -> Precision:
+def _precision(exported: ExportManifest, name: str, show: Callable[[float], str]) -> Sequence[str]:
     parity = exported.parity.get("onnx", {}).get(name)
     ran = parity if parity is not None and parity.passed is not None else None
+    error, cosine, top1 = (ran.relative_error, ran.min_cosine, ran.top1_agreement) if ran is not None else (None,) * 3
     own = [gate.status for gate in exported.gates if gate.precision == name]
-    return Precision(
+    value = exported.headline_values.get(name)
+    return (
         name,
-        exported.headline_values.get(name),
-        ran.relative_error if ran is not None else None,
-        ran.min_cosine if ran is not None else None,
-        ran.top1_agreement if ran is not None else None,
+        show(value) if value is not None else "-",
+        f"{error:.1e}" if error is not None else "-",
+        f"{cosine:.6f}" if cosine is not None else "-",
+        f"{top1:.2%}" if top1 is not None else "-",
         _fastest(exported, name),
-        (own.count("passed"), len(own)),
+        f"{own.count('passed')} of {len(own)}" if own else "-",
     )
 
 
 def _fastest(exported: ExportManifest, precision: str) -> str:
     found = [entry for entry in exported.latency if entry.precision == precision]
     if not found:
-        return ""
+        return "not measured"
     best = min(found, key=lambda entry: entry.p50_ms / entry.batch)
     return f"{best.p50_ms:.3f} ms, batch {best.batch}, {best.runner}"
 
 
-def _gates(gates: list[Gate]) -> First[Gate]:
-    if len(gates) > MAX_ROWS:
-        # What did not pass is what a reader looks for.
-        gates = sorted(gates, key=lambda gate: gate.status == "passed")
-    return first(gates)
+def _engines(exported: ExportManifest) -> Block:
+    if not exported.engines:
+        return Block("Engines", ["None: Triton builds what it runs."])
+    ran = {gate.name.partition(" ")[2]: gate.status for gate in exported.gates if gate.name.startswith("engine ")}
+    rows = [
+        (
+            one.target,
+            ", ".join(one.gpus),
+            ran.get(one.target, "not run"),
+            code(one.sha256),
+            size(one.bytes),
+            f"{one.build_s:.1f} s",
+        )
+        for one in exported.engines
+    ]
+    return Block("Engines", head=("target", "GPUs", "ran on it", "sha256", "size", "build"), words=4, rows=first(rows))
+
+
+def _latency(exported: ExportManifest) -> list[Block]:
+    rows = [
+        (
+            one.runner,
+            one.device,
+            one.precision,
+            str(one.batch),
+            f"{one.p50_ms:.3f}",
+            f"{one.p90_ms:.3f}",
+            f"{one.p99_ms:.3f}" if one.p99_ms is not None else "-",
+            f"{one.images_per_s:,.1f}",
+        )
+        for one in exported.latency
+    ]
+    # Metrics that stand for several measurements: of other devices, or other versions of the runner.
+    shared = [(name, found) for name, found in _by_metric(exported).items() if len(found) > 1]
+    left_out = [f"{runner} was left out: {reason}" for runner, reason in exported.latency_left_out.items()]
+    return [
+        Block(
+            "Latency",
+            [] if rows else [Markdown("Not measured: `export.bench` is off, or nothing here could run it.")],
+            head=("runner", "device", "precision", "batch", "p50 ms", "p90 ms", "p99 ms", "samples/s") if rows else (),
+            words=3,
+            rows=first(rows),
+        ),
+        *listed("", [_shared(name, found) for name, found in shared]),
+        *listed("", left_out),
+    ]
+
+
+def _shared(name: str, found: list[Latency]) -> Markdown:
+    best = min(found, key=lambda entry: entry.p50_ms)
+    where = cell(f"{best.runner} on {best.device}")
+    return Markdown(
+        f"Metric {code(name)} is the fastest of {len(found):,}: {where}. The others are in the table alone."
+    )

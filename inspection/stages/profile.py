@@ -12,9 +12,11 @@ from inspection.profile import (
     finding_lines,
 )
 from inspection.stages.told import Told, known
+from pages.markdown import Markdown, cell
+from pages.markup import NOT_MEASURED
+from pages.quantities import count as show_count
 from pages.rendering import write
-from pages.stage import first
-from pages.stage.profile import FoundSlow, ProfileSummary
+from pages.stage import Block, Summary, first, listed
 
 # The fastest points; the page has the map of all.
 MAX_POINTS = 12
@@ -66,21 +68,45 @@ def tell(report: ProfileReport) -> Told:
     return Told(count(report), lambda: write(_summary(report, report.chosen_point())))
 
 
-def _summary(report: ProfileReport, point: ProfilePoint) -> ProfileSummary:
+def _summary(report: ProfileReport, point: ProfilePoint) -> Summary:
+    said = (
+        ("Chosen", f"{describe_cut(report)}."),
+        ("Measured", f"{describe_rate(point)}."),
+        ("Why", describe_reason(report.choice)),
+    )
+    chosen = Block(text=[Markdown(f"**{name}:** {cell(text)}") for name, text in said])
+    if report.method == "off":
+        return Summary([chosen])
     fastest = sorted(report.points, key=lambda point: -(point.samples_per_s or 0.0))
-    return ProfileSummary(
-        describe_cut(report),
-        describe_rate(point),
-        describe_reason(report.choice),
-        is_off=report.method == "off",
-        findings=first([_found(finding) for finding in report.findings]),
-        recommendations=first([describe_recommendation(entry) for entry in report.recommendations]),
-        points=first(fastest, MAX_POINTS),
-        warnings=first(report.warnings),
-        effort=describe_effort(report),
+    more = f"The fastest {MAX_POINTS} of {show_count(len(fastest))}; the page has all."
+    points = Block(
+        "Configurations, end to end",
+        head=("slot size", "workers", "computes in", "samples/s per rank", "waiting for data"),
+        words=3,
+        rows=first([_row(one) for one in fastest[:MAX_POINTS]]),
+        notes=[more] if len(fastest) > MAX_POINTS else [],
+    )
+    found = [_found(finding) for finding in report.findings]
+    findings = Block("Findings", [] if found else ["No rule has found anything slow."], rows=first(found))
+    better = listed("What would do better", [describe_recommendation(entry) for entry in report.recommendations])
+    warnings = listed("Warnings", report.warnings)
+    return Summary([chosen, findings, *better, points, *warnings, Block("Effort", [describe_effort(report)])])
+
+
+def _row(point: ProfilePoint) -> tuple[str, ...]:
+    rate, waiting = point.samples_per_s, point.data_time_fraction
+    return (
+        str(point.slot_size),
+        str(point.num_workers),
+        point.flags.in_words(),
+        point.outcome if rate is None else f"{rate:,.1f}",
+        NOT_MEASURED if waiting is None else f"{waiting:.0%}",
     )
 
 
-def _found(finding: Finding) -> FoundSlow:
-    title, *rest = finding_lines(finding)
-    return FoundSlow(finding.rule, title, first(rest, MAX_EVIDENCE))
+def _found(finding: Finding) -> tuple[str, ...]:
+    """Return a finding as an item of a list, with its evidence and what to do below it."""
+    title, *lines = finding_lines(finding)
+    more = len(lines) - MAX_EVIDENCE
+    rest = [f"and {more:,} more lines; the manifest has all"] if more > 0 else []
+    return (Markdown(f"**{cell(finding.rule)}, {cell(title)}**"), *lines[:MAX_EVIDENCE], *rest)

@@ -11,9 +11,11 @@ from contracts.config import SPLITS
 from inspection.run.data import list_columns
 from inspection.run.view import ColumnView
 from inspection.stages.told import Told, known
+from pages.markdown import code, whole
+from pages.quantities import count as show_count
+from pages.quantities import number, several, size
 from pages.rendering import write
-from pages.stage import First, first
-from pages.stage.shard import Classes, Column, DataCard, Images
+from pages.stage import Block, Summary, first, listed
 
 # Rows of a long list; the manifest has all.
 MAX_CLASSES, MAX_FILES = 30, 10
@@ -46,29 +48,34 @@ def tell(shards: ShardManifest) -> Told:
     return Told(count(shards), lambda: write(_card(shards)))
 
 
-def _card(shards: ShardManifest) -> DataCard:
+def _card(shards: ShardManifest) -> Summary:
     numbers = list(shard_numbers(shards.shards))
     files = Counter(shard.split for shard in numbers)
-    found = shards.duplicates
-    return DataCard(
-        samples=sum(split.samples for split in shards.splits.values()),
-        num_classes=len(shards.classes),
-        files=len(shards.shards),
-        format=shards.format,
-        bytes=sum(shard.bytes for shard in numbers),
-        warnings=first(shards.warnings),
-        columns=first([_column(one) for one in list_columns(shards)]),
-        splits=first([(name, split.samples, files[name], split.source_bytes) for name, split in _ordered(shards)]),
-        multi_label=shards.multi_label,
-        classes=_classes(shards) if shards.classes else None,
-        images=_images(shards) if shards.image_field is not None else None,
-        rejected=shards.count_rejected,
-        ignored=shards.count_ignored,
-        rejected_files=first([(entry.path, entry.reason) for entry in shards.rejected], MAX_FILES),
-        rejected_listed=len(shards.rejected) if shards.num_rejected is not None else shards.count_rejected,
-        copies=None if found is None else (found.copies, found.leaking_groups, found.dropped),
-        has_images=shards.image_field is not None,
-    )
+    samples = sum(split.samples for split in shards.splits.values())
+    of_classes = f" of {several(len(shards.classes), 'class', 'classes')}" if shards.classes else ""
+    held = f"{several(len(numbers), 'file')} of {shards.format}, {size(sum(shard.bytes for shard in numbers))}"
+    splits = [
+        (name, show_count(split.samples), show_count(files[name]), size(split.source_bytes))
+        for name, split in _ordered(shards)
+    ]
+    blocks = [
+        Block(text=[f"{several(samples, 'sample')}{of_classes} in {held}."]),
+        *listed("Warnings", shards.warnings),
+        *_columns(list_columns(shards)),
+        Block("Splits", head=("split", "samples", "shards", "source files"), rows=first(splits)),
+        _classes(shards),
+        *(_images(shards) if shards.image_field is not None else []),
+        _left_out(shards),
+    ]
+    if (found := shards.duplicates) is not None:
+        what = (
+            several(found.copies, "sample") + " with the content of another, whatever the label"
+            if shards.image_field is None
+            else several(found.copies, "image") + " with the bytes of another"
+        )
+        where = "left out" if found.dropped else "in the shards"
+        blocks.append(Block("Copies", [f"{what}, {where}; {several(found.leaking_groups, 'group')} across splits."]))
+    return Summary(blocks)
 
 
 def _ordered(shards: ShardManifest) -> list[tuple[str, SplitEntry]]:
@@ -78,52 +85,86 @@ def _ordered(shards: ShardManifest) -> list[tuple[str, SplitEntry]]:
     )
 
 
-def _column(one: ColumnView) -> Column:
-    unseen = tuple((split, samples) for split, samples in one.unseen.items() if samples or split != "train")
-    figures = (one.mean, one.std, one.least, one.most)
-    return Column(one.name, one.field, one.kind, figures, one.missing, one.categories, unseen)
+def _columns(columns: list[ColumnView]) -> list[Block]:
+    def row(one: ColumnView) -> tuple[str, ...]:
+        unseen = {split: samples for split, samples in one.unseen.items() if samples or split != "train"}
+        figures = (one.mean, one.std, one.least, one.most)
+        return (
+            one.name,
+            one.field,
+            one.kind,
+            *("" if value is None else number(value) for value in figures),
+            *("" if value is None else show_count(value) for value in (one.missing, one.categories)),
+            ", ".join(f"{split} {show_count(samples)}" for split, samples in unseen.items()),
+        )
+
+    about = "Values, missing ones and categories are those of the training split; unseen are samples of the others."
+    head = ("column", "field", "kind", "mean", "std", "minimum", "maximum", "missing", "categories", "unseen")
+    return [Block("Columns", [about], head, 3, first(list(map(row, columns))))] if columns else []
 
 
-def _classes(shards: ShardManifest) -> Classes:
-    splits = _ordered(shards)
-    shown = [split for _, split in splits[:MAX_SPLITS]]
-    # A list that is too short is damaged: its splits are said below.
-    damaged = [name for name, split in splits[:MAX_SPLITS] if len(split.samples_by_class) != len(shards.classes)]
+def _classes(shards: ShardManifest) -> Block:
+    said = ["A sample may have several labels, and counts for each."] if shards.multi_label else []
+    if not shards.classes:
+        return Block("Classes", [*said, "No field of the samples is of classes."])
+    splits = _ordered(shards)[:MAX_SPLITS]
 
-    def row(place: int) -> tuple[int | None, ...]:
-        return tuple(split.samples_by_class[place] if place < len(split.samples_by_class) else None for split in shown)
+    def counts(place: int) -> list[int | None]:
+        found = [split.samples_by_class for _, split in splits]
+        return [each[place] if place < len(each) else None for each in found]
 
-    order = list(range(len(shards.classes)))
+    order, notes = list(range(len(shards.classes))), []
     if len(order) > MAX_CLASSES:
         # The largest and the smallest: the extremes are what a reader looks for.
-        order.sort(key=lambda place: -sum(filter(None, row(place))))
-        order = [*order[: MAX_CLASSES // 2], *order[-(MAX_CLASSES // 2) :]]
-    return Classes(
-        first([name for name, _ in splits], MAX_SPLITS),
-        tuple((shards.classes[place], row(place)) for place in order),
-        len(shards.classes),
-        ", ".join(damaged),
-    )
+        ends = MAX_CLASSES // 2
+        order.sort(key=lambda place: -sum(filter(None, counts(place))))
+        order = [*order[:ends], *order[-ends:]]
+        notes.append(f"The {ends} largest and smallest of {show_count(len(shards.classes))}; the manifest has all.")
+    if len(shards.splits) > MAX_SPLITS:
+        notes.append(f"The first {MAX_SPLITS} of {len(shards.splits):,}; the manifest has all.")
+    # A list that is too short is damaged.
+    if damaged := [name for name, split in splits if len(split.samples_by_class) != len(shards.classes)]:
+        notes.append(f"Not every class has a count, or a count has no class, in: {', '.join(damaged)}.")
+    rows = [
+        (shards.classes[place], *("not counted" if value is None else show_count(value) for value in counts(place)))
+        for place in order
+    ]
+    return Block("Classes", said, ("class", *(name for name, _ in splits)), rows=first(rows), notes=notes)
 
 
-def _images(shards: ShardManifest) -> Images:
-    images = shards.images
-    sizes = (images.width, images.height) if images is not None else (None, None)
-    has_mean = shards.mean is not None and shards.std is not None
-    return Images(
-        _counts(images.formats if images is not None else {}),
-        _counts(images.modes if images is not None else {}),
-        (sizes[0][0], sizes[0][1], sizes[1][0], sizes[1][1]) if sizes[0] and sizes[1] else None,
-        tuple(shards.mean or ()) if has_mean else (),
-        tuple(shards.std or ()) if has_mean else (),
-        None if shards.prepared is None else _counts(shards.prepared.changed),
-        shards.verify,
-    )
+def _images(shards: ShardManifest) -> list[Block]:
+    images, changed = shards.images, shards.prepared.changed if shards.prepared is not None else None
+    lines = []
+    if images is not None:
+        lines += [f"formats: {_counts(images.formats)}"] if images.formats else []
+        lines += [f"modes: {_counts(images.modes)}"] if images.modes else []
+        if (width := images.width) and (height := images.height):
+            lines.append(f"width {width[0]} to {width[1]} px, height {height[0]} to {height[1]} px")
+    if shards.mean is not None and shards.std is not None:
+        mean, std = (" ".join(f"{value:.4f}" for value in values) for values in (shards.mean, shards.std))
+        lines.append(f"mean {mean}, deviation {std}")
+    if changed is not None:
+        lines.append(f"changed while sharding: {_counts(changed)}")
+    return listed("Images", [*map(whole, lines), f"verified: {shards.verify}"])
 
 
-def _counts(found: Mapping[str, int]) -> First[tuple[str, int]]:
+def _left_out(shards: ShardManifest) -> Block:
+    rejected, ignored = shards.count_rejected, shards.count_ignored
+    if not rejected and not ignored:
+        return Block("Left out", ["Nothing."])
+    said = f"{several(rejected, 'file')} rejected by content, {several(ignored, 'file')} ignored by name."
+    rows = [(code(entry.path), entry.reason) for entry in shards.rejected[:MAX_FILES]]
+    known = len(shards.rejected) if shards.num_rejected is not None else rejected
+    has = f"{show_count(known)} of them" if known < rejected else "all"
+    notes = [f"The first {len(rows)}; the manifest has {has}."] if rejected > len(rows) > 0 else []
+    return Block("Left out", [said], ("file", "reason") if rows else (), 2, first(rows), notes)
+
+
+def _counts(found: Mapping[str, int]) -> str:
     """Return numbers of images by what they are, the most frequent first where not all are shown."""
     entries = list(found.items())
     if len(entries) > MAX_INLINE:
         entries.sort(key=lambda entry: -entry[1])
-    return first(entries, MAX_INLINE)
+    words = ", ".join(f"{name} {show_count(images)}" for name, images in entries[:MAX_INLINE]) or "none"
+    more = len(entries) - MAX_INLINE
+    return f"{words}, and {show_count(more)} more" if more > 0 else words

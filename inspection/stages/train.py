@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from contracts.artifacts import CheckpointManifest, EvaluationReport, GoodputRecord
@@ -9,12 +10,12 @@ from contracts.errors import DataError
 from inspection.run.headline import RunHeadline
 from inspection.run.view import MoneyView
 from inspection.stages.told import Told, known
-from inspection.tasks import find_pages, is_share
-from pages.markdown import Markdown
-from pages.quantities import usd_range
+from inspection.tasks import find_pages, show_metric
+from pages.markdown import Markdown, code, whole
+from pages.quantities import count as show_count
+from pages.quantities import percent, seconds, several, usd_range
 from pages.rendering import write
-from pages.stage import first
-from pages.stage.train import Metric, Money, TrainSummary
+from pages.stage import Block, First, Summary, first, listed
 
 # Of the goodput record: what a comparison of runs is about.
 _ACCOUNT = (
@@ -98,54 +99,89 @@ def tell(trained: CheckpointManifest, beside: Beside) -> Told:
     return Told(numbers, lambda: write(_summary(trained, beside)), {"parameters_sha256": trained.parameters_sha256})
 
 
-def _summary(trained: CheckpointManifest, beside: Beside) -> TrainSummary:
-    evaluation, goodput, money = beside.evaluation, beside.goodput, beside.money
-    task = evaluation.task if isinstance(evaluation, EvaluationReport) else ""
-    ended_by = "" if trained.ended_by == "epochs" else trained.ended_by
-    holder = "resources" if ended_by in ("max_hours", "max_cost_usd") else "train"
-    shown, why = _of_task(evaluation)
-    return TrainSummary(
-        headline=tuple(
-            (figure.title, figure.text, figure.note)
-            for figure in (beside.headline.figures if beside.headline is not None else ())
-            # The run goes on while its training is reported.
-            if figure.text and figure.name in ("metric", "goodput", "preemptions", "cost")
-        ),
-        metrics=first([_metric(task, name, value) for name, value in trained.metrics.items()]),
-        steps=trained.step,
-        epochs=trained.epoch,
-        best_step=trained.best_step,
-        skipped_steps=trained.skipped_steps,
-        started_with="" if trained.initial is None else trained.initial.in_words(),
-        ended_by=f"{holder}.{ended_by}" if ended_by else "",
-        warnings=first(trained.warnings),
-        account=goodput if isinstance(goodput, GoodputRecord) else None,
-        parts=() if isinstance(goodput, str) else tuple((name, getattr(goodput, field)) for name, field in _WHERE),
-        no_account=goodput if isinstance(goodput, str) else "",
-        money=None
-        if money is None
-        else Money(
-            usd_range(money.cost_low_usd, money.cost_high_usd),
-            money.source,
-            usd_range(money.on_demand_low_usd, money.on_demand_high_usd),
-        ),
-        task=shown,
-        no_evaluation=why,
-        numerics=first(list({**trained.numerics, **trained.environment}.items())),
+def _summary(trained: CheckpointManifest, beside: Beside) -> Summary:
+    found = beside.headline.figures if beside.headline is not None else ()
+    # The run goes on while its training is reported.
+    shown = ("metric", "goodput", "preemptions", "cost")
+    figures = [(one.title, one.text, one.note) for one in found if one.text and one.name in shown]
+    task = beside.evaluation.task if isinstance(beside.evaluation, EvaluationReport) else ""
+    metrics = [(name.replace("_", " "), _show(task, name)(value)) for name, value in trained.metrics.items()]
+    own = {
+        "steps": trained.step,
+        "epochs": trained.epoch,
+        "best step": trained.best_step,
+        "steps left out, gradients not finite": trained.skipped_steps,
+    }
+    rows = first(metrics)
+    counts = [(name, show_count(number)) for name, number in own.items()]
+    notes = [] if trained.initial is None else [whole(f"It started with {trained.initial.in_words()}.")]
+    if trained.ended_by not in ("", "epochs"):
+        holder = "resources" if trained.ended_by in ("max_hours", "max_cost_usd") else "train"
+        notes.append(Markdown(f"Ended by {code(f'{holder}.{trained.ended_by}')}."))
+    numerics = list({**trained.numerics, **trained.environment}.items())
+    return Summary(
+        [
+            *([Block(head=("headline", "value", "note"), words=3, rows=first(figures))] if figures else []),
+            Block(
+                head=("figure", "value"),
+                rows=First((*rows.rows, *counts), rows.total + len(counts)),
+                notes=notes,
+            ),
+            *listed("Warnings", trained.warnings),
+            *_account(beside.goodput, beside.money),
+            *_of_task(beside.evaluation),
+            *([Block("Computed in", head=("what", "value"), words=2, rows=first(numerics))] if numerics else []),
+        ]
     )
 
 
-def _metric(task: str, name: str, value: float) -> Metric:
-    unit = "count" if name.endswith("_samples") else "exact_percent" if is_share(task, name) else "metric_number"
-    return Metric(name.replace("_", " "), value, unit)
+def _show(task: str, name: str) -> Callable[[float], str]:
+    return show_count if name.endswith("_samples") else show_metric(task, name)
 
 
-def _of_task(found: EvaluationReport | str) -> tuple[Markdown, str]:
-    """Return what the task shows, and why it shows nothing."""
+def _account(found: GoodputRecord | str, money: MoneyView | None) -> list[Block]:
+    """Return what stops have cost, and where time and money went."""
+    stops, where = "Preemptions and restarts", "Where the time went"
     if isinstance(found, str):
-        return Markdown(), found
+        return [Block(stops, [found]), Block(where, [found])]
+    ended = [
+        several(found.preemptions, "preemption"),
+        several(found.interruptions, "interruption") if found.interruptions else "",
+        several(found.kills, "kill") if found.kills else "",
+        several(found.crashes, "crash", "crashes"),
+    ]
+    then = [
+        several(found.attempts, "attempt"),
+        f"{several(found.starts, 'start')} of the ranks",
+        f"{several(found.lost_steps, 'step')} done in vain",
+        f"{seconds(found.between_attempts_s)} between attempts.",
+    ]
+    parts = [(name, getattr(found, field)) for name, field in _WHERE]
+    whole_s = found.wall_s
+    rows = [(name, seconds(spent_s), percent(spent_s / whole_s if whole_s else 0.0)) for name, spent_s in parts]
+    priced = ["Money: no price is known for its machines."]
+    if money is not None:
+        demand = usd_range(money.on_demand_low_usd, money.on_demand_high_usd)
+        priced = [f"Money: {usd_range(money.cost_low_usd, money.cost_high_usd)}, an estimate ({money.source})."]
+        priced += [f"The same hours on demand: {demand}."] if demand else []
+    return [
+        Block(stops, [f"{', '.join(filter(None, ended))}: {', '.join(then)}"]),
+        Block(
+            where,
+            [f"{seconds(whole_s)} of training, {found.node_hours:.2f} machine hours."],
+            ("what", "time", "share"),
+            rows=first(rows),
+            notes=priced,
+        ),
+    ]
+
+
+def _of_task(found: EvaluationReport | str) -> list[Block]:
+    """Return what the task shows, or why it shows nothing."""
+    if isinstance(found, str):
+        return [Block("Evaluation", [found])]
     pages = find_pages(found.task)
     try:
-        return (Markdown(), "") if pages is None else (pages.summary(found), "")
+        return [] if pages is None else [Block(text=[pages.summary(found)])]
     except DataError as error:
-        return Markdown(), error.given
+        return [Block("Evaluation", [error.given])]

@@ -15,9 +15,8 @@ from pages.document import Document
 from pages.markdown import Markdown
 from pages.markup import Html
 from pages.rendering import View, render, write
-from pages.stage import first
+from pages.stage import Block, Summary, first
 from pages.stage.page import StageSummary
-from pages.stage.tasks import RegressionSummary
 from tests.pages.views import EXAMPLES
 
 TEMPLATES = Path(pages.__file__).parent / "templates"
@@ -83,9 +82,9 @@ def test_what_is_no_markdown_is_text() -> None:
     escaped = "a&#124;b &#35; &#60;b&#62; &#91;x&#93;(y) &#96;c&#96;\ufffd\ufffd"
     assert page.startswith(f"# {escaped} (reused)\n\n**kept**\n") and f"- {escaped} `z`" in page
     # Markup of HTML is none of Markdown.
-    assert "&#60;p&#62;" in write(RegressionSummary(((Html("<p>"), 1.0, 2.0),)))
+    assert "&#60;p&#62;" in write(Summary([Block(text=[Html("<p>")])]))
     with pytest.raises(TypeError, match="shows None"):
-        write(RegressionSummary(((None, 1.0, 2.0),)))  # type: ignore[arg-type]
+        write(Summary([Block(text=[None])]))  # type: ignore[list-item]
 
 
 def test_what_is_no_markup_is_text() -> None:

@@ -16,7 +16,7 @@ from pages.markdown import Markdown
 from pages.markup import Html
 from pages.rendering import render, write
 from pages.run.regression import FarRow, RegressionResults, Residuals
-from pages.stage.tasks import RegressionSummary
+from pages.stage import Block, Summary, first
 
 # Of all that the document names.
 WORST = 24
@@ -104,8 +104,12 @@ def summary(report: EvaluationReport) -> Markdown:
     """
     found = RegressionDetails.of(report)
     assert found is not None, report.task
-    farthest = ((one.key[:12], one.target, one.value) for one in found.worst[:_SUMMARY_ROWS])
-    return write(RegressionSummary(tuple(farthest)))
+    rows = [
+        (one.key[:12], *(f"{value:.6g}" for value in (one.target, one.value, one.value - one.target)))
+        for one in found.worst[:_SUMMARY_ROWS]
+    ]
+    head = ("sample", "target", "predicted", "residual")
+    return write(Summary([Block("Farthest off", head=head, rows=first(rows))]))
 
 
 PAGES = TaskPages(

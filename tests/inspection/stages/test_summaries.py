@@ -269,7 +269,7 @@ def test_devices_that_share_a_metric_are_told_and_the_fastest_counts() -> None:
     told = export.tell(exported.model_copy(update={"latency": latency}))
     assert told.numbers["export_fp16_tensorrt_batch8_p50_ms"] == 1.0
     said = "Metric `export_fp16_tensorrt_batch8_p50_ms` is the fastest of 3: TensorRT 11.2 on A100."
-    assert any(line.startswith(said) for line in told.lines)
+    assert any(said in line for line in told.lines)
     alone = export.tell(exported.model_copy(update={"latency": latency[:1]}))
     assert not any("is the fastest of" in line for line in alone.lines)
 

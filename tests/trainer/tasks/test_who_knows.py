@@ -32,7 +32,6 @@ KNOWN = {
     "inspection/run/data.py": "classes of shards",
     "inspection/run/view.py": "classes of shards",
     "inspection/stages/export.py": "gates of exports",
-    "inspection/stages/shard.py": "classes of shards",
     "inspection/terminal.py": "classes of shards",
     "inspection/ui/compare.py": "classes of shards",
     "pipelines/rules/checks.py": "what the checks before the first stage are asked",
