@@ -201,7 +201,7 @@ def profile_trace(setting: Setting) -> Details:
     slot_size, workers = setting.global_batch_size // setting.ranks, config["data"]["num_workers"]
     tried: dict[str, Any] = {"slot_sizes": [slot_size], "num_workers": [workers], "prefetch_factors": [4]}
     tried |= {"precisions": ["fp32"], "channels_last": [False], "compile": [False]}
-    tried |= {"activation_checkpointing": ["none"], "window_s": 0.2, "budget_s": 15, "trace_steps": 3}
+    tried |= {"activation_checkpointing": ["none"], "window_s": 0.2, "budget_s": 60, "trace_steps": 3}
     run = run_stage(setting, "profile", "profile", {"profile": tried})
     traces = {path.name: path.stat().st_size for path in sorted(run.output.glob("traces/*.json.gz"))}
     indicators = run.manifest["indicators"] or {}

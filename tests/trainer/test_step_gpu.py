@@ -9,6 +9,8 @@ from trainer.data.clock import DataClock
 
 
 @pytest.mark.gpu
+# Of the watch itself: it does not see all that waits.
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 def test_a_step_on_a_gpu_does_not_wait() -> None:
     """CUDA's own watch; the first step may wait, as libraries set themselves up."""
     with one_rank(gpu=True) as rank:

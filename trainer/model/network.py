@@ -23,6 +23,7 @@ from trainer.model.freeze import Frozen, find_frozen, freeze, require_some_learn
 from trainer.model.meta import build_on_first_rank
 from trainer.model.precision import Numerics
 from trainer.model.recompute import find_repeated_blocks, recompute_blocks
+from trainer.model.trial import first_algorithms
 from trainer.parallel.blocks import find_gathered_blocks
 from trainer.parallel.process_group import Rank, on_first_rank
 from trainer.tasks.load import network_name
@@ -183,7 +184,8 @@ def _examine(
             outputs = module(*inputs)
         return checked_loss(task.loss(outputs, batch, mode), config)[0]
 
-    use = find_gradient_use(module, loss)
+    with first_algorithms():
+        use = find_gradient_use(module, loss)
     # What is frozen for good asks for no gradient; what learns after train.unfreeze_epoch is refused at once.
     frozen = find_frozen(module, config.model.freeze)
     for_good = frozen.parameters if config.train.unfreeze_epoch is None else frozenset()
@@ -206,5 +208,6 @@ def _examine(
         # What is kept of a block, operation by operation, must not see how parts of it are gathered: the second forward
         # pass finds other operations there than the first (torch/utils/checkpoint.py, _CachedTorchDispatchMode).
         uncut = find_repeated_blocks(module) if numerics.activation_checkpointing == "selective" else ()
-        gathered = find_gathered_blocks(module, inputs, uncut=uncut)
+        with first_algorithms():
+            gathered = find_gathered_blocks(module, inputs, uncut=uncut)
     return Examination([*use.never, *evaluation_only], gathered, initial)

@@ -1,4 +1,4 @@
-"""Forward passes that leave no trace in buffers (BatchNorm's running statistics) and in random generators."""
+"""Passes on trial: no trace in buffers (BatchNorm's running statistics) and random generators, and nothing tuned."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ def buffers_restored(model: nn.Module) -> Iterator[None]:
             for name, buffer in model.named_buffers():
                 if name in before:
                     buffer.copy_(before[name])
+
+
+@contextmanager
+def first_algorithms() -> Iterator[None]:
+    """Take what cuDNN names first in a block: to search for the fastest algorithm pays for many passes of a size."""
+    searches = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = searches
 
 
 def random_state_kept(device: torch.device) -> AbstractContextManager[None]:

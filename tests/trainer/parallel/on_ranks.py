@@ -205,7 +205,8 @@ def on_gpu(rank: Rank) -> dict[str, Any]:
         ways["offload"] = {"strategy": "fsdp", "cpu_offload": True}
         # The norm, the divisor and the average's weight cross devices; no gradient is that large.
         ways["offload and follow"] = {**ways["offload"], "train": {"clip_grad_norm": 1e6, "ema_decay": 0.9}}
-    for name, options in ways.items():
+    for name in os.environ.get("WAYS", "").split() or ways:
+        options = ways[name]
         run = Run(make_config(**options), rank)
         state = run.take(5)
         again = Run(make_config(**options), rank, run)
