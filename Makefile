@@ -40,7 +40,7 @@ test-slow: $(STAMP) ## the slow tests
 	$(BIN)/python -m pytest -m "slow and not gpu"
 
 # Nothing is installed for it: a GPU machine without a network runs what it has, and the result names what is missing.
-test-gpu: ## every GPU path in under 8 minutes: DEVICE=auto|cuda|cpu OUTPUT=FILE ONLY=LINE,LINE (docs/gpu.md)
+test-gpu: ## every GPU path in under 9 minutes: DEVICE=auto|cuda|cpu OUTPUT=FILE ONLY=LINE,LINE (docs/gpu.md)
 	$(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m benchmarks.gpu --device $(or $(DEVICE),auto) \
 		$(if $(OUTPUT),--output $(OUTPUT)) $(if $(ONLY),--only $(ONLY))
 

@@ -199,14 +199,14 @@ def copies_of_shards(rank: Rank) -> dict[str, Any]:
 def on_gpu(rank: Rank) -> dict[str, Any]:
     """What needs a GPU: SyncBatchNorm, CPU offload, and the strategies on CUDA tensors."""
     found: dict[str, Any] = {}
-    ways: dict[str, dict[str, Any]] = {"ddp": {}, "fsdp": {"strategy": "fsdp"}}
+    ways: dict[str, dict[str, Any]] = {"ddp": {}}
     if dist.get_backend() == "nccl" or "nccl" in str(dist.get_backend_config()):
+        ways["fsdp"] = {"strategy": "fsdp"}
         ways["sync"] = {"sync_batch_norm": True}
         ways["offload"] = {"strategy": "fsdp", "cpu_offload": True}
         # The norm, the divisor and the average's weight cross devices; no gradient is that large.
         ways["offload and follow"] = {**ways["offload"], "train": {"clip_grad_norm": 1e6, "ema_decay": 0.9}}
-    for name in os.environ.get("WAYS", "").split() or ways:
-        options = ways[name]
+    for name, options in ways.items():
         run = Run(make_config(**options), rank)
         state = run.take(5)
         again = Run(make_config(**options), rank, run)

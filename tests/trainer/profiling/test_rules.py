@@ -141,7 +141,8 @@ def test_r4_on_a_cpu() -> None:
 def test_r4_on_a_gpu(tmp_path: Path) -> None:
     found = on_gpu(tmp_path, layout_share=0.25)
     assert set(found) == {"R4"}
-    assert found["R4"].gain == pytest.approx(1 / 0.75, rel=0.02)
+    # Channels last changes more than the copies: only where the layout is not to be changed is there an "at most".
+    assert found["R4"].gain is None
     assert any("nchwToNhwc" in line for line in found["R4"].evidence)
     assert on_gpu(tmp_path, layout_share=0.05) == {}
 
