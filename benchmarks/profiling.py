@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.figures import describe_machine, judge, record, summary
 from benchmarks.pictures import write_pictures
-from contracts.artifacts import Flags, ProfilePoint, Settings
+from contracts.artifacts import ProfilePoint, Settings
 from contracts.config import RunConfig
 from contracts.stage import run_stage
 from sharding.task import shard
@@ -36,7 +36,7 @@ from trainer.profiling.grid import full_grid
 from trainer.profiling.ledger import Ledger, Result
 from trainer.profiling.measure import ComputeTime, Failed, JointRate
 from trainer.profiling.probe import RankProbe
-from trainer.profiling.space import Device, Space, make_space
+from trainer.profiling.space import Space, make_space
 from trainer.profiling.sweep import sweep
 
 SPACE: dict[str, Any] = {
@@ -184,13 +184,13 @@ def compare(
     arms = [best, ours, best]
     if config.profile.memory_bytes is None:
         with probe(shards, config) as running:
-            rates = [windows_of(one) for one in running.run_in_turn(arms, rounds=rounds)]
+            rates = [windows_of(one) for one in running.run(arms, rounds=rounds)]
     else:
         # Near a limit what stood beside it, or came before it, would decide whether it fits.
         rates = [[], [], []]
         for number in [0, 1, 2] * rounds:
             with probe(shards, config) as running:
-                rates[number] += windows_of(running.run(arms[number], windows=1))
+                rates[number] += windows_of(running.run([arms[number]], rounds=1)[0])
     first, middle, last = rates
     # Ours lies between the two: their mean is of the same moment.
     pairs = [2 * m / (a + b) for a, m, b in zip(first, middle, last, strict=True)]
@@ -236,7 +236,7 @@ def settings_of(choice: Any) -> Settings:
 def least_memory(shards: str, sections: dict[str, Any], profile: dict[str, Any]) -> int:
     """Return what a rank takes for the smallest slots, in bytes."""
     with probe(shards, configure(sections, profile)) as running:
-        found = running.compute(slot_size=SPACE["slot_sizes"][0], threads=1, flags=Flags())
+        found = running.compute(Settings(slot_size=SPACE["slot_sizes"][0], num_workers=0))
         if not isinstance(found, ComputeTime) or found.memory_bytes is None:
             raise SystemExit(f"memory cannot be measured here: {found}")
         return found.memory_bytes
@@ -244,8 +244,7 @@ def least_memory(shards: str, sections: dict[str, Any], profile: dict[str, Any])
 
 def space_of(config: RunConfig, running: RankProbe) -> Space:
     """Return the space of a configuration on this machine."""
-    hello = running.device
-    return make_space(config, ranks=1, cores_per_rank=2, device=Device(hello.kind, hello.name, hello.has_bf16))
+    return make_space(config, ranks=1, cores_per_rank=2, device=running.device)
 
 
 def probe(shards: str, config: RunConfig) -> RankProbe:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from multiprocessing import active_children
-from statistics import fmean, median
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -82,13 +82,13 @@ class Bench:
 
     # --- the loader alone ---------------------------------------------------------------------------------------------
 
-    def load(self, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate:
+    def load(self, settings: Settings) -> LoaderRate:
         """Measure samples per second of the loader, while all ranks of this machine load."""
-        torch.set_num_threads(threads)
+        torch.set_num_threads(settings.threads)
         window_s = self.config.profile.window_s * PART_OF_WINDOW
-        with self._slots(BatchLayout(slot_size, num_workers, "", prefetch_factor)) as (slots, _):
+        with self._slots(settings) as (slots, _):
             # Each loader process makes its first slot before any is there in time.
-            for _ in range(num_workers + 1):
+            for _ in range(settings.num_workers + 1):
                 next(slots)
             self._meet()
             rates, used, passed = [], [], 0
@@ -106,14 +106,16 @@ class Bench:
 
     # --- steps alone --------------------------------------------------------------------------------------------------
 
-    def fit(self, slot_size: int, threads: int, flags: Flags) -> int | None:
+    def fit(self, settings: Settings) -> int | None:
         """Run a slot without its peers, and return the peak of memory in bytes; it may raise what says "out of it".
 
         Ranks that wait for each other's gradients would wait for one that has run out of memory.
         """
-        torch.set_num_threads(threads)
-        stepper = self._prepared(flags)
-        slot = self.batch(slot_size, last=False)
+        torch.set_num_threads(settings.threads)
+        stepper = self.prepare(settings.flags)
+        # What they build together is built.
+        self._meet()
+        slot = self.batch(settings.slot_size, last=False)
         with self.memory.peak() as peak:
             # With the gradients of the first there, as in every slot but the first.
             for _ in range(2):
@@ -121,11 +123,12 @@ class Bench:
         stepper.drop_slots()
         return peak.bytes
 
-    def compute(self, slot_size: int, threads: int, flags: Flags) -> ComputeTime:
+    def compute(self, settings: Settings) -> ComputeTime:
         """Measure slots in the middle of a step and at its end, on tensors that are on the device already."""
-        torch.set_num_threads(threads)
+        torch.set_num_threads(settings.threads)
+        slot_size = settings.slot_size
         slots = self._slots_per_rank(slot_size)
-        self.warm_up(slot_size, flags)
+        self.warm_up(slot_size, settings.flags)
         window_s = self.config.profile.window_s * PART_OF_WINDOW / 2
         middle, last = self.batch(slot_size, last=False), self.batch(slot_size, last=True)
         with self.memory.peak(timed=True) as peak:
@@ -150,26 +153,16 @@ class Bench:
         own = used if self.rank.device.type == "cpu" else None
         return ComputeTime(median(times_middle) if times_middle else last_s, last_s, peak.bytes, own)
 
-    def time(self, work: Callable[[], object], number: int, *, agree: bool = True) -> float:
+    def time(self, work: Callable[[], object], number: int) -> float:
         """Return seconds of one of `number` repetitions; the longest of all ranks, so that all go on alike."""
         self.synchronise()
         start = time.perf_counter()
         for _ in range(number):
             work()
         self.synchronise()
-        spent = (time.perf_counter() - start) / number
-        return self._longest(spent) if agree else spent
+        return self._longest((time.perf_counter() - start) / number)
 
     # --- both together ------------------------------------------------------------------------------------------------
-
-    def run(self, settings: Settings, windows: int) -> JointRate:
-        """Measure loader and steps together, from a fresh loader on."""
-        with self.steps(settings) as steps:
-            found = [steps.for_about(self.config.profile.window_s) for _ in range(windows)]
-        waited = median(one.data.share(one.data.loader_s) / 100 for one in found)
-        rates = tuple(one.rate(self.rank.ranks) for one in found)
-        units = {name: fmean(one.units_per_sample[name] for one in found) for name in found[0].units_per_sample}
-        return JointRate(rates, min(1.0, waited), units)
 
     def open(self, number: int, settings: Settings) -> None:
         """Start a configuration that takes turns with others; until its turn its loader processes are held."""
@@ -205,11 +198,10 @@ class Bench:
         torch.set_num_threads(settings.threads)
         # Before the loader starts: what it prepares meanwhile would make the first window look fast.
         self.warm_up(settings.slot_size, settings.flags)
-        cut = BatchLayout(settings.slot_size, settings.num_workers, "", settings.prefetch_factor)
         before, start = set(active_children()), self._position
         # Of the rank that has fewest, since all take as many steps.
         slots_of_step = max(1, self.config.train.global_batch_size // settings.slot_size // self.rank.ranks)
-        with self._slots(cut) as (slots, clock):
+        with self._slots(settings) as (slots, clock):
             steps = Steps(self, slots, clock)
             try:
                 steps.take_one()
@@ -226,9 +218,10 @@ class Bench:
             self._position = start + steps.samples
 
     @contextmanager
-    def _slots(self, layout: BatchLayout) -> Iterator[tuple[Iterator[SlotBatch], DataClock]]:
+    def _slots(self, settings: Settings) -> Iterator[tuple[Iterator[SlotBatch], DataClock]]:
         """Give a fresh loader's slots, as training reads them; its processes end with the block."""
-        self._feed.choose_order(layout, None)
+        cut = BatchLayout(settings.slot_size, settings.num_workers, "", settings.prefetch_factor)
+        self._feed.choose_order(cut, None)
         ahead = self._feed.prefetcher(self._position)
         loaded = self._feed.slots(self._position, ahead)
         clock = DataClock(self.rank.device, waits=True)
@@ -264,10 +257,6 @@ class Bench:
 
     # --- what steps are made of ---------------------------------------------------------------------------------------
 
-    def prepare(self, flags: Flags) -> None:
-        """Build the network, if it is not there with these flags, and its optimizer's state."""
-        self._prepared(flags)
-
     def forget(self) -> None:
         """Let go of networks and all that was made for them: an error has left them in some state."""
         self.close()
@@ -287,7 +276,8 @@ class Bench:
         assert self._flags is not None
         return self._steppers[self._flags]
 
-    def _prepared(self, flags: Flags) -> Stepper:
+    def prepare(self, flags: Flags) -> Stepper:
+        """Return the network with these flags, built if it is not there, and with its optimizer's state."""
         if flags not in self._steppers:
             if not self._turn:
                 # One at a time: more than one may not fit.
@@ -311,7 +301,7 @@ class Bench:
 
     def warm_up(self, slot_size: int, flags: Flags) -> None:
         """Allocate and compile what steps at this size need."""
-        stepper = self._prepared(flags)
+        stepper = self.prepare(flags)
         if (flags, slot_size) in self._warm:
             return
         if flags.compile:

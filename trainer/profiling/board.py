@@ -1,18 +1,26 @@
 """What TensorBoard shows of a profiling run: scalars of the parts and the choice, and a table of configurations.
 
 Every configuration with a rate is a run of the HParams plugin, in a folder of its own: that is how the plugin tells
-them apart. Rates and times are the report's own numbers; what was not measured is left out, never 0.
+them apart. Rates and times are the report's own numbers; what was not measured is left out, never 0. It is written by
+TensorBoard's own modules, which need no torch and take a second to load.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
+from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb  # type: ignore[import-untyped]
+from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 
 from contracts.artifacts import ProfilePoint, ProfileReport, Settings
 
 # Configurations in the table of HParams, the fastest first: each is a file.
 MAX_CONFIGURATIONS = 48
+METRICS = ("samples_per_s", "predicted_samples_per_s", "data_time_fraction", "usd_per_million_samples")
 
 
 def write_board(folder: Path, report: ProfileReport) -> None:
@@ -28,24 +36,29 @@ def write_board(folder: Path, report: ProfileReport) -> None:
         folder: An empty or new folder.
         report: What was measured.
     """
-    from torch.utils.tensorboard import SummaryWriter
-    from torch.utils.tensorboard.summary import hparams
-
-    with SummaryWriter(str(folder)) as writer:
-        for name, step, value in _scalars(report):
-            writer.add_scalar(name, value, step)
+    _write(folder, [_scalar(*each) for each in _scalars(report)])
     measured = sorted(
         (point for point in report.points if point.samples_per_s is not None), key=lambda p: -(p.samples_per_s or 0.0)
     )
     for position, point in enumerate(measured[:MAX_CONFIGURATIONS]):
-        with SummaryWriter(str(folder / "configurations" / f"{position:02d}")) as writer:
-            metrics = _metrics(point)
-            # SummaryWriter.add_hparams would write the same into a second file.
-            for summary in hparams(_settings(point, report), metrics):  # type: ignore[no-untyped-call]
-                writer.file_writer.add_summary(summary)
-            for name, value in metrics.items():
-                writer.add_scalar(name, value, 0)
-    _strip_host(folder)
+        row = [(0, hparams_pb(_settings(point, report)))]
+        row += [_scalar(f"profile/{name}", 0, value) for name in METRICS if (value := getattr(point, name)) is not None]
+        _write(folder / "configurations" / f"{position:02d}", row)
+
+
+def _scalar(name: str, step: int, value: float) -> tuple[int, Summary]:
+    return step, Summary(value=[Summary.Value(tag=name, simple_value=value)])
+
+
+def _write(folder: Path, summaries: list[tuple[int, Summary]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    # TensorBoard wants `tfevents` in the name; its own writer would add this machine's.
+    with (folder / "events.out.tfevents.0000000000.profile").open("wb") as stream:
+        writer = RecordWriter(stream)
+        events = [Event(step=step, summary=summary) for step, summary in summaries]
+        for event in [Event(file_version="brain.Event:2"), *events]:
+            event.wall_time = time.time()
+            writer.write(event.SerializeToString())
 
 
 def _scalars(report: ProfileReport) -> list[tuple[str, int, float]]:
@@ -80,24 +93,6 @@ def _scalars(report: ProfileReport) -> list[tuple[str, int, float]]:
     return [(name, step, value) for name, step, value in found if value is not None and math.isfinite(value)]
 
 
-def _settings(point: ProfilePoint, report: ProfileReport) -> dict[str, str | float]:
+def _settings(point: ProfilePoint, report: ProfileReport) -> dict[str, str | float | bool]:
     values = point.model_dump(include=set(Settings.model_fields) - {"flags"})
-    values |= point.flags.model_dump() | {"chosen": point.settings() == report.choice.settings()}
-    # A bool would be stored as 1.0.
-    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
-
-
-def _metrics(point: ProfilePoint) -> dict[str, float]:
-    metrics = {
-        "samples_per_s": point.samples_per_s,
-        "predicted_samples_per_s": point.predicted_samples_per_s,
-        "data_time_fraction": point.data_time_fraction,
-        "usd_per_million_samples": point.usd_per_million_samples,
-    }
-    return {f"profile/{name}": value for name, value in metrics.items() if value is not None}
-
-
-def _strip_host(folder: Path) -> None:
-    """Give the files, one a folder, names without this machine's; TensorBoard wants `tfevents` in them."""
-    for path in list(folder.rglob("*tfevents*")):
-        path.rename(path.with_name("events.out.tfevents.0000000000.profile"))
+    return values | point.flags.model_dump() | {"chosen": point.settings() == report.choice.settings()}

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from contracts.artifacts import (
     ComputePoint,
-    Finding,
     Indicators,
     LoaderPoint,
     MemoryModel,
@@ -35,32 +34,39 @@ class Gain(NamedTuple):
 UNKNOWN = Gain(None, "")
 
 
-@dataclass(frozen=True)
-class Workload:
-    """Which settings mean anything to a task: no other is worth an advice."""
+class Seen(NamedTuple):
+    """What a rule has found."""
 
-    compiles: bool = True
-    """train.compile: sizes of the network's inputs do not vary."""
-    has_layout: bool = True
-    """train.channels_last: an input or a weight of the network has four dimensions."""
-    has_images: bool = True
-    """Those of section `data` about images, and of what is changed in them while sharding."""
+    title: str
+    severity: Severity
+    evidence: list[str]
+    change: str
+    gain: Gain = UNKNOWN
+    overrides: Sequence[str] = ()
+    """Of the configuration: they try the change, as far as settings can."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A configuration that was chosen, with all that was measured around it."""
+    """A configuration that was chosen, with all that was measured around it, and which settings mean anything to it."""
 
     indicators: Indicators
     choice: ProfileChoice
     config: RunConfig
+    """What is pinned there is named as what to change."""
     loader: Sequence[LoaderPoint] = ()
     points: Sequence[ProfilePoint] = ()
     compute: Sequence[ComputePoint] = ()
     memory: Sequence[MemoryModel] = ()
     recommendations: Sequence[Recommendation] = ()
     summaries: Sequence[TraceSummary] = ()
-    workload: Workload = Workload()
+    """Of the traces of all ranks."""
+    compiles: bool = True
+    """Whether train.compile does: sizes of the network's inputs do not vary."""
+    has_layout: bool = True
+    """Whether train.channels_last does: an input or a weight of the network has four dimensions."""
+    has_images: bool = True
+    """Whether those do that are about images, in section `data` and of what is changed in them while sharding."""
 
     @property
     def samples_per_s(self) -> float | None:
@@ -89,12 +95,12 @@ class Case:
     def may_compile(self) -> bool:
         """Whether train.compile=on would be taken, and is not chosen already."""
         flags = self.choice.flags
-        return self.workload.compiles and not flags.compile and flags.activation_checkpointing == "none"
+        return self.compiles and not flags.compile and flags.activation_checkpointing == "none"
 
     @property
     def may_change_layout(self) -> bool:
         """Whether train.channels_last=true would change anything."""
-        return self.workload.has_layout and not self.choice.flags.channels_last
+        return self.has_layout and not self.choice.flags.channels_last
 
     # --- gains --------------------------------------------------------------------------------------------------------
 
@@ -148,29 +154,6 @@ class Case:
             return None
         best = max(fits, key=lambda recommendation: recommendation.gain)
         return best, Gain(best.gain, f"measured: {best.evidence}" if best.evidence else "measured: steps alone")
-
-
-def make_finding(
-    rule: str,
-    *,
-    severity: Severity,
-    title: str,
-    evidence: list[str],
-    change: str,
-    gain: Gain = UNKNOWN,
-    overrides: Sequence[str] = (),
-) -> Finding:
-    """Return a finding; `overrides` of the configuration try its change, as far as settings can."""
-    return Finding(
-        rule=rule,
-        severity=severity,
-        title=title,
-        evidence=evidence,
-        change=change,
-        command=" ".join(["shardline profile CONFIG", *overrides]) if overrides else "",
-        gain=gain.factor,
-        gain_from=gain.source,
-    )
 
 
 def at_most(fraction: float | None, what: str) -> Gain:

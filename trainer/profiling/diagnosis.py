@@ -13,16 +13,21 @@ from contracts.config import CheckpointSection, RunConfig
 from contracts.errors import DataError
 from trainer.checkpoint.interval import optimal_interval_s
 from trainer.profiling.anonymous import strip_host
-from trainer.profiling.case import Workload
-from trainer.profiling.indicators import Counters, make_indicators
+from trainer.profiling.case import Case
+from trainer.profiling.indicators import Counted, Counters, make_indicators
 from trainer.profiling.ledger import Result
-from trainer.profiling.measure import Counted, Failed, Hello
+from trainer.profiling.measure import Failed, Hello, highest
 from trainer.profiling.peaks import Precision
 from trainer.profiling.probe import RankProbe
 from trainer.profiling.rules import diagnose
 from trainer.profiling.trace import summarise
 
 _SECONDS_PER_HOUR = 3600
+# What counts of the fullest, or worst, rank.
+_HIGHEST = (
+    *("copy_wait_fraction", "memory_peak_bytes", "memory_reserved_bytes", "allocation_retries"),
+    "nvml_utilisation_fraction",
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,7 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
         hello: What the ranks run on.
         folder: For the traces, a file a rank.
     """
-    choice = result.choice
-    settings = choice.settings()
+    settings = result.choice.settings()
     counted = probe.trace(settings, steps=config.profile.trace_steps, folder=folder)
     warnings = []
     if isinstance(counted, Failed):
@@ -73,19 +77,14 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
             for path in paths:
                 path.unlink(missing_ok=True)
     indicators = make_indicators(count_ranks(config, settings, counted, hello), summaries)
-    findings = diagnose(
-        indicators,
-        choice=choice,
-        config=config,
-        loader=result.loader,
-        points=result.points,
-        compute=result.compute,
-        memory=result.memory,
-        recommendations=result.recommendations,
-        summaries=summaries,
-        workload=Workload(compiles=not hello.varies, has_layout=hello.has_layout, has_images=hello.has_images),
+    measured = (result.loader, result.points, result.compute, result.memory, result.recommendations)
+    case = Case(
+        *(indicators, result.choice, config, *measured, summaries),
+        compiles=hello.compiles,
+        has_layout=hello.has_layout,
+        has_images=hello.has_images,
     )
-    return Diagnosis(indicators, findings, summaries, warnings)
+    return Diagnosis(indicators, diagnose(case), summaries, warnings)
 
 
 def count_ranks(config: RunConfig, settings: Settings, counted: Sequence[Counted], hello: Hello) -> Counters:
@@ -98,16 +97,12 @@ def count_ranks(config: RunConfig, settings: Settings, counted: Sequence[Counted
         step_s=slowest.step_s,
         samples_per_s=min(one.samples_per_s for one in counted),
         data_time_fraction=median(one.data_time_fraction for one in counted),
-        copy_wait_fraction=_highest([one.copy_wait_fraction for one in counted]),
         flops_per_sample=counted[0].flops_per_sample,
         precision=precision,
         gpu_name=hello.name if hello.kind == "cuda" else None,
-        memory_peak_bytes=_whole(_highest([one.memory_peak_bytes for one in counted])),
-        memory_reserved_bytes=_whole(_highest([one.memory_reserved_bytes for one in counted])),
         memory_limit_bytes=min((one.memory_limit_bytes for one in counted if one.memory_limit_bytes), default=None),
-        allocation_retries=_whole(_highest([one.allocation_retries for one in counted])),
         checkpoint_stall_fraction=_stall(config.checkpoint, counted, slowest.step_s),
-        nvml_utilisation_fraction=_highest([one.nvml_utilisation_fraction for one in counted]),
+        **{name: highest([getattr(one, name) for one in counted]) for name in _HIGHEST},
         rank_step_s=tuple(
             one.alone_slot_s * settings.slots_per_rank for one in counted if one.alone_slot_s is not None
         ),
@@ -116,7 +111,7 @@ def count_ranks(config: RunConfig, settings: Settings, counted: Sequence[Counted
 
 def _stall(rules: CheckpointSection, counted: Sequence[Counted], step_s: float) -> float | None:
     """Return the share of time for which steps stand still for checkpoints, at the interval that training will have."""
-    copy_s = _highest([one.checkpoint_copy_s for one in counted])
+    copy_s = highest([one.checkpoint_copy_s for one in counted])
     if copy_s is None:
         return None
     if rules.every_steps is not None:
@@ -126,11 +121,3 @@ def _stall(rules: CheckpointSection, counted: Sequence[Counted], step_s: float) 
     else:
         interval_s = optimal_interval_s(copy_s, _SECONDS_PER_HOUR / rules.preemptions_per_hour, 0.0)
     return copy_s / (interval_s + copy_s)
-
-
-def _highest(values: Sequence[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)

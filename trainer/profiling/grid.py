@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from contracts.artifacts import Settings
 from trainer.profiling.ledger import Ledger, Result
 from trainer.profiling.measure import Failed
@@ -38,10 +40,10 @@ def full_grid(ledger: Ledger) -> Result:
         if not ledger.allows("run") and space.has_alternatives():
             left_out += 1
             continue
-        rate = ledger.run(settings, windows=GRID_WINDOWS)
-        if not isinstance(rate, Failed):
-            rates[settings.model_dump_json()] = rate, settings
-        elif rate.outcome == "out of memory":
+        (found,) = ledger.run([settings], rounds=GRID_WINDOWS, predicted=[None])
+        if not isinstance(found, Failed):
+            rates[settings.model_dump_json()] = median(found), settings
+        elif found.outcome == "out of memory":
             too_large.add((settings.slot_size, settings.flags.model_dump_json()))
     warnings = list(space.ignored)
     if left_out and len(rates) < 2 and ledger.anything_worked() and not _failed(space.default, ledger):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median, median_low
+from typing import Annotated
+
+from pydantic import ConfigDict, StringConstraints
 
 from contracts.artifacts import Indicators
 from contracts.artifacts.trace import TraceSummary
@@ -19,8 +22,16 @@ _TRACED = (
 STEADY = 3
 
 
+# Of a trace, in the folder that was given: what another machine names must not lie beside it.
+TraceName = Annotated[str, StringConstraints(pattern=r"^(details/)?rank-\d+\.\d+\.pt\.trace\.json\.gz$")]
+
+
 class Counters(Indicators):
-    """The indicators that the probe counts in steps that are not traced, and what others follow from."""
+    """The indicators that the probe counts in steps that are not traced, and what others follow from.
+
+    Of one rank `data_time_fraction` is waiting in next() of the loader, and for copies from the host; of
+    `memory_limit_bytes` it is what this rank may take beside what others hold, as it was after these steps.
+    """
 
     samples_per_s: float | None = None
     """Of one rank, the slowest."""
@@ -29,6 +40,26 @@ class Counters(Indicators):
     gpu_name: str | None = None
     rank_step_s: tuple[float, ...] = ()
     """Median time of a step of each rank without its waiting for the others, in seconds, by rank."""
+
+
+class Counted(Counters):
+    """What one rank counted, and the traces that it left."""
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    step_s: float
+    samples_per_s: float
+    data_time_fraction: float
+    alone_slot_s: float | None = None
+    """A slot that waits for no other rank, on a CPU in processor time; None: all of them do."""
+    checkpoint_copy_s: float | None = None
+    """For which steps stand still when a checkpoint is saved."""
+    trace_name: TraceName | None = None
+    """File of the light trace in the folder that was given; None: none was asked for."""
+    details_name: TraceName | None = None
+    """Likewise, of the trace with shapes and the allocator's events."""
+    files: Mapping[TraceName, bytes] = {}
+    """Both, by their names, from a rank of another machine, which does not have that folder."""
 
 
 def make_indicators(counters: Counters, summaries: Sequence[TraceSummary]) -> Indicators:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from contracts.artifacts.trace import KernelRow
 from trainer.profiling.kineto import Event
@@ -83,20 +83,8 @@ def kernel_rows(events: Sequence[Event]) -> tuple[KernelRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.total_s, row.name)))
 
 
-@dataclass(frozen=True)
-class KernelShares:
-    """What computing kernels are like; None: none ran."""
-
-    per_step: float | None = None
-    mean_us: float | None = None
-    top10_fraction: float | None = None
-    copying_fraction: float | None = None
-    tensor_core_fraction: float | None = None
-    occupancy_fraction: float | None = None
-
-
-def kernel_shares(computing: Sequence[Event], steps: int, launched_by: Mapping[str, str]) -> KernelShares:
-    """Return what kernels of a number of steps are like.
+def kernel_shares(computing: Sequence[Event], steps: int, launched_by: Mapping[str, str]) -> dict[str, Any]:
+    """Return what kernels of a number of steps are like, by the names of `TraceSummary`; nothing where none ran.
 
     Args:
         computing: Kernels other than communication.
@@ -105,20 +93,18 @@ def kernel_shares(computing: Sequence[Event], steps: int, launched_by: Mapping[s
     """
     total = sum(event.duration_us for event in computing)
     if not computing or total <= 0:
-        return KernelShares()
+        return {}
     by_name: dict[str, float] = defaultdict(float)
     for event in computing:
         by_name[event.name] += event.duration_us
-    copying = sum(event.duration_us for event in computing if _copies(event, launched_by))
-    tensor = sum(event.duration_us for event in computing if _TENSOR_CORES.search(event.name))
-    return KernelShares(
-        per_step=len(computing) / steps,
-        mean_us=total / len(computing),
-        top10_fraction=sum(sorted(by_name.values(), reverse=True)[:10]) / total,
-        copying_fraction=copying / total,
-        tensor_core_fraction=tensor / total,
-        occupancy_fraction=occupancy(computing),
-    )
+    return {
+        "kernels_per_step": len(computing) / steps,
+        "mean_kernel_us": total / len(computing),
+        "top10_kernel_fraction": sum(sorted(by_name.values(), reverse=True)[:10]) / total,
+        "copy_kernel_fraction": sum(e.duration_us for e in computing if _copies(e, launched_by)) / total,
+        "tensor_core_fraction": sum(e.duration_us for e in computing if _TENSOR_CORES.search(e.name)) / total,
+        "occupancy_fraction": occupancy(computing),
+    }
 
 
 def occupancy(runs: Sequence[Event]) -> float | None:

@@ -4,84 +4,79 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any
 
 from contracts.artifacts import Flags
 from contracts.config import Knob, RunConfig
 from contracts.errors import ConfigError
 from trainer.launch.auto import even_share
+from trainer.profiling.measure import Device
 
 # With slot_sizes=auto the even share is halved at least this often, and further down to SMALL_SLOT samples: memory may
 # force a small slot, and its steps show what a slot costs that does not grow with it.
 HALVINGS = 4
 SMALL_SLOT = 8
-# What training has without a profile (trainer/launch/auto.py, trainer/model/precision.py).
-DEFAULT_FLAGS = Flags()
-
-T = TypeVar("T")
-
-# Where the values of a knob are listed in `profile`.
-LISTS: dict[Knob, str] = {
-    "slot_size": "slot_sizes",
-    "num_workers": "num_workers",
-    "prefetch_factor": "prefetch_factors",
-    "threads": "threads",
-    "precision": "precisions",
-    "channels_last": "channels_last",
-    "compile": "compile",
-    "activation_checkpointing": "activation_checkpointing",
+# Where a knob is set, and where its values are listed in `profile`.
+KNOBS: dict[Knob, tuple[str, str]] = {
+    "slot_size": ("parallel.slot_size", "slot_sizes"),
+    "num_workers": ("data.num_workers", "num_workers"),
+    "prefetch_factor": ("data.prefetch_factor", "prefetch_factors"),
+    "threads": ("resources.threads", "threads"),
+    "precision": ("train.precision", "precisions"),
+    "channels_last": ("train.channels_last", "channels_last"),
+    "compile": ("train.compile", "compile"),
+    "activation_checkpointing": ("train.activation_checkpointing", "activation_checkpointing"),
 }
 
 
-@dataclass(frozen=True)
-class Device:
-    """What steps are computed on."""
-
-    kind: Literal["cpu", "cuda"]
-    name: str
-    has_bf16: bool
-    """Whether it computes in bf16 in hardware."""
-    compiles: bool = True
-    """Whether torch.compile may be tried: where sizes of inputs vary it is refused."""
-    has_layout: bool = True
-    """Whether the memory layout is worth trying: something of the network has four dimensions, as images have."""
-
-
 class KnobReader:
-    """Reads knobs out of a configuration, and keeps what of it is ignored."""
+    """Reads knobs out of a configuration, and keeps what of it is ignored.
+
+    Attributes:
+        pinned: The value of each knob that is set.
+        listed: Its values in `profile`, without the precisions that the device does not compute in.
+
+    Raises:
+        ConfigError: That leaves no precision.
+    """
 
     def __init__(self, config: RunConfig, device: Device) -> None:
         self.config, self.device = config, device
         self.ignored: list[str] = []
+        self.pinned: dict[Knob, Any] = {}
+        self.listed: dict[Knob, Sequence[Any]] = {}
+        for knob, (setting, name) in KNOBS.items():
+            section, _, field = setting.partition(".")
+            if (value := getattr(getattr(config, section), field)) != "auto":
+                # The one knob that has other words where it is set.
+                self.pinned[knob] = value == "on" if knob == "compile" else value
+            if (values := getattr(config.profile, name)) != "auto":
+                self.listed[knob] = values
+        if "precision" in self.listed and not config.train.allow_slow_precision:
+            self.listed["precision"] = self._computable(self.listed["precision"])
 
     def excludes(self, knob: Knob) -> bool:
         """Whether a knob is not to be tried."""
         return knob in self.config.profile.exclude
 
-    def values(
-        self, knob: Knob, setting: str, *, pinned: T | None, listed: Sequence[T] | None, tried: Sequence[T], default: T
-    ) -> tuple[T, ...]:
+    def values(self, knob: Knob, tried: Sequence[Any], default: object) -> tuple[Any, ...]:
         """Return the values that may be chosen.
 
         Args:
             knob: Its name in profile.exclude.
-            setting: Where it is pinned.
-            pinned: The value there; None: auto.
-            listed: The list in `profile`; None: auto.
             tried: What `auto` stands for.
             default: What training has without a profile.
         """
-        name = f"profile.{LISTS[knob]}"
+        setting, name = KNOBS[knob][0], f"profile.{KNOBS[knob][1]}"
+        listed, pinned = self.listed.get(knob), self.pinned.get(knob)
         if self.excludes(knob):
             if listed is not None:
                 self.ignored.append(f"{name} is ignored: {knob} is in profile.exclude")
-            return (default if pinned is None else pinned,)
+            return (self.pinned.get(knob, default),)
         if pinned is None:
             return tuple(dict.fromkeys(tried if listed is None else listed))
         if listed is not None and pinned not in listed:
             shown = ", ".join(_in_yaml(value) for value in listed)
-            # compile is the one knob that has other words where it is set.
             value = ("on" if pinned else "off") if knob == "compile" else _in_yaml(pinned)
             raise ConfigError(
                 f"{setting} is {value}, which is not in {name} [{shown}]",
@@ -90,10 +85,20 @@ class KnobReader:
             )
         return (pinned,)
 
-
-def unless_auto(value: T | Literal["auto"]) -> T | None:
-    """Return what is set; None: auto."""
-    return None if isinstance(value, str) and value == "auto" else value
+    def _computable(self, precisions: Sequence[str]) -> Sequence[str]:
+        """Return the listed precisions that this device does not emulate, or compute slower than fp32."""
+        slow = {"fp16"} if self.device.kind == "cpu" else set() if self.device.has_bf16 else {"bf16"}
+        usable = [precision for precision in precisions if precision not in slow]
+        left_out = [precision for precision in precisions if precision in slow]
+        if left_out and not self.excludes("precision"):
+            if not usable:
+                raise ConfigError(
+                    f"profile.precisions {left_out}: slow on {self.device.name}",
+                    allowed="at least one precision that this device computes in",
+                    todo="add fp32 to profile.precisions, or set train.allow_slow_precision=true",
+                )
+            self.ignored.append(f"profile.precisions {left_out}: not tried, slow on {self.device.name}")
+        return usable
 
 
 def _in_yaml(value: object) -> str:
@@ -110,7 +115,7 @@ def halving(most: int) -> list[int]:
     return sorted({max(1, most >> power) for power in range(most.bit_length())})
 
 
-def smallest_slot(config: RunConfig, ranks: int, *, has_batch_norm: bool) -> int:
+def smallest_slot(config: RunConfig, ranks: int, device: Device) -> int:
     """Return the smallest slot size that may be chosen without being named by the configuration.
 
     BatchNorm's statistics are those of a slot, with parallel.sync_batch_norm those of one slot of every rank. Where an
@@ -119,9 +124,9 @@ def smallest_slot(config: RunConfig, ranks: int, *, has_batch_norm: bool) -> int
     Args:
         config: The configuration.
         ranks: Training processes of all machines.
-        has_batch_norm: Whether a BatchNorm of the network trains.
+        device: And the network on it.
     """
-    if not has_batch_norm:
+    if not device.has_batch_norm:
         return 1
     least = config.profile.min_batch_norm_slot
     if config.parallel.sync_batch_norm:
@@ -153,17 +158,10 @@ def slot_sizes(reader: KnobReader, ranks: int, smallest: int) -> tuple[int, ...]
         if tried[-1] == 1:
             break
         tried.append(-(-share // 2 ** len(tried)))
-    sizes = reader.values(
-        "slot_size",
-        "parallel.slot_size",
-        pinned=unless_auto(config.parallel.slot_size),
-        listed=unless_auto(config.profile.slot_sizes),
-        tried=[size for size in tried if size >= smallest],
-        default=share,
-    )
+    sizes = reader.values("slot_size", [size for size in tried if size >= smallest], share)
+    where = "parallel.slot_size" if "slot_size" in reader.pinned else "profile.slot_sizes"
     usable = tuple(size for size in sizes if gives_every_rank_a_slot(batch, ranks, size))
     if not usable:
-        where = "parallel.slot_size" if config.parallel.slot_size != "auto" else "profile.slot_sizes"
         raise ConfigError(
             f"{where} {sizes[0] if len(sizes) == 1 else list(sizes)}: none leaves each of {ranks} ranks a slot "
             f"of a global batch of {batch}",
@@ -177,7 +175,6 @@ def slot_sizes(reader: KnobReader, ranks: int, smallest: int) -> tuple[int, ...]
             f"of a global batch of {batch}"
         )
     if small := [size for size in usable if size < smallest]:
-        where = "parallel.slot_size" if config.parallel.slot_size != "auto" else "profile.slot_sizes"
         reader.ignored.append(
             f"{where} {small[0] if len(small) == 1 else small}: below {smallest} "
             f"(profile.min_batch_norm_slot {config.profile.min_batch_norm_slot}), which is ignored for what is named: "
@@ -192,35 +189,18 @@ def flags_of(reader: KnobReader) -> tuple[tuple[Flags, ...], tuple[Flags, ...]]:
     Raises:
         ConfigError: A flag that is set is not in its list, or the lists leave nothing that can be computed.
     """
-    train, profile = reader.config.train, reader.config.profile
-    on_gpu = reader.device.kind == "cuda"
-    precisions = ["fp32", "bf16"] if reader.device.has_bf16 else ["fp32", "fp16"] if on_gpu else ["fp32"]
-    pinned: dict[Knob, object] = {
-        "precision": unless_auto(train.precision),
-        "channels_last": unless_auto(train.channels_last),
-        "compile": None if train.compile == "auto" else train.compile == "on",
-        "activation_checkpointing": unless_auto(train.activation_checkpointing),
-    }
-    listed: dict[Knob, Sequence[object] | None] = {
-        "precision": _computable(reader, unless_auto(profile.precisions)),
-        "channels_last": unless_auto(profile.channels_last),
-        "compile": unless_auto(profile.compile),
-        "activation_checkpointing": unless_auto(profile.activation_checkpointing),
-    }
+    device, on_gpu = reader.device, reader.device.kind == "cuda"
     tried: dict[Knob, Sequence[object]] = {
-        "precision": precisions,
-        "channels_last": [False, True] if reader.device.has_layout else [False],
-        "compile": [False, True] if on_gpu and reader.device.compiles else [False],
+        "precision": ["fp32", "bf16"] if device.has_bf16 else ["fp32", "fp16"] if on_gpu else ["fp32"],
+        "channels_last": [False, True] if device.has_layout else [False],
+        "compile": [False, True] if on_gpu and device.compiles else [False],
         "activation_checkpointing": ["none", "selective", "whole"],
     }
     choices: dict[Knob, list[object]] = {}
-    for knob in tried:
-        default = getattr(DEFAULT_FLAGS, knob)
-        values = reader.values(
-            knob, f"train.{knob}", pinned=pinned[knob], listed=listed[knob], tried=tried[knob], default=default
-        )
-        # What training would have comes first: the others have to be better than it.
-        choices[knob] = sorted(values, key=lambda value, usual=default: value != usual)  # type: ignore[misc]
+    for knob, usual in tried.items():
+        # What training has without a profile comes first: the others have to be better than it.
+        default = getattr(Flags(), knob)
+        choices[knob] = sorted(reader.values(knob, usual, default), key=lambda value, first=default: value != first)  # type: ignore[misc]
     combined = [
         Flags.model_validate(dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())
     ]
@@ -232,38 +212,16 @@ def flags_of(reader: KnobReader) -> tuple[tuple[Flags, ...], tuple[Flags, ...]]:
             todo="add false to profile.compile, or none to profile.activation_checkpointing",
         )
     beside = []
-    for knob in tried:
-        if pinned[knob] is None or reader.excludes(knob):
-            continue
-        values = tuple(listed[knob] or tried[knob])
-        for value in values:
+    for knob, usual in tried.items():
+        for value in reader.listed.get(knob) or usual if knob in reader.pinned and not reader.excludes(knob) else ():
             changed = flags[0].model_copy(update={knob: value})
-            if value != pinned[knob] and _go_together(changed):
+            if value != reader.pinned[knob] and _go_together(changed):
                 beside.append(changed)
     return flags, tuple(beside)
 
 
 def _go_together(flags: Flags) -> bool:
     return not (flags.compile and flags.activation_checkpointing != "none")
-
-
-def _computable(reader: KnobReader, precisions: Sequence[str] | None) -> Sequence[str] | None:
-    """Return the listed precisions that this device does not emulate, or compute slower than fp32."""
-    train, device = reader.config.train, reader.device
-    if precisions is None or train.allow_slow_precision:
-        return precisions
-    slow = {"fp16"} if device.kind == "cpu" else set() if device.has_bf16 else {"bf16"}
-    usable = [precision for precision in precisions if precision not in slow]
-    left_out = [precision for precision in precisions if precision in slow]
-    if left_out and not reader.excludes("precision"):
-        if not usable:
-            raise ConfigError(
-                f"profile.precisions {left_out}: slow on {device.name}",
-                allowed="at least one precision that this device computes in",
-                todo="add fp32 to profile.precisions, or set train.allow_slow_precision=true",
-            )
-        reader.ignored.append(f"profile.precisions {left_out}: not tried, slow on {device.name}")
-    return usable
 
 
 def gives_every_rank_a_slot(global_batch_size: int, ranks: int, slot_size: int) -> bool:

@@ -95,25 +95,24 @@ def _bounded(lanes: dict[str, list[Span]]) -> tuple[Lane, ...]:
     return tuple(bounded)
 
 
-def memory_samples(trace: Trace, *, on_gpu: bool, device: int, origin_us: float) -> tuple[MemorySample, ...]:
+def memory_samples(trace: Trace, device: int | None, *, origin_us: float) -> tuple[MemorySample, ...]:
     """Return the allocator's state over time, thinned out with its peaks kept.
 
     Args:
         trace: For its [memory] events, which the profiler writes with profile_memory=True.
-        on_gpu: Of the GPU's allocator, else the CPU's.
-        device: Number of the GPU.
+        device: Number of the GPU of whose allocator they are; None: the CPU's.
         origin_us: What times count from.
     """
     # torch's DeviceType: 0 is the CPU, 1 CUDA.
-    wanted = 1 if on_gpu else 0
+    wanted = 0 if device is None else 1
     found = []
     for event in trace.memory:
         given = event.arguments
         allocated, reserved = given.get("Total Allocated"), given.get("Total Reserved")
-        if given.get("Device Type") != wanted or (on_gpu and given.get("Device Id") != device):
+        if given.get("Device Type") != wanted or (device is not None and given.get("Device Id") != device):
             continue
         if isinstance(allocated, int | float):
-            held = int(reserved) if on_gpu and isinstance(reserved, int | float) else None
+            held = int(reserved) if device is not None and isinstance(reserved, int | float) else None
             found.append(MemorySample((event.start_us - origin_us) / 1e6, int(allocated), held))
     if len(found) <= MAX_MEMORY_SAMPLES:
         return tuple(found)

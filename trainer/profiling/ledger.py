@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import TypeVar
 
 from contracts.artifacts import (
     ComputePoint,
-    Flags,
     LoaderPoint,
     MemoryModel,
     ProfileChoice,
@@ -26,6 +26,7 @@ from trainer.profiling.pairs import choice_of, describe, point_of
 from trainer.profiling.space import Space
 
 Tell = Callable[[int, int, str], None]
+Row = TypeVar("Row", LoaderPoint, ComputePoint)
 # Windows of each finalist before they are compared: of two windows the interval spans a factor of two at 5 % noise, of
 # three 12 % each way, which tells most finalists apart; what it does not is measured again.
 ROUNDS = 3
@@ -129,79 +130,56 @@ class Ledger:
         """Return the seconds from the start, after some more measurements of a kind."""
         return self.spent_s() + parts * self.usual_s(kind, "run")
 
-    def load(self, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate | None:
+    def load(self, settings: Settings) -> LoaderRate | None:
         """Measure the loader alone; None: it failed."""
         began = self.probe.now()
-        found = self.probe.load(
-            slot_size=slot_size, num_workers=num_workers, prefetch_factor=prefetch_factor, threads=threads
-        )
-        row = LoaderPoint(num_workers=num_workers, prefetch_factor=prefetch_factor, slot_size=slot_size)
-        what = f"loader alone, {num_workers} workers"
+        found = self.probe.load(settings)
+        what = f"loader alone, {settings.num_workers} workers"
         if isinstance(found, Failed):
-            self.loader.append(row.model_copy(update={"outcome": found.outcome, "reason": found.reason}))
+            self.loader.append(_row(LoaderPoint, settings, vars(found)))
             self._count("load", began, what, found)
             return None
-        rates = {
-            "samples_per_s": median(found.windows),
-            "samples_per_s_min": min(found.windows),
-            "samples_per_s_max": max(found.windows),
-            "cpu_s_per_sample": found.cpu_s_per_sample,
-        }
-        self.loader.append(row.model_copy(update=rates))
-        self._count("load", began, f"{what}: {median(found.windows):.0f} samples/s")
+        rate = median(found.windows)
+        least, most, used = min(found.windows), max(found.windows), found.cpu_s_per_sample
+        rates = {"samples_per_s": rate, "samples_per_s_min": least, "samples_per_s_max": most, "cpu_s_per_sample": used}
+        self.loader.append(_row(LoaderPoint, settings, rates))
+        self._count("load", began, what, rate)
         return found
 
-    def steps(self, slot_size: int, threads: int, flags: Flags) -> ComputeTime | Failed:
+    def steps(self, settings: Settings) -> ComputeTime | Failed:
         """Measure steps alone."""
         began = self.probe.now()
-        found = self.probe.compute(slot_size=slot_size, threads=threads, flags=flags)
-        row = ComputePoint(slot_size=slot_size, threads=threads, flags=flags)
-        what = f"steps alone, slot size {slot_size}, {threads} threads, {_flags_in_words(flags)}"
+        found = self.probe.compute(settings)
+        what = f"steps alone, slot size {settings.slot_size}, {settings.threads} threads, {settings.flags.in_words()}"
         if isinstance(found, Failed):
-            self.compute.append(row.model_copy(update={"outcome": found.outcome, "reason": found.reason}))
+            self.compute.append(_row(ComputePoint, settings, vars(found)))
             self._count("compute", began, what, found)
             return found
-        slots = self.space.slots_per_rank(slot_size)
-        rate = self.space.fill(slot_size) * slots * slot_size / found.step_s(slots)
-        times = {
-            "slot_s": found.slot_s,
-            "last_slot_s": found.last_slot_s,
-            "samples_per_s": rate,
-            "memory_bytes": found.memory_bytes,
-            "cpu_s_per_sample": found.cpu_s_per_sample,
-        }
-        self.compute.append(row.model_copy(update=times))
-        self._count("compute", began, f"{what}: {rate:.0f} samples/s")
+        rate = self.space.rate(settings.slot_size, found.step_s(settings.slots_per_rank))
+        self.compute.append(_row(ComputePoint, settings, {"samples_per_s": rate, **vars(found)}))
+        self._count("compute", began, what, rate)
         return found
 
-    def run(self, settings: Settings, *, windows: int, predicted: float | None = None) -> float | Failed:
-        """Measure a configuration end to end; return samples per second of a rank in training."""
-        began = self.probe.now()
-        kept = self._keep(settings, self.probe.run(settings, windows=windows), predicted)
-        self._count_joint("run", began, settings, kept)
-        return kept if isinstance(kept, Failed) else median(kept)
-
-    def in_turn(
-        self, settings: Sequence[Settings], *, rounds: int, predicted: Sequence[float | None]
+    def run(
+        self, settings: Sequence[Settings], *, rounds: int, predicted: Sequence[float | None] | None = None
     ) -> list[list[float] | Failed]:
-        """Measure configurations in turn; return the rates of each, round by round."""
-        began = self.probe.now()
-        found = self.probe.run_in_turn(settings, rounds=rounds)
-        kept = [self._keep(*each) for each in zip(settings, found, predicted, strict=True)]
-        if worked := sum(not isinstance(rates, Failed) for rates in kept):
-            each_s = (self.probe.now() - began) / worked
-            self._longest["turn"] = max(each_s, self._longest.get("turn", 0.0))
-        for one, rates in zip(settings, kept, strict=True):
-            self._count_joint(None, began, one, rates)
-        return kept
+        """Measure configurations end to end, in turn; return samples per second of a rank, round by round.
 
-    def beside(self, settings: Sequence[Settings], *, rounds: int) -> list[tuple[float, ...] | Failed]:
-        """Measure in turn what may not be chosen, beside what was: none of it is a row of the report."""
+        Args:
+            settings: The configurations.
+            rounds: Windows of each.
+            predicted: Their rates; None: what may not be chosen, beside what was, and no row of the report.
+        """
         began = self.probe.now()
-        measured = self.probe.run_in_turn(settings, rounds=rounds)
-        found = [each if isinstance(each, Failed) else each.windows for each in measured]
+        measured = self.probe.run(settings, rounds=rounds)
+        if predicted is None:
+            found = [each if isinstance(each, Failed) else list(each.windows) for each in measured]
+        else:
+            found = [self._keep(*each) for each in zip(settings, measured, predicted, strict=True)]
+            if worked := sum(not isinstance(rates, Failed) for rates in found):
+                self._took("run" if len(settings) == 1 else "turn", (self.probe.now() - began) / worked)
         for one, rates in zip(settings, found, strict=True):
-            self._count_joint(None, began, one, rates)
+            self._count(None, began, describe(one), rates if isinstance(rates, Failed) else median(rates))
         return found
 
     def points(self) -> list[ProfilePoint]:
@@ -293,22 +271,23 @@ class Ledger:
         """Return the share of a step that a measured configuration waited for its loader."""
         return self._joint[settings.model_dump_json()][1].data_time_fraction or 0.0
 
-    def _count_joint(self, kind: str | None, began: float, settings: Settings, found: Sequence[float] | Failed) -> None:
-        if isinstance(found, Failed):
-            self._count(kind, began, describe(settings), found)
-        else:
-            self._count(kind, began, f"{describe(settings)}: {median(found):.0f} samples/s")
+    def _took(self, kind: str, seconds: float) -> None:
+        self._longest[kind] = max(seconds, self._longest.get(kind, 0.0))
 
-    def _count(self, kind: str | None, began: float, what: str, failed: Failed | None = None) -> None:
+    def _count(self, kind: str | None, began: float, what: str, found: float | Failed) -> None:
         self.done += 1
-        if kind is not None and failed is None:
-            # What fails ends early, or late: it says nothing about the others.
-            self._longest[kind] = max(self.probe.now() - began, self._longest.get(kind, 0.0))
-        if failed is not None:
-            self.reasons.append(f"{what}: {failed.outcome}: {failed.reason}")
-            what = self.reasons[-1]
-        self._tell(self.done, max(self.done, self.expected), what)
+        if isinstance(found, Failed):
+            # What fails ends early, or late: it says nothing of how long the others take.
+            said = f"{what}: {found.outcome}: {found.reason}"
+            self.reasons.append(said)
+        else:
+            said = f"{what}: {found:.0f} samples/s"
+            if kind is not None:
+                self._took(kind, self.probe.now() - began)
+        self._tell(self.done, max(self.done, self.expected), said)
 
 
-def _flags_in_words(flags: Flags) -> str:
-    return describe(Settings(slot_size=1, num_workers=0, flags=flags)).split("threads, ", 1)[1]
+def _row(kind: type[Row], settings: Settings, found: Mapping[str, object]) -> Row:
+    """Return the row of a part: those of the settings that it depends on, and what was measured, or why nothing was."""
+    of = {name: getattr(settings, name) for name in kind.model_fields if name in Settings.model_fields}
+    return kind.model_validate({**of, **found})

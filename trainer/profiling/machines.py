@@ -36,7 +36,7 @@ from trainer.launch.nodes import PLATFORM_VARIABLES, Nodes, find_nodes
 from trainer.launch.torchrun import store_port
 from trainer.profiling.measure import Failed
 from trainer.profiling.messages import Kind, Order, Place, receive, send
-from trainer.profiling.rank_process import Asked, Group, RankProcess
+from trainer.profiling.rank_process import Group, RankProcess, RemoteRank
 
 # What a machine that has met the others may take to answer an order, or to have its ranks connected.
 ANSWER_S = 60.0
@@ -54,26 +54,6 @@ def find_place(environment: Mapping[str, str], resources: ResourcesSection) -> N
     if any(environment.get(name) for name in PLATFORM_VARIABLES):
         return find_nodes(environment, resources)
     return Nodes(0, 1, "", resources.port, "local", "")
-
-
-class RemoteRank(Asked):
-    """A rank of another machine, by its connection."""
-
-    def __init__(self, rank: int, connection: Connection, why: Callable[[], Failed]) -> None:
-        super().__init__(rank, connection)
-        self._why = why
-
-    def why(self) -> Failed:
-        """Ask its machine how it ended."""
-        return self._why()
-
-    def kill(self) -> None:
-        """Let go of it; its machine kills all of its ranks by one order (`Machines.kill`)."""
-        self.connection.close()
-
-    def new_lines(self) -> list[str]:
-        """Return nothing: its machine shows what it has said."""
-        return []
 
 
 class Machines:

@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
-from pydantic import ConfigDict, StringConstraints
+from contracts.artifacts import Settings
 
-from contracts.artifacts import Flags, Settings
-
-# Of a trace, in the folder that was given: what another machine names must not lie beside it.
-TraceName = Annotated[str, StringConstraints(pattern=r"^(details/)?rank-\d+\.\d+\.pt\.trace\.json\.gz$")]
+Value = TypeVar("Value", int, float)
 
 
 @dataclass(frozen=True)
@@ -79,20 +76,16 @@ class Probe(Protocol):
         """Return the clock of the budget, in seconds."""
         ...
 
-    def load(self, *, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate | Failed:
+    def load(self, settings: Settings) -> LoaderRate | Failed:
         """Measure the input pipeline alone, on all ranks of the machine at once."""
         ...
 
-    def compute(self, *, slot_size: int, threads: int, flags: Flags) -> ComputeTime | Failed:
+    def compute(self, settings: Settings) -> ComputeTime | Failed:
         """Measure steps alone, on all ranks of the machine at once."""
         ...
 
-    def run(self, settings: Settings, *, windows: int) -> JointRate | Failed:
-        """Measure both together, on all ranks of the machine at once, from a fresh loader on."""
-        ...
-
-    def run_in_turn(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
-        """Measure several configurations in turn, a window each, `rounds` times.
+    def run(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
+        """Measure both together, each from a fresh loader on: configurations in turn, a window each, `rounds` times.
 
         The windows of one round were measured side by side, so that what else the machine does falls on all of them.
         """
@@ -100,61 +93,33 @@ class Probe(Protocol):
 
 
 @dataclass(frozen=True)
-class Hello:
-    """What a rank of the probe says first."""
+class Device:
+    """What steps are computed on, and what of the network on it decides what may be tried."""
 
     kind: Literal["cpu", "cuda"]
     name: str
     has_bf16: bool
-    """Whether the device computes in bf16, not only emulates it."""
-    memory_limit_bytes: int | None
-    """Of this rank; None: unknown."""
-    samples: int
-    """Of the training split."""
-    has_batch_norm: bool = False
-    """Whether a BatchNorm of the network trains."""
-    varies: bool = False
-    """Whether sizes of the network's inputs vary."""
+    """Whether it computes in bf16 in hardware, and does not emulate it."""
+    compiles: bool = True
+    """Whether torch.compile may be tried: where sizes of the network's inputs vary it is refused."""
     has_layout: bool = True
     """Whether train.channels_last changes anything: an input or a weight of the network has four dimensions."""
+    has_batch_norm: bool = False
+    """Whether a BatchNorm of the network trains, so that small slots cost accuracy."""
+
+
+@dataclass(frozen=True)
+class Hello(Device):
+    """What a rank of the probe says first."""
+
+    memory_limit_bytes: int | None = None
+    """Of this rank; None: unknown."""
+    samples: int = 0
+    """Of the training split."""
     has_images: bool = True
     """Whether samples are made from images of the shards."""
     gradient_bytes: int | None = None
     """Of the parameters that learn."""
-
-
-@dataclass(frozen=True)
-class Counted:
-    """What one rank counted of a configuration while it was not traced; None: not measured."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-
-    step_s: float
-    """Mean optimizer step."""
-    samples_per_s: float
-    """Of this rank."""
-    data_time_fraction: float
-    """Waiting in next() of the loader, and for copies from the host."""
-    copy_wait_fraction: float | None
-    """The part of it that is the GPU waiting for copies, by its own clock."""
-    alone_slot_s: float | None
-    """A slot that waits for no other rank, on a CPU in processor time; None: all of them do."""
-    flops_per_sample: float | None
-    """Of the model, forward and backward, without what activation checkpointing computes again."""
-    memory_peak_bytes: int | None
-    memory_reserved_bytes: int | None
-    memory_limit_bytes: int | None
-    """What this rank may take beside what others hold, as it was after these steps."""
-    allocation_retries: int | None
-    nvml_utilisation_fraction: float | None
-    checkpoint_copy_s: float | None
-    """For which steps stand still when a checkpoint is saved."""
-    trace_name: TraceName | None
-    """File of the light trace in the folder that was given; None: none was asked for."""
-    details_name: TraceName | None
-    """Likewise, of the trace with shapes and the allocator's events."""
-    files: Mapping[TraceName, bytes] = field(default_factory=dict)
-    """Both, by their names, from a rank of another machine, which does not have that folder."""
 
 
 # --- what several ranks found, as one ---------------------------------------------------------------------------------
@@ -165,9 +130,15 @@ def slowest(windows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     return tuple(min(rates) for rates in zip(*windows, strict=True))
 
 
-def highest(values: Sequence[int | None]) -> int | None:
+def highest(values: Sequence[Value | None]) -> Value | None:
     """Return the largest of what is known; None: nothing is."""
     return max((value for value in values if value is not None), default=None)
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of what is known; None: nothing is."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def of_ranks(found: list[JointRate]) -> JointRate:

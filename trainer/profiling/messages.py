@@ -13,10 +13,11 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from contracts.artifacts import Flags, ProfileReport, Settings
+from contracts.artifacts import Settings
 from contracts.errors import ConfigError, DataError, ErrorDocument, ModelError, StorageError, UserError
 from trainer.launch import Assignment
-from trainer.profiling.measure import ComputeTime, Counted, Failed, Hello, JointRate, LoaderRate
+from trainer.profiling.indicators import Counted
+from trainer.profiling.measure import ComputeTime, Failed, Hello, JointRate, LoaderRate
 
 # Traces of another machine are the largest: some megabytes each.
 _MOST_BYTES = 1 << 28
@@ -32,20 +33,11 @@ class Request(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Literal[
-        "hello", "prepare", "load", "fit", "compute", "run", "open", "window", "close", "trace", "write_board"
-    ]
-    slot_size: int = 0
-    num_workers: int = 0
-    prefetch_factor: int = 0
-    threads: int = 0
-    flags: Flags = Flags()
+    name: Literal["hello", "load", "fit", "compute", "open", "window", "close", "trace"]
     settings: Settings | None = None
-    windows: int = 0
     number: int = 0
     steps: int = 0
     folder: str = ""
-    report: ProfileReport | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Return what was given beside the name."""

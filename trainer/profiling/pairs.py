@@ -177,15 +177,7 @@ def point_of(settings: Settings, **measured: object) -> ProfilePoint:
 
 def describe(settings: Settings) -> str:
     """Return a configuration in words."""
-    flags = settings.flags
     words = [f"slot size {settings.slot_size}", f"{settings.num_workers} workers", f"{settings.threads} threads"]
     if settings.num_workers:
         words.insert(2, f"{settings.prefetch_factor} ahead")
-    words.append(flags.precision)
-    if flags.channels_last:
-        words.append("channels last")
-    if flags.compile:
-        words.append("compiled")
-    if flags.activation_checkpointing != "none":
-        words.append(f"{flags.activation_checkpointing} activation checkpointing")
-    return ", ".join(words)
+    return ", ".join([*words, settings.flags.in_words()])

@@ -14,7 +14,6 @@ from trainer.profiling.ledger import Ledger
 from trainer.profiling.measure import Failed
 from trainer.profiling.pairs import TOLERANCE
 from trainer.profiling.predict import Predictor
-from trainer.profiling.space import Space
 
 # Share of the budget that measuring the parts may take: what is predicted has to be measured end to end as well.
 PARTS_SHARE = 0.5
@@ -53,19 +52,26 @@ class Parts:
         self.flags, self.threads = space.flags[0], space.usual_threads
         self.slot_sizes = list(space.slot_sizes)
         """Those of the space, and the largest that fits where it may be taken."""
-        self.limit_bytes = _limit(space, ledger.probe.memory_limit_bytes)
+        share = GPU_MEMORY_SHARE if space.device.kind == "cuda" else 1.0
+        limit = ledger.probe.memory_limit_bytes
+        self.limit_bytes = None if limit is None else int(share * limit)
+        """What a rank's memory is planned up to."""
         self.notes: list[str] = []
         """Why something was not measured."""
         self._too_large: dict[Flags, int] = {}
         """Smallest slot size that did not fit, by flags."""
-        self._rates: dict[tuple[Flags, int, int], float] = {}
-        """Of steps alone, by flags, threads and slot size."""
         self._failed: Failed | None = None
         """The last failure of steps."""
         self._middle: int | None = None
         """The slot size at which flags and threads are compared."""
         self.share = PARTS_SHARE
         """Of the budget, in which a measurement has to end."""
+
+    @property
+    def _rates(self) -> dict[tuple[Flags, int, int], float]:
+        """Of steps alone, by flags, threads and slot size."""
+        rows = self.ledger.compute
+        return {(row.flags, row.threads, row.slot_size): row.samples_per_s for row in rows if row.samples_per_s}
 
     def measure(self) -> None:
         """Measure what is worth it, while the budget's share for it lasts."""
@@ -347,7 +353,7 @@ class Parts:
             return self._rates[flags, threads, slot_size]
         if not self.ledger.allows("compute", share=self.share):
             return None
-        found = self.ledger.steps(slot_size, threads, flags)
+        found = self.ledger.steps(self.space.settings(slot_size, 0, threads=threads, flags=flags))
         if isinstance(found, Failed):
             self._failed = found
             if found.outcome == "out of memory" or any(size < slot_size for _, _, size in self._rates):
@@ -355,23 +361,13 @@ class Parts:
                 self.too_large(slot_size, flags)
             return None
         self.predictor.add_compute(slot_size, threads, flags, found)
-        slots = self.space.slots_per_rank(slot_size)
-        rate = self.space.fill(slot_size) * slots * slot_size / found.step_s(slots)
-        self._rates[flags, threads, slot_size] = rate
-        return rate
+        return self._rates[flags, threads, slot_size]
 
     def _load(self, num_workers: int) -> bool:
         if not self.ledger.allows("load", share=self.share):
             return False
         slot_size = next((size for size in self.slot_sizes if size >= LOADER_SLOT), self.slot_sizes[-1])
-        found = self.ledger.load(slot_size, num_workers, self.space.prefetch_factors[0], self.threads)
+        found = self.ledger.load(self.space.settings(slot_size, num_workers, threads=self.threads, flags=self.flags))
         if found is not None:
             self.predictor.add_loader(num_workers, found)
         return found is not None
-
-
-def _limit(space: Space, probe_limit: int | None) -> int | None:
-    """Return what a rank's memory is planned up to, in bytes."""
-    known = [each for each in (probe_limit, space.memory_bytes) if each is not None]
-    share = GPU_MEMORY_SHARE if space.device.kind == "cuda" else 1.0
-    return int(share * min(known)) if known else None

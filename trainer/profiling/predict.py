@@ -6,9 +6,6 @@ both parts was within 16 % on a machine whose cores they share, the longer of bo
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -19,9 +16,6 @@ from trainer.profiling.space import Space
 # Share of the shorter part that is taken to hide behind the longer until a joint run has said: enough for loader
 # processes to be worth that run, and less than all, which would make slot sizes look alike that are not.
 ASSUMED_OVERLAP = 0.8
-# What overlap and contention are looked for among, when several configurations say it.
-OVERLAPS = tuple(step / 20 for step in range(21))
-CONTENTIONS = tuple(step / 100 for step in range(-2, 21))
 
 
 @dataclass(frozen=True)
@@ -113,26 +107,6 @@ class Predictor:
         explained = longest + (1 - self.overlap) * shortest
         self.contention = (time / explained - 1) / settings.num_workers
 
-    def fit_again(self, measured: Sequence[tuple[Settings, float]]) -> None:
-        """Fit overlap and contention to several configurations with loader processes: the least sum of squared errors.
-
-        Args:
-            measured: Configurations and their samples per second of a rank.
-        """
-        known = [(each, rate, parts) for each, rate in measured if each.num_workers and (parts := self._parts(each))]
-        if len({each.num_workers for each, _, _ in known}) < 2 and len(known) < 3:
-            return
-
-        def error(fitted: tuple[float, float]) -> float:
-            overlap, contention = fitted
-            found = 0.0
-            for each, rate, (longest, shortest) in known:
-                time = (longest + (1 - overlap) * shortest) * (1 + contention * each.num_workers)
-                found += math.log(time * rate / self.space.fill(each.slot_size)) ** 2
-            return found
-
-        self.overlap, self.contention = min(itertools.product(OVERLAPS, CONTENTIONS), key=error)
-
     def is_measured(self, settings: Settings) -> bool:
         """Whether its own slot size, flags, threads and loader processes were measured apart."""
         sizes = self.compute.get((settings.flags, settings.threads), {})
@@ -204,7 +178,8 @@ class Predictor:
                 factor = _interpolate(others, slot_size).slot_s / _interpolate(others, nearest).slot_s
                 break
         else:
-            factor = _growth(measured, slot_size)
+            # No less than at the nearest: a line through two sizes of which one has a cliff points anywhere.
+            factor = slot_size / nearest
         slot_s = time.slot_s * factor
         return ComputeTime(slot_s, slot_s + time.last_slot_s - time.slot_s)
 
@@ -220,16 +195,6 @@ def _interpolate(measured: dict[int, ComputeTime], slot_size: int) -> ComputeTim
     slot_s = first.slot_s + share * (second.slot_s - first.slot_s)
     extra = median(time.last_slot_s - time.slot_s for time in (first, second))
     return ComputeTime(slot_s, slot_s + extra)
-
-
-def _growth(measured: dict[int, ComputeTime], slot_size: int) -> float:
-    """Return the time of a slot outside of what was measured, over that of the nearest size that was.
-
-    A sample of it costs no less than one of the nearest: a line through two sizes of which one has a cliff points
-    anywhere.
-    """
-    nearest = min(measured, key=lambda size: abs(size - slot_size))
-    return slot_size / nearest
 
 
 def _memory(compute: dict[tuple[Flags, int], dict[int, ComputeTime]], flags: Flags) -> dict[int, int]:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from contracts import storage
-from contracts.artifacts import Flags, ProfileReport, Settings
+from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
 from trainer.launch import Assignment
 from trainer.profiling.machines import Machines
@@ -30,19 +30,18 @@ from trainer.profiling.measure import (
     LoaderRate,
     highest,
     join,
+    mean,
     of_ranks,
     slowest,
 )
 from trainer.profiling.messages import Request
-from trainer.profiling.rank_process import Asked, Group, RankProcess, assignment_of, cannot_start, free_port
+from trainer.profiling.rank_process import Group, RankProcess, RemoteRank, assignment_of, cannot_start, free_port
 from trainer.profiling.service import HELLO
 
 # How long the others get to say the same when one rank has failed; then they wait for that one, and for nothing else.
 GRACE_S = 2.0
 # Seconds that importing torch and reading the shards may take, beside a first measurement.
 START_S = 60.0
-# What comes after the sweep ends with profile.budget_s: the report is there without it.
-AFTER_THE_SWEEP = ("trace", "write_board")
 # What torch.compile compiles is waited for this many times longer.
 COMPILE_PATIENCE = 5
 # Lines of a process's log that are shown where it has failed.
@@ -86,7 +85,7 @@ class RankProbe:
         self._config = config
         self._assignment = assignment_of(config, shards, ranks=ranks, threads=threads, nodes=nodes)
         self._machines = machines
-        self._ranks: list[Asked] = []
+        self._ranks: list[RemoteRank] = []
         self._starts = 0
         self._begun = time.monotonic()
         self._stack = contextlib.ExitStack()
@@ -135,64 +134,68 @@ class RankProbe:
         """Return seconds since the first process was started."""
         return time.monotonic() - self._begun
 
-    def load(self, *, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate | Failed:
+    def load(self, settings: Settings) -> LoaderRate | Failed:
         """Measure the loader alone."""
-        found = self.ask(
-            "load", slot_size=slot_size, num_workers=num_workers, prefetch_factor=prefetch_factor, threads=threads
-        )
+        found = self.ask("load", settings=settings)
         if isinstance(found, Failed):
             return found
-        used = [one.cpu_s_per_sample for one in found if one.cpu_s_per_sample is not None]
-        return LoaderRate(slowest([one.windows for one in found]), sum(used) / len(used) if used else None)
+        return LoaderRate(slowest([one.windows for one in found]), mean([one.cpu_s_per_sample for one in found]))
 
-    def compute(self, *, slot_size: int, threads: int, flags: Flags) -> ComputeTime | Failed:
+    def compute(self, settings: Settings) -> ComputeTime | Failed:
         """Measure steps alone."""
-        if (failed := self.try_alone(slot_size, threads, flags)) is not None:
+        if (failed := self.try_alone(settings)) is not None:
             return failed
-        found = self.ask("compute", slot_size=slot_size, threads=threads, flags=flags)
+        found = self.ask("compute", settings=settings)
         if isinstance(found, Failed):
             return found
-        used = [one.cpu_s_per_sample for one in found if one.cpu_s_per_sample is not None]
         # Watching memory takes time, so it is watched where nothing is timed; a GPU counts by itself.
-        alone = self._memory.get((slot_size, flags))
-        watched = alone if not self._is_on_gpu else None
+        alone = None if self._is_on_gpu else self._memory.get((settings.slot_size, settings.flags))
         return ComputeTime(
             max(one.slot_s for one in found),
             max(one.last_slot_s for one in found),
-            watched or highest([one.memory_bytes for one in found]),
-            sum(used) / len(used) if used else None,
+            alone or highest([one.memory_bytes for one in found]),
+            mean([one.cpu_s_per_sample for one in found]),
         )
 
-    def run(self, settings: Settings, *, windows: int) -> JointRate | Failed:
-        """Measure both together."""
-        if (failed := self.try_alone(settings.slot_size, settings.threads, settings.flags)) is not None:
-            return failed
-        found = self.ask("run", settings=settings, windows=windows)
-        return found if isinstance(found, Failed) else of_ranks(found)
+    def run(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
+        """Measure both together, in turn. All are started first: starts and ends are in no window.
 
-    def run_in_turn(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
-        """Measure several configurations in turn, a window each."""
-        if not storage.is_local(self._assignment.shards):
-            return self._run_apart(settings, rounds)
-        turn = _Turn(self, settings)
-        for _ in range(rounds):
-            for number in range(len(settings)):
-                turn.measure(number)
-        turn.end()
-        return [turn.result(number, rounds) for number in range(len(settings))]
-
-    def _run_apart(self, settings: Sequence[Settings], rounds: int) -> list[JointRate | Failed]:
-        """Measure in turn, each window from a fresh loader on: those of a bucket share caches, and cannot be held."""
+        Those of a bucket share caches, and cannot be held: of several each window is from a fresh loader on.
+        """
+        apart = len(settings) > 1 and not storage.is_local(self._assignment.shards)
         found: list[list[JointRate]] = [[] for _ in settings]
         failed: dict[int, Failed] = {}
+        started: set[int] = set()
         for number in [*range(len(settings))] * rounds:
-            if number not in failed:
-                rate = self.run(settings[number], windows=1)
-                if isinstance(rate, Failed):
-                    failed[number] = rate
-                else:
-                    found[number].append(rate)
-        return [failed.get(number) or join(rates) for number, rates in enumerate(found)]
+            if number in failed:
+                continue
+            one = settings[number]
+            rate = self.run([one], rounds=1)[0] if apart else self._window(number, one, started)
+            if isinstance(rate, Failed):
+                failed[number] = rate
+                # The processes have let go of everything, or are gone themselves.
+                started.clear()
+            else:
+                found[number].append(rate)
+        if started:
+            self.ask("close")
+        results: list[JointRate | Failed] = [failed.get(number) or join(rates) for number, rates in enumerate(found)]
+        for number, why in failed.items():
+            if why.outcome == "out of memory" and any(one.flags != settings[number].flags for one in settings):
+                # Networks with other flags stood beside it.
+                (results[number],) = self.run([settings[number]], rounds=rounds)
+        return results
+
+    def _window(self, number: int, settings: Settings, started: set[int]) -> JointRate | Failed:
+        """Measure a window of a configuration, which is started if it is not yet."""
+        if number not in started:
+            failed = None if started else self.try_alone(settings)
+            opened = failed or self.ask("open", number=number, settings=settings)
+            if isinstance(opened, Failed):
+                return opened
+            started.add(number)
+        found = self.ask("window", number=number)
+        return found if isinstance(found, Failed) else of_ranks(found)
 
     def trace(self, settings: Settings, *, steps: int, folder: Path) -> list[Any] | Failed:
         """Trace steps of a configuration into `rank-R.json.gz`; return what each rank counted."""
@@ -202,22 +205,15 @@ class RankProbe:
                 storage.replace(storage.normalise(folder / name), content)
         return found
 
-    def write_board(self, folder: Path, report: ProfileReport) -> Failed | None:
-        """Have what TensorBoard shows written: its writer needs torch, which takes seconds to load."""
-        found = self.ask("write_board", folder=str(folder), report=report)
-        return found if isinstance(found, Failed) else None
-
-    def try_alone(self, slot_size: int, threads: int, flags: Flags) -> Failed | None:
+    def try_alone(self, settings: Settings) -> Failed | None:
         """Let each rank try a size alone: one that has run out of memory leaves no peer waiting for it."""
         # With fsdp a forward pass is made by all ranks together.
-        if (slot_size, flags) in self._memory or self._config.parallel.strategy == "fsdp":
+        if (settings.slot_size, settings.flags) in self._memory or self._config.parallel.strategy == "fsdp":
             return None
-        if isinstance(built := self.ask("prepare", flags=flags), Failed):
-            return built
-        found = self.ask("fit", slot_size=slot_size, threads=threads, flags=flags)
+        found = self.ask("fit", settings=settings)
         if isinstance(found, Failed):
             return found
-        self._memory[slot_size, flags] = highest(found)
+        self._memory[settings.slot_size, settings.flags] = highest(found)
         return None
 
     # --- processes ----------------------------------------------------------------------------------------------------
@@ -269,14 +265,15 @@ class RankProbe:
             arguments: Of the measurement.
         """
         left_s = None
-        if name in AFTER_THE_SWEEP and self._budget_s is not None:
+        if name == "trace" and self._budget_s is not None:
+            # They come after the sweep, and the report is there without them.
             left_s = self._budget_s - self.now()
             if not self._ranks and left_s <= 0:
                 return Failed("hung", f"profile.budget_s {self._budget_s:g} is over")
         if not self._ranks and (failed := self._start_again()) is not None:
             return failed
-        flags = arguments.get("flags") or getattr(arguments.get("settings"), "flags", None)
-        patience = COMPILE_PATIENCE if flags is not None and flags.compile else 1
+        settings: Settings | None = arguments.get("settings")
+        patience = COMPILE_PATIENCE if settings is not None and settings.flags.compile else 1
         timeout_s = patience * self._config.profile.probe_timeout_s
         if left_s is not None:
             timeout_s = min(timeout_s, max(GRACE_S, left_s))
@@ -340,57 +337,3 @@ class RankProbe:
             process.kill()
         if self._machines is not None and len(ranks) > self._assignment.ranks:
             self._machines.kill()
-
-
-class _Turn:
-    """Configurations that are all started, and measured a window at a time: starts and ends are in no window."""
-
-    def __init__(self, probe: RankProbe, settings: Sequence[Settings]) -> None:
-        self._probe, self._settings = probe, settings
-        self._rates: list[list[JointRate]] = [[] for _ in settings]
-        self._failed: dict[int, Failed] = {}
-        self._open: set[int] = set()
-
-    def measure(self, number: int) -> None:
-        """Measure a window of a configuration, unless it has failed."""
-        if number in self._failed:
-            return
-        if number not in self._open and not self._start(number):
-            return
-        found = self._probe.ask("window", number=number)
-        if isinstance(found, Failed):
-            self._fail(number, found)
-        else:
-            self._rates[number].append(of_ranks(found))
-
-    def end(self) -> None:
-        """Let all of them go."""
-        if self._open:
-            self._probe.ask("close")
-            self._open.clear()
-
-    def result(self, number: int, rounds: int) -> JointRate | Failed:
-        """Return what came out."""
-        failed = self._failed.get(number)
-        if failed is None:
-            return join(self._rates[number])
-        others = any(one.flags != self._settings[number].flags for one in self._settings)
-        if failed.outcome == "out of memory" and others:
-            # Networks with other flags stood beside it.
-            return self._probe.run(self._settings[number], windows=rounds)
-        return failed
-
-    def _start(self, number: int) -> bool:
-        one = self._settings[number]
-        failed = self._probe.try_alone(one.slot_size, one.threads, one.flags) if not self._open else None
-        found = failed or self._probe.ask("open", number=number, settings=one)
-        if isinstance(found, Failed):
-            self._fail(number, found)
-            return False
-        self._open.add(number)
-        return True
-
-    def _fail(self, number: int, failed: Failed) -> None:
-        self._failed[number] = failed
-        # The processes have let go of everything, or are gone themselves.
-        self._open.clear()

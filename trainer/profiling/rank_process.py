@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -21,7 +21,8 @@ from contracts.errors import ConfigError, UserError
 from contracts.process import thread_environment
 from trainer.launch import Assignment
 from trainer.launch.nodes import without_ranks
-from trainer.profiling.measure import ComputeTime, Counted, Failed, Hello, JointRate, LoaderRate
+from trainer.profiling.indicators import Counted
+from trainer.profiling.measure import ComputeTime, Failed, Hello, JointRate, LoaderRate
 from trainer.profiling.messages import NotUnderstood, Request, receive, send
 
 PROCESS_MODULE = "trainer.profiling.service"
@@ -31,7 +32,6 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "load": (LoaderRate,),
     "fit": (int, NoneType),
     "compute": (ComputeTime,),
-    "run": (JointRate,),
     "window": (JointRate,),
     "trace": (Counted,),
 }
@@ -48,11 +48,17 @@ class Group:
     """What their network needs."""
 
 
-class Asked:
-    """A rank that is asked over a connection."""
+class RemoteRank:
+    """A rank that is asked over a connection; of its process another machine knows.
 
-    def __init__(self, rank: int, connection: Connection) -> None:
-        self.rank, self.connection = rank, connection
+    Args:
+        rank: Among all.
+        connection: To it.
+        why: Asks its machine how it ended.
+    """
+
+    def __init__(self, rank: int, connection: Connection, why: Callable[[], Failed]) -> None:
+        self.rank, self.connection, self.why = rank, connection, why
 
     def send(self, request: Request) -> None:
         """Ask it for a measurement."""
@@ -69,20 +75,16 @@ class Asked:
         except (EOFError, OSError):
             return self.why()
 
-    def why(self) -> Failed:
-        """Return how it ended."""
-        raise NotImplementedError
-
     def kill(self) -> None:
-        """End it."""
-        raise NotImplementedError
+        """Let go of it; its machine kills all of its ranks by one order (`Machines.kill`)."""
+        self.connection.close()
 
     def new_lines(self) -> list[str]:
-        """Return what it has said since the last call."""
-        raise NotImplementedError
+        """Return what it has said since the last call: nothing, since its machine shows it."""
+        return []
 
 
-class RankProcess(Asked):
+class RankProcess(RemoteRank):
     """A rank of this machine: its process, and the connection to it.
 
     Args:
@@ -105,7 +107,7 @@ class RankProcess(Asked):
     ) -> None:
         rank = assignment.node_rank * assignment.ranks + local_rank
         ours, theirs = (connection, connection) if connection is not None else Pipe()
-        super().__init__(rank, ours)
+        super().__init__(rank, ours, self._ended)
         self._shown = 0
         self._log = folder / f"rank-{rank}-{assignment.generation}.log"
         environment = {
@@ -133,7 +135,7 @@ class RankProcess(Asked):
                 start_new_session=True,
             )
 
-    def why(self) -> Failed:
+    def _ended(self) -> Failed:
         """Wait for its end, and return how it ended."""
         code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -145,7 +147,7 @@ class RankProcess(Asked):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         if not self.connection.closed:
-            self.connection.close()
+            super().kill()
 
     def new_lines(self) -> list[str]:
         """Return what it has said since the last call."""

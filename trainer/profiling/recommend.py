@@ -61,7 +61,7 @@ def _measure(
         return None, [None] * len(others)
     usual, *found = (
         None if isinstance(rates, Failed) else Contender(settings, dict(enumerate(rates)))
-        for settings, rates in zip(every, ledger.beside(every, rounds=ROUNDS), strict=True)
+        for settings, rates in zip(every, ledger.run(every, rounds=ROUNDS), strict=True)
     )
     return usual, found
 

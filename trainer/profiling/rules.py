@@ -8,91 +8,54 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from contracts.artifacts import (
-    ComputePoint,
-    Finding,
-    Indicators,
-    LoaderPoint,
-    MemoryModel,
-    ProfileChoice,
-    ProfilePoint,
-    Recommendation,
-)
-from contracts.artifacts.trace import TraceSummary
-from contracts.config import RunConfig
+from contracts.artifacts import Finding
 from trainer.profiling import rules_device as device
 from trainer.profiling import rules_waiting as waiting
-from trainer.profiling.case import Case, Workload
+from trainer.profiling.case import Case, Seen
 
-RULES: dict[str, Callable[[Case], Finding | None]] = {
-    "R1": waiting.data_starved,
-    "R2": device.small_batch,
-    "R3": device.many_kernels,
-    "R4": device.copying,
-    "R5": device.memory_short,
-    "R6": waiting.exposed_exchange,
-    "R7": waiting.exposed_copies,
-    "R8": waiting.host_waits,
-    "R9": device.low_mfu,
-    "R10": waiting.stragglers,
-    "R11": waiting.checkpoint_stalls,
-}
-# Why it matters.
-WHY = {
-    "R1": "while a step waits for data, the processor or GPU that is paid for computes nothing",
-    "R2": "between small kernels the GPU waits for the host to queue the next one",
-    "R3": "a kernel fills the GPU neither at its start nor at its end, and each reads and writes memory anew",
-    "R4": "copies move values and compute nothing",
-    "R5": "a longer sample, or memory that another program takes, ends the training",
-    "R6": "while gradients travel nothing is computed, and with more ranks they travel longer",
-    "R7": "the GPU waits for what could have been copied while it computed",
-    "R8": "while the host waits it queues nothing, and the GPU runs dry",
-    "R9": "busy is not fast: most of what this GPU can compute is not used",
-    "R10": "in each step all ranks wait for the slowest: its time is that of all",
-    "R11": "while a checkpoint is copied no step is taken",
+# Each with why it matters.
+RULES: dict[str, tuple[Callable[[Case], Seen | None], str]] = {
+    "R1": (waiting.data_starved, "while a step waits for data, the processor or GPU that is paid for computes nothing"),
+    "R2": (device.small_batch, "between small kernels the GPU waits for the host to queue the next one"),
+    "R3": (
+        device.many_kernels,
+        "a kernel fills the GPU neither at its start nor at its end, and each reads and writes memory anew",
+    ),
+    "R4": (device.copying, "copies move values and compute nothing"),
+    "R5": (device.memory_short, "a longer sample, or memory that another program takes, ends the training"),
+    "R6": (
+        waiting.exposed_exchange,
+        "while gradients travel nothing is computed, and with more ranks they travel longer",
+    ),
+    "R7": (waiting.exposed_copies, "the GPU waits for what could have been copied while it computed"),
+    "R8": (waiting.host_waits, "while the host waits it queues nothing, and the GPU runs dry"),
+    "R9": (device.low_mfu, "busy is not fast: most of what this GPU can compute is not used"),
+    "R10": (waiting.stragglers, "in each step all ranks wait for the slowest: its time is that of all"),
+    "R11": (waiting.checkpoint_stalls, "while a checkpoint is copied no step is taken"),
 }
 _WORST_FIRST = ("bad", "warning", "note")
 
 
-def diagnose(
-    indicators: Indicators,
-    *,
-    choice: ProfileChoice,
-    config: RunConfig,
-    loader: Sequence[LoaderPoint] = (),
-    points: Sequence[ProfilePoint] = (),
-    compute: Sequence[ComputePoint] = (),
-    memory: Sequence[MemoryModel] = (),
-    recommendations: Sequence[Recommendation] = (),
-    summaries: Sequence[TraceSummary] = (),
-    workload: Workload | None = None,
-) -> list[Finding]:
-    """Return the findings of all rules that fire, the worst first, of equally bad ones that of the largest gain.
-
-    Args:
-        indicators: Of the choice.
-        choice: What was chosen.
-        config: What it was chosen for: what is pinned there is named as what to change.
-        loader: The input pipeline alone, as far as it was measured.
-        points: End to end, likewise.
-        compute: Steps alone, likewise.
-        memory: Lines of memory by slot size.
-        recommendations: Flags that were measured beside those that are set.
-        summaries: Of the traces of all ranks, for names of kernels and operators.
-        workload: Which settings mean anything to the task; None: all do.
-    """
-    measured = (loader, points, compute, memory, recommendations, summaries)
-    case = Case(indicators, choice, config, *measured, workload=workload or Workload())
-    found = [finding for rule in RULES.values() if (finding := rule(case)) is not None]
-    found.sort(key=lambda finding: (_WORST_FIRST.index(finding.severity), -(finding.gain or 0.0)))
-    return [finding.model_copy(update={"title": _with_gain(finding), "why": WHY[finding.rule]}) for finding in found]
+def diagnose(case: Case) -> list[Finding]:
+    """Return the findings of all rules that fire, the worst first, of equally bad ones that of the largest gain."""
+    found = [_finding(rule, why, seen) for rule, (look, why) in RULES.items() if (seen := look(case)) is not None]
+    return sorted(found, key=lambda finding: (_WORST_FIRST.index(finding.severity), -(finding.gain or 0.0)))
 
 
-def _with_gain(finding: Finding) -> str:
-    """Return the title of a finding with its gain, and whether that was measured."""
-    if finding.gain is None:
-        return finding.title
-    kind = "measured" if finding.gain_from.startswith("measured") else "at most"
-    return f"{finding.title} (x {finding.gain:.2f} {kind})"
+def _finding(rule: str, why: str, seen: Seen) -> Finding:
+    gain, title = seen.gain, seen.title
+    if gain.factor is not None:
+        title += f" (x {gain.factor:.2f} {'measured' if gain.source.startswith('measured') else 'at most'})"
+    return Finding(
+        rule=rule,
+        severity=seen.severity,
+        title=title,
+        why=why,
+        evidence=seen.evidence,
+        change=seen.change,
+        command=" ".join(["shardline profile CONFIG", *seen.overrides]) if seen.overrides else "",
+        gain=gain.factor,
+        gain_from=gain.source,
+    )

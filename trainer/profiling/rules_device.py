@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contracts.artifacts import Finding
 from contracts.artifacts.trace import KernelRow
-from trainer.profiling.case import UNKNOWN, Case, Gain, at_most, make_finding
+from trainer.profiling.case import UNKNOWN, Case, Gain, Seen, at_most
 from trainer.profiling.kernels import COPYING_OPERATORS, copies_by_name
 from trainer.profiling.peaks import peak_flops
 from trainer.profiling.rules_waiting import BUSY_TARGET, DATA_TIME
@@ -27,7 +26,7 @@ COMPILE = f"compile the network ({ON}), which joins kernels"
 LARGER_SLOTS = "take larger slots (parallel.slot_size)"
 
 
-def small_batch(case: Case) -> Finding | None:
+def small_batch(case: Case) -> Seen | None:
     """R2: the GPU idles between kernels that are too small for it."""
     given = case.indicators
     busy, data = given.gpu_busy_fraction, given.data_time_fraction
@@ -54,18 +53,17 @@ def small_batch(case: Case) -> Finding | None:
             change, gain = f"take larger slots ({overrides[0]})", by_slot
     elif change == COMPILE and case.choice.slots_per_rank > 1:
         change += f"; {LARGER_SLOTS}"
-    return make_finding(
-        "R2",
-        severity="bad" if busy < IDLE_BAD else "warning",
-        title="The GPU idles between small kernels",
-        evidence=evidence,
-        change=change,
-        gain=gain,
-        overrides=overrides,
+    return Seen(
+        "The GPU idles between small kernels",
+        "bad" if busy < IDLE_BAD else "warning",
+        evidence,
+        change,
+        gain,
+        overrides,
     )
 
 
-def many_kernels(case: Case) -> Finding | None:
+def many_kernels(case: Case) -> Seen | None:
     """R3: the GPU is busy, with very many short kernels."""
     given = case.indicators
     busy, top10 = given.gpu_busy_fraction, given.top10_kernel_fraction
@@ -86,18 +84,10 @@ def many_kernels(case: Case) -> Finding | None:
     ways |= {f"try {CHANNELS_LAST}": CHANNELS_LAST} if case.may_change_layout else {}
     change, overrides = "; ".join(ways) or LARGER_SLOTS, [*ways.values()][:1] or _double_slot(case)
     change, gain, overrides = _measured_flag(case, change, UNKNOWN, overrides, "train.compile", "train.channels_last")
-    return make_finding(
-        "R3",
-        severity="warning",
-        title="Very many short kernels",
-        evidence=evidence,
-        change=change,
-        gain=gain,
-        overrides=overrides,
-    )
+    return Seen("Very many short kernels", "warning", evidence, change, gain, overrides)
 
 
-def copying(case: Case) -> Finding | None:
+def copying(case: Case) -> Seen | None:
     """R4: much time goes into copies and changes of layout."""
     given = case.indicators
     share, busy = given.copy_kernel_fraction, given.gpu_busy_fraction
@@ -113,18 +103,17 @@ def copying(case: Case) -> Finding | None:
     # that compute are others too: on an H100, ResNet-50 in bf16 gained 1.7 (docs/gpu.md), where R4 saw 11 % of copies.
     gain = UNKNOWN if busy is None or overrides else at_most(share * busy, "copying kernels")
     change, gain, overrides = _measured_flag(case, change, gain, overrides, "train.channels_last")
-    return make_finding(
-        "R4",
-        severity="bad" if share >= COPYING_BAD else "warning",
-        title="Copies and changes of layout take much of the time",
-        evidence=evidence,
-        change=change,
-        gain=gain,
-        overrides=overrides,
+    return Seen(
+        "Copies and changes of layout take much of the time",
+        "bad" if share >= COPYING_BAD else "warning",
+        evidence,
+        change,
+        gain,
+        overrides,
     )
 
 
-def memory_short(case: Case) -> Finding | None:
+def memory_short(case: Case) -> Seen | None:
     """R5: memory is nearly full, so that a step may fail."""
     given = case.indicators
     used = given.memory_reserved_bytes if given.memory_reserved_bytes is not None else given.memory_peak_bytes
@@ -155,17 +144,10 @@ def memory_short(case: Case) -> Finding | None:
         overrides = overrides or ["train.activation_checkpointing=selective"]
     if case.choice.flags.precision == "fp32":
         ways.append("compute in bf16 (train.precision)")
-    return make_finding(
-        "R5",
-        severity="bad" if retries else "warning",
-        title="Memory is nearly full",
-        evidence=evidence,
-        change="; ".join(ways),
-        overrides=overrides,
-    )
+    return Seen("Memory is nearly full", "bad" if retries else "warning", evidence, "; ".join(ways), UNKNOWN, overrides)
 
 
-def low_mfu(case: Case) -> Finding | None:
+def low_mfu(case: Case) -> Seen | None:
     """R9: the GPU is busy all the time, and computes little: its memory limits it, or it does not use tensor cores."""
     given = case.indicators
     busy, mfu = given.gpu_busy_fraction, given.mfu
@@ -207,14 +189,13 @@ def low_mfu(case: Case) -> Finding | None:
     )
     settings = ("train.precision", "train.channels_last", "train.compile")
     change, gain, overrides = _measured_flag(case, "; ".join(ways), UNKNOWN, overrides[:1], *settings)
-    return make_finding(
-        "R9",
-        severity="bad" if mfu < VERY_LOW_MFU else "warning",
-        title="The GPU is busy moving data" if limited else "The GPU is busy, but computes little",
-        evidence=evidence,
-        change=change,
-        gain=gain,
-        overrides=overrides,
+    return Seen(
+        "The GPU is busy moving data" if limited else "The GPU is busy, but computes little",
+        "bad" if mfu < VERY_LOW_MFU else "warning",
+        evidence,
+        change,
+        gain,
+        overrides,
     )
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
-from contracts.artifacts import Finding
 from contracts.artifacts.profile import Severity
 from contracts.config import CheckpointSection
-from trainer.profiling.case import UNKNOWN, WORTH_SAYING, Case, Gain, at_most, make_finding
+from trainer.profiling.case import UNKNOWN, WORTH_SAYING, Case, Gain, Seen, at_most
 from trainer.profiling.indicators import own_step_s
 
 # Targets of the documents that this project grew from: GPU busy above 80 %, data time below 20 %, and bad above 50 %.
@@ -22,7 +21,7 @@ CHECKPOINT, CHECKPOINT_BAD = 0.02, 0.10
 _READS_BACK = ("aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::is_nonzero", "aten::masked_select")
 
 
-def data_starved(case: Case) -> Finding | None:
+def data_starved(case: Case) -> Seen | None:
     """R1: steps wait for the input pipeline."""
     given = case.indicators
     data, busy = given.data_time_fraction, given.gpu_busy_fraction
@@ -39,15 +38,7 @@ def data_starved(case: Case) -> Finding | None:
     if best is not None:
         evidence.append(f"loader alone, at its best: {best.samples_per_s:.4g} ({best.num_workers} processes)")
     change, gain, overrides = _feed_faster(case)
-    return make_finding(
-        "R1",
-        severity=_severity(data, DATA_TIME_BAD),
-        title="Steps wait for data",
-        evidence=evidence,
-        change=change,
-        gain=gain,
-        overrides=overrides,
-    )
+    return Seen("Steps wait for data", _severity(data, DATA_TIME_BAD), evidence, change, gain, overrides)
 
 
 def _feed_faster(case: Case) -> tuple[str, Gain, list[str]]:
@@ -63,7 +54,7 @@ def _feed_faster(case: Case) -> tuple[str, Gain, list[str]]:
     if data.num_workers != "auto" and len({point.num_workers for point in case.loader}) < 2:
         steps.append(f"set data.num_workers=auto: it is pinned at {data.num_workers}, and nothing else was tried")
         overrides.append("data.num_workers=auto")
-    images = case.workload.has_images
+    images = case.has_images
     if images and data.decode == "full":
         overrides.append("data.decode=scaled")
         steps.append(f"set {overrides[-1]}")
@@ -82,7 +73,7 @@ def _is_heavy(augment: object) -> bool:
     return any(getattr(augment, name) for name in names)
 
 
-def exposed_exchange(case: Case) -> Finding | None:
+def exposed_exchange(case: Case) -> Seen | None:
     """R6: ranks exchange gradients while nothing computes."""
     share = case.indicators.communication_fraction
     if share is None or share <= EXCHANGE:
@@ -100,18 +91,17 @@ def exposed_exchange(case: Case) -> Finding | None:
         ways.append("change parallel.bucket_mb, so that buckets go out while the backward pass goes on")
     ways.append("put the ranks on fewer machines, or on a machine with a faster network")
     gain = at_most(share, "exposed exchange")
-    return make_finding(
-        "R6",
-        severity=_severity(share, EXCHANGE_BAD),
-        title="Steps wait for the exchange of gradients",
-        evidence=evidence,
-        change="; ".join(ways),
-        gain=gain,
-        overrides=[f"train.global_batch_size={2 * case.config.train.global_batch_size}"],
+    return Seen(
+        "Steps wait for the exchange of gradients",
+        _severity(share, EXCHANGE_BAD),
+        evidence,
+        "; ".join(ways),
+        gain,
+        [f"train.global_batch_size={2 * case.config.train.global_batch_size}"],
     )
 
 
-def exposed_copies(case: Case) -> Finding | None:
+def exposed_copies(case: Case) -> Seen | None:
     """R7: copies between host and GPU hold up computing, or come from memory that is not page-locked."""
     given = case.indicators
     exposed, pageable = given.exposed_copy_fraction, given.pageable_copies
@@ -124,18 +114,17 @@ def exposed_copies(case: Case) -> Finding | None:
     if pageable:
         evidence.append(f"{pageable} copies in a step from memory that is not page-locked, which the host waits for")
     gain = at_most(exposed, "exposed copies") if held_up else UNKNOWN
-    return make_finding(
-        "R7",
-        severity=_severity(exposed or 0.0, EXPOSED_COPY_BAD) if held_up else "note",
-        title="Copies to the GPU are not hidden behind computing",
-        evidence=evidence,
-        change="make tensors on the GPU, or in page-locked memory and copy them with non_blocking=True, a slot ahead; "
+    return Seen(
+        "Copies to the GPU are not hidden behind computing",
+        _severity(exposed or 0.0, EXPOSED_COPY_BAD) if held_up else "note",
+        evidence,
+        "make tensors on the GPU, or in page-locked memory and copy them with non_blocking=True, a slot ahead; "
         "the loader does so already: look for tensors that the model or its loss makes on the CPU",
-        gain=gain,
+        gain,
     )
 
 
-def host_waits(case: Case) -> Finding | None:
+def host_waits(case: Case) -> Seen | None:
     """R8: the host waits for the GPU, and the GPU is idle until the host goes on."""
     given = case.indicators
     share, busy = given.sync_fraction, given.gpu_busy_fraction
@@ -154,17 +143,16 @@ def host_waits(case: Case) -> Finding | None:
     ]
     # Not more than the GPU's idle time can be won by never waiting.
     gain = at_most(min(share, 1 - busy), "the GPU idle at such waits")
-    return make_finding(
-        "R8",
-        severity=_severity(min(share, 1 - busy), SYNC_BAD),
-        title="The host waits for the GPU inside steps",
-        evidence=evidence,
-        change="keep values on the GPU: no .item(), .cpu(), print or shape that depends on data in the forward pass",
-        gain=gain,
+    return Seen(
+        "The host waits for the GPU inside steps",
+        _severity(min(share, 1 - busy), SYNC_BAD),
+        evidence,
+        "keep values on the GPU: no .item(), .cpu(), print or shape that depends on data in the forward pass",
+        gain,
     )
 
 
-def stragglers(case: Case) -> Finding | None:
+def stragglers(case: Case) -> Seen | None:
     """R10: one rank is slower than the others, which wait for it."""
     ratio = case.indicators.slowest_rank_ratio
     if ratio is None or ratio <= STRAGGLER:
@@ -179,34 +167,32 @@ def stragglers(case: Case) -> Finding | None:
     hot = "" if case.indicators.gpu_busy_fraction is None else ", and at its GPU's clock and temperature"
     # What the ranks exchange stays as it is.
     exchange = case.indicators.communication_fraction or 0.0
-    return make_finding(
-        "R10",
-        severity="bad" if ratio >= STRAGGLER_BAD else "warning",
-        title="One rank is slower than the others, which wait for it",
-        evidence=evidence,
-        change=f"look at what else runs on the slowest rank's machine{hot}; use machines of one kind",
-        gain=Gain(1 / ((1 - exchange) / ratio + exchange), "if the slowest rank were as fast as the median one"),
+    return Seen(
+        "One rank is slower than the others, which wait for it",
+        "bad" if ratio >= STRAGGLER_BAD else "warning",
+        evidence,
+        f"look at what else runs on the slowest rank's machine{hot}; use machines of one kind",
+        Gain(1 / ((1 - exchange) / ratio + exchange), "if the slowest rank were as fast as the median one"),
     )
 
 
-def checkpoint_stalls(case: Case) -> Finding | None:
+def checkpoint_stalls(case: Case) -> Seen | None:
     """R11: steps stand still for checkpoints."""
     share = case.indicators.checkpoint_stall_fraction
     if share is None or share <= CHECKPOINT:
         return None
     gain = at_most(share, "standing still for checkpoints")
-    return make_finding(
-        "R11",
-        severity=_severity(share, CHECKPOINT_BAD),
-        title="Steps stand still for checkpoints",
-        evidence=[
+    return Seen(
+        "Steps stand still for checkpoints",
+        _severity(share, CHECKPOINT_BAD),
+        [
             f"{share:.1%} of training's time (target: {CHECKPOINT:.0%})",
             f"computed at {_describe_checkpoints(case.config.checkpoint)}",
         ],
-        change="write fewer checkpoints (checkpoint.every_s, checkpoint.every_steps, or leave both out); "
+        "write fewer checkpoints (checkpoint.every_s, checkpoint.every_steps, or leave both out); "
         "set checkpoint.num_buffers=2 where memory allows it",
-        gain=gain,
-        overrides=_half_as_many(case.config.checkpoint),
+        gain,
+        _half_as_many(case.config.checkpoint),
     )
 
 

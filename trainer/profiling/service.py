@@ -14,12 +14,11 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contracts.artifacts import ProfileReport, Settings
+from contracts.artifacts import Settings
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from contracts.errors import DataError, UserError
@@ -27,7 +26,8 @@ from contracts.own_code import install_code
 from contracts.process import end_with_parent, imports_done, run_process
 from trainer.launch import Assignment
 from trainer.launch.auto import choose_flags
-from trainer.profiling.measure import Counted, Failed, Hello
+from trainer.profiling.indicators import Counted
+from trainer.profiling.measure import Failed, Hello
 from trainer.profiling.messages import NotUnderstood, Request, receive, send
 from trainer.supervise.signals import ignore_stop_signals
 
@@ -114,7 +114,7 @@ class Service:
 
     def answer(self, request: Request) -> Any:
         """Do what is asked for; after an error nothing is kept that it may have spoilt."""
-        own: dict[str, Callable[..., Any]] = {HELLO: self.hello, "trace": self.trace, "write_board": self.write_board}
+        own: dict[str, Callable[..., Any]] = {HELLO: self.hello, "trace": self.trace}
         name = request.name
         try:
             return (own[name] if name in own else getattr(self._required(), name))(**request.arguments())
@@ -151,7 +151,7 @@ class Service:
             memory_limit_bytes=self._bench.memory.limit_bytes(rank.ranks),
             samples=feed.samples,
             # What learns later counts from the start: the slot size is fixed by then.
-            varies=self._bench.varies,
+            compiles=not self._bench.varies,
             has_layout=has_layout(self._bench.stepper.model, feed.task.signature),
             has_images="image" in feed.task.fields.values(),
             gradient_bytes=sum(
@@ -171,14 +171,7 @@ class Service:
         with tempfile.TemporaryDirectory(prefix="shardline-traces-") as own:
             counted = trace(self._required(), settings, steps, own)
             names = [name for name in (counted.trace_name, counted.details_name) if name is not None]
-            return replace(counted, files={name: (Path(own) / name).read_bytes() for name in names})
-
-    def write_board(self, folder: str, report: ProfileReport) -> None:
-        """Write what TensorBoard shows, here where torch is loaded already; the first rank does."""
-        from trainer.profiling.board import write_board
-
-        if self._rank.is_first:
-            write_board(Path(folder), report)
+            return counted.model_copy(update={"files": {name: (Path(own) / name).read_bytes() for name in names}})
 
     def _required(self) -> Bench:
         assert self._bench is not None, "hello comes first"

@@ -14,7 +14,6 @@ from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
 from trainer.launch.auto import PREFETCH_FACTOR, choose_batch_layout, choose_flags
 from trainer.profiling.knobs import (
-    Device,
     KnobReader,
     doubling,
     flags_of,
@@ -22,10 +21,8 @@ from trainer.profiling.knobs import (
     halving,
     slot_sizes,
     smallest_slot,
-    unless_auto,
 )
-
-__all__ = ["Device", "Space", "default_settings", "make_space", "slots_per_rank"]
+from trainer.profiling.measure import Device
 
 
 @dataclass(frozen=True)
@@ -47,8 +44,6 @@ class Space:
     """What training has without a profile, as far as the configuration pins nothing else; it need not be tried."""
     measured_flags: tuple[Flags, ...] = ()
     """One knob each away from `flags[0]`, that the configuration does not let be chosen."""
-    memory_bytes: int | None = None
-    """Most memory of a rank in bytes, by the configuration."""
     finds_slot_sizes: bool = False
     """Whether slot sizes beside `slot_sizes` may be taken: the largest that fits into memory."""
     smallest_slot: int = 1
@@ -79,21 +74,26 @@ class Space:
         full = self.slots_per_rank(slot_size) * slot_size
         return min(1.0, self.global_batch_size / self.ranks / full)
 
+    def rate(self, slot_size: int, step_s: float) -> float:
+        """Return samples per second of a rank whose step of full slots takes so many seconds."""
+        return self.fill(slot_size) * self.slots_per_rank(slot_size) * slot_size / step_s
+
     def slot_size_of(self, slots: int) -> int:
         """Return the size that cuts a rank's share evenly in a number of slots (of the last, what is left)."""
         even = -(-self.global_batch_size // (self.ranks * slots))
         return even if gives_every_rank_a_slot(self.global_batch_size, self.ranks, even) else max(1, even - 1)
 
     def settings(
-        self, slot_size: int, num_workers: int, *, prefetch_factor: int, threads: int, flags: Flags
+        self, slot_size: int, num_workers: int, *, threads: int, flags: Flags, prefetch_factor: int | None = None
     ) -> Settings:
-        """Return a configuration; the slots of a rank follow from the slot size."""
+        """Return a configuration, by default with the fewest slots ahead; slots per rank follow from the slot size."""
+        ahead = self.prefetch_factors[0] if prefetch_factor is None else prefetch_factor
         return Settings(
             slot_size=slot_size,
             slots_per_rank=self.slots_per_rank(slot_size),
             num_workers=num_workers,
             # Nobody fetches ahead without loader processes: one value for all, so that equals are equal.
-            prefetch_factor=prefetch_factor if num_workers else self.usual_prefetch_factor,
+            prefetch_factor=ahead if num_workers else self.usual_prefetch_factor,
             threads=threads,
             flags=flags,
         )
@@ -143,51 +143,23 @@ def default_settings(config: RunConfig, *, ranks: int, cores_per_rank: int, on_g
     )
 
 
-def make_space(
-    config: RunConfig, *, ranks: int, cores_per_rank: int, device: Device, has_batch_norm: bool = False
-) -> Space:
+def make_space(config: RunConfig, *, ranks: int, cores_per_rank: int, device: Device) -> Space:
     """Return what may be tried.
 
     Args:
         config: The configuration.
         ranks: Training processes of all machines.
         cores_per_rank: CPU cores of a rank, its loader processes included.
-        device: What steps are computed on.
-        has_batch_norm: Whether a BatchNorm of the network trains, so that small slots cost accuracy.
+        device: What steps are computed on, and the network on it.
 
     Raises:
         ConfigError: A pinned value is not in its list in `profile`; a list leaves nothing that can be tried; or there
             is no slot for every rank.
     """
     reader = KnobReader(config, device)
-    cores = max(1, cores_per_rank)
-    smallest = smallest_slot(config, ranks, has_batch_norm=has_batch_norm)
+    cores, on_gpu = max(1, cores_per_rank), device.kind == "cuda"
+    smallest = smallest_slot(config, ranks, device)
     sizes = slot_sizes(reader, ranks, smallest)
-    num_workers = reader.values(
-        "num_workers",
-        "data.num_workers",
-        pinned=unless_auto(config.data.num_workers),
-        listed=unless_auto(config.profile.num_workers),
-        tried=[0, *doubling(cores)],
-        default=0,
-    )
-    prefetch_factors = reader.values(
-        "prefetch_factor",
-        "data.prefetch_factor",
-        pinned=unless_auto(config.data.prefetch_factor),
-        listed=unless_auto(config.profile.prefetch_factors),
-        tried=[2, PREFETCH_FACTOR],
-        default=PREFETCH_FACTOR,
-    )
-    threads = reader.values(
-        "threads",
-        "resources.threads",
-        pinned=unless_auto(config.resources.threads),
-        listed=unless_auto(config.profile.threads),
-        # With a GPU the threads only launch kernels: more or fewer of them change nothing.
-        tried=[cores] if device.kind == "cuda" else halving(cores),
-        default=cores,
-    )
     flags, measured = flags_of(reader)
     return Space(
         global_batch_size=config.train.global_batch_size,
@@ -195,16 +167,14 @@ def make_space(
         cores_per_rank=cores,
         device=device,
         slot_sizes=tuple(sorted(sizes)),
-        num_workers=tuple(sorted(num_workers)),
-        prefetch_factors=tuple(sorted(prefetch_factors)),
-        threads=tuple(sorted(threads)),
+        num_workers=tuple(sorted(reader.values("num_workers", [0, *doubling(cores)], 0))),
+        prefetch_factors=tuple(sorted(reader.values("prefetch_factor", [2, PREFETCH_FACTOR], PREFETCH_FACTOR))),
+        # With a GPU the threads only launch kernels: more or fewer of them change nothing.
+        threads=tuple(sorted(reader.values("threads", [cores] if on_gpu else halving(cores), cores))),
         flags=flags,
-        default=default_settings(config, ranks=ranks, cores_per_rank=cores_per_rank, on_gpu=device.kind == "cuda"),
+        default=default_settings(config, ranks=ranks, cores_per_rank=cores_per_rank, on_gpu=on_gpu),
         measured_flags=measured,
-        memory_bytes=config.profile.memory_bytes,
-        finds_slot_sizes=config.parallel.slot_size == "auto"
-        and config.profile.slot_sizes == "auto"
-        and "slot_size" not in config.profile.exclude,
+        finds_slot_sizes="slot_size" not in {*reader.pinned, *reader.listed, *config.profile.exclude},
         smallest_slot=smallest,
         ignored=tuple(reader.ignored),
     )

@@ -91,10 +91,8 @@ class _Finals:
     parts: Parts
     contenders: dict[str, Contender] = field(default_factory=dict)
     failed: dict[str, Settings] = field(default_factory=dict)
-    fitted: str | None = None
-    """The configuration that the overlap was fitted to."""
     joint: Contender | None = None
-    """The same, with its rate."""
+    """The configuration that the overlap was fitted to, with its rate."""
     rounds: int = 0
     warnings: list[str] = field(default_factory=list)
 
@@ -106,7 +104,7 @@ class _Finals:
         ):
             if flags not in self.space.flags or not self.parts.fits(slot_size, flags):
                 continue
-            settings = self._settings(slot_size, workers, threads=threads, flags=flags)
+            settings = self.space.settings(slot_size, workers, threads=threads, flags=flags)
             rate = self.predictor.rate(settings)
             if rate is not None and not self._is_hopeless(settings):
                 found.append((rate, settings))
@@ -126,14 +124,13 @@ class _Finals:
             if at_most < (1 + TOLERANCE) * without:
                 # Even if all that can hide did hide, the configuration without processes would be chosen.
                 return
-            rate = self.ledger.run(settings, windows=JOINT_WINDOWS, predicted=predicted)
-            if not isinstance(rate, Failed):
-                self.predictor.fit(settings, rate)
-                self.fitted = _key(settings)
-                self.joint = Contender(settings, {-1: rate})
+            (rates,) = self.ledger.run([settings], rounds=JOINT_WINDOWS, predicted=[predicted])
+            if not isinstance(rates, Failed):
+                self.joint = Contender(settings, {-1: median(rates)})
+                self.predictor.fit(settings, self.joint.rate)
                 self.parts.more_workers()
                 return
-            self._fail(settings, rate)
+            self._fail(settings, rates)
 
     def measure(self) -> None:
         """Measure finalists in turn until the leader is clear, or it is as good as equal, or the budget is out."""
@@ -278,23 +275,14 @@ class _Finals:
 
     def _challengers(self, best: Contender) -> list[Settings]:
         """Return what, after all, may be better than the leader: at most one."""
-        # The joint run, unless it was a finalist.
-        left_out = None if self.joint is None or _key(self.joint.settings) in self.contenders else self.joint
-        known = [*self.contenders.values(), *([left_out] if left_out else [])]
-        self.predictor.fit_again([(each.settings, each.rate) for each in known])
-        kinds: dict[bool, list[float]] = {}
-        for contender in self.contenders.values():
-            predicted = self.predictor.rate(contender.settings)
-            if predicted:
-                kinds.setdefault(contender.settings.num_workers > 0, []).append(contender.rate / predicted)
-        if left_out is not None and left_out.rate > (1 + TOLERANCE) * best.rate:
-            # By what was fitted to it, and still it was faster.
-            return [left_out.settings]
-        for rate, each in self.candidates():
-            errors = kinds.get(each.num_workers > 0) or [error for kind in kinds.values() for error in kind]
-            if _key(each) in self.contenders or not errors:
-                continue
-            if rate * median(errors) > (1 + TOLERANCE) * best.rate:
+        worth_it = (1 + TOLERANCE) * best.rate
+        if self.joint is not None and _key(self.joint.settings) not in self.contenders and self.joint.rate > worth_it:
+            # Predicted to be slower, by what was fitted to it.
+            return [self.joint.settings]
+        # Predictions err by about the same for all: what remains is the order.
+        errors = [each.rate / rate for each in self.contenders.values() if (rate := self.predictor.rate(each.settings))]
+        for rate, each in self.candidates() if errors else ():
+            if _key(each) not in self.contenders and rate * median(errors) > worth_it:
                 return [each]
         more = [each for each in self.space.prefetch_factors if each > best.settings.prefetch_factor]
         if best.settings.num_workers and more and self.ledger.data_time_fraction(best.settings) >= WAITS:
@@ -322,7 +310,7 @@ class _Finals:
         """Return configurations that are the most likely to work, where nothing is predicted."""
         smallest, threads = self.parts.slot_sizes[0], self.space.usual_threads
         tries = [
-            self._settings(smallest, workers, threads=threads, flags=flags)
+            self.space.settings(smallest, workers, threads=threads, flags=flags)
             for flags in self.space.flags
             for workers in self.space.num_workers
         ]
@@ -341,16 +329,16 @@ class _Finals:
                     reason="predicted only: not among the finalists",
                 )
 
-    def _turn(self, wanted: list[Settings]) -> None:
+    def _turn(self, wanted: list[Settings], rounds: int = ROUNDS) -> None:
         predicted = [self.predictor.rate(each) for each in wanted]
-        found = self.ledger.in_turn(wanted, rounds=ROUNDS, predicted=predicted)
+        found = self.ledger.run(wanted, rounds=rounds, predicted=predicted)
         for settings, rates in zip(wanted, found, strict=True):
             if isinstance(rates, Failed):
                 self._fail(settings, rates)
                 continue
             contender = self.contenders.setdefault(_key(settings), Contender(settings))
             contender.rates.update({self.rounds + number: rate for number, rate in enumerate(rates)})
-        self.rounds += ROUNDS
+        self.rounds += rounds
 
     def _is_worth(self, parts: int) -> bool:
         """Whether another turn fits into the budget, and into what the grid would take."""
@@ -362,13 +350,8 @@ class _Finals:
         """Take what the joint run measured; without one, measure one configuration after the budget."""
         if self.joint is not None:
             self.contenders[_key(self.joint.settings)] = self.joint
-            return
-        for settings in self._first_finalists()[:1]:
-            rate = self.ledger.run(settings, windows=1, predicted=self.predictor.rate(settings))
-            if isinstance(rate, Failed):
-                self._fail(settings, rate)
-            else:
-                self.contenders[_key(settings)] = Contender(settings, {self.rounds: rate})
+        elif finalists := self._first_finalists():
+            self._turn(finalists[:1], rounds=1)
 
     def _fail(self, settings: Settings, failed: Failed) -> None:
         self.failed[_key(settings)] = settings
@@ -378,21 +361,13 @@ class _Finals:
 
     def _error(self, points: Sequence[ProfilePoint]) -> float | None:
         """Return the median error of predictions over what the predictor was not fitted to."""
+        fitted = None if self.joint is None else self.joint.settings
         errors = [
             abs(point.predicted_samples_per_s / point.samples_per_s - 1)
             for point in points
-            if point.predicted_samples_per_s and point.samples_per_s and _key(point) != self.fitted
+            if point.predicted_samples_per_s and point.samples_per_s and point.settings() != fitted
         ]
         return median(errors) if errors else None
-
-    def _settings(self, slot_size: int, num_workers: int, **others: object) -> Settings:
-        # The fewest slots ahead that may be chosen: more are tried where the loop waits for data all the same.
-        return self.space.settings(
-            slot_size,
-            num_workers,
-            prefetch_factor=self.space.prefetch_factors[0],
-            **others,  # type: ignore[arg-type]
-        )
 
 
 def _key(settings: Settings) -> str:

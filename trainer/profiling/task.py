@@ -43,10 +43,10 @@ from trainer.profiling.followed import Followed, find_followed
 from trainer.profiling.grid import full_grid
 from trainer.profiling.ledger import Ledger, Result
 from trainer.profiling.machines import Machines, find_place, follow
-from trainer.profiling.measure import Failed
+from trainer.profiling.measure import Device
 from trainer.profiling.probe import RankProbe, StartTooLong
 from trainer.profiling.scratch import scratch_folder
-from trainer.profiling.space import Device, Space, default_settings, make_space
+from trainer.profiling.space import Space, default_settings, make_space
 from trainer.profiling.sweep import sweep
 
 BOARD_FOLDER = "tensorboard"
@@ -97,19 +97,17 @@ def execute(stage: Stage) -> str:
             follow(place, key=output.fingerprint, resources=stage.config.resources, folder=scratch, say=stage.log)
             return output.uri
         with _others(stage, place, output) as machines:
-            folder, probe = (
-                scratch / "out",
-                RankProbe(
-                    stage.config,
-                    shards=shards_uri,
-                    ranks=ranks,
-                    threads=threads_per_rank(ranks),
-                    nodes=nodes,
-                    machines=machines,
-                    folder=scratch / "probe",
-                    budget_s=stage.config.profile.budget_s,
-                ),
+            probe = RankProbe(
+                stage.config,
+                shards=shards_uri,
+                ranks=ranks,
+                threads=threads_per_rank(ranks),
+                nodes=nodes,
+                machines=machines,
+                folder=scratch / "probe",
+                budget_s=stage.config.profile.budget_s,
             )
+            folder = scratch / "out"
             folder.mkdir()
             report = _profile(stage, output, shards, probe, folder)
             files = _publish(output.uri, folder)
@@ -146,20 +144,15 @@ def _off_report(stage: Stage, output: Output, shards: ShardManifest, ranks: int,
         machine, gpus = {"machine": stage.machine}, re.search(r"\+(\d+)x", stage.machine)
         configured = stage.config.resources.ranks
         ranks = configured if configured != "auto" else int(gpus[1]) if gpus else CPU_RANKS
-    return _report(
-        stage,
-        output,
-        shards,
-        _nothing_measured(stage.config, ranks, nodes, on_gpu=num_gpus() > 0, reason="the defaults: profile is off"),
-        ranks=ranks,
-        machine=machine,
-    )
+    result = _nothing_measured(stage.config, ranks, nodes, reason="the defaults: profile is off")
+    return _report(stage, output, shards, result, Diagnosis(), ranks=ranks, machine=machine)
 
 
 def _nothing_measured(
-    config: RunConfig, ranks: int, nodes: int, *, on_gpu: bool, reason: str, warnings: Sequence[str] = ()
+    config: RunConfig, ranks: int, nodes: int, *, reason: str, warnings: Sequence[str] = ()
 ) -> Result:
-    settings = default_settings(config, ranks=ranks * nodes, cores_per_rank=threads_per_rank(ranks), on_gpu=on_gpu)
+    cores, on_gpu = threads_per_rank(ranks), num_gpus() > 0
+    settings = default_settings(config, ranks=ranks * nodes, cores_per_rank=cores, on_gpu=on_gpu)
     choice = ProfileChoice(**dict(settings), reason=reason, measured=False, clear=False)
     return Result(choice, warnings=list(warnings))
 
@@ -192,59 +185,36 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
     config, ranks, nodes = stage.config, probe.assignment.ranks, probe.assignment.nodes
     # For its errors: most of them are known before seconds are spent on a start.
     _space(config, probe, Device("cuda" if num_gpus() else "cpu", "this machine", has_bf16=True))
-    board: Failed | None = None
-    budget_s = config.profile.budget_s
+    budget = f"profile.budget_s {config.profile.budget_s:g}"
+    # Where there is no time for traces, nothing was found that they would explain.
+    diagnosis = Diagnosis()
     try:
         with probe:
             stage.ready()
             # Networks are built again for a trace, and the report is written: about as long as the start took.
-            reserved_s = min(probe.now(), MOST_RESERVED * budget_s) if config.profile.trace_steps else 0.0
+            reserved_s = (
+                min(probe.now(), MOST_RESERVED * config.profile.budget_s) if config.profile.trace_steps else 0.0
+            )
             result = _measure(stage, probe, reserved_s)
             _tell(stage, result)
-            if result.choice.measured and probe.now() > budget_s:
-                warning = f"profile.budget_s {budget_s:g} left no time for traces, which say what is slow"
-                diagnosis = Diagnosis(warnings=[f"{warning}; to do: raise it (--budget)"])
+            if result.choice.measured and probe.now() > config.profile.budget_s:
+                warning = f"{budget} left no time for traces, which say what is slow; to do: raise it (--budget)"
+                diagnosis = Diagnosis(warnings=[warning])
             elif result.choice.measured:
                 diagnosis = diagnose_choice(config, probe, result, hello=probe.device, folder=folder / TRACE_FOLDER)
-            else:
-                # There is no time for traces, and nothing was found that they would explain.
-                diagnosis = Diagnosis()
-            bytes_ = probe.device.gradient_bytes
-            report = _report(
-                stage,
-                output,
-                shards,
-                result,
-                diagnosis,
-                ranks=ranks,
-                machine=hardware(),
-                wall_s=probe.now(),
-                gradient_bytes=bytes_,
-                measured_nodes=probe.measured_nodes,
-            )
-            for warning in report.warnings[len(result.warnings) + len(diagnosis.warnings) :]:
-                stage.log(f"warning: {warning}")
-            if result.choice.measured:
-                board = probe.write_board(folder / BOARD_FOLDER, report)
     except StartTooLong:
         stage.ready()
-        budget = f"profile.budget_s {config.profile.budget_s:g}"
+        ended = f"{budget} ended before the processes had started"
         warning = (
-            f"{budget} ended before the processes had started: training has its defaults, as without a profile; to do: "
-            "raise profile.budget_s (--budget), or set profile: off, which measures nothing"
+            f"{ended}: training has its defaults, as without a profile; to do: raise profile.budget_s (--budget), or "
+            "set profile: off, which measures nothing"
         )
-        result = _nothing_measured(
-            config,
-            ranks,
-            nodes,
-            on_gpu=num_gpus() > 0,
-            reason=f"the defaults: {budget} ended before the processes had started",
-            warnings=[warning],
-        )
+        result = _nothing_measured(config, ranks, nodes, reason=f"the defaults: {ended}", warnings=[warning])
         _tell(stage, result)
-        diagnosis = Diagnosis()
-        report = _report(stage, output, shards, result, ranks=ranks, machine=hardware(), wall_s=probe.now())
-    for warning in diagnosis.warnings:
+    report = _report(
+        stage, output, shards, result, diagnosis, ranks=ranks, machine=hardware(), probe=probe, wall_s=probe.now()
+    )
+    for warning in report.warnings[len(result.warnings) :]:
         stage.log(f"warning: {warning}")
     if (ratio := diagnosis.indicators.profiler_ratio) is not None:
         stage.log(
@@ -253,33 +223,24 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
     for finding in diagnosis.findings:
         tried = f"; try: {finding.command}" if finding.command else ""
         stage.log(f"{finding.rule} {finding.title}: {finding.change}{tried}")
-    if board is not None:
-        stage.log(f"warning: nothing for TensorBoard: {board.outcome}: {board.reason}")
+    if result.choice.measured:
+        from trainer.profiling.board import write_board
+
+        write_board(folder / BOARD_FOLDER, report)
     if diagnosis.summaries:
         (folder / SUMMARY_NAME).write_bytes(summaries_to_json(diagnosis.summaries))
     return report
 
 
-def _space(config: RunConfig, probe: RankProbe, device: Device, *, has_batch_norm: bool = False) -> Space:
-    assignment = probe.assignment
-    return make_space(
-        config,
-        ranks=assignment.world_size,
-        cores_per_rank=threads_per_rank(assignment.ranks),
-        device=device,
-        has_batch_norm=has_batch_norm,
-    )
+def _space(config: RunConfig, probe: RankProbe, device: Device) -> Space:
+    ranks, cores = probe.assignment.world_size, threads_per_rank(probe.assignment.ranks)
+    return make_space(config, ranks=ranks, cores_per_rank=cores, device=device)
 
 
 def _measure(stage: Stage, probe: RankProbe, reserved_s: float) -> Result:
-    config, hello = stage.config, probe.device
+    config = stage.config
     ledger = Ledger(
-        _space(
-            config,
-            probe,
-            Device(hello.kind, hello.name, hello.has_bf16, compiles=not hello.varies, has_layout=hello.has_layout),
-            has_batch_norm=hello.has_batch_norm,
-        ),
+        _space(config, probe, probe.device),
         probe,
         budget_s=config.profile.budget_s,
         tell=lambda done, total, message: stage.progress(done, total, "measurements", message),
@@ -302,28 +263,27 @@ def _report(
     output: Output,
     shards: ShardManifest,
     result: Result,
-    diagnosis: Diagnosis | None = None,
+    diagnosis: Diagnosis,
     *,
     ranks: int,
     machine: dict[str, str],
+    probe: RankProbe | None = None,
     wall_s: float | None = None,
-    gradient_bytes: int | None = None,
-    measured_nodes: int = 1,
 ) -> ProfileReport:
-    config = stage.config
+    config, hello = stage.config, probe.hello if probe is not None else None
+    measured_nodes = probe.measured_nodes if probe is not None and hello is not None else 1
+    gradient_bytes = hello.gradient_bytes if hello is not None else None
     nodes = measured_nodes if measured_nodes > 1 else num_nodes(config)
-    diagnosis = diagnosis or Diagnosis()
     estimate, of_machines = None, []
     chosen = result.choice.settings()
     rate = next((point.samples_per_s for point in result.points if point.settings() == chosen), None)
     if rate is not None:
-        batch = config.train.global_batch_size
         lowest, highest = rate_of_machines(
             rate,
             ranks=ranks,
             nodes=nodes,
             measured_nodes=measured_nodes,
-            global_batch_size=batch,
+            global_batch_size=config.train.global_batch_size,
             gradient_bytes=gradient_bytes,
         )
         samples = shards.splits["train"].samples
@@ -334,6 +294,7 @@ def _report(
                 f"together {lowest:.4g} to {highest:.4g} samples/s, the lower end with none of it hidden at "
                 f"{ASSUMED_NETWORK_BYTES_PER_S * 8e-9:g} Gbit/s (assumed). Time and cost are of the lower end"
             )
+    found = vars(result) | {"warnings": [*result.warnings, *diagnosis.warnings, *of_machines]}
     return ProfileReport(
         fingerprint=output.fingerprint,
         made_from=output.made_from,
@@ -345,22 +306,14 @@ def _report(
         ranks=ranks,
         threads_per_rank=result.choice.threads,
         global_batch_size=config.train.global_batch_size,
-        points=result.points,
-        choice=result.choice,
         method=config.profile.method,
         wall_s=wall_s,
-        loader=result.loader,
-        compute=result.compute,
-        memory=result.memory,
-        overlap=result.overlap,
-        predictor_error=result.predictor_error,
-        recommendations=result.recommendations,
         indicators=diagnosis.indicators,
         findings=diagnosis.findings,
         estimate=estimate,
         gradient_bytes=gradient_bytes,
         measured_nodes=measured_nodes,
-        warnings=[*result.warnings, *diagnosis.warnings, *of_machines],
+        **found,
     )
 
 

@@ -39,6 +39,8 @@ _WAIT = re.compile(
     r"^(cuda(Device|Stream|Event)|cu(Ctx|Stream|Event)|hip(Device|Stream|Event))Synchronize|^cudaMemcpy$"
 )
 _COPY_CALL = re.compile(r"Memcpy")
+# As a step goes through them.
+_ORDER_CPU = ("loader", "forward", "backward", "optimizer", "communication", "other")
 
 
 def summarise(path: Path, details: Path | None = None) -> TraceSummary:
@@ -72,20 +74,15 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
     exchange = _cut(_host_communication(trace), start_us, end_us)
     operators = [event for event in trace.of("cpu_op") if not _talks(event)]
     computing = union(intervals(operators))
-    # Only what is left of the time goes on to the next part: the parts add up to the step.
-    parts: dict[str, float] = {}
-    rest = steps
-    for name, where in (
-        ("loader", intervals(loaders)),
-        ("optimizer", intervals(_marked(trace, UPDATE, _TORCH_UPDATE))),
-        ("communication", subtract(union(intervals(exchange)), computing)),
-        ("backward", intervals(event for event in operators if event.name.startswith(BACKWARD_PREFIX))),
-        ("forward", intervals(_marked(trace, SLOT))),
-    ):
-        parts[name] = length(intersect(rest, union(where))) / len(trace.steps) / 1e6
-        rest = subtract(rest, union(where))
-    order = ("loader", "forward", "backward", "optimizer", "communication")
-    breakdown = {name: parts[name] for name in order} | {"other": length(rest) / len(trace.steps) / 1e6}
+    backward = (event for event in operators if event.name.startswith(BACKWARD_PREFIX))
+    claims = {
+        "loader": intervals(loaders),
+        "optimizer": intervals(_marked(trace, UPDATE, _TORCH_UPDATE)),
+        "communication": subtract(union(intervals(exchange)), computing),
+        "backward": intervals(backward),
+        "forward": intervals(_marked(trace, SLOT)),
+    }
+    breakdown = _breakdown(steps, claims, len(trace.steps))
     in_steps = _cut(trace.of("cpu_op"), start_us, end_us)
     return TraceSummary(
         rank=trace.rank,
@@ -93,15 +90,15 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
         gpu_name=None,
         steps=len(trace.steps),
         step_s=median(step.duration_us for step in trace.steps) / 1e6,
-        breakdown_s=breakdown,
-        communication_fraction=parts["communication"] / mean_step_s if mean_step_s > 0 else None,
+        breakdown_s={name: breakdown[name] for name in _ORDER_CPU},
+        communication_fraction=breakdown["communication"] / mean_step_s if mean_step_s > 0 else None,
         overlap_fraction=_fraction(intersect(union(intervals(exchange)), computing), length(steps)),
         exchanges_s=_exposed(exchange, computing),
         copy_kernel_fraction=copying_fraction(
             operator_rows(_began(in_steps, loaders, inside=False), [], has_gpu=False)
         ),
         operators=operator_rows(in_steps, [], has_gpu=False),
-        memory=memory_samples(trace, on_gpu=False, device=-1, origin_us=start_us),
+        memory=memory_samples(trace, None, origin_us=start_us),
         lanes=make_lanes(
             trace,
             [],
@@ -131,7 +128,6 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
     exchanging = union(intervals(exchange_events))
     talking = subtract(exchanging, computing)
     copying = subtract(union(intervals(_host_copies(by_kind["copy"]))), computing)
-    all_busy = union(intervals(on_gpu))
     loaders = _cut(_marked(trace, LOADER, _TORCH_LOADER), start_us, end_us)
     calls = _cut(trace.of("cuda_runtime", "cuda_driver"), start_us, end_us)
     # What the probe itself waits for, between the parts of a step, is none of the step's; what the loader waits for is
@@ -143,28 +139,21 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
     to_pageable = {e.arguments.get("correlation") for e in by_kind["copy"] if e.name.endswith("-> Pageable)")}
     waits_too = [e for e in calls if _COPY_CALL.search(e.name) and e.arguments.get("correlation") in to_pageable]
     operators = _cut(trace.of("cpu_op"), start_us, end_us)
-    # A kernel's operator may have been called before the window began.
-    shares = kernel_shares(by_kind["compute"], steps, names_by_external_id(trace.of("cpu_op")))
-
     busy_kernels = union(intervals(by_kind["compute"] + by_kind["communication"]))
-    # Disjoint, in this order: whatever runs beside a computing kernel costs nothing.
-    moved = union(intervals(event for event in on_gpu if event.category != "kernel"))
-    breakdown_us = {
-        "kernels": length(computing),
-        "communication": length(talking),
-        "copies": length(subtract(subtract(moved, computing), exchanging)),
-        "loader": length(subtract(subtract(union(intervals(loaders)), all_busy), exchanging)),
+    claims = {
+        "kernels": computing,
+        "communication": exchanging,
+        "copies": intervals(event for event in on_gpu if event.category != "kernel"),
+        "loader": intervals(loaders),
     }
-    breakdown_us["other"] = window_us - sum(breakdown_us.values())
     return TraceSummary(
         rank=trace.rank,
         device="gpu",
         gpu_name=trace.gpus.get(device),
         steps=steps,
         step_s=median(end - begin for begin, end in pairwise(ends)) / 1e6,
-        breakdown_s={name: us / steps / 1e6 for name, us in breakdown_us.items()},
+        breakdown_s=_breakdown([(start_us, end_us)], claims, steps),
         gpu_busy_fraction=_fraction(busy_kernels, window_us),
-        occupancy_fraction=shares.occupancy_fraction,
         communication_fraction=_fraction(talking, window_us),
         overlap_fraction=_fraction(intersect(exchanging, computing), window_us),
         exchanges_s=_exposed(exchange_events, computing),
@@ -172,15 +161,12 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
         pageable_copies=round(sum(_from_pageable(event) for event in by_kind["copy"]) / steps),
         sync_fraction=_fraction(union(intervals(waits + waits_too)), window_us),
         sync_calls=len(waits) / steps,
-        kernels_per_step=shares.per_step,
-        mean_kernel_us=shares.mean_us,
-        top10_kernel_fraction=shares.top10_fraction,
-        copy_kernel_fraction=shares.copying_fraction,
-        tensor_core_fraction=shares.tensor_core_fraction,
         memory_bound=memory_bound(trace.of("cpu_op"), by_kind["compute"], peak_bandwidth(trace.gpus.get(device))),
+        # A kernel's operator may have been called before the window began.
+        **kernel_shares(by_kind["compute"], steps, names_by_external_id(trace.of("cpu_op"))),
         kernels=kernel_rows(on_gpu),
         operators=operator_rows(operators, on_gpu, has_gpu=True),
-        memory=memory_samples(trace, on_gpu=True, device=device, origin_us=start_us),
+        memory=memory_samples(trace, device, origin_us=start_us),
         lanes=make_lanes(
             trace,
             on_gpu,
@@ -243,6 +229,22 @@ def _fraction(found: list[Interval], window_us: float) -> float | None:
 
 
 # --- both -------------------------------------------------------------------------------------------------------------
+
+
+def _breakdown(rest: list[Interval], claims: dict[str, list[Interval]], steps: int) -> dict[str, float]:
+    """Return seconds of a mean step by what they went to: only what one leaves of the time goes to the next.
+
+    Args:
+        rest: The time of all steps, in microseconds.
+        claims: When each of the parts is at work.
+        steps: How many.
+    """
+    found = {}
+    for name, where in claims.items():
+        claimed = union(where)
+        found[name] = length(intersect(rest, claimed)) / steps / 1e6
+        rest = subtract(rest, claimed)
+    return found | {"other": length(rest) / steps / 1e6}
 
 
 def _marked(trace: Trace, ours: str, torchs: str | None = None) -> list[Event]:

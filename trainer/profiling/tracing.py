@@ -18,7 +18,7 @@ from trainer.model.build import construct_model
 from trainer.parallel import runs_in_lockstep
 from trainer.profiling.bench import Bench
 from trainer.profiling.flops import count_flops
-from trainer.profiling.measure import Counted
+from trainer.profiling.indicators import Counted
 from trainer.profiling.steps import Steps
 from trainer.report.gpu import GpuGauges
 

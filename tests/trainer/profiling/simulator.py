@@ -16,8 +16,8 @@ from typing import Any
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from trainer.profiling.measure import ComputeTime, Failed, JointRate, LoaderRate
-from trainer.profiling.space import Device, Space, make_space, slots_per_rank
+from trainer.profiling.measure import ComputeTime, Device, Failed, JointRate, LoaderRate
+from trainer.profiling.space import Space, make_space, slots_per_rank
 
 # Seconds, as the real probe takes on two cores: what begins a measurement, one more loader process, a window
 # end to end, and the windows of a part.
@@ -153,8 +153,8 @@ class Simulator:
 
     # --- what is measured ---------------------------------------------------------------------------------------------
 
-    def load(self, *, slot_size: int, num_workers: int, prefetch_factor: int, threads: int) -> LoaderRate | Failed:
-        settings = self._some(slot_size, num_workers, threads, Flags())
+    def load(self, settings: Settings) -> LoaderRate | Failed:
+        num_workers = settings.num_workers
         self.calls.append(f"load {num_workers}")
         if failed := self._fails("load", settings):
             return failed
@@ -165,9 +165,9 @@ class Simulator:
         cpu_s = one_s * (1 - self.machine.waiting) * (1.05 if num_workers else 1.0) * self._luck()
         return LoaderRate(windows, cpu_s)
 
-    def compute(self, *, slot_size: int, threads: int, flags: Flags) -> ComputeTime | Failed:
-        settings = self._some(slot_size, 0, threads, flags)
-        self.calls.append(f"compute {slot_size} {threads} {_short(flags)}")
+    def compute(self, settings: Settings) -> ComputeTime | Failed:
+        slot_size, threads = settings.slot_size, settings.threads
+        self.calls.append(f"compute {slot_size} {threads} {_short(settings.flags)}")
         if failed := self._fails("compute", settings):
             return failed
         slot_s = self.slot_s(settings)
@@ -176,27 +176,26 @@ class Simulator:
         cpu_s = slot_s / slot_size * threads * slow
         return ComputeTime(slot_s * slow, (slot_s + self.machine.update_s) * slow, self.bytes_of(settings), cpu_s)
 
-    def run(self, settings: Settings, *, windows: int) -> JointRate | Failed:
-        self.calls.append(f"run {settings.slot_size} {settings.num_workers} x{windows}")
-        return self._joint(settings, windows)
-
-    def run_in_turn(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
-        self.calls.append(f"turn {' '.join(f'{each.slot_size}/{each.num_workers}' for each in settings)} x{rounds}")
-        found: list[JointRate | Failed] = []
+    def run(self, settings: Sequence[Settings], *, rounds: int) -> list[JointRate | Failed]:
+        kind = "run" if len(settings) == 1 else "turn"
+        self.calls.append(f"{kind} {' '.join(f'{each.slot_size}/{each.num_workers}' for each in settings)} x{rounds}")
+        # A single one starts once, several as if each window had a start of its own.
+        starts = rounds if len(settings) > 1 else 1
         rates: list[list[float]] = [[] for _ in settings]
         failed: dict[int, Failed] = {}
-        for _ in range(rounds):
+        for _ in range(starts):
             for index, each in enumerate(settings):
                 if index in failed:
                     continue
-                answer = self._joint(each, 1)
+                answer = self._joint(each, rounds // starts)
                 if isinstance(answer, Failed):
                     failed[index] = answer
                 else:
                     rates[index] += answer.windows
-        for index, each in enumerate(settings):
-            found.append(failed[index] if index in failed else JointRate(tuple(rates[index]), self._waiting(each)))
-        return found
+        return [
+            failed.get(index) or JointRate(tuple(rates[index]), self._waiting(each))
+            for index, each in enumerate(settings)
+        ]
 
     def _joint(self, settings: Settings, windows: int) -> JointRate | Failed:
         if failed := self._fails("run", settings):
@@ -230,9 +229,6 @@ class Simulator:
                 # Processes that are replaced import torch again.
                 self._pass(2.0)
         return failed
-
-    def _some(self, slot_size: int, num_workers: int, threads: int, flags: Flags) -> Settings:
-        return Settings(slot_size=slot_size, num_workers=num_workers, threads=threads, flags=flags)
 
     def _pass(self, seconds: float) -> None:
         assert seconds > 0

@@ -68,8 +68,8 @@ def test_every_measured_configuration_is_a_row_of_hparams(tmp_path: Path) -> Non
         assert row["slot_size"] == point.slot_size
         assert row["num_workers"] == point.num_workers
         assert row["precision"] == "bf16"
-        assert row["channels_last"] == "true"
-        assert row["chosen"] == ("true" if point == report.chosen_point() else "false")
+        assert row["channels_last"] is True
+        assert row["chosen"] is (point == report.chosen_point())
         assert scalars(run)["profile/samples_per_s"] == {0: pytest.approx(point.samples_per_s, rel=1e-6)}
 
 

@@ -49,10 +49,10 @@ def test_what_only_sounds_like_nccl_computes() -> None:
 def test_a_compiled_kernel_copies_where_it_does_nothing_else(name: str, copies: bool) -> None:
     assert copies_by_name(name) is copies
     found = kernel_shares([kernel(name)], 1, {})
-    assert found.copying_fraction == float(copies)
+    assert found["copy_kernel_fraction"] == float(copies)
 
 
 def test_a_compiled_kernel_is_not_judged_by_the_operator_around_it() -> None:
     around = {"5": "aten::_to_copy"}
-    assert kernel_shares([kernel("triton_poi_fused__to_copy_add_3", 5)], 1, around).copying_fraction == 0
-    assert kernel_shares([kernel("void at::native::something<int>()", 5)], 1, around).copying_fraction == 1
+    assert kernel_shares([kernel("triton_poi_fused__to_copy_add_3", 5)], 1, around)["copy_kernel_fraction"] == 0
+    assert kernel_shares([kernel("void at::native::something<int>()", 5)], 1, around)["copy_kernel_fraction"] == 1

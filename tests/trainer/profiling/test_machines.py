@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
@@ -21,8 +20,9 @@ from contracts.errors import ConfigError, DataError, TryAgain, UserError
 from tests.conftest import small_config
 from tests.trainer.launch.machines import Machine, namespaces_are_permitted, network
 from trainer.launch.nodes import Nodes
+from trainer.profiling.indicators import Counted
 from trainer.profiling.machines import Machines, follow
-from trainer.profiling.measure import Counted, Failed
+from trainer.profiling.measure import Failed
 from trainer.profiling.messages import NotUnderstood, Place, Request, receive, send
 
 # A slot takes some ms, and the gradients are of 4 MB.
@@ -43,7 +43,6 @@ COUNTED = json.dumps(
     {
         "kind": "Counted",
         "value": {
-            **dict.fromkeys(field.name for field in fields(Counted)),
             "step_s": 1.5,
             "samples_per_s": 2,
             "data_time_fraction": 0.5,
@@ -188,14 +187,14 @@ def test_what_is_sent_arrives_as_it_was() -> None:
     first.send_bytes(COUNTED)
     counted = receive(second, Counted)
     assert counted.files == {"details/rank-1.2.pt.trace.json.gz": b"a trace"}
-    asked = Request(name="run", settings=Settings(slot_size=4, slots_per_rank=2, num_workers=1), windows=0)
+    asked = Request(name="open", settings=Settings(slot_size=4, slots_per_rank=2, num_workers=1), number=0)
     for message in (counted, asked, Failed("hung", "why"), None, 7, DataError("it", allowed="this", todo="that")):
         send(first, message)
         found = receive(second, Counted, Request, Failed, type(None), int, UserError)
         assert type(found) is type(message)
         assert repr(found) == repr(message)
     send(first, asked)
-    assert receive(second, Request).arguments() == {"settings": asked.settings, "windows": 0}
+    assert receive(second, Request).arguments() == {"settings": asked.settings, "number": 0}
 
 
 def test_a_machine_of_another_job_is_refused_and_one_that_does_not_come_is_named(port: int, tmp_path: Path) -> None:

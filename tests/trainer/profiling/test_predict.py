@@ -104,21 +104,6 @@ def test_slots_that_are_not_full_are_paid_for_in_full() -> None:
     assert rate == pytest.approx(256 / 0.384, rel=1e-3)
 
 
-def test_several_configurations_fit_overlap_and_contention(predictor: Predictor) -> None:
-    predictor.add_loader(1, LoaderRate((1 / 0.0025,)))
-    predictor.add_loader(2, LoaderRate((1 / 0.0015,)))
-    truth = Predictor(a_space(), predictor.loader, predictor.compute, overlap=0.6, contention=0.04)
-    measured = [(each, truth.rate(each) or 0.0) for each in (settings(64, 1), settings(64, 4), settings(8, 2))]
-    predictor.fit_again(measured)
-    assert (predictor.overlap, predictor.contention) == (pytest.approx(0.6), pytest.approx(0.04))
-
-
-def test_one_number_of_processes_does_not_tell_overlap_from_contention(predictor: Predictor) -> None:
-    predictor.overlap = 0.5
-    predictor.fit_again([(settings(64, 4), 100.0), (settings(8, 4), 100.0)])
-    assert predictor.overlap == 0.5
-
-
 def test_memory_is_a_line_through_the_outermost_sizes() -> None:
     made = Predictor(a_space())
     made.add_compute(8, 4, Flags(), times(0.01, memory_bytes=1080))

@@ -12,7 +12,8 @@ from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
 from contracts.errors import ModelError
 from tests.conftest import small_config
-from trainer.profiling.measure import ComputeTime, Counted, Failed, JointRate, LoaderRate
+from trainer.profiling.indicators import Counted
+from trainer.profiling.measure import ComputeTime, Failed, JointRate, LoaderRate
 from trainer.profiling.probe import RankProbe
 from trainer.profiling.rank_process import PROCESS_MODULE
 
@@ -50,13 +51,13 @@ def test_two_ranks_measure_parts_and_whole_and_trace_them(small_shards: str, tmp
     with probe(small_shards, ranks=2) as running:
         assert running.device.samples == 70 and running.memory_limit_bytes
         for workers in (0, 1):
-            loaded = running.load(slot_size=4, num_workers=workers, prefetch_factor=2, threads=1)
+            loaded = running.load(Settings(slot_size=4, num_workers=workers, prefetch_factor=2))
             assert isinstance(loaded, LoaderRate) and min(loaded.windows) > 0
-        computed = running.compute(slot_size=4, threads=1, flags=Flags(channels_last=True))
+        computed = running.compute(Settings(slot_size=4, num_workers=0, flags=Flags(channels_last=True)))
         assert isinstance(computed, ComputeTime)
         assert computed.memory_bytes and computed.step_s(3) == 2 * computed.slot_s + computed.last_slot_s
         # Two at a time, of which one fails: the other one goes on.
-        good, bad = running.run_in_turn([settings, settings.model_copy(update={"slot_size": 16})], rounds=2)
+        good, bad = running.run([settings, settings.model_copy(update={"slot_size": 16})], rounds=2)
         assert isinstance(good, JointRate) and len(good.windows) == 2 and 0 <= good.data_time_fraction <= 1
         assert isinstance(bad, JointRate)
         counted = running.trace(settings, steps=2, folder=tmp_path)
@@ -71,11 +72,11 @@ def test_two_ranks_measure_parts_and_whole_and_trace_them(small_shards: str, tmp
 def test_a_crash_and_a_hang_of_one_size_are_answers(small_shards: str) -> None:
     fault = planted(crash_at=4, hang_at=8)
     with probe(small_shards, profile={"probe_timeout_s": 5}, **fault) as running:
-        crashed = running.compute(slot_size=4, threads=1, flags=Flags())
+        crashed = running.compute(Settings(slot_size=4, num_workers=0))
         assert isinstance(crashed, Failed) and crashed.outcome == "crashed" and "SIGSEGV" in crashed.reason
-        hung = running.run(Settings(slot_size=8, slots_per_rank=2, num_workers=1), windows=1)
+        hung = running.run([Settings(slot_size=8, slots_per_rank=2, num_workers=1)], rounds=1)[0]
         assert isinstance(hung, Failed) and hung.outcome == "hung" and "profile.probe_timeout_s" in hung.reason
-        assert isinstance(running.compute(slot_size=2, threads=1, flags=Flags()), ComputeTime)
+        assert isinstance(running.compute(Settings(slot_size=2, num_workers=0)), ComputeTime)
     assert children() == []
 
 
@@ -88,7 +89,7 @@ def test_what_comes_after_the_sweep_starts_nothing_once_the_budget_is_over(small
         assert isinstance(late, Failed) and "profile.budget_s" in late.reason
         assert children() == []
         # The sweep itself holds to the budget by what it begins.
-        assert isinstance(running.load(slot_size=4, num_workers=0, prefetch_factor=2, threads=1), LoaderRate)
+        assert isinstance(running.load(Settings(slot_size=4, num_workers=0)), LoaderRate)
 
 
 def test_ranks_with_different_numbers_of_slots_stay_together(small_shards: str) -> None:
@@ -96,33 +97,33 @@ def test_ranks_with_different_numbers_of_slots_stay_together(small_shards: str) 
     settings = Settings(slot_size=4, slots_per_rank=2, num_workers=1)
     with probe(small_shards, ranks=2, train={"global_batch_size": 12}, profile={"probe_timeout_s": 60}) as running:
         for _ in range(2):
-            assert isinstance(running.run(settings, windows=2), JointRate)
-        assert all(isinstance(rate, JointRate) for rate in running.run_in_turn([settings] * 2, rounds=2))
+            assert isinstance(running.run([settings], rounds=2)[0], JointRate)
+        assert all(isinstance(rate, JointRate) for rate in running.run([settings] * 2, rounds=2))
 
 
 def test_one_rank_that_has_no_memory_leaves_the_others_where_they_can_go_on(small_shards: str) -> None:
     fault = planted(starved_rank=1, starved_at=8)
     with probe(small_shards, ranks=2, profile={"probe_timeout_s": 60}, **fault) as running:
-        starved = running.compute(slot_size=8, threads=1, flags=Flags())
+        starved = running.compute(Settings(slot_size=8, num_workers=0))
         assert isinstance(starved, Failed) and starved.outcome == "out of memory"
-        assert isinstance(running.compute(slot_size=4, threads=1, flags=Flags()), ComputeTime)
+        assert isinstance(running.compute(Settings(slot_size=4, num_workers=0)), ComputeTime)
 
 
 def test_memory_is_held_to_its_limit_and_a_line_of_the_slot_size(small_shards: str) -> None:
     """A network that takes 4 MB a sample, in a process that may take 100 MB more than it has at the start."""
     fault = planted(bytes_per_sample=4_000_000)
     with probe(small_shards, **fault) as running:
-        found = running.compute(slot_size=2, threads=1, flags=Flags())
+        found = running.compute(Settings(slot_size=2, num_workers=0))
         assert isinstance(found, ComputeTime) and found.memory_bytes
         base = found.memory_bytes
     with probe(small_shards, profile={"memory_bytes": base + 100_000_000}, **fault) as running:
-        small, large = (running.compute(slot_size=size, threads=1, flags=Flags()) for size in (4, 12))
+        small, large = (running.compute(Settings(slot_size=size, num_workers=0)) for size in (4, 12))
         assert isinstance(small, ComputeTime) and isinstance(large, ComputeTime)
         assert small.memory_bytes and large.memory_bytes
         assert 20_000_000 < large.memory_bytes - small.memory_bytes < 60_000_000
-        starved = running.compute(slot_size=64, threads=1, flags=Flags())
+        starved = running.compute(Settings(slot_size=64, num_workers=0))
         assert isinstance(starved, Failed) and starved.outcome == "out of memory"
-        assert isinstance(running.compute(slot_size=4, threads=1, flags=Flags()), ComputeTime)
+        assert isinstance(running.compute(Settings(slot_size=4, num_workers=0)), ComputeTime)
 
 
 def test_a_model_that_cannot_be_built_is_the_users_error(small_shards: str) -> None:

@@ -29,7 +29,7 @@ from contracts.config import RunConfig
 from contracts.resolve import load_config, parse_config
 from tests.conftest import small_config
 from tests.trainer.profiling.gpu_trace import write_gpu_trace
-from trainer.profiling.case import Workload
+from trainer.profiling.case import Case
 from trainer.profiling.indicators import Counters, make_indicators
 from trainer.profiling.rules import RULES, diagnose
 from trainer.profiling.trace import summarise
@@ -49,7 +49,7 @@ def config(**sections: dict[str, Any]) -> RunConfig:
 
 def findings(counters: Counters, summaries: list[TraceSummary], **measured: Any) -> dict[str, Finding]:
     given = {"choice": CHOICE, "config": config(), **measured}
-    found = diagnose(make_indicators(counters, summaries), summaries=summaries, **given)
+    found = diagnose(Case(make_indicators(counters, summaries), summaries=summaries, **given))
     return {finding.rule: finding for finding in found}
 
 
@@ -256,7 +256,7 @@ def test_evidence_is_of_the_rank_that_the_indicators_are_of(tmp_path: Path, orde
     assert any("nchwToNhwc" in line for line in found["R4"].evidence)
     assert any("aten::_local_scalar_dense: 36 calls" in line for line in found["R8"].evidence)
     busy = make_indicators(counted, summaries).model_copy(update={"gpu_busy_fraction": 0.95})
-    r9 = next(f for f in diagnose(busy, choice=CHOICE, config=config(), summaries=summaries) if f.rule == "R9")
+    r9 = next(f for f in diagnose(Case(busy, CHOICE, config(), summaries=summaries)) if f.rule == "R9")
     assert "0% of kernel time in kernels that use tensor cores, by their names" in r9.evidence
     assert any(line.startswith("volta_sgemm") for line in r9.evidence)
 
@@ -356,7 +356,7 @@ BUSY = {"gpu_busy_fraction": 0.95, "data_time_fraction": 0.0, "mfu": 0.05, "kern
 def test_a_command_is_one_that_works(tmp_path: Path, indicators: Indicators, commands: dict[str, str]) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(small_config(checkpoint={"every_steps": 10}, data={"decode": "full"})))
-    found = diagnose(indicators, choice=CHOICE, config=load_config(path))
+    found = diagnose(Case(indicators, CHOICE, load_config(path)))
     named = "shardline profile CONFIG "
     assert {each.rule: each.command.removeprefix(named) for each in found} == commands
     for finding in found:
@@ -370,7 +370,7 @@ def test_no_flag_is_advised_that_is_chosen_already_or_refused_beside_another() -
     slow = Indicators(**{**BUSY, "kernels_per_step": 1500.0}, mean_kernel_us=10.0, top10_kernel_fraction=0.2)
     flags = Flags(precision="bf16", channels_last=True, activation_checkpointing="whole")
     for chosen in (flags, flags.model_copy(update={"compile": True, "activation_checkpointing": "none"})):
-        found = diagnose(slow, choice=CHOICE.model_copy(update={"flags": chosen}), config=config())
+        found = diagnose(Case(slow, CHOICE.model_copy(update={"flags": chosen}), config()))
         assert {each.rule for each in found} == {"R3", "R9"}
         assert not any(word in each.change for each in found for word in ("channels_last", "train.compile"))
 
@@ -442,10 +442,10 @@ def test_of_texts_no_advice_is_about_images_or_refused(
     summary = summarise(write_gpu_trace(tmp_path / "t.json", **what_is_wrong))
     measured = Counters(data_time_fraction=0.3 if what_is_wrong.get("loader_us") else 0.0, **counted)
     words = ("channels_last", "train.compile", "data.decode", "images")
-    for workload, named in ((Workload(), True), (Workload(compiles=False, has_layout=False, has_images=False), False)):
-        found = findings(measured, [summary], workload=workload).values()
+    for means in (True, False):
+        found = findings(measured, [summary], compiles=means, has_layout=means, has_images=means).values()
         assert found and all(each.change for each in found)
-        assert any(word in each.change for each in found for word in words) == named
+        assert any(word in each.change for each in found for word in words) == means
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
@@ -453,10 +453,10 @@ def test_of_texts_no_advice_is_about_images_or_refused(
 
 def test_the_worst_comes_first() -> None:
     bad = Indicators(data_time_fraction=0.7, checkpoint_stall_fraction=0.05, slowest_rank_ratio=1.2)
-    found = diagnose(bad, choice=CHOICE, config=config())
+    found = diagnose(Case(bad, CHOICE, config()))
     assert [finding.rule for finding in found] == ["R1", "R10", "R11"]
     worse = bad.model_copy(update={"checkpoint_stall_fraction": 0.15, "slowest_rank_ratio": 4.0})
-    found = diagnose(worse, choice=CHOICE, config=config())
+    found = diagnose(Case(worse, CHOICE, config()))
     assert [finding.rule for finding in found] == ["R10", "R1", "R11"]
     assert [finding.severity for finding in found] == ["bad"] * 3
 
@@ -472,7 +472,7 @@ NAMES = {
 @given(st.fixed_dictionaries(NAMES))
 def test_gains_are_gains_and_every_finding_says_why(values: dict[str, Any]) -> None:
     indicators = Indicators(**values)
-    for finding in diagnose(indicators, choice=CHOICE, config=config()):
+    for finding in diagnose(Case(indicators, CHOICE, config())):
         assert finding.evidence and finding.change and finding.title and finding.why
         assert finding.gain is None or finding.gain >= 1
         assert (finding.gain is None) == (finding.gain_from == "")
@@ -491,6 +491,6 @@ def test_a_rule_needs_what_it_looks_at(values: dict[str, Any]) -> None:
         "R10": ["slowest_rank_ratio"],
         "R11": ["checkpoint_stall_fraction"],
     }
-    found = diagnose(Indicators(**values), choice=CHOICE, config=config())
+    found = diagnose(Case(Indicators(**values), CHOICE, config()))
     for finding in found:
         assert all(values[name] is not None for name in needed.get(finding.rule, []))

@@ -56,13 +56,13 @@ def random_search(
             continue
         if trials is not None and len(simulator.calls) >= trials - 1:
             break
-        rate = simulator.run(settings, windows=GRID_WINDOWS)
+        (rate,) = simulator.run([settings], rounds=GRID_WINDOWS)
         if not isinstance(rate, Failed):
             found.append((median(rate.windows), settings))
     if not found:
         return None
     best = [settings for _, settings in sorted(found, key=lambda each: -each[0])[:3]]
-    rates = simulator.run_in_turn(best, rounds=ROUNDS)
+    rates = simulator.run(best, rounds=ROUNDS)
     contenders = [
         Contender(settings, dict(enumerate(rate.windows)))
         for settings, rate in zip(best, rates, strict=True)

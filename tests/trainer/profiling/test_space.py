@@ -11,7 +11,8 @@ from contracts.artifacts import Flags
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.launch.auto import BatchLayout
-from trainer.profiling.space import Device, Space, make_space
+from trainer.profiling.measure import Device
+from trainer.profiling.space import Space, make_space
 
 CPU = Device("cpu", "a processor", has_bf16=False)
 CPU_BF16 = Device("cpu", "a newer processor", has_bf16=True)
@@ -43,7 +44,8 @@ def test_by_itself_it_tries_an_even_share_and_what_is_left_when_it_is_cut_in_2_4
 
 
 def with_batch_norm(batch: int = 64, ranks: int = 2, **sections: Any) -> Space:
-    return make_space(config(batch, **sections), ranks=ranks, cores_per_rank=2, device=CPU, has_batch_norm=True)
+    device = replace(CPU, has_batch_norm=True)
+    return make_space(config(batch, **sections), ranks=ranks, cores_per_rank=2, device=device)
 
 
 def test_for_batch_norm_no_slot_below_the_floor_is_tried() -> None:

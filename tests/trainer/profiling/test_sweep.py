@@ -16,9 +16,9 @@ from contracts.errors import ConfigError
 from tests.trainer.profiling.simulator import Failing, Machine, Simulator, a_space, settings_of
 from trainer.profiling.grid import full_grid
 from trainer.profiling.ledger import Ledger, Result
-from trainer.profiling.measure import Failed
+from trainer.profiling.measure import Device, Failed
 from trainer.profiling.pairs import TOLERANCE, Contender, equals, expense, leader, ratio, undecided, within_tolerance
-from trainer.profiling.space import Device, Space, make_space
+from trainer.profiling.space import Space, make_space
 from trainer.profiling.sweep import sweep
 
 QUIET: dict[str, Any] = {"noise": 0.01, "drift": 0.0, "hiccups": 0.0}
@@ -343,8 +343,7 @@ def test_slots_for_batch_norm_are_not_made_smaller_than_the_floor_where_memory_i
         RunConfig.model_validate({"train": {"global_batch_size": 840}, "data": {"num_workers": 0}}),
         ranks=2,
         cores_per_rank=1,
-        device=Device("cpu", "simulated", has_bf16=False),
-        has_batch_norm=True,
+        device=Device("cpu", "simulated", has_bf16=False, has_batch_norm=True),
     )
     found = swept(simulator(space, limit_bytes=125 * MIB))
     assert 16 <= found.choice.slot_size <= 25

@@ -46,7 +46,9 @@ def test_no_profiler_object_exists_outside_of_the_traced_steps(
         service = Service(assignment, config, rank)
         monkeypatch.setattr("trainer.profiling.memory._free_bytes", lambda: 8 << 30)
         began = service.hello()
-        service.answer(Request(name="run", settings=Settings(slot_size=4, slots_per_rank=4, num_workers=0), windows=1))
+        service.answer(Request(name="open", settings=Settings(slot_size=4, slots_per_rank=4, num_workers=0), number=0))
+        service.answer(Request(name="window", number=0))
+        service.answer(Request(name="close"))
         assert set(seen) == {(0, False)}
         seen.clear()
         # Others took what was free when the probe began.

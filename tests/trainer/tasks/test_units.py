@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from contracts.artifacts import Flags, Settings
+from contracts.artifacts import Settings
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from tests.conftest import small_config
@@ -105,17 +105,17 @@ def test_the_profile_tries_memory_on_the_longest_samples_and_counts_units(shards
         return RankProbe(RunConfig.model_validate(values), shards=shards, ranks=1, threads=1)
 
     with probe() as running:
-        assert running.device.varies
+        assert not running.device.compiles
         assert not running.device.has_layout and not running.device.has_images
-        small, large = (running.compute(slot_size=size, threads=1, flags=Flags()) for size in (2, 8))
+        small, large = (running.compute(Settings(slot_size=size, num_workers=0)) for size in (2, 8))
         assert isinstance(small, ComputeTime) and isinstance(large, ComputeTime)
         assert small.memory_bytes and large.memory_bytes
         assert large.memory_bytes - small.memory_bytes > 6 * (2 << 20)
-        found = running.run(Settings(slot_size=4, slots_per_rank=2, num_workers=1), windows=2)
+        found = running.run([Settings(slot_size=4, slots_per_rank=2, num_workers=1)], rounds=2)[0]
         assert isinstance(found, JointRate) and 10 < found.units_per_sample["tokens"] < 60
     with probe(profile={"memory_bytes": small.memory_bytes + (100 << 20)}) as running:
-        assert isinstance(running.run(Settings(slot_size=2, slots_per_rank=4, num_workers=0), windows=1), JointRate)
-        starved = running.run(Settings(slot_size=64, num_workers=0), windows=1)
+        assert isinstance(running.run([Settings(slot_size=2, slots_per_rank=4, num_workers=0)], rounds=1)[0], JointRate)
+        starved = running.run([Settings(slot_size=64, num_workers=0)], rounds=1)[0]
         assert isinstance(starved, Failed) and starved.outcome == "out of memory"
 
 
