@@ -25,6 +25,7 @@ from contracts.config.base import REFUSED
 from contracts.config.former import NETWORK_KEYS, find_former, find_new_path, rename_keys
 from contracts.config.profile import read_off
 from contracts.errors import ConfigError
+from contracts.field_docs import field_docs
 from contracts.pinned import unpin
 
 # In sharding.source: the day that a schedule fired for, in its time zone.
@@ -315,7 +316,7 @@ def _description(path: Sequence[str]) -> str:
     description = ""
     for part in path:
         if (model := _model_of(annotation)) and part in model.model_fields:
-            description = str(model.model_fields[part].description)
+            description = field_docs(model).get(part, "")
         annotation = _inner(annotation, part)
     return description
 

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeIn
 
 from contracts import storage
 from contracts.errors import DataError
+from contracts.field_docs import Documented
 
 MANIFEST_NAME = "manifest.json"
 # From so many files in one folder of a bucket they are compared by a listing: a page of it tells of 1,000 objects.
@@ -26,10 +27,10 @@ class NewerVersion(DataError):
     """A document of a format version that this version does not know."""
 
 
-class Document(BaseModel):
+class Document(Documented, BaseModel):
     """Base of the models in a document: frozen and strict."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def _check_relative(name: str) -> str:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from contracts.field_docs import Documented
+
 Auto = Literal["auto"]
 
 
@@ -32,7 +34,7 @@ Fraction = Annotated[float, Field(ge=0, le=1), NotBool]
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 
 
-class Section(BaseModel):
+class Section(Documented, BaseModel):
     """Base of the sections: immutable, strict about keys, documented by the strings below the fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
