@@ -147,7 +147,7 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
     MultilabelResults: (
         MultilabelResults(
             "average_precision_binned", 0.5, True, 0.5, 0.5, 1, 2, 0.25,
-            (LabelRow(0, "cat", 3, 0.5, 0.4, 0.5, 0.5, 0.5),), "Of 9 labels", WORST,
+            (LabelRow(0, "cat", 3, 0.5, 0.4, 0.5, 0.5, 0.5, (0.25, None)),), "Of 9 labels", WORST,
         ),
         MultilabelResults("average_precision", None, False, None, None, 0, 0, 0.0, (), "", None),
     ),

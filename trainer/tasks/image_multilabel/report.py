@@ -154,6 +154,11 @@ class MultilabelReport:
         ]
         return MultilabelDetails(classes=outcomes, exact=self._exact, worst=worst).model_dump(mode="json")
 
+    def by_class(self) -> list[tuple[int, int, int]]:
+        """Return of each class, at its threshold: samples, samples that were said to have it, right ones."""
+        positives, predicted, right = self._counts.tolist()
+        return list(zip(positives, predicted, right, strict=True))
+
     def show(self, writer: SummaryWriter, report: EvaluationReport, samples: Sequence[Sample], step: int) -> None:
         """Write the worst images for TensorBoard.
 

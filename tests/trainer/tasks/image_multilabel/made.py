@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from tests.trainer.tasks.for_tests import planned_manifest
 from trainer.evaluate import EVALUATION_BATCH, SplitPart, evaluate
 from trainer.tasks.image_multilabel.task import ImageMultilabel
 from trainer.tasks.load import load_task
-from trainer.tasks.optional import make_calibration, make_report
+from trainer.tasks.optional import ByClass, make_calibration, make_report
 from trainer.tasks.protocol import Batch
 
 CLASSES = 5
@@ -83,6 +83,8 @@ def evaluate_by_ranks(task: ImageMultilabel) -> dict[str, Any] | None:
         return None
     places = report.places()
     details = report.details([("shard", str(place)) for place in places])
+    counted = [(one["positives"], one["predicted"], one["right"]) for one in details["classes"]]
+    assert cast("ByClass", report).by_class() == counted
     return {"metrics": found.metrics, "loss": found.loss, "headline": found.headline.metric, **chosen[0], **details}
 
 
