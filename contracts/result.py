@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Document
-from contracts.artifacts.firing import FIRING_NAME, Firing
+from contracts.artifacts.firing import FIRING_NAME, NOTHING, Firing
 from contracts.errors import DataError
 
 RUNS_FOLDER = "runs"
@@ -99,3 +99,9 @@ def find_firing(line: str, run_id: str) -> Firing | None:
         return Firing.model_validate_json(storage.read_range(uri, 0, _MOST_BYTES))
     except (FileNotFoundError, ValidationError):
         return None
+
+
+def had_nothing_to_do(line: str, run_id: str) -> bool:
+    """Whether a firing found too little that is new, so that no stage ran (`find_firing`)."""
+    firing = find_firing(line, run_id)
+    return firing is not None and firing.verdict == NOTHING

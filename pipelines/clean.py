@@ -36,7 +36,6 @@ from contracts.artifacts import (
     RunRecord,
     ShardManifest,
 )
-from contracts.artifacts.firing import NOTHING
 from contracts.config import STAGES
 from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import FINGERPRINT_DIGITS
@@ -45,7 +44,7 @@ from contracts.own_code import CODE_FOLDER
 from contracts.previous import RUN_NAME, find_previous, list_finished
 from contracts.promotions import find_former, list_models, read_decisions
 from contracts.registration import find_registration
-from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_firing, find_result, run_uri
+from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_result, had_nothing_to_do, run_uri
 from pipelines.images.cloud_build import IMAGES_FOLDER
 from pipelines.submission.local_data import SOURCE_FOLDER
 
@@ -193,7 +192,7 @@ def find_needed(line: str, *, keep: Sequence[str], keep_last: int | None) -> set
         )
     newest = sorted(started, key=lambda run: (started[run], run), reverse=True)
     if keep_last:
-        newest = [*islice((run for run in newest if not _had_nothing_to_do(line, run)), keep_last)]
+        newest = [*islice((run for run in newest if not had_nothing_to_do(line, run)), keep_last)]
     kept = set(started) if keep_last is None and not keep else {*keep, *(newest if keep_last else ())}
     named: set[Output] = set()
     for run in started:
@@ -203,11 +202,6 @@ def find_needed(line: str, *, keep: Sequence[str], keep_last: int | None) -> set
     named |= _in_production(line)
     uploads = {output for output in named if output[0] == SOURCE_FOLDER}
     return uploads | _follow(line, named | _parents_of_unfinished(line))
-
-
-def _had_nothing_to_do(line: str, run: str) -> bool:
-    firing = find_firing(line, run)
-    return firing is not None and firing.verdict == NOTHING
 
 
 def _manifest_of(stage: str, folder: str) -> str:

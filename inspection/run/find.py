@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from contracts import storage
-from contracts.artifacts.firing import FIRING_NAME, NOTHING
+from contracts.artifacts.firing import FIRING_NAME
 from contracts.config import RunSection
 from contracts.errors import ConfigError
-from contracts.result import RESULTS_FOLDER, RUN_START_NAME, RUNS_FOLDER, find_firing, run_uri
+from contracts.result import RESULTS_FOLDER, RUN_START_NAME, RUNS_FOLDER, had_nothing_to_do, run_uri
 from inspection.run.door import Door
 
 # Requests under way at a time: a listing of a bucket takes some 30 ms, whatever it holds.
@@ -105,10 +105,8 @@ def newest(places: Sequence[RunPlace]) -> RunPlace:
 
 
 def _had_nothing_to_do(place: RunPlace) -> bool:
-    if not Door(place.line).inside(storage.join(place.folder, RESULTS_FOLDER, FIRING_NAME)):
-        return False
-    firing = find_firing(place.line, place.run_id)
-    return firing is not None and firing.verdict == NOTHING
+    document = storage.join(place.folder, RESULTS_FOLDER, FIRING_NAME)
+    return Door(place.line).inside(document) and had_nothing_to_do(place.line, place.run_id)
 
 
 def read_start(place: RunPlace) -> Mapping[str, Any]:
