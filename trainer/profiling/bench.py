@@ -72,6 +72,7 @@ class Bench:
         self.around: Callable[[str], AbstractContextManager[object]] = lambda name: nullcontext()
         # A loader process of shards in a bucket may be held while it has locks that all processes of the machine share.
         self.holds = feed.is_local
+        self._mode = Mode(training=True, key=(config.run.seed, 0, 0, 0))
         self._steppers: dict[Flags, Stepper] = {}
         self._flags: Flags | None = None
         self._warm: set[tuple[Flags, int]] = set()
@@ -282,13 +283,7 @@ class Bench:
             if not self._turn:
                 # One at a time: more than one may not fit.
                 self.forget()
-            numerics = Numerics(
-                flags.precision,
-                self.config.train.tf32,
-                flags.channels_last,
-                flags.compile,
-                flags.activation_checkpointing,
-            )
+            numerics = Numerics.of(self.config.train, flags)
             stepper = Stepper(self.config, self._feed.task, self.rank, numerics, lambda message: None)
             stepper.model.train()
             self._steppers[flags], self._flags = stepper, flags
@@ -337,21 +332,16 @@ class Bench:
         return replace(batch, request=replace(batch.request, last_of_step=last))
 
     def _make_batch(self, slot_size: int) -> SlotBatch:
-        dataset, seed = self._feed.dataset, self.config.run.seed
+        dataset = self._feed.dataset
         # A slot is as long as its longest sample: of a few it would be shorter than in training.
         most = slot_size if self.varies else RESIDENT_SAMPLES
         places = tuple(range(min(most, slot_size, len(dataset.reader))))
         prepared, _ = dataset.prepare(_request(places))
         rows = [row % len(places) for row in range(slot_size)]
-        mode = Mode(training=True, key=(seed, 0, 0, 0))
-        batch = collate(dataset.task, [prepared[row] for row in rows], mode)
+        batch = collate(dataset.task, [prepared[row] for row in rows], self._mode)
         request = replace(_request(places), samples=tuple(rows), batch_samples=slot_size * self.rank.ranks)
         moved: SlotBatch = map_tensors(SlotBatch(request, batch), lambda tensor: tensor.to(self.rank.device))
         return moved
-
-    def example_inputs(self, size: int) -> Inputs:
-        """Return what the network takes of the task's example batch, on the device."""
-        return example_inputs(self._feed.task, size, self.rank.device)
 
     def typical_inputs(self, slot_size: int) -> tuple[Inputs, int]:
         """Return what the network takes, and of how many samples: of the example, or where its sizes vary of a slot.
@@ -359,10 +349,9 @@ class Bench:
         The example is as long as what engines are tuned for; texts in the shards may have a tenth of it.
         """
         if not self.varies:
-            return self.example_inputs(SMALLEST_SLOT), SMALLEST_SLOT
-        task, mode = self._feed.task, Mode(training=True, key=(self.config.run.seed, 0, 0, 0))
-        batch = task.to_model(self.batch(slot_size, last=False).batch, mode)
-        return tuple(batch[name] for name in task.signature.inputs), slot_size
+            return example_inputs(self.task, SMALLEST_SLOT, self.rank.device), SMALLEST_SLOT
+        batch = self.task.to_model(self.batch(slot_size, last=False).batch, self._mode)
+        return tuple(batch[name] for name in self.task.signature.inputs), slot_size
 
     def _slots_per_rank(self, slot_size: int) -> int:
         return BatchLayout(slot_size, 0, "").slots_per_rank(self.config.train.global_batch_size, self.rank.ranks)

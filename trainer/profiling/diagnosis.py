@@ -52,19 +52,17 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
         folder: For the traces, a file a rank.
     """
     settings = result.choice.settings()
-    counted = probe.trace(settings, steps=config.profile.trace_steps, folder=folder)
-    warnings = []
-    if isinstance(counted, Failed):
-        warnings.append(f"the chosen configuration could not be traced: {counted.outcome}: {counted.reason}")
-        # What is counted without a trace.
-        counted = probe.trace(settings, steps=0, folder=folder)
-    if isinstance(counted, Failed):
-        return Diagnosis(
-            warnings=[f"the chosen configuration could not be traced: {counted.outcome}: {counted.reason}"]
-        )
-    summaries = []
+    warnings, summaries = list[str](), list[TraceSummary]()
+    # Where it cannot be traced, what is counted without a trace.
+    for steps in (config.profile.trace_steps, 0):
+        counted = probe.trace(settings, steps=steps, folder=folder)
+        if not isinstance(counted, Failed):
+            break
+        warnings = [f"the chosen configuration could not be traced: {counted.outcome}: {counted.reason}"]
+    else:
+        return Diagnosis(warnings=warnings)
     for one in counted:
-        paths = [folder / name for name in (one.trace_name, one.details_name) if name is not None]
+        paths = [folder / name for name in one.files]
         if not paths:
             continue
         try:

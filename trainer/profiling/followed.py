@@ -7,22 +7,17 @@ again, a report would show a rate that the training did not have, after a wait t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, Contract, ProfileReport, find_damage
+from contracts.artifacts import CheckpointManifest, ProfileReport, find_damage
 from contracts.config import RunConfig
 from contracts.errors import DataError, UserError
 from contracts.fingerprint import combine, model_fingerprint, train_inputs
 from contracts.previous import BY_LINE, list_same
 from contracts.stage import find_output_damage
 from trainer.weights.source import find_source
-
-# Folder of the trainings, beside that of the profiles in a line.
-TRAIN_FOLDER = "train"
-
-_Document = TypeVar("_Document", bound=Contract)
 
 
 @dataclass(frozen=True)
@@ -69,9 +64,11 @@ def _finished_trainings(line: str, config: RunConfig, shards: str) -> Iterator[t
         except UserError:
             # The training says what is wrong with them.
             return
-        uri = storage.join(line, TRAIN_FOLDER, combine(train_inputs(config, shards=shards, weights=sha256)))
-        trained = _load(CheckpointManifest, uri)
-        found = [] if trained is None else [(uri, trained)]
+        uri = storage.join(line, "train", combine(train_inputs(config, shards=shards, weights=sha256)))
+        found = []
+        # None that is there, or can be read, is none that is finished.
+        with suppress(DataError):
+            found = [(uri, CheckpointManifest.load(uri))]
     for uri, trained in found:
         # Sizes only: the training reads all of it before it is reused.
         if trained.finished and find_damage(uri, trained.owned_files(), checksums=False) is None:
@@ -79,28 +76,18 @@ def _finished_trainings(line: str, config: RunConfig, shards: str) -> Iterator[t
 
 
 def _any_fitting(root: str, config: RunConfig, shards: str) -> tuple[str, ProfileReport] | None:
-    found = []
+    wanted, found = (model_fingerprint(config), shards), []
     for name in storage.list_names(root):
         report = _sound_report(uri := storage.join(root, name))
-        if report is None or (report.model_fingerprint, report.shards_fingerprint) != (
-            model_fingerprint(config),
-            shards,
-        ):
-            continue
-        found.append((sum(point.samples_per_s is not None for point in report.points), name, uri, report))
+        if report is not None and (report.model_fingerprint, report.shards_fingerprint) == wanted:
+            found.append((sum(point.samples_per_s is not None for point in report.points), name, uri, report))
     return max(found, key=lambda each: each[:2])[2:] if found else None
 
 
 def _sound_report(uri: str) -> ProfileReport | None:
-    report = _load(ProfileReport, uri)
-    return report if report is not None and find_output_damage(uri, report) is None else None
-
-
-def _load(contract: type[_Document], uri: str) -> _Document | None:
-    """Return the document of a folder; None: there is none, or it cannot be read."""
-    if not storage.exists(storage.join(uri, MANIFEST_NAME)):
-        return None
+    """Return the report of a folder; None: there is none, or it cannot be read, or its files."""
     try:
-        return contract.load(uri)
+        report = ProfileReport.load(uri)
     except DataError:
         return None
+    return report if find_output_damage(uri, report) is None else None

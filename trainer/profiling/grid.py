@@ -29,13 +29,13 @@ def full_grid(ledger: Ledger) -> Result:
     space = ledger.space
     # Large slots first: they are the fastest more often than not, and a budget may end this.
     combinations = sorted(space.combinations(), key=lambda each: -each.slot_size)
-    plain = [each for each in combinations if not _recomputes(space, each)]
+    plain = [each for each in combinations if not space.recomputes(each.flags)]
     ledger.expected = len(plain)
     rates: dict[str, tuple[float, Settings]] = {}
     too_large: set[tuple[int, str]] = set()
     left_out = 0
-    for settings in [*plain, *(each for each in combinations if _recomputes(space, each))]:
-        if _recomputes(space, settings) and _without(space, settings) not in too_large:
+    for settings in [*plain, *(each for each in combinations if space.recomputes(each.flags))]:
+        if space.recomputes(settings.flags) and _without(space, settings) not in too_large:
             continue
         if not ledger.allows("run") and space.has_alternatives():
             left_out += 1
@@ -68,10 +68,6 @@ def _failed(default: Settings, ledger: Ledger) -> bool:
         point.samples_per_s is None and point.slot_size <= default.slot_size and point.flags == default.flags
         for point in ledger.points()
     )
-
-
-def _recomputes(space: Space, settings: Settings) -> bool:
-    return settings.flags.activation_checkpointing != space.flags[0].activation_checkpointing
 
 
 def _without(space: Space, settings: Settings) -> tuple[int, str]:

@@ -22,7 +22,7 @@ _TRACED = (
 STEADY = 3
 
 
-# Of a trace, in the folder that was given: what another machine names must not lie beside it.
+# Of a trace, in the folder for them: what another machine names must not lie beside it.
 TraceName = Annotated[str, StringConstraints(pattern=r"^(details/)?rank-\d+\.\d+\.pt\.trace\.json\.gz$")]
 
 
@@ -54,12 +54,8 @@ class Counted(Counters):
     """A slot that waits for no other rank, on a CPU in processor time; None: all of them do."""
     checkpoint_copy_s: float | None = None
     """For which steps stand still when a checkpoint is saved."""
-    trace_name: TraceName | None = None
-    """File of the light trace in the folder that was given; None: none was asked for."""
-    details_name: TraceName | None = None
-    """Likewise, of the trace with shapes and the allocator's events."""
     files: Mapping[TraceName, bytes] = {}
-    """Both, by their names, from a rank of another machine, which does not have that folder."""
+    """The light trace, then that with shapes and the allocator's events (`details/`); empty: none was asked for."""
 
 
 def make_indicators(counters: Counters, summaries: Sequence[TraceSummary]) -> Indicators:

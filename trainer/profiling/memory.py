@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import torch
 
@@ -61,9 +60,8 @@ class MemoryGauge:
             return
         _trim()
         if data_limit() is not None and not timed:
-            with _Watch() as watch:
+            with _watched(found):
                 yield found
-            found.bytes = watch.highest
             return
         resets = _reset_peak()
         yield found
@@ -96,28 +94,25 @@ class MemoryGauge:
         return int(free * PART_OF_FREE / ranks) + status["VmData"]
 
 
-class _Watch:
-    """Looks at this process's data again and again: of what RLIMIT_DATA counts, the kernel keeps no peak."""
+@contextmanager
+def _watched(found: Peak) -> Iterator[None]:
+    """Look at this process's data again and again: of what RLIMIT_DATA counts, the kernel keeps no peak."""
+    done = threading.Event()
 
-    def __init__(self) -> None:
-        self.highest: int | None = None
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="memory", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _look(self) -> None:
+    def look() -> None:
         while True:
             if (status := read_status()) is not None:
-                self.highest = max(self.highest or 0, status["VmData"])
-            if self._done.wait(_LOOK_S):
+                found.bytes = max(found.bytes or 0, status["VmData"])
+            if done.wait(_LOOK_S):
                 return
+
+    thread = threading.Thread(target=look, name="memory", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _trim() -> None:

@@ -19,7 +19,7 @@ from trainer.launch import Assignment
 from trainer.profiling.indicators import Counted
 from trainer.profiling.measure import ComputeTime, Failed, Hello, JointRate, LoaderRate
 
-# Traces of another machine are the largest: some megabytes each.
+# Traces are the largest: some megabytes each.
 _MOST_BYTES = 1 << 28
 Kind = TypeVar("Kind")
 
@@ -37,7 +37,6 @@ class Request(BaseModel):
     settings: Settings | None = None
     number: int = 0
     steps: int = 0
-    folder: str = ""
 
     def arguments(self) -> dict[str, Any]:
         """Return what was given beside the name."""

@@ -11,43 +11,29 @@ from trainer.profiling.kernels import COPYING_OPERATORS
 from trainer.profiling.kineto import Event
 
 
-@dataclass(slots=True)
-class _Sums:
-    calls: int = 0
-    total_us: float = 0.0
-    self_us: float = 0.0
-    device_us: float = 0.0
-
-
-def operator_rows(operators: Sequence[Event], on_gpu: Sequence[Event], *, has_gpu: bool) -> tuple[OperatorRow, ...]:
+def operator_rows(operators: Sequence[Event], on_gpu: Sequence[Event] | None) -> tuple[OperatorRow, ...]:
     """Return a row for each operator, that of most time of its own first.
 
     Args:
         operators: Events of the category cpu_op, in the order of a trace.
-        on_gpu: Kernels and copies.
-        has_gpu: Whether the time on the GPU is known; else it is None.
+        on_gpu: Kernels and copies; None: there is no GPU.
     """
-    sums: dict[str, _Sums] = defaultdict(_Sums)
+    by_name: dict[str, list[Call]] = defaultdict(list)
     for call in calls(operators):
-        entry = sums[call.event.name]
-        entry.calls += 1
-        entry.self_us += call.self_us
-        if not call.within_itself:
-            entry.total_us += call.event.duration_us
-    launched_by = names_by_external_id(operators)
-    for event in on_gpu:
-        name = launched_by.get(str(event.arguments.get("External id")))
-        if name is not None:
-            sums[name].device_us += event.duration_us
+        by_name[call.event.name].append(call)
+    launched_by, device_us = names_by_external_id(operators), dict[str, float]()
+    for event in on_gpu or ():
+        name = launched_by.get(str(event.arguments.get("External id")), "")
+        device_us[name] = device_us.get(name, 0.0) + event.duration_us
     rows = [
         OperatorRow(
             name=name,
-            calls=entry.calls,
-            total_s=entry.total_us / 1e6,
-            self_s=entry.self_us / 1e6,
-            device_s=entry.device_us / 1e6 if has_gpu else None,
+            calls=len(found),
+            total_s=sum(call.event.duration_us for call in found if not call.within_itself) / 1e6,
+            self_s=sum(call.self_us for call in found) / 1e6,
+            device_s=None if on_gpu is None else device_us.get(name, 0.0) / 1e6,
         )
-        for name, entry in sums.items()
+        for name, found in by_name.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-(row.device_s or 0.0), -row.self_s, row.name)))
 

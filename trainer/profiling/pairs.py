@@ -94,13 +94,8 @@ def equals(first: Contender, others: Sequence[Contender]) -> list[Contender]:
     Shown is what the confidence interval of the paired ratio says, at a level that holds for all comparisons of a
     sweep.
     """
-    found = []
-    for other in others:
-        if other is not first:
-            paired = ratio(first, other, CORRECTED_T)
-            if paired is None or paired.low <= 1 / (1 - TOLERANCE):
-                found.append(other)
-    return found
+    paired = _ratios(first, others, CORRECTED_T)
+    return [other for other, found in paired if found is None or found.low <= 1 / (1 - TOLERANCE)]
 
 
 def undecided(first: Contender, others: Sequence[Contender]) -> list[Contender]:
@@ -108,24 +103,23 @@ def undecided(first: Contender, others: Sequence[Contender]) -> list[Contender]:
 
     It says what to measure next, and claims nothing.
     """
-    open_ = []
-    for other in others:
-        if other is first:
-            continue
-        found = ratio(first, other)
-        if found is None or (found.low <= 1 and found.middle > 1 / (1 - TOLERANCE)):
-            open_.append(other)
-    return open_
+    return [
+        other
+        for other, found in _ratios(first, others)
+        if found is None or (found.low <= 1 and found.middle > 1 / (1 - TOLERANCE))
+    ]
 
 
 def within_tolerance(first: Contender, others: Sequence[Contender]) -> list[Contender]:
     """Return those, the first among them, that are at most TOLERANCE slower than it."""
-    equal = [first]
-    for other in others:
-        found = ratio(first, other)
-        if other is not first and found is not None and found.middle <= 1 / (1 - TOLERANCE):
-            equal.append(other)
-    return equal
+    paired = _ratios(first, others)
+    return [first, *(other for other, found in paired if found is not None and found.middle <= 1 / (1 - TOLERANCE))]
+
+
+def _ratios(
+    first: Contender, others: Sequence[Contender], student_t: Sequence[float] = STUDENT_T
+) -> list[tuple[Contender, Ratio | None]]:
+    return [(other, ratio(first, other, student_t)) for other in others if other is not first]
 
 
 def expense(settings: Settings) -> tuple[int, int, int, int]:

@@ -7,7 +7,6 @@ rate of a whole step by TOLERANCE.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from contracts.artifacts import Flags, MemoryModel
 from trainer.profiling.ledger import Ledger
@@ -79,10 +78,9 @@ class Parts:
         self._first_loader()
         if self._middle is not None:
             self._flag_pass()
-            self._thread_pass()
             self._larger_slots(self.flags)
             self._refine(self.flags)
-            self.spare_memory([flags for flags in self.space.flags if self._recomputes(flags)])
+            self.spare_memory([flags for flags in self.space.flags if self.space.recomputes(flags)])
         self.more_workers()
 
     def fits(self, slot_size: int, flags: Flags) -> bool:
@@ -122,8 +120,7 @@ class Parts:
 
     def _first_sizes(self) -> None:
         """Measure two slot sizes: what a slot costs by itself, what a sample costs, and the line of memory."""
-        for size in self._smallest_that_fits():
-            self._middle = size
+        self._middle = self._smallest_that_fits()
         if self._middle is None:
             return
         middle = self.slot_sizes[len(self.slot_sizes) // 2]
@@ -137,9 +134,9 @@ class Parts:
                 return
             middle = smaller[len(smaller) // 2]
 
-    def _smallest_that_fits(self) -> Iterator[int]:
-        """Yield the smallest slot size that can be measured, with activation checkpointing where it needs it."""
-        kinds = [self.flags, *(flags for flags in self.space.flags if self._recomputes(flags))]
+    def _smallest_that_fits(self) -> int | None:
+        """Return the smallest slot size that can be measured, with activation checkpointing where it needs it."""
+        kinds = [self.flags, *(flags for flags in self.space.flags if self.space.recomputes(flags))]
         for flags in kinds:
             size = self.slot_sizes[0]
             while True:
@@ -147,13 +144,13 @@ class Parts:
                     if size not in self.slot_sizes:
                         self.slot_sizes.insert(0, size)
                     self.flags = flags
-                    yield size
-                    return
+                    return size
                 if self._failed is None or self._failed.outcome != "out of memory":
-                    return
+                    return None
                 if not self.space.finds_slot_sizes or size <= self.space.smallest_slot:
                     break
                 size = max(self.space.smallest_slot, -(-size // 2))
+        return None
 
     def _first_loader(self) -> None:
         for num_workers in self.space.num_workers:
@@ -201,38 +198,31 @@ class Parts:
         return False
 
     def _flag_pass(self) -> None:
-        """Change one flag at a time, and keep what is faster by TOLERANCE."""
-        middle = self._middle
-        assert middle is not None
+        """Change one flag at a time, then the threads, which steps bear fewer of: what they leave is the loader's."""
         for knob in ("precision", "channels_last", "compile"):
-            if not self.steps_matter():
-                return
-            best = self.flags
-            for value in dict.fromkeys(getattr(flags, knob) for flags in self.space.flags):
-                flags = self.flags.model_copy(update={knob: value})
-                if flags == self.flags or flags not in self.space.flags:
-                    continue
-                rate, before = self._steps(middle, self.threads, flags), self._rate(middle, best)
-                if rate is not None and (before is None or rate > (1 + TOLERANCE) * before):
-                    best = flags
-            self.flags = best
+            values = dict.fromkeys(getattr(flags, knob) for flags in self.space.flags)
+            changed = [self.flags.model_copy(update={knob: value}) for value in values]
+            self._climb([(self.threads, flags) for flags in changed if flags in self.space.flags])
+        self._climb([(threads, self.flags) for threads in reversed(self.space.threads)], THREADS_FLOOR)
 
-    def _thread_pass(self) -> None:
-        """Halve the threads while steps bear it: what they leave is the loader's."""
+    def _climb(self, tried: list[tuple[int, Flags]], floor: float = 0.0) -> None:
+        """Measure steps with other threads and flags, until they are below a share of the fastest; keep what is faster.
+
+        Faster is by TOLERANCE.
+        """
         assert self._middle is not None
-        best = self._rate(self._middle, self.flags) or 0.0
-        fastest = self.threads
-        for threads in sorted(self.space.threads, reverse=True):
-            if threads == self.threads:
+        best, chosen = self._rate(self._middle, self.flags) or 0.0, (self.threads, self.flags)
+        for threads, flags in tried:
+            if (threads, flags) == (self.threads, self.flags):
                 continue
             if not self.steps_matter():
-                return
-            rate = self._steps(self._middle, threads, self.flags)
-            if rate is not None and rate > (1 + TOLERANCE) * best:
-                best, fastest = rate, threads
-            if rate is not None and rate < THREADS_FLOOR * best:
                 break
-        self.threads = fastest
+            rate = self._steps(self._middle, threads, flags)
+            if rate is not None and rate > (1 + TOLERANCE) * best:
+                best, chosen = rate, (threads, flags)
+            if rate is not None and rate < floor * best:
+                break
+        self.threads, self.flags = chosen
 
     def _larger_slots(self, flags: Flags) -> None:
         """Measure the largest slot that fits, where larger ones are faster."""
@@ -292,9 +282,6 @@ class Parts:
             found = True
         return found
 
-    def _recomputes(self, flags: Flags) -> bool:
-        return flags.activation_checkpointing != self.space.flags[0].activation_checkpointing
-
     def _largest(self, flags: Flags) -> int | None:
         """Return the largest slot that is predicted to fit: of the space, or cut for it."""
         fitting = [size for size in self.slot_sizes if self.fits(size, flags)]
@@ -339,13 +326,9 @@ class Parts:
     def _rate(self, slot_size: int, flags: Flags) -> float | None:
         return self._rates.get((flags, self.threads, slot_size))
 
-    def best_rate(self, flags: Flags) -> float:
-        """Return the most samples per second of steps alone with these flags; 0: not measured."""
-        return max((rate for (known, _, _), rate in self._rates.items() if known == flags), default=0.0)
-
-    def best_size(self, flags: Flags) -> int:
-        """Return the slot size of the most samples per second with these flags, which were measured."""
-        return max((rate, size) for (known, _, size), rate in self._rates.items() if known == flags)[1]
+    def best(self, flags: Flags) -> tuple[float, int]:
+        """Return the most samples per second of steps alone with these flags, and the slot size; 0: not measured."""
+        return max(((rate, size) for (known, _, size), rate in self._rates.items() if known == flags), default=(0.0, 0))
 
     def _steps(self, slot_size: int, threads: int, flags: Flags) -> float | None:
         """Measure steps alone; return samples per second of a rank, None: not measured."""

@@ -198,8 +198,8 @@ class RankProbe:
         return found if isinstance(found, Failed) else of_ranks(found)
 
     def trace(self, settings: Settings, *, steps: int, folder: Path) -> list[Any] | Failed:
-        """Trace steps of a configuration into `rank-R.json.gz`; return what each rank counted."""
-        found = self.ask("trace", settings=settings, steps=steps, folder=str(folder))
+        """Trace steps of a configuration into files of `folder`; return what each rank counted."""
+        found = self.ask("trace", settings=settings, steps=steps)
         for one in [] if isinstance(found, Failed) else found:
             for name, content in one.files.items():
                 storage.replace(storage.normalise(folder / name), content)

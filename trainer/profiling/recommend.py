@@ -104,11 +104,9 @@ def _flags_beside(chosen: Settings, parts: Parts) -> Iterator[tuple[str, Setting
             continue
         if name == "activation_checkpointing":
             # It is slower by itself: what it may bring is a larger slot.
-            if not parts.spare_memory([flags]) or parts.best_rate(flags) <= (1 + TOLERANCE) * parts.best_rate(
-                chosen.flags
-            ):
+            if not parts.spare_memory([flags]) or parts.best(flags)[0] <= (1 + TOLERANCE) * parts.best(chosen.flags)[0]:
                 continue
-            size = parts.best_size(flags)
+            size = parts.best(flags)[1]
         words = {True: "true", False: "false"} if name == "channels_last" else {True: "on", False: "off"}
         word = words[value] if isinstance(value, bool) else value
         other = space.settings(

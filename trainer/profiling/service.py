@@ -162,16 +162,12 @@ class Service:
             has_batch_norm=has_batch_norm(self._bench.stepper.model, with_frozen=train.unfreeze_epoch is not None),
         )
 
-    def trace(self, settings: Settings, steps: int, folder: str) -> Counted:
-        """Trace steps into a folder, and count what a trace does not show."""
+    def trace(self, settings: Settings, steps: int) -> Counted:
+        """Trace steps, and count what a trace does not show."""
         from trainer.profiling.tracing import trace
 
-        if self._assignment.node_rank == 0:
-            return trace(self._required(), settings, steps, folder)
-        with tempfile.TemporaryDirectory(prefix="shardline-traces-") as own:
-            counted = trace(self._required(), settings, steps, own)
-            names = [name for name in (counted.trace_name, counted.details_name) if name is not None]
-            return counted.model_copy(update={"files": {name: (Path(own) / name).read_bytes() for name in names}})
+        with tempfile.TemporaryDirectory(prefix="shardline-traces-") as folder:
+            return trace(self._required(), settings, steps, Path(folder))
 
     def _required(self) -> Bench:
         assert self._bench is not None, "hello comes first"

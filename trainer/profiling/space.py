@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from trainer.launch.auto import PREFETCH_FACTOR, choose_batch_layout, choose_flags
+from trainer.launch.auto import PREFETCH_FACTOR, BatchLayout, choose_batch_layout, choose_flags
 from trainer.profiling.knobs import (
     KnobReader,
     doubling,
@@ -63,7 +63,7 @@ class Space:
 
     def slots_per_rank(self, slot_size: int) -> int:
         """Return the largest number of slots that a rank processes in a full batch."""
-        return slots_per_rank(self.global_batch_size, self.ranks, slot_size)
+        return BatchLayout(slot_size, 0, "").slots_per_rank(self.global_batch_size, self.ranks)
 
     def fill(self, slot_size: int) -> float:
         """Return a rank's mean share of the global batch over the samples of its slots, were they all full.
@@ -98,6 +98,10 @@ class Space:
             flags=flags,
         )
 
+    def recomputes(self, flags: Flags) -> bool:
+        """Whether flags have an activation checkpointing that training would not have: it is slower by itself."""
+        return flags.activation_checkpointing != self.flags[0].activation_checkpointing
+
     def has_alternatives(self) -> bool:
         """Whether there is more than one configuration."""
         return len(list(itertools.islice(self.combinations(), 2))) > 1
@@ -109,12 +113,6 @@ class Space:
         ):
             for prefetch_factor in self.prefetch_factors if workers else (self.usual_prefetch_factor,):
                 yield self.settings(slot_size, workers, prefetch_factor=prefetch_factor, threads=threads, flags=flags)
-
-
-def slots_per_rank(global_batch_size: int, ranks: int, slot_size: int) -> int:
-    """Return the largest number of slots that a rank processes in a full batch."""
-    slots = -(-global_batch_size // slot_size)
-    return -(-slots // ranks)
 
 
 def default_settings(config: RunConfig, *, ranks: int, cores_per_rank: int, on_gpu: bool) -> Settings:

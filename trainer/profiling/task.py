@@ -21,7 +21,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,9 +37,8 @@ from contracts.stage import Output, Stage, run_stage
 from trainer.data.shards import check_index, check_room, load_shards
 from trainer.launch import hardware, num_gpus, num_ranks
 from trainer.launch.machine import CPU_RANKS
-from trainer.launch.nodes import Nodes
 from trainer.profiling.diagnosis import Diagnosis, diagnose_choice
-from trainer.profiling.followed import Followed, find_followed
+from trainer.profiling.followed import find_followed
 from trainer.profiling.grid import full_grid
 from trainer.profiling.ledger import Ledger, Result
 from trainer.profiling.machines import Machines, find_place, follow
@@ -64,7 +63,12 @@ def execute(stage: Stage) -> str:
     place = find_place({} if stage.where or is_off else os.environ, stage.config.resources)
     nodes = place.nodes if place.nodes > 1 else num_nodes(stage.config)
     shards = load_shards(shards_uri, stage.config, ranks=1 if stage.where else ranks * nodes)
-    if (followed := _find_followed(stage, shards.fingerprint)) is not None:
+    followed = None
+    # Unless it is asked for anew, or for a folder of its own. A training that asks for its own (`--locate`) is not
+    # finished, or needs none.
+    if not stage.fresh and not stage.locate and stage.root is not None:
+        followed = find_followed(stage.root, stage.config, shards=shards.fingerprint)
+    if followed is not None:
         stage.log(f"{storage.display(followed.uri)} is reused, as {followed.reason}: --fresh measures again")
         # Instead of a folder of its own.
         stage.claimed = Output(followed.uri, followed.report.fingerprint, followed.report.made_from, reused=True)
@@ -92,11 +96,14 @@ def execute(stage: Stage) -> str:
     if ignored := check_room(shards_uri, stage.config.data, shards):
         stage.log(f"warning: {ignored}")
     with _stops_on_sigterm(), scratch_folder() as scratch:
+        key, resources = output.fingerprint, stage.config.resources
         if not place.is_primary:
             stage.ready()
-            follow(place, key=output.fingerprint, resources=stage.config.resources, folder=scratch, say=stage.log)
+            follow(place, key=key, resources=resources, folder=scratch, say=stage.log)
             return output.uri
-        with _others(stage, place, output) as machines:
+        # The other machines of the job measure with this one.
+        others = Machines(place, key=key, resources=resources, say=stage.log) if place.nodes > 1 else nullcontext()
+        with others as machines:
             probe = RankProbe(
                 stage.config,
                 shards=shards_uri,
@@ -117,23 +124,6 @@ def execute(stage: Stage) -> str:
             made += f", {len(report.findings)} findings" if choice.measured else ", the defaults: not measured"
             stage.commit(output, report, made)
     return output.uri
-
-
-def _find_followed(stage: Stage, shards: str) -> Followed | None:
-    """Return the report to take instead of measuring; none where it is asked for anew, or for a folder of its own.
-
-    A training that asks where its own report is (`--locate`) is not finished, or needs none.
-    """
-    if stage.fresh or stage.locate or stage.root is None:
-        return None
-    return find_followed(stage.root, stage.config, shards=shards)
-
-
-def _others(stage: Stage, place: Nodes, output: Output) -> AbstractContextManager[Machines | None]:
-    """Return the other machines of the job, which measure with this one; None: this one is alone."""
-    if place.nodes == 1:
-        return nullcontext()
-    return Machines(place, key=output.fingerprint, resources=stage.config.resources, say=stage.log)
 
 
 def _off_report(stage: Stage, output: Output, shards: ShardManifest, ranks: int, nodes: int) -> ProfileReport:

@@ -94,10 +94,8 @@ def _summarise_cpu(trace: Trace) -> TraceSummary:
         communication_fraction=breakdown["communication"] / mean_step_s if mean_step_s > 0 else None,
         overlap_fraction=_fraction(intersect(union(intervals(exchange)), computing), length(steps)),
         exchanges_s=_exposed(exchange, computing),
-        copy_kernel_fraction=copying_fraction(
-            operator_rows(_began(in_steps, loaders, inside=False), [], has_gpu=False)
-        ),
-        operators=operator_rows(in_steps, [], has_gpu=False),
+        copy_kernel_fraction=copying_fraction(operator_rows(_began(in_steps, loaders, inside=False), None)),
+        operators=operator_rows(in_steps, None),
         memory=memory_samples(trace, None, origin_us=start_us),
         lanes=make_lanes(
             trace,
@@ -165,7 +163,7 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
         # A kernel's operator may have been called before the window began.
         **kernel_shares(by_kind["compute"], steps, names_by_external_id(trace.of("cpu_op"))),
         kernels=kernel_rows(on_gpu),
-        operators=operator_rows(operators, on_gpu, has_gpu=True),
+        operators=operator_rows(operators, on_gpu),
         memory=memory_samples(trace, device, origin_us=start_us),
         lanes=make_lanes(
             trace,

@@ -34,17 +34,17 @@ DETAILS_FOLDER = "details"
 LEAST_ALONE, MOST_ALONE = 4, 64
 
 
-def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
+def trace(bench: Bench, settings: Settings, steps: int, folder: Path) -> Counted:
     """Count steps of a configuration as they are, then trace `steps` of them lightly, and some in detail.
 
-    Traces are `folder`/rank-R.MS.pt.trace.json.gz and `folder`/details/rank-R.MS.pt.trace.json.gz, MS being
-    milliseconds since 1970: torch.profiler.tensorboard_trace_handler's names, with the rank in the place of the host.
+    Traces are rank-R.MS.pt.trace.json.gz and details/rank-R.MS.pt.trace.json.gz, MS being milliseconds since 1970:
+    torch.profiler.tensorboard_trace_handler's names, with the rank in the place of the host.
 
     Args:
         bench: Of this rank; all ranks do this together.
         settings: The configuration.
         steps: Optimizer steps to trace, fewer where they have many slots; 0: none.
-        folder: For the traces.
+        folder: Where the profiler writes them, to be read from.
     """
     alone_s = _time_alone(bench, settings)
     flops = _count_flops(bench, settings.slot_size)
@@ -67,11 +67,10 @@ def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
         limit = bench.memory.limit_bytes(bench.rank.ranks)
         taken.hold()
         wanted = min(steps, max(1, MOST_TRACED_SLOTS // settings.slots_per_rank))
-        name, details = f"rank-{bench.rank.rank}.{time.time_ns() // 10**6}.pt.trace.json.gz", None
-        if wanted:
-            _trace(bench, taken, wanted, Path(folder) / name, in_detail=False)
-            details = f"{DETAILS_FOLDER}/{name}"
-            _trace(bench, taken, min(wanted, DETAILED_STEPS), Path(folder) / details, in_detail=True)
+        light = f"rank-{bench.rank.rank}.{time.time_ns() // 10**6}.pt.trace.json.gz"
+        names = {light: wanted, f"{DETAILS_FOLDER}/{light}": min(wanted, DETAILED_STEPS)} if wanted else {}
+        for name, number in names.items():
+            _trace(bench, taken, number, folder / name, in_detail=name != light)
     return Counted(
         step_s=passed.data.wall_s / passed.steps,
         samples_per_s=passed.rate(bench.rank.ranks),
@@ -85,8 +84,7 @@ def trace(bench: Bench, settings: Settings, steps: int, folder: str) -> Counted:
         allocation_retries=None if more is None or retries is None else more - retries,
         nvml_utilisation_fraction=None if busy is None else busy / 100,
         checkpoint_copy_s=copy_s,
-        trace_name=name if wanted else None,
-        details_name=details,
+        files={name: (folder / name).read_bytes() for name in names},
     )
 
 

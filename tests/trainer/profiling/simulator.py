@@ -17,7 +17,7 @@ from typing import Any
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
 from trainer.profiling.measure import ComputeTime, Device, Failed, JointRate, LoaderRate
-from trainer.profiling.space import Space, make_space, slots_per_rank
+from trainer.profiling.space import Space, make_space
 
 # Seconds, as the real probe takes on two cores: what begins a measurement, one more loader process, a window
 # end to end, and the windows of a part.
@@ -99,7 +99,7 @@ class Simulator:
         machine = self.machine
         if machine.limit_bytes is not None and self.bytes_of(settings) > machine.limit_bytes:
             return 0.0
-        slots = slots_per_rank(self.space.global_batch_size, self.space.ranks, settings.slot_size)
+        slots = self.space.slots_per_rank(settings.slot_size)
         share = self.space.global_batch_size / self.space.ranks
         compute_s = self.step_s(settings, slots) / share
         workers, cores = settings.num_workers, machine.cores
@@ -214,7 +214,7 @@ class Simulator:
         return START_S + WORKER_S * settings.num_workers + 2 * step_s + windows * max(WINDOW_S, step_s)
 
     def _waiting(self, settings: Settings) -> float:
-        slots = slots_per_rank(self.space.global_batch_size, self.space.ranks, settings.slot_size)
+        slots = self.space.slots_per_rank(settings.slot_size)
         share = self.space.global_batch_size / self.space.ranks
         return max(0.0, 1 - self.step_s(settings, slots) / share * self.true_rate(settings))
 

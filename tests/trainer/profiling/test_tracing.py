@@ -53,7 +53,7 @@ def test_no_profiler_object_exists_outside_of_the_traced_steps(
         seen.clear()
         # Others took what was free when the probe began.
         monkeypatch.setattr("trainer.profiling.memory._free_bytes", lambda: 1 << 20)
-        counted = service.trace(Settings(slot_size=4, slots_per_rank=4, num_workers=0), steps=3, folder=str(tmp_path))
+        counted = service.trace(Settings(slot_size=4, slots_per_rank=4, num_workers=0), steps=3)
         assert began.memory_limit_bytes is not None and counted.memory_limit_bytes is not None
         assert counted.memory_limit_bytes < began.memory_limit_bytes
         judged = count_ranks(config, Settings(slot_size=4, slots_per_rank=4, num_workers=0), [counted], began)
@@ -65,16 +65,19 @@ def test_no_profiler_object_exists_outside_of_the_traced_steps(
         gc.collect()
         assert profilers() == 0 and not torch.autograd._profiler_enabled()
     # As TensorBoard's plugin wants them (torch_tb_profiler/consts.py, WORKER_PATTERN), with a word for the host.
-    assert counted.trace_name is not None and counted.details_name is not None
+    trace_name, details_name = counted.files
+    (tmp_path / "details").mkdir()
+    for name, content in counted.files.items():
+        (tmp_path / name).write_bytes(content)
     pattern = r"^(.*?)(\.\d+)?\.pt\.trace\.json(?:\.gz)?$"
-    worker = re.match(pattern, counted.trace_name)
+    worker = re.match(pattern, trace_name)
     assert worker is not None and worker[1] == "rank-0" and worker[2]
-    assert counted.details_name == f"details/{counted.trace_name}"
-    light, details = (read_document(tmp_path / name) for name in (counted.trace_name, counted.details_name))
+    assert details_name == f"details/{trace_name}"
+    light, details = (read_document(tmp_path / name) for name in (trace_name, details_name))
     assert [bool(trace.get("record_shapes")) for trace in (light, details)] == [False, True]
     for trace, detailed in ((light, False), (details, True)):
         assert any("Input Dims" in event.get("args", {}) for event in trace["traceEvents"]) is detailed
         assert any(event["name"] == "[memory]" for event in trace["traceEvents"]) is detailed
-    found = summarise(tmp_path / counted.trace_name, tmp_path / counted.details_name)
+    found = summarise(tmp_path / trace_name, tmp_path / details_name)
     assert found.steps == 3 and found.memory
-    assert not summarise(tmp_path / counted.trace_name).memory
+    assert not summarise(tmp_path / trace_name).memory
