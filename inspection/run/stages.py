@@ -21,6 +21,8 @@ MOST_CHARACTERS = 4000
 # Of very many attempts, the first and the last ones.
 MOST_ATTEMPTS = 100
 _NOT_DONE = ("failed", "interrupted", "stopped")
+# Events whose message a log has too, and how many stand for a log that is elsewhere.
+_SAYING, SAID_LINES = ("log", "error"), 20
 
 
 def read_stage(
@@ -134,6 +136,8 @@ def _attempt(door: Door, place: RunPlace, stage: str, name: str, events: Events)
         elif event["event"] in ("finish", "reused") and exit_code is None:
             exit_code = 0
     log = storage.join(folder, LOG_NAME)
+    is_here = storage.is_local(log) and storage.exists(log)
+    said = [] if is_here else [str(event.get("message", "")) for event in events if event["event"] in _SAYING]
     return AttemptView(
         name=name,
         started_at=times[0] if times else None,
@@ -141,7 +145,8 @@ def _attempt(door: Door, place: RunPlace, stage: str, name: str, events: Events)
         exit_code=exit_code,
         error=error if exit_code != 0 else "",
         folder=folder,
-        log=log if storage.is_local(log) and storage.exists(log) else None,
+        log=log if is_here else None,
+        said="\n".join(text[:MOST_CHARACTERS] for text in said[-SAID_LINES:]),
     )
 
 

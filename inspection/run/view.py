@@ -67,6 +67,8 @@ class AttemptView(Document):
     """URI of its events, log and error."""
     log: str | None
     """URI of its log; None: there is none."""
+    said: str = ""
+    """Its last messages, a line each, where its log is not here: on another machine, in Cloud Logging."""
 
 
 class StageView(Document):

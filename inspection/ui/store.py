@@ -247,11 +247,16 @@ def _without_clock(view: RunView) -> RunView:
 
 
 def _tail(key: RunKey, root: str, view: RunView) -> Html:
-    """Return what the stage that runs, or ended the run, printed last; hidden: there is none, or it left no log."""
+    """Return what the stage that runs, or ended the run, printed last; hidden: there is none, or it said nothing.
+
+    Of a stage whose log is not here its messages stand for it.
+    """
     for stage in reversed(view.stages):
-        if stage.state in _TALKING and stage.attempts and (log := stage.attempts[-1].log) is not None:
-            address = key.log_address(stage.name, stage.attempts[-1].name)
-            return render(LogTail(stage.name, address, read_tail(root, log)))
+        if stage.state in _TALKING and stage.attempts:
+            last = stage.attempts[-1]
+            if last.log is None:
+                return render(LogTail(stage.name, "", last.said))
+            return render(LogTail(stage.name, key.log_address(stage.name, last.name), read_tail(root, last.log)))
     return render(LogTail())
 
 

@@ -51,7 +51,7 @@ class LogTail(View):
     template: ClassVar[str] = "ui/tail.html.j2"
     stage: str = ""
     address: str = ""
-    """Of the log."""
+    """Of the log; empty: it is not here, and the text is what the stage's events say."""
     text: str = ""
 
 

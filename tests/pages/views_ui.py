@@ -77,7 +77,7 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
         ),
         LiveContent(Html(""), (), "", "", False, "{}", ""),
     ),
-    LogTail: (LogTail("train", "/run/roses/1/log/train/a1", "step 1\nstep 2"), LogTail()),
+    LogTail: (LogTail("train", "", "step 1\nstep 2"), LogTail()),
     LogPage: (
         LogPage("train", "/run/roses/1", "a1", "/run/roses/1/log/train/a1", 100, 200, 4_000, "step 1"),
         LogPage("", "", "", "", 0, 0, 0, ""),

@@ -19,6 +19,7 @@ import pytest
 
 from contracts import storage
 from contracts.errors import ConfigError
+from contracts.events import EVENTS_NAME
 from contracts.promotions import decide
 from inspection.page import SECTIONS
 from inspection.run.find import RunPlace
@@ -386,6 +387,14 @@ def test_the_last_lines_of_a_log_are_on_the_page_and_travel_alone(small_shards: 
         with log.open("a") as stream:
             stream.write("loss is <b>nan</b>\n")
         wait_for(lambda: "loss is &lt;b&gt;nan" in server.get(f"/api/run/{FRESH}")["parts"]["tail"])
+        # As in a bucket: the log is where the stage ran, and its events say what was said.
+        log.unlink()
+        told = [{"time": 1e9 + at, "event": "log", "message": f"epoch {at} <i>"} for at in range(30)]
+        with (log.parent / EVENTS_NAME).open("a") as stream:
+            stream.writelines(json.dumps(event) + "\n" for event in told)
+        wait_for(lambda: "epoch 29 &lt;i&gt;" in server.get(f"/api/run/{FRESH}")["parts"]["tail"])
+        tail = server.get(f"/api/run/{FRESH}")["parts"]["tail"]
+        assert re.findall(r"epoch (\d+)", tail) == [str(number) for number in range(10, 30)] and "href" not in tail
 
 
 @pytest.fixture
