@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from typing import Any
 
@@ -10,20 +9,13 @@ from pydantic import ValidationError
 
 from contracts import storage
 from contracts.errors import ErrorDocument
-from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, EVENTS_NAME
+from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME
 from contracts.result import run_uri
 
 ERRORS_FOLDER = "errors"
 """Of a run: how its small tasks ended, TASK.json."""
 
 Events = list[dict[str, Any]]
-
-
-def read_attempts(line: str, stage: str, run_id: str) -> dict[str, Events]:
-    """Return the events of each attempt of a run, by the attempt's name, in the order in which they began."""
-    folder = storage.join(line, stage, ATTEMPTS_FOLDER)
-    names = sorted(name for name in storage.list_names(folder) if name.partition(".")[0] == run_id)
-    return {name: read_events(storage.join(folder, name, EVENTS_NAME)) for name in names}
 
 
 def find_last_error(line: str, stage: str, run_id: str) -> ErrorDocument | None:
@@ -56,20 +48,3 @@ def find_errors(line: str, run_id: str) -> dict[str, ErrorDocument]:
             content = storage.read_bytes(storage.join(folder, name))
             found[name.removesuffix(".json")] = ErrorDocument.model_validate_json(content)
     return found
-
-
-def read_events(uri: str) -> Events:
-    """Return the events in a file; without it none. What is no event is left out.
-
-    A process that was killed, or works on, may leave a part of a line; a machine that went away, a damaged one.
-    """
-    try:
-        content = storage.read_bytes(uri)
-    except FileNotFoundError:
-        return []
-    events: Events = []
-    for line in content.splitlines():
-        with suppress(ValueError):
-            if isinstance(event := json.loads(line), dict) and {"time", "event"} <= set(event):
-                events.append(event)
-    return events

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 WIDTH, HEIGHT = 2000, 1000
 """Units of a drawing: one is a fraction of a pixel, so that whole numbers do."""
@@ -137,20 +138,18 @@ def duration_label(seconds: float) -> str:
     return f"{seconds:g}\u00a0s" if seconds else "0"
 
 
-def path(line: Line, x: Axis, y: Axis, gaps: Sequence[tuple[float, float]] = ()) -> str:
-    """Return a line as an SVG path; it breaks where a value is no number, and where a gap lies between two points."""
+def path(line: Line, x: Axis, y: Axis) -> str:
+    """Return a line as an SVG path; it breaks where a value is no number."""
     parts: list[str] = []
-    is_open, before = False, -math.inf
+    is_open = False
     for at, value in zip(line.xs, line.ys, strict=True):
         if not (math.isfinite(at) and math.isfinite(value)):
             is_open = False
             continue
-        if any(before <= start and end <= at for start, end in gaps):
-            is_open = False
         point = f"{_unit(x.share(at), WIDTH)} {_unit(1 - y.share(value), HEIGHT)}"
         # A single point is a line to itself: round caps make a dot of it.
         parts.append(f"L{point}" if is_open else f"M{point}L{point}")
-        is_open, before = True, at
+        is_open = True
     return "".join(parts)
 
 
@@ -164,8 +163,6 @@ class Plot:
     """Style and path."""
     grid: str
     """Path of the horizontal lines."""
-    gaps: tuple[tuple[int, int], ...]
-    """Left end and width of what is shaded."""
     rules: tuple[tuple[str, str], ...]
     """Kind and path of vertical lines."""
     ys: tuple[tuple[str, float], ...]
@@ -185,7 +182,6 @@ def make_plot(
     y: Axis,
     *,
     label: str,
-    gaps: Sequence[tuple[float, float]] = (),
     rules: Iterable[tuple[str, Sequence[float]]] = (),
     unit: str = "",
 ) -> Plot:
@@ -196,16 +192,13 @@ def make_plot(
         x: The axis across.
         y: The axis upwards.
         label: What it shows, in words, for those who do not see it.
-        gaps: Stretches of x in which nothing ran: shaded.
         rules: A class of the style, and the places of x that get a vertical line of it.
         unit: Of x, after the last tick.
     """
-    ends = [(_unit(x.share(start), WIDTH), _unit(x.share(end), WIDTH)) for start, end in gaps]
     return Plot(
         label,
-        tuple((line.style, path(line, x, y, gaps)) for line in lines),
+        tuple((line.style, path(line, x, y)) for line in lines),
         "".join(f"M0 {_unit(1 - y.share(tick), HEIGHT)}H{WIDTH}" for tick, _ in y.ticks),
-        tuple((start, max(2, end - start)) for start, end in ends),
         tuple(
             (kind, "".join(f"M{_unit(x.share(at), WIDTH)} 0V{HEIGHT}" for at in places))
             for kind, places in rules
@@ -220,6 +213,7 @@ def make_plot(
 class Sparkline:
     """A line without axes, as large as a word."""
 
+    kind: ClassVar[str] = "sparkline"
     label: str
     """What it shows, in words."""
     path: str

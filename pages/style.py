@@ -4,12 +4,13 @@ from __future__ import annotations
 
 STYLE = """
 :root{color-scheme:light dark;--bg:#f4f6f8;--card:#fff;--ink:#161b22;--soft:#566070;--line:#dbe0e6;--track:#e6eaef;
---accent:#1f5fbf;--bad:#b3261e;--warning:#8a5300;--note:#2d5f9a;--good:#1c6b3c;--dot:#1f5fbf;
+--accent:#1f5fbf;--bad:#b3261e;--warning:#8a5300;--note:#2d5f9a;--good:#1c6b3c;--s0:#1f5fbf;--s1:#b04a00;--s2:#1c6b3c;--s3:#8a2f8f;--s4:#566070;
 --h0:#edf4fc;--h1:#d6e6f8;--h2:#bcd7f4;--h3:#9fc5ee;--h4:#80b1e7;--h5:#3a76bf;--h6:#2d65ab;--h7:#225393;--h8:#17417a;
 --low:#0d1624;--high:#fff}
 @media(prefers-color-scheme:dark){:root{--bg:#0e1217;--card:#161b22;--ink:#e6eaf0;--soft:#9ba7b6;--line:#2b333d;
 --track:#2a323c;--accent:#84b6f4;--bad:#ff9c94;--warning:#f0b955;--note:#8fbdf5;--good:#79d19b;
---dot:#84b6f4;--h0:#17273a;--h1:#1b344f;--h2:#204164;--h3:#264f7b;--h4:#2c5e93;--h5:#6aa5e6;--h6:#86b8ee;--h7:#a6ccf5;
+--s0:#84b6f4;--s1:#f2a25c;--s2:#79d19b;--s3:#d9a0e6;--s4:#9ba7b6;
+--h0:#17273a;--h1:#1b344f;--h2:#204164;--h3:#264f7b;--h4:#2c5e93;--h5:#6aa5e6;--h6:#86b8ee;--h7:#a6ccf5;
 --h8:#c9e1fb;--low:#f2f6fb;--high:#0a1420}}
 *{box-sizing:border-box}
 html{scroll-padding-top:56px;-webkit-text-size-adjust:100%}
@@ -44,7 +45,6 @@ white-space:nowrap}
 .rule{color:var(--soft);margin-right:8px}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:6px 16px;margin:0}
 dt{color:var(--soft);font-size:13px;padding-top:1px}dd{margin:0;min-width:0}
-.change{max-width:80ch}
 .reason{font-size:16px}
 .tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(158px,1fr));gap:10px;margin-bottom:10px}
 .tiles.wide{grid-template-columns:repeat(auto-fill,minmax(220px,1fr))}
@@ -63,7 +63,7 @@ thead th{color:var(--soft);font-size:13px;font-weight:600;vertical-align:bottom;
 tbody th{font-weight:400;min-width:190px;max-width:460px;overflow-wrap:anywhere}
 td .missing{font-size:13px}
 table:not(.heat) :is(td,th):not(.words,[scope=row]){text-align:right;padding-left:12px;padding-right:0}
-tbody th:has(.code){min-width:340px}
+tbody th:has(.long){min-width:340px}
 .bar{display:block;position:relative;height:6px;min-width:64px;background:var(--track);border-radius:3px;margin-top:3px}
 .bar i{display:block;height:6px;border-radius:3px;background:var(--accent)}
 .bar b{position:absolute;top:-3px;width:2px;height:12px;background:var(--ink)}
@@ -81,13 +81,26 @@ background:repeating-linear-gradient(45deg,transparent 0 7px,var(--track) 7px 9p
 .h0{background:var(--h0);color:var(--low)}.h1{background:var(--h1);color:var(--low)}.h2{background:var(--h2);color:var(--low)}
 .h3{background:var(--h3);color:var(--low)}.h4{background:var(--h4);color:var(--low)}.h5{background:var(--h5);color:var(--high)}
 .h6{background:var(--h6);color:var(--high)}.h7{background:var(--h7);color:var(--high)}.h8{background:var(--h8);color:var(--high)}
-.beside{display:grid;grid-template-columns:minmax(0,1fr) 310px;gap:0 28px;margin-bottom:12px}
-@media(max-width:900px){.beside{grid-template-columns:minmax(0,1fr)}}
 figure{margin:12px 0}
 svg{display:block;max-width:100%}
-svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .axis{font-size:12px}
-.grid{stroke:var(--line)}.same{stroke:var(--soft);stroke-dasharray:5 4}
-.dot{fill:var(--dot);fill-opacity:.75;stroke:var(--card)}.ring{fill:none;stroke:var(--ink);stroke-width:2}
+.grid{stroke:var(--line)}
+.stack{display:flex;height:34px;margin:0 0 12px;border-radius:6px;overflow:hidden;gap:1px}
+.stack i{font-style:normal;font-size:13px;line-height:34px;overflow:hidden;white-space:nowrap;text-align:center;
+min-width:2px;background:var(--k);color:#10161f}
+.lane-name{font-size:13px;color:var(--soft);margin:6px 0 2px}.lane-name span{position:sticky;left:0}
+.chart-box{margin:0;min-width:0}.chart-box figcaption{color:var(--ink);margin-bottom:6px}
+.plot{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:4px 8px}
+.plot>svg{width:100%;height:170px;background:var(--bg);border-radius:4px;overflow:hidden}
+.ys{position:relative;font-size:12px;color:var(--soft);font-variant-numeric:tabular-nums;justify-self:end}
+.ys span{position:absolute;right:0;transform:translateY(-50%);white-space:nowrap}
+.xs{grid-column:2;position:relative;height:18px;font-size:12px;color:var(--soft);font-variant-numeric:tabular-nums}
+.xs span{position:absolute;transform:translateX(-50%);white-space:nowrap}
+.xs .from{transform:none}.xs .to{transform:translateX(-100%)}
+.line{fill:none;stroke-width:2;vector-effect:non-scaling-stroke;stroke-linejoin:round;stroke-linecap:round}
+.s0{stroke:var(--s0)}.s1{stroke:var(--s1);stroke-dasharray:7 4}.s2{stroke:var(--s2);stroke-dasharray:2 4}
+.s3{stroke:var(--s3);stroke-dasharray:10 3 2 3}.s4{stroke:var(--s4);stroke-dasharray:4 3}
+.plot path.grid{stroke:var(--line);stroke-width:1;vector-effect:non-scaling-stroke;fill:none}
+.legend svg{display:inline-block;vertical-align:-2px;margin-right:5px}.legend b{color:var(--ink)}
 details{border-top:1px solid var(--line);margin-top:10px;padding-top:8px}
 summary{cursor:pointer;font-weight:600;padding:4px 0;margin-bottom:6px}
 .fold{border:0;margin:0;padding:0}.fold>summary{margin:0 0 12px;padding:0}
@@ -96,12 +109,11 @@ summary{cursor:pointer;font-weight:600;padding:4px 0;margin-bottom:6px}
 margin-right:6px;vertical-align:-1px}
 .legend{display:flex;flex-wrap:wrap;gap:2px 16px;padding:0;margin-bottom:8px;list-style:none;font-size:13px;
 color:var(--soft)}
-polyline{fill:none;stroke-width:2;vector-effect:non-scaling-stroke}
 footer{color:var(--soft);font-size:13px;padding-bottom:32px}
 @media(max-width:640px){header,main,footer{padding:0 10px}header{padding-top:16px}section{padding:14px 12px}
 nav ul{padding:6px 10px}h1{font-size:22px}dl{grid-template-columns:1fr;gap:2px}dd{margin-bottom:6px}
 .tiles{grid-template-columns:1fr 1fr}.tiles.wide{grid-template-columns:1fr}caption{max-width:calc(100vw - 46px)}
-tbody th{min-width:150px;max-width:220px}tbody th:has(.code){min-width:200px}}
+tbody th{min-width:150px;max-width:220px}tbody th:has(.long){min-width:200px}}
 @media print{html{print-color-adjust:exact;-webkit-print-color-adjust:exact}nav{position:static}
 :is(h1,h2,h3,caption,figcaption){break-after:avoid}:is(tr,figure,.tile,.finding){break-inside:avoid}}
 """

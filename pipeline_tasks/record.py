@@ -20,10 +20,11 @@ from contracts.proof import find_unproven
 from contracts.registration import Registration, find_registration
 from contracts.resolve import read_stage_config
 from contracts.result import RUN_START_NAME, find_firing, find_result, run_uri
-from inspection.attempts import find_errors, find_last_error, read_attempts
+from inspection.attempts import find_errors, find_last_error
 from inspection.goodput import read_goodput
 from inspection.profile_page import leave_profile_page
 from inspection.report import to_markdown
+from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.summary import Times, make_record
 from inspection.trace import StageTrace
 
@@ -133,7 +134,7 @@ def _explain_registration(registration: Registration | None, run_id: str) -> str
 
 def read_trace(line: str, stage: str, run_id: str) -> StageTrace:
     """Return what the attempts of a run tell about a stage, taken together."""
-    attempts = read_attempts(line, stage, run_id)
+    attempts, _ = read_events_of(line, stage, of_run(list_attempts(line, stage), run_id))
     events = sorted((event for told in attempts.values() for event in told), key=lambda event: float(event["time"]))
     trace = StageTrace(stage, Path())
     for event in events:

@@ -37,15 +37,13 @@ from inspection.goodput import read_goodput
 from inspection.run.door import first_line
 from inspection.run.headline import headline
 from inspection.stages import export, profile, shard, train
-from inspection.stages.markdown import cut
-from inspection.stages.plain import plain_page
-from inspection.stages.told import Told
+from inspection.stages.told import Told, cut
 from inspection.tasks import find_pages
 from pages.markdown import Markdown, cell
 from pages.markup import shorten
 from pages.rendering import write
 from pages.stage import first
-from pages.stage.page import StageSummary
+from pages.stage.page import StageSummary, plain_page
 from pipeline_tasks.outputs import bound_metadata, write_metadata, write_parameter
 
 if TYPE_CHECKING:

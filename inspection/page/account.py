@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from contracts.artifacts import GoodputRecord
-from inspection.page.subject import Subject
+from inspection.page.subject import NO_VALUE, Subject
 from inspection.run.view import MoneyView
 from pages.markup import Html
-from pages.quantities import number
-from pages.rendering import render
-from pages.run.time import Count, Goodput, Money, Part, TimeSection
+from pages.parts import (
+    Cell,
+    Figure,
+    Listing,
+    Part,
+    Piece,
+    Stack,
+    Table,
+    Text,
+    Tile,
+    Tiles,
+    Title,
+    Words,
+    absent,
+    section,
+    usd,
+)
+from pages.quantities import number, percent, seconds
 
 TITLE = "Time and money"
 
@@ -30,64 +46,124 @@ PARTS: tuple[tuple[str, str, str], ...] = (
 def account(subject: Subject) -> Html:
     """Return the section on time and money."""
     view = subject.view
-    is_unpriced = view.money is None and view.goodput is not None
-    told = (missing.reason.rstrip(".") for missing in view.missing if missing.what == "cost")
-    unpriced = subject.reason(next(told, "no price is known for these machines"))
-    return render(
-        TimeSection(
-            TITLE,
-            goodput=_goodput(view.goodput) if view.goodput is not None else None,
-            no_goodput=subject.why_absent("train", "The account of the training's time"),
-            money=_money(view.money) if view.money is not None else None,
-            no_money=unpriced if is_unpriced else subject.why_absent("train", "What it cost"),
-            is_unpriced=is_unpriced,
-        )
+    goodput, no_time = view.goodput, subject.why_absent("train", "The account of the training's time")
+    found = absent("money", subject.why_absent("train", "What it cost"))
+    if view.money is None and goodput is not None:
+        told = (missing.reason.rstrip(".") for missing in view.missing if missing.what == "cost")
+        found = _unpriced(subject.reason(next(told, "no price is known for these machines")))
+    return section(
+        "time",
+        TITLE,
+        Title("Time of the training"),
+        *(_goodput(goodput) if goodput is not None else [absent("goodput", no_time)]),
+        Title("Money"),
+        *(_money(view.money) if view.money is not None else [found]),
     )
 
 
-def _goodput(found: GoodputRecord) -> Goodput:
+def _unpriced(why: str) -> Text:
+    """Return why the cost is not known, and what would make that of the next run known."""
+    return Text(
+        [
+            f"What it cost is not known: {why}. To know it of the next run, set ",
+            Words("resources.price_usd_per_h", style="code"),
+            " (US dollars per hour of all machines together), or ",
+            Words("resources.machine.type", style="code"),
+            " to one that the price table has.",
+        ],
+        "missing block",
+        data={"absent": "money"},
+    )
+
+
+def _goodput(found: GoodputRecord) -> Iterator[Part]:
     values = {field: getattr(found, field) for field, _, _ in PARTS}
     # Of one that is no number, as damaged events leave, no share.
     known = {field: max(0.0, value) if math.isfinite(value) else 0.0 for field, value in values.items()}
     whole = sum(known.values()) or 1.0
+    shares = {field: value / whole for field, value in known.items()}
+    wall = seconds(found.wall_s) if math.isfinite(found.wall_s) else "an unknown time"
+    is_known = math.isfinite(found.goodput_percent)
+    share = percent(found.goodput_percent / 100) if is_known else ""
+    yield Text(
+        [Figure("time.goodput_percent", found.goodput_percent, shown=share), f" of {wall} moved the training on."],
+        "reason",
+    )
+    drawn = [each for each in PARTS if shares[each[0]] > 0]
+    told = ", ".join(f"{name} {percent(shares[field])}" for field, name, _ in drawn)
+    yield Stack(
+        f"Goodput: {told}",
+        [
+            (
+                "",
+                [
+                    Piece(
+                        name,
+                        _colour(field),
+                        shares[field],
+                        f"{seconds(values[field])}, {percent(shares[field])}",
+                        # A word only where it fits; the table below has them all.
+                        f"{name} {percent(shares[field])}" if shares[field] > 0.14 else "",
+                    )
+                    for field, name, _ in drawn
+                ],
+            )
+        ],
+        "goodput",
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            Words(name, swatch=_colour(field)),
+            Words(means, style="small"),
+            Figure(f"time.{field}", values[field], "seconds"),
+            percent(shares[field]) if math.isfinite(values[field]) else NO_VALUE,
+        )
+        for field, name, means in PARTS
+    ]
+    between = found.between_attempts_s
+    idle = f"In addition, {seconds(between)} between attempts, in which nothing ran." if 0 < between < math.inf else ""
+    head = ("Part", "What it is", "Time", "Share")
+    yield Table("goodput-parts", "The training's time by what it went to", head, rows, 2, idle)
     per_hour = found.preemptions_per_node_hour
-    per_hour_words = f"{number(per_hour)} per node-hour" if per_hour is not None and math.isfinite(per_hour) else ""
-    return Goodput(
-        percent=found.goodput_percent,
-        wall_s=found.wall_s,
-        parts=tuple(
-            Part(field, field.removesuffix("_s").replace("_", "-"), name, means, values[field], known[field] / whole)
-            for field, name, means in PARTS
-        ),
-        counts=(
-            Count("preemptions", "Preemptions", found.preemptions, per_hour_words),
-            Count("interruptions", "Interruptions", found.interruptions, "Ctrl-C, or SIGTERM by a user"),
-            Count("kills", "Kills", found.kills, "no end was recorded, on a machine that nobody takes away"),
-            Count("crashes", "Crashes", found.crashes, "ranks started again in an attempt, or a fault ended it"),
-            Count("steps", "Steps", found.steps, "that count"),
-            Count("lost_steps", "Lost steps", found.lost_steps, "taken again"),
-            Count("attempts", "Attempts", found.attempts, f"{found.starts:,} starts of the ranks"),
-        ),
-        node_hours=found.node_hours,
-        between_attempts_s=found.between_attempts_s,
-    )
+    counts = {
+        "preemptions": f"{number(per_hour)} per node-hour" if per_hour is not None and math.isfinite(per_hour) else "",
+        "interruptions": "Ctrl-C, or SIGTERM by a user",
+        "kills": "no end was recorded, on a machine that nobody takes away",
+        "crashes": "ranks started again in an attempt, or a fault ended it",
+        "steps": "that count",
+        "lost_steps": "taken again",
+        "attempts": f"{found.starts:,} starts of the ranks",
+    }
+    tiles = [
+        Tile(name.replace("_", " ").capitalize(), Figure(f"time.{name}", getattr(found, name), "count"), about)
+        for name, about in counts.items()
+    ]
+    hours = Figure("time.node_hours", found.node_hours, "number")
+    yield Tiles([*tiles, Tile("Node-hours", hours, "wall time \u00d7 machines")])
 
 
-def _money(money: MoneyView) -> Money:
-    saved: tuple[float | None, float | None] = (None, None)
-    nothing = False
-    if money.on_demand_low_usd is not None and money.on_demand_high_usd is not None:
+def _colour(field: str) -> str:
+    return f"g-{field.removesuffix('_s').replace('_', '-')}"
+
+
+def _money(money: MoneyView) -> Iterator[Part]:
+    low, high = money.on_demand_low_usd, money.on_demand_high_usd
+    saved: Cell = Figure("money.saved", None, missing="not known")
+    if low is not None and high is not None:
         # The least that it can be, to the most: where in its range one is, says nothing about the other.
-        low, high = money.on_demand_low_usd - money.cost_high_usd, money.on_demand_high_usd - money.cost_low_usd
-        saved, nothing = (max(0.0, low), high), high <= 0 or money.strategy == "STANDARD"
-    as_of = f", as of {money.as_of}" if money.as_of else ""
-    return Money(
-        cost=(money.cost_low_usd, money.cost_high_usd),
-        cost_note=f"{money.strategy.lower()} machines" if money.strategy else "at the configuration's price",
-        on_demand=(money.on_demand_low_usd, money.on_demand_high_usd),
-        saved=saved,
-        saved_nothing=nothing,
-        node_hours=money.node_hours,
-        machine=money.machine or "this machine",
-        notes=(f"An estimate. Prices: {money.source}{as_of}.", *money.assumptions),
+        least, most = low - money.cost_high_usd, high - money.cost_low_usd
+        nothing = most <= 0 or money.strategy == "STANDARD"
+        saved = Figure("money.saved", None, missing="nothing") if nothing else usd("money.saved", max(0.0, least), most)
+    how = f"{money.strategy.lower()} machines" if money.strategy else "at the configuration's price"
+    hours = Figure("money.node_hours", money.node_hours, "number")
+    yield Tiles(
+        [
+            Tile("Cost", usd("money.cost", money.cost_low_usd, money.cost_high_usd), how),
+            Tile("On demand", usd("money.on_demand", low, high), "what the same hours would have cost"),
+            Tile("Saved", saved, "by not taking on-demand machines"),
+            Tile("Node-hours", hours, money.machine or "this machine"),
+        ],
+        "wide",
     )
+    as_of = f", as of {money.as_of}" if money.as_of else ""
+    yield Listing([f"An estimate. Prices: {money.source}{as_of}.", *money.assumptions], "money-notes", "note")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from inspection.page.marks import MARKS, STOPS, find_gaps, mark_strip
 from inspection.page.results import title
-from inspection.page.subject import Limits, Subject, finite
+from inspection.page.subject import NO_VALUE, Limits, Subject, finite
 from inspection.run.curves import thin
 from inspection.run.view import Curve, RunView
 from inspection.tasks import is_share
-from pages.chart import Axis, Line, Plot, count_axis, make_plot, time_axis, value_axis
+from pages.chart import Axis, Line, count_axis, make_plot, time_axis, value_axis
 from pages.markup import Html, shorten
-from pages.quantities import number, percent, size
-from pages.rendering import render
-from pages.run.curves import ChartBox, CurveRow, CurvesSection, OverTime
+from pages.parts import Cell, Drawing, Figure, Fold, Grid, Part, Table, Text, Title, Words, absent, section
+from pages.quantities import count, number, percent, size
 
 TITLE = "Learning curves"
 
@@ -78,31 +77,39 @@ class Chart:
 
 def curves(subject: Subject) -> Html:
     """Return the section on training."""
-    found = subject.view.curves
+    found, limits = subject.view.curves, subject.limits
     drawn = [curve for curve in found.curves if finite(curve.values)] if found is not None else []
     if found is None or not drawn:
-        why = subject.why_absent("train", "Learning curves")
-        return render(CurvesSection(TITLE, why, over_time=_over_time(subject, [])))
-    first = _headline(subject.view)
-    flat = [curve for curve in drawn if _is_flat(curve)]
+        why = absent("curves", subject.why_absent("train", "Learning curves"))
+        return section("curves", TITLE, why, *_over_time(subject, []))
+    first, flat = _headline(subject.view), [curve for curve in drawn if _is_flat(curve)]
     told = [curve for curve in drawn if curve not in flat]
-    charts = group(told, subject.limits, task=subject.view.task, headline=first)
-    rest = [Chart(curve.name, [curve], subject.view.task) for curve in flat[: subject.limits.rows]]
+    charts = group(told, limits, task=subject.view.task, headline=first)
+    rest = [Chart(curve.name, [curve], subject.view.task) for curve in flat[: limits.rows]]
     points = max(len(curve.values) for curve in drawn)
-    is_thinned = any(curve.rows > len(curve.values) for curve in drawn) or points > subject.limits.points
-    return render(
-        CurvesSection(
-            TITLE,
-            rows=found.rows,
-            most_points=min(points, subject.limits.points) if is_thinned else None,
-            curves_left_out=len(drawn) - len(rest) - sum(len(chart.curves) for chart in charts),
-            charts=tuple(_over_steps(subject, chart) for chart in charts),
-            flat=tuple((subject.name(one.title), one.unit, finite(one.curves[0].values)[-1]) for one in rest),
-            over_time=_over_time(subject, drawn),
-            values=tuple(_value(subject, chart, curve) for chart in [*charts, *rest] for curve in chart.curves),
-            missing=tuple(subject.name(words) for words in found.missing),
-        )
+    is_thinned = any(curve.rows > len(curve.values) for curve in drawn) or points > limits.points
+    said = f"at most {count(min(points, limits.points))} points per curve" if is_thinned else "all drawn"
+    more = len(drawn) - len(rest) - sum(len(chart.curves) for chart in charts)
+    left_out = f" {count(more)} more curves are left out here; TensorBoard shows them." if more else ""
+    return section(
+        "curves",
+        TITLE,
+        Text(f"{count(found.rows)} rows, {said}.{left_out}", "note", "curves.rows"),
+        Grid([_over_steps(subject, chart) for chart in charts], "charts"),
+        _flat(subject, rest) if rest else None,
+        *_over_time(subject, drawn),
+        _values(subject, [*charts, *rest]),
+        *(Text(subject.name(words), "missing") for words in found.missing),
     )
+
+
+def _flat(subject: Subject, charts: Sequence[Chart]) -> Text:
+    """Return the last values of curves that have no chart."""
+    cells: list[Cell] = ["Without a chart, by their last values: "]
+    for place, one in enumerate(charts):
+        last = one.show(finite(one.curves[0].values)[-1])
+        cells += [Words(subject.name(one.title), style="code"), f" {last}{'.' if place == len(charts) - 1 else ', '}"]
+    return Text(cells, "note", "curves.flat")
 
 
 def _is_flat(curve: Curve) -> bool:
@@ -175,7 +182,7 @@ def _y(chart: Chart) -> Axis:
     return value_axis(values, percent=chart.is_fraction)
 
 
-def _over_steps(subject: Subject, chart: Chart) -> ChartBox:
+def _over_steps(subject: Subject, chart: Chart) -> Drawing:
     lines = _lines(subject, chart)
     places = [x for line in lines for x in line.xs]
     x = count_axis(min(places), max(places))
@@ -184,23 +191,23 @@ def _over_steps(subject: Subject, chart: Chart) -> ChartBox:
         kind: [float(mark.step) for mark in marks if mark.kind == kind and mark.step is not None] for kind in _RULES
     }
     rules = [(kind, [at for at in steps if x.low <= at <= x.high]) for kind, steps in stops.items()]
-    return _box(
-        subject, chart, make_plot(lines, x, _y(chart), label=_describe(chart), rules=rules, unit="steps"), lines
-    )
-
-
-def _box(subject: Subject, chart: Chart, plot: Plot, lines: Sequence[Line]) -> ChartBox:
     last = [values[-1] if (values := finite(curve.values)) else None for curve in chart.curves]
-    only = chart.curves[0].name if len(lines) == 1 else chart.title
-    return ChartBox(
-        key=chart.title,
-        title=subject.name(chart.title),
-        tag="" if only == chart.title else subject.name(only),
-        unit=chart.unit,
-        curves=json.dumps([curve.name for curve in chart.curves]),
-        lines=tuple((line.name, value) for line, value in zip(lines, last, strict=True)),
-        diverged=tuple(words for curve in chart.curves if (words := _diverged(curve))),
-        plot=plot,
+    caption: list[Cell] = [Words(subject.name(chart.title), style="strong")]
+    if len(lines) == 1:
+        name = chart.curves[0].name
+        tag = "" if name == chart.title else f" {subject.name(name)}"
+        caption.append(Words(f"{tag} {chart.show(last[0]) if last[0] is not None else NO_VALUE}", style="small"))
+    return Drawing(
+        make_plot(lines, x, _y(chart), label=_describe(chart), rules=rules, unit="steps"),
+        caption,
+        [(line.name, value) for line, value in zip(lines, last, strict=True)] if len(lines) > 1 else [],
+        chart.unit,
+        remarks=[words for curve in chart.curves if (words := _diverged(curve))],
+        data={
+            "chart": chart.title,
+            "curves": json.dumps([curve.name for curve in chart.curves]),
+            "unit": chart.unit,
+        },
     )
 
 
@@ -225,33 +232,41 @@ def _describe(chart: Chart) -> str:
     return f"{shorten(chart.title, 60)}. " + ". ".join(parts)
 
 
-def _over_time(subject: Subject, drawn: Sequence[Curve]) -> OverTime | None:
-    """Return the strip of what happened."""
+def _over_time(subject: Subject, drawn: Sequence[Curve]) -> Iterator[Part]:
+    """Yield the strip of what happened."""
     marks = subject.view.marks
     times = [time for curve in drawn for time in finite(curve.times)]
     times += finite([mark.time for mark in marks.marks]) if marks is not None else []
     if not times or marks is None:
-        return None
+        return
     start = min(times)
     gaps = [(begin - start, end - start) for begin, end in find_gaps(marks.marks)]
-    strip = mark_strip(subject, marks, time_axis(max(times) - start), start, gaps)
-    return OverTime(strip, sum(end - begin for begin, end in gaps) if gaps else None)
+    yield Title("What happened over time")
+    yield from mark_strip(subject, marks, time_axis(max(times) - start), start, gaps)
 
 
-def _value(subject: Subject, chart: Chart, curve: Curve) -> CurveRow:
-    """Return the numbers behind a curve, for those who do not see it."""
-    values, thin = finite(curve.values), _thin(curve, min(20, subject.limits.rows))
-    return CurveRow(
-        curve.name,
-        subject.name(curve.name),
-        chart.unit,
-        curve.rows,
-        values[0],
-        values[-1],
-        min(values),
-        max(values),
-        tuple((step, value) for step, value in zip(thin.steps, thin.values, strict=True) if finite([value])),
-    )
+def _values(subject: Subject, charts: Sequence[Chart]) -> Fold:
+    """Return the numbers behind the curves, for those who do not see them."""
+    rows: list[tuple[Cell, ...]] = []
+    points: list[tuple[Cell, ...]] = []
+    for chart in charts:
+        for curve in chart.curves:
+            values, thinned = finite(curve.values), _thin(curve, min(20, subject.limits.rows))
+            name, key = Words(subject.name(curve.name), style="code"), f"curves.{curve.name}"
+            shown = {"first": values[0], "last": values[-1], "lowest": min(values), "highest": max(values)}
+            figures = (Figure(f"{key}.{what}", value, chart.unit) for what, value in shown.items())
+            rows.append((name, Figure(f"{key}.rows", curve.rows, "count"), *figures))
+            points += [
+                (name, count(step), chart.show(value))
+                for step, value in zip(thinned.steps, thinned.values, strict=True)
+                if finite([value])
+            ]
+    head = ("Curve", "Rows", "First", "Last", "Lowest", "Highest")
+    tables = [
+        Table("curve-values", "Each curve in numbers", head, rows),
+        Table("curve-points", "Values of each curve, evenly chosen", ("Curve", "Step", "Value"), points),
+    ]
+    return Fold("The curves in numbers", tables, "curves-numbers")
 
 
 __all__ = ["CHARTS", "MARKS", "Chart", "curves", "group"]

@@ -8,13 +8,12 @@ from typing import Any
 
 from inspection.page.account import account
 from inspection.page.chart_data import chart_data
-from inspection.page.configuration import configuration
+from inspection.page.configuration import configuration, missing
 from inspection.page.curves import curves
 from inspection.page.data import data
 from inspection.page.export import export
 from inspection.page.lineage import lineage
 from inspection.page.links import CONSOLE, Href, beside, console, console_page, shown_uri
-from inspection.page.missing import missing
 from inspection.page.overview import overview
 from inspection.page.results import results
 from inspection.page.style import STYLE as OWN_STYLE
@@ -24,11 +23,11 @@ from inspection.run.door import HARM
 from inspection.run.view import RunView
 from pages.document import Document, charts_script, policy_of, static_file
 from pages.markup import Html, shorten
+from pages.parts import absent, section
 from pages.quantities import instant
 from pages.rendering import render
-from pages.run.absent import AbsentSection
 from pages.run.curves import ChartData
-from pages.run.frame import Main, Navigation, RunBody, RunHeader, StageHeader
+from pages.run.frame import Body, Header, Navigation
 from pages.style import STYLE as SHARED_STYLE
 
 MAX_REPORT_BYTES = 2_000_000
@@ -36,30 +35,20 @@ MAX_STAGE_BYTES = 1_000_000
 MOST_HALVINGS = 6
 STYLE = SHARED_STYLE + OWN_STYLE
 
-SECTIONS: tuple[tuple[str, str], ...] = (
-    ("overview", "Overview"),
-    ("data", "Data"),
-    ("sweep", "Sweep"),
-    ("curves", "Curves"),
-    ("time", "Time and money"),
-    ("results", "Results"),
-    ("export", "Export"),
-    ("lineage", "Lineage"),
-    ("configuration", "Configuration"),
-    ("missing", "Completeness"),
-)
-_MAKERS: dict[str, Callable[[Subject], Html]] = {
-    "overview": overview,
-    "data": data,
-    "sweep": sweep,
-    "curves": curves,
-    "time": account,
-    "results": results,
-    "export": export,
-    "lineage": lineage,
-    "configuration": configuration,
-    "missing": missing,
+_SECTIONS: dict[str, tuple[str, Callable[[Subject], Html]]] = {
+    "overview": ("Overview", overview),
+    "data": ("Data", data),
+    "sweep": ("Sweep", sweep),
+    "curves": ("Curves", curves),
+    "time": ("Time and money", account),
+    "results": ("Results", results),
+    "export": ("Export", export),
+    "lineage": ("Lineage", lineage),
+    "configuration": ("Configuration", configuration),
+    "missing": ("Completeness", missing),
 }
+SECTIONS = tuple((name, title) for name, (title, _) in _SECTIONS.items())
+"""Ids and titles, in their order."""
 STAGE_TITLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "shard": ("Data card", ("data",)),
     "profile": ("Profile", ("sweep",)),
@@ -82,9 +71,8 @@ def render_report(view: RunView, *, href: Href | None = None) -> str:
 
     def draw(view: RunView, limits: Limits) -> str:
         subject = Subject(view, limits, href or beside(view.line))
-        body = RunBody(
-            render_header(view), _main(subject, id_="run"), shorten(view.id, 120), view.seen_at, navigation()
-        )
+        sections = _sections(subject, list(_SECTIONS))
+        body = Body(render_header(view), sections, _footer(view), "overview", navigation(), "run")
         found = json.dumps(chart_data(view, points=limits.drawn_points), allow_nan=False, separators=(",", ":"))
         drawn = render(ChartData(Html(found.replace("<", "\\u003c"))))
         return _page(f"{view.name} {view.id}", Html(render(body) + drawn), script=charts_script())
@@ -108,13 +96,13 @@ def render_stage(view: RunView, stage: str) -> str:
         # It lies where the service puts it: links to files are the console's, or none.
         subject = Subject(view, limits, console)
         found = view.stage(stage)
-        header = StageHeader(
-            title=f"{title} of {shorten(view.name, 80)}",
+        made = (shorten(found.made, 300),) if found is not None and found.made else ()
+        header = Header(
+            f"{title} of {shorten(view.name, 80)}",
+            (f"run {shorten(view.id, 120)}", *made),
             state=found.state if found is not None else "not started",
-            id=shorten(view.id, 120),
-            made=shorten(found.made, 300) if found is not None else "",
         )
-        body = RunBody(render(header), _main(subject, names), header.id, view.seen_at)
+        body = Body(render(header), _sections(subject, names), _footer(view))
         return _page(f"{title}: {view.name} {view.id}", render(body))
 
     return _fit(draw, view, MAX_STAGE_BYTES)
@@ -153,13 +141,13 @@ def render_header(view: RunView, *, live: bool = False) -> Html:
     if not live:
         facts.append(f"page of {instant(view.seen_at)}")
     return render(
-        RunHeader(
-            name=shorten(view.name, 80),
-            id=shorten(view.id, 120),
-            state=view.state,
-            facts=tuple(facts),
-            line=shorten(shown_uri(view.line), 300),
-            console=console_page(view.console) or "",
+        Header(
+            shorten(view.name, 80),
+            tuple(facts),
+            shorten(view.id, 120),
+            view.state,
+            shorten(shown_uri(view.line), 300),
+            console_page(view.console) or "",
         )
     )
 
@@ -169,8 +157,13 @@ def navigation() -> Html:
     return render(Navigation(SECTIONS))
 
 
-def _main(subject: Subject, names: Sequence[str] = tuple(_MAKERS), *, id_: str = "") -> Html:
-    return render(Main(tuple(_section(subject, name) for name in names), id_))
+def _footer(view: RunView) -> str:
+    about = "A value that could not be measured or read says so, and is never 0. Money is an estimate."
+    return f"Run {shorten(view.id, 120)}, read {instant(view.seen_at)}. {about}"
+
+
+def _sections(subject: Subject, names: Sequence[str]) -> tuple[Html, ...]:
+    return tuple(_section(subject, name) for name in names)
 
 
 def _section(subject: Subject, name: str) -> Html:
@@ -179,11 +172,11 @@ def _section(subject: Subject, name: str) -> Html:
     What a document holds has passed its schema, which bounds no number: of a count of 400 digits nothing can be made.
     """
     try:
-        return _MAKERS[name](subject)
+        return _SECTIONS[name][1](subject)
     except HARM as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         words = f"This part cannot be shown: what the run holds cannot be drawn ({shorten(why, 300)})."
-        return render(AbsentSection(name, dict(SECTIONS)[name], words))
+        return section(name, _SECTIONS[name][0], absent(name, words))
 
 
 def _page(title: str, body: Html, *, script: str = "") -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from inspection.page.links import make_link
-from inspection.page.subject import Subject
+from inspection.page.subject import NO_VALUE, Subject
 from inspection.run.view import LineageView
 from pages.markup import Html, shorten
-from pages.rendering import render
-from pages.run.absent import AbsentSection
-from pages.run.lineage import Entry, Hash, LineageSection
+from pages.parts import Cell, Inline, Table, Text, Words, absent, section
 
 TITLE = "Lineage"
 
@@ -20,13 +18,27 @@ def lineage(subject: Subject) -> Html:
     """Return the section on hashes."""
     chain = subject.view.lineage
     if not chain:
-        return render(AbsentSection("lineage", TITLE, subject.why_absent("shard", "The lineage")))
+        return section("lineage", TITLE, absent("lineage", subject.why_absent("shard", "The lineage")))
     known = [_known(chain[:place]) for place in range(len(chain))]
-    entries = tuple(_entry(subject, entry, names) for entry, names in zip(chain, known, strict=True))
     tied = sum(
         any(value in names for value in entry.made_from.values()) for entry, names in zip(chain, known, strict=True)
     )
-    return render(LineageSection(TITLE, entries, tied))
+    about = "From the source's listing to the engine: each document carries the hashes of what it was made from. "
+    rows = [_row(subject, entry, names) for entry, names in zip(chain, known, strict=True)]
+    said = f"{tied} of {len(chain) - 1} documents name a hash of one before them."
+    return section(
+        "lineage",
+        TITLE,
+        Text([about, Words("= …", style="match"), " marks a hash that is one of a document before it."]),
+        Table(
+            "lineage-chain",
+            "Hashes from the raw listing to the engine",
+            ("Document", "Its hashes", "What it was made from"),
+            rows,
+            3,
+        ),
+        Text(said, "note", "lineage.tied") if len(chain) > 1 else None,
+    )
 
 
 def _known(before: list[LineageView]) -> dict[str, str]:
@@ -43,18 +55,18 @@ def _known(before: list[LineageView]) -> dict[str, str]:
     return found
 
 
-def _entry(subject: Subject, entry: LineageView, known: dict[str, str]) -> Entry:
-    given = [_hash(name, value) for name, value in entry.made_from.items() if name.endswith(OWN)]
-    own = [_hash("fingerprint", entry.fingerprint)] if entry.fingerprint != entry.sha256 else []
-    made = list(entry.made_from.items())[: subject.limits.rows]
-    return Entry(
-        name=subject.name(entry.name),
-        stage=entry.stage,
-        link=make_link(subject.href, entry.uri, "open") if entry.uri is not None else None,
-        own=(*own, _hash("content (sha256)", entry.sha256), *given),
-        made_from=tuple(_hash(name, value, known.get(value, "")) for name, value in made if not name.endswith(OWN)),
-    )
+def _row(subject: Subject, entry: LineageView, known: dict[str, str]) -> tuple[Cell, ...]:
+    own = [("fingerprint", entry.fingerprint)] if entry.fingerprint != entry.sha256 else []
+    own += [("content (sha256)", entry.sha256), *(pair for pair in entry.made_from.items() if pair[0].endswith(OWN))]
+    made = [pair for pair in list(entry.made_from.items())[: subject.limits.rows] if not pair[0].endswith(OWN)]
+    document: list[Cell] = [Words(subject.name(entry.name), style="strong")]
+    document += [Words(f"stage {entry.stage}", style="small")] if entry.stage else []
+    document += [make_link(subject.href, entry.uri, "open")] if entry.uri is not None else []
+    hashes = tuple(_hash(name, value) for name, value in own)
+    return tuple(document), hashes, tuple(_hash(name, value, known.get(value, "")) for name, value in made) or NO_VALUE
 
 
-def _hash(name: str, value: str, match: str = "") -> Hash:
-    return Hash(shorten(name, 60), shorten(value, 200), match)
+def _hash(name: str, value: str, match: str = "") -> Inline:
+    found = Words(shorten(value, 200), style="code hash") if value else Words("not known", style="missing")
+    same: list[Cell] = [Words(f" = {match}", style="match")] if match else []
+    return Inline([Words(f"{shorten(name, 60)} ", style="small"), found, *same])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from urllib.parse import quote, unquote
 
 from contracts import storage
-from pages.links import Link
+from pages.parts import Link
 
 Href = Callable[[str], str | None]
 """The address that opens a URI; None: it is shown as text."""

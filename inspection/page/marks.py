@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from inspection.page.subject import Subject
 from inspection.run.data import evenly
 from inspection.run.view import Mark, Marks
 from pages.chart import Axis
 from pages.markup import shorten
-from pages.quantities import instant, several
-from pages.run.curves import MarkShape, MarkStrip
+from pages.parts import Fold, Listing, Part, Text
+from pages.quantities import count, instant, seconds, several
+from pages.rendering import render
+from pages.run.curves import MarkStrip
 
 # By kind: the row of the strip, its shape around (0, 0), and a word.
 MARKS: dict[str, tuple[int, str, str]] = {
@@ -44,32 +46,41 @@ def find_gaps(marks: Sequence[Mark]) -> list[tuple[float, float]]:
     return gaps
 
 
-def mark_strip(subject: Subject, found: Marks, x: Axis, start: float, gaps: Sequence[tuple[float, float]]) -> MarkStrip:
-    """Return three rows of marks over the time axis; each tells what it is where one points at it."""
+def mark_strip(
+    subject: Subject, found: Marks, x: Axis, start: float, gaps: Sequence[tuple[float, float]]
+) -> Iterator[Part]:
+    """Yield rows of marks over the time axis, and what they are in words."""
     marks, limit = found.marks, subject.limits.rows * 2
     drawn = evenly([mark for mark in marks if math.isfinite(mark.time)], subject.limits.marks)
     # Those of checkpoints say least, and are left out where there are many.
     told = [mark for mark in marks if mark.kind != "checkpoint"] if len(marks) > limit else list(marks)
-    return MarkStrip(
-        label=_told(marks),
-        rows=tuple((name, _middle(row)) for row, name in enumerate(ROWS)),
-        height=ROW_H * len(ROWS),
-        gaps=tuple((x.share(begin), max(0.001, x.share(end) - x.share(begin))) for begin, end in gaps),
-        marks=tuple(
-            MarkShape(mark.kind, d, x.share(mark.time - start), _middle(row), _words(mark, word))
-            for mark in drawn
-            for row, d, word in (MARKS[mark.kind],)
-        ),
-        ticks=tuple((name, x.share(tick)) for tick, name in x.ticks),
-        counts=tuple(
-            (kind, d, several(found.counts.get(kind, 0), word))
-            for kind, (_, d, word) in MARKS.items()
-            if found.counts.get(kind, 0) or kind in ("checkpoint", "preemption")
-        ),
-        listed=tuple(_words(mark, MARKS[mark.kind][2]) for mark in told[:limit]),
-        listed_left_out=len(marks) - len(told[:limit]),
-        left_out=len(marks) - len(drawn),
+    yield render(
+        MarkStrip(
+            label=_told(marks),
+            rows=tuple((name, _middle(row)) for row, name in enumerate(ROWS)),
+            height=ROW_H * len(ROWS),
+            gaps=tuple((x.share(begin), max(0.001, x.share(end) - x.share(begin))) for begin, end in gaps),
+            marks=tuple(
+                (mark.kind, d, x.share(mark.time - start), _middle(row), _words(mark, word))
+                for mark in drawn
+                for row, d, word in (MARKS[mark.kind],)
+            ),
+            ticks=tuple((name, x.share(tick)) for tick, name in x.ticks),
+            counts=tuple(
+                (kind, d, several(found.counts.get(kind, 0), word))
+                for kind, (_, d, word) in MARKS.items()
+                if found.counts.get(kind, 0) or kind in ("checkpoint", "preemption")
+            ),
+        )
     )
+    lines = [_words(mark, MARKS[mark.kind][2]) for mark in told[:limit]]
+    lines += [f"{count(len(marks) - len(lines))} more are left out here."] if len(marks) > len(lines) else []
+    yield Fold("What happened, in words", [Listing(lines, ordered=True)], "curves-marks")
+    if len(marks) > len(drawn):
+        yield Text(f"{count(len(marks) - len(drawn))} more marks are left out here.", "note")
+    if gaps:
+        idle = seconds(sum(end - begin for begin, end in gaps))
+        yield Text(f"Shaded: from an end or a crash to the next start, {idle} in all.", "note")
 
 
 def _middle(row: int) -> float:

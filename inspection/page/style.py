@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 STYLE = """
-:root{--s0:#1f5fbf;--s1:#b04a00;--s2:#1c6b3c;--s3:#8a2f8f;--s4:#566070;--gap:#e9edf2;--p1:#e0902f;--p2:#6fa8ec;
+:root{--gap:#e9edf2;--p1:#e0902f;--p2:#6fa8ec;
 --g-productive:#58ab7b;--g-start-up:#8fa3b8;--g-data-wait:#d98a3d;--g-checkpoint:#4f8fd0;--g-evaluation:#8f86d8;
 --g-lost:#c94f44;--g-recovery:#e0a19b;--g-stop:#b9bec6}
-@media(prefers-color-scheme:dark){:root{--s0:#84b6f4;--s1:#f2a25c;--s2:#79d19b;--s3:#d9a0e6;--s4:#9ba7b6;--gap:#202832;--p1:#e0a04a;--p2:#3f6fae;
+@media(prefers-color-scheme:dark){:root{--gap:#202832;--p1:#e0a04a;--p2:#3f6fae;
 --g-productive:#4caf78;--g-start-up:#71869c;--g-data-wait:#d98a3d;--g-checkpoint:#5b9bdc;--g-evaluation:#9a92e0;
 --g-lost:#e0665b;--g-recovery:#c9877f;--g-stop:#7d8590}}
 h1 .id{font-size:15px;font-weight:400;color:var(--soft);margin-left:8px;overflow-wrap:anywhere}
 h1{overflow-wrap:anywhere}
-h4{font-size:14px;margin:0 0 4px}
 a{color:var(--accent)}
 .good{--c:var(--good)}.bad{--c:var(--bad)}.warning{--c:var(--warning)}.live{--c:var(--note)}.idle{--c:var(--soft)}
 .chip{color:var(--c);font-weight:600;white-space:nowrap}
@@ -31,7 +30,6 @@ b.good,b.bad{color:var(--c)}
 #facts{margin:0 0 16px}
 @media(min-width:1000px){#facts{grid-template-columns:max-content 1fr max-content 1fr}}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:18px 28px}
-.chart-box{margin:0;min-width:0}.chart-box figcaption{color:var(--ink);margin-bottom:6px}
 .chart-box .legend{margin:2px 0 0}
 .drawn>.plot{display:none}
 .live-charts{margin:0 0 18px}
@@ -50,18 +48,7 @@ color:var(--soft)}
 .canvas caption{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 .canvas .u-legend :is(th,td){border:0;min-width:0;padding:2px 4px;text-align:left}
 .square{max-width:460px}.square .plot>svg{height:300px}
-.plot{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:4px 8px}
-.plot>svg{width:100%;height:170px;background:var(--bg);border-radius:4px;overflow:hidden}
 .strip-plot>svg{height:66px;overflow:visible;background:none}
-.ys{position:relative;font-size:12px;color:var(--soft);font-variant-numeric:tabular-nums;justify-self:end}
-.ys span{position:absolute;right:0;transform:translateY(-50%);white-space:nowrap}
-.xs{grid-column:2;position:relative;height:18px;font-size:12px;color:var(--soft);font-variant-numeric:tabular-nums}
-.xs span{position:absolute;transform:translateX(-50%);white-space:nowrap}
-.xs .from{transform:none}.xs .to{transform:translateX(-100%)}
-.line{fill:none;stroke-width:2;vector-effect:non-scaling-stroke;stroke-linejoin:round;stroke-linecap:round}
-.s0{stroke:var(--s0)}.s1{stroke:var(--s1);stroke-dasharray:7 4}.s2{stroke:var(--s2);stroke-dasharray:2 4}
-.s3{stroke:var(--s3);stroke-dasharray:10 3 2 3}.s4{stroke:var(--s4);stroke-dasharray:4 3}
-.plot path.grid{stroke:var(--line);stroke-width:1;vector-effect:non-scaling-stroke;fill:none}
 .gap{fill:var(--gap);stroke:none}
 .rule-preemption,.rule-interruption,.rule-kill,.rule-crash,.rule-resume{fill:none;stroke-width:1;vector-effect:non-scaling-stroke}
 .rule-preemption{stroke:var(--warning);stroke-dasharray:4 3}.rule-crash{stroke:var(--bad);stroke-dasharray:2 3}
@@ -70,7 +57,6 @@ color:var(--soft)}
 .mark{stroke:var(--card);stroke-width:1}
 .m-start,.m-resume{fill:var(--good)}.m-end{fill:var(--ink)}.m-checkpoint{fill:var(--s0)}.m-best{fill:var(--s3)}
 .m-preemption{fill:var(--warning)}.m-crash{fill:var(--bad)}.m-interruption,.m-kill{fill:var(--soft)}
-.legend svg{display:inline-block;vertical-align:-2px;margin-right:5px}.legend b{color:var(--ink)}
 .strips{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:14px 24px}
 .strip p{margin:0 0 4px;font-size:13px;color:var(--soft)}.strip strong{color:var(--ink)}
 .strip svg{width:100%;height:56px;background:var(--bg);border-radius:4px}
@@ -79,13 +65,11 @@ color:var(--soft)}
 .sheet li{display:flex;flex-direction:column;align-items:center;width:76px;overflow-wrap:anywhere;
 font-size:13px;text-align:center}
 .sheet img{border:1px solid var(--line);border-radius:4px;max-height:140px;object-fit:contain;image-rendering:auto}
-.seen img{max-width:100%;height:auto}.worst li{width:132px}.worst .file{font-size:12px}
+:is(#first-slot,#task-pictures) :is(li,img){width:auto;height:auto;max-width:100%;max-height:none}
+.worst li{width:132px}.worst .file{font-size:12px}
 .words li{flex:1 1 360px;width:auto;align-items:flex-start;text-align:left;
 border-left:3px solid var(--line);padding-left:10px}.words q{white-space:pre-line}
 .picture{width:72px;height:72px;display:grid;place-items:center;border:1px dashed var(--line)}
-.stack{display:flex;height:34px;margin:0 0 12px;border-radius:6px;overflow:hidden;gap:1px}
-.stack i{font-style:normal;font-size:13px;line-height:34px;overflow:hidden;white-space:nowrap;text-align:center;
-min-width:2px;background:var(--k);color:#10161f}
 .g-productive{--k:var(--g-productive)}.g-start-up{--k:var(--g-start-up)}.g-data-wait{--k:var(--g-data-wait)}
 .g-checkpoint{--k:var(--g-checkpoint)}.g-evaluation{--k:var(--g-evaluation)}.g-lost{--k:var(--g-lost)}
 .g-recovery{--k:var(--g-recovery)}.g-stop{--k:var(--g-stop)}
@@ -97,9 +81,6 @@ min-width:2px;background:var(--k);color:#10161f}
 .upright thead th span{writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap;display:inline-block}
 td.words{min-width:110px}#stages td:nth-child(3){min-width:200px}
 td:has(>.chip){white-space:nowrap;padding-right:14px}
-.tried{list-style:none;padding:0;margin:0 0 12px;display:grid;gap:8px}
-.tried li{border:1px solid var(--line);border-left:5px solid var(--c);border-radius:8px;padding:10px 14px}
-.tried h4{display:flex;gap:10px;flex-wrap:wrap}.tried p{margin:0}
 .matrix caption{max-width:none}.matrix.dense{border-spacing:1px}.dense td{min-width:0;padding:2px 1px;font-size:10px}
 .dense tbody th{max-width:150px;font-size:11px;padding:1px 4px}.dense thead th:not(.corner){padding:2px 0}
 .duo{display:flex;flex-wrap:wrap;gap:0 32px;align-items:start}.duo>div{min-width:0;flex:1 1 440px}

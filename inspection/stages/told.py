@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inspection.run.door import finite
@@ -29,3 +29,17 @@ class Told:
 def known(numbers: Mapping[str, float | None]) -> dict[str, float]:
     """Return the numbers that are some: what was not measured is no metric, 0 would be one."""
     return {name: value for name, value in numbers.items() if value is not None and finite(value) is not None}
+
+
+def cut(lines: Sequence[str], most_bytes: int) -> list[str]:
+    """Return as many lines of a summary as fit into a number of bytes of UTF-8, and one about those that do not.
+
+    Consoles show no more.
+    """
+    note = "The summary is cut here: {:,} of {:,} lines are left out, as more is not shown. The manifest has all."
+    left = most_bytes - len(note) - 40
+    for number, line in enumerate(lines):
+        left -= len(line.encode()) + 1
+        if left < 0:
+            return [*lines[:number], "", note.format(len(lines) - number, len(lines))]
+    return list(lines)

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from inspection.run.before import compare
 from inspection.run.view import DataView, LineageView, RunView
-from pages.ui.comparison import Origin, Setting
 
 # Of a comparison of data.
 _MOST_CLASSES = 200
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value of each run by its key; None: a run does not have it."""
+
+    name: str
+    values: tuple[str | None, ...]
+    differs: bool
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A document that runs were made from or made."""
+
+    name: str
+    verdict: Literal["same", "different", "unknown"]
+    hashes: tuple[str, ...]
+    """Of each run; empty: it has none."""
 
 
 def settings(documents: Sequence[Mapping[str, Any]]) -> list[Setting]:

@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from inspection.run.headline import FigureName, metric_title
@@ -17,11 +17,12 @@ from inspection.tasks import show_metric
 from inspection.ui.addresses import RunKey
 from inspection.ui.shell import document
 from inspection.ui.store import Listing
+from pages import parts
 from pages.chart import Sparkline, sparkline
 from pages.markup import Html, shorten
+from pages.parts import Chip, Clock, Moment, Words
 from pages.quantities import NBSP, count, iso_instant, metric_number, number, seconds, usd
 from pages.rendering import render
-from pages.ui.comparison import Difference
 from pages.ui.run_list import Cell, Head, RunListPage, RunRow
 
 _ERROR_LENGTH = 200
@@ -50,7 +51,7 @@ class Column:
     name: str
     """In filters."""
     title: str
-    cell: Callable[[RunLine], Cell]
+    cell: Callable[[RunLine], parts.Cell]
     value: Callable[[RunLine], str | float | None]
     words: bool = False
     """Text, not numbers."""
@@ -69,32 +70,29 @@ def _goodput_points(value: float) -> str:
     return points(value / 100)
 
 
-def _state(line: RunLine) -> Cell:
+def _state(line: RunLine) -> parts.Cell:
     said = f"cannot be read: {line.problem}" if line.problem else " · ".join(filter(None, (line.stage, line.error)))
-    return Cell("state", beside=shorten(said, _ERROR_LENGTH), state=line.state)
+    return parts.Inline([Chip(line.state), Words(shorten(said, _ERROR_LENGTH), style="because")])
 
 
-def _started(line: RunLine) -> Cell:
+def _started(line: RunLine) -> parts.Cell:
     moment = iso_instant(line.started_at)
-    return Cell("started", moment.replace("T", " ").replace("Z", f"{NBSP}UTC"), moment=moment)
+    if not moment:
+        return Words("unknown", style="missing")
+    return Moment(moment.replace("T", " ").replace("Z", f"{NBSP}UTC"), moment)
 
 
-def _figure(name: FigureName) -> Callable[[RunLine], Cell]:
+def _figure(name: FigureName) -> Callable[[RunLine], parts.Cell]:
     """Return what shows a figure of the headline, with its note where the mouse rests."""
 
-    def cell(line: RunLine) -> Cell:
-        found = line.headline.figure(name)
-        return Cell(name, found.text.replace(" ", NBSP), found.note)
+    def cell(line: RunLine) -> parts.Cell:
+        found, head = line.headline.figure(name), line.headline
+        beside = metric_title(head.metric) if name == "metric" else ""
+        shape = head.verdict if name == "export" else ""
+        text = found.text.replace(" ", NBSP)
+        return Words(text, beside, name=name, shape=shape, title=found.note) if text else ""
 
     return cell
-
-
-def _test_result(line: RunLine) -> Cell:
-    return replace(_figure("metric")(line), beside=metric_title(line.headline.metric))
-
-
-def _export(line: RunLine) -> Cell:
-    return replace(_figure("export")(line), state=line.headline.verdict)
 
 
 def draw_curve(line: RunLine) -> Sparkline | None:
@@ -110,14 +108,14 @@ COLUMNS = (
     Column("state", "State", _state, lambda line: _ORDER.index(line.state), words=True),
     Column("started", "Started", _started, lambda line: line.started_at, words=True),
     Column("duration", "Duration", _figure("duration"), lambda line: line.headline.wall_s, better="min", show=seconds),
-    Column("result", "Test result", _test_result, lambda line: line.headline.metric_value),
+    Column("result", "Test result", _figure("metric"), lambda line: line.headline.metric_value),
     Column(
         "curve",
         "Curve",
-        lambda line: Cell("curve", curve=draw_curve(line)),
+        lambda line: draw_curve(line) or "",
         lambda line: line.curve.known()[-1] if line.curve is not None else None,
     ),
-    Column("export", "Export", _export, lambda line: line.headline.text("export") or None, words=True),
+    Column("export", "Export", _figure("export"), lambda line: line.headline.text("export") or None, words=True),
     Column(
         "goodput",
         "Goodput",
@@ -138,7 +136,7 @@ COLUMNS = (
 )
 
 
-def difference(column: Column, a: RunLine, b: RunLine) -> Difference | None:
+def difference(column: Column, a: RunLine, b: RunLine) -> Words | None:
     """Return how much more a run has than another, and whether that is better; None: they do not compare."""
     before, now = column.value(a), column.value(b)
     better, show = column.better, column.show
@@ -155,7 +153,7 @@ def difference(column: Column, a: RunLine, b: RunLine) -> Difference | None:
 
 def compare_values(
     before: float | None, now: float | None, show: Callable[[float], str], better: Direction
-) -> Difference | None:
+) -> Words | None:
     """Return how much more a value is than another.
 
     Args:
@@ -168,24 +166,18 @@ def compare_values(
         return None
     more = now - before
     if more == 0:
-        return Difference("the same")
+        return Words("the same", style="difference")
     text = f"{'+' if more > 0 else MINUS}{show(abs(more))}"
     if not better:
-        return Difference(text)
+        return Words(text, style="difference")
     word, kind = ("better", "good") if (more > 0) == (better == "max") else ("worse", "bad")
-    return Difference(f"{text}, {word}", kind)
+    return Words(f"{text}, {word}", style=f"difference {kind}")
 
 
-def cell(column: Column, key: RunKey, line: RunLine) -> Cell:
-    """Return what stands in a cell; what runs is drawn by the page's script, by the run's clock."""
+def show_cell(column: Column, key: RunKey, line: RunLine) -> parts.Cell:
+    """Return what stands in a column; what runs is drawn by the page's script, by the run's clock."""
     runs = column.name == "duration" and line.state == "running"
-    value = column.value(line)
-    return replace(
-        column.cell(line),
-        clock=key.path if runs else "",
-        sort=float(value) if isinstance(value, int) else value,
-        is_words=column.words,
-    )
+    return Clock(key.path, column.cell(line)) if runs else column.cell(line)
 
 
 def without_clock(line: RunLine) -> RunLine:
@@ -207,9 +199,13 @@ def clock_of(key: RunKey, line: RunLine) -> list[tuple[str, float]]:
 
 def row(key: RunKey, line: RunLine) -> Html:
     """Return the row of a run."""
-    cells = tuple(cell(column, key, line) for column in COLUMNS)
-    values = json.dumps({"parameters": line.parameters, "metrics": line.metrics}, separators=(",", ":"))
-    return render(RunRow(key.path, key.line, key.id, line.state, cells, values, tuple(line.tags)))
+    values = ((column, column.value(line)) for column in COLUMNS)
+    cells = tuple(
+        Cell(show_cell(column, key, line), float(value) if isinstance(value, int) else value, column.words)
+        for column, value in values
+    )
+    own = json.dumps({"parameters": line.parameters, "metrics": line.metrics}, separators=(",", ":"))
+    return render(RunRow(key.path, key.line, key.id, line.state, cells, own, tuple(line.tags)))
 
 
 class RowBook:

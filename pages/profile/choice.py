@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from contracts.artifacts import ProfilePoint, ProfileReport, Settings
+from contracts.artifacts import ProfilePoint, Settings
+from pages.markup import Html, shorten
+from pages.parts import Figure, Listing, Text, Tile, Tiles, Title, Words, note, section
 from pages.profile.subject import Subject
-from pages.profile.table import Figure
-from pages.quantities import rate
-from pages.rendering import View
+from pages.quantities import count, rate, several
 
 NO_PRICE = "resources.price_usd_per_h is not set"
-
-Tile = tuple[str, Figure, str]
-"""Title, number, and what it is of."""
+_MOST_WARNINGS = 40
 
 
-@dataclass(frozen=True)
-class ChoiceView(View):
-    """The section on the choice."""
-
-    template: ClassVar[str] = "profile/choice.html.j2"
-    report: ProfileReport
-    limit: int
-    """Characters of a message at most."""
-    settings: tuple[Tile, ...]
-    flags: str
-    rates: tuple[Tile, ...]
-    no_price: str = NO_PRICE
-
-
-def choice(subject: Subject) -> ChoiceView:
+def choice(subject: Subject) -> Html:
     """Return the chosen settings, their rate, the reason, and the estimate of the whole training."""
-    report, chosen = subject.report, subject.report.choice
-    point = subject.chosen_point() or ProfilePoint(**chosen.model_dump(include=set(Settings.model_fields)))
+    report, chosen, limit = subject.report, subject.report.choice, subject.limits.reason
+    slots = f"{chosen.slot_size} per slot \u00d7 {several(chosen.slots_per_rank, 'slot')} per rank"
+    cut = (
+        f"Global batch {count(report.global_batch_size)} samples, as configured: {slots} \u00d7 the ranks of all "
+        "machines; the last slot may be smaller."
+    )
+    more = len(report.warnings) - _MOST_WARNINGS
+    warnings = [shorten(line, limit) for line in report.warnings[:_MOST_WARNINGS]]
+    warnings += [f"{more} more in the report."] if more > 0 else []
+    return section(
+        "choice",
+        "Choice",
+        Text([Words("Why: ", style="strong"), shorten(chosen.reason, limit)], "reason", "choice.reason"),
+        Text(chosen.describe_certainty(), "note", "choice.clear"),
+        Title("Configuration"),
+        _settings(subject),
+        note(cut),
+        Title("End to end, real loader and real steps"),
+        _rates(subject),
+        _estimate(subject),
+        Title("Warnings") if warnings else None,
+        Listing(warnings, "warnings") if warnings else None,
+    )
+
+
+def _settings(subject: Subject) -> Tiles:
+    chosen = subject.report.choice
     named = (
         ("Slot size", "slot_size", "samples per forward pass"),
         ("Slots per rank", "slots_per_rank", "in an optimizer step"),
@@ -42,30 +48,48 @@ def choice(subject: Subject) -> ChoiceView:
         ("Prefetch", "prefetch_factor", "slots that a loader process prepares ahead"),
         ("Threads", "threads", "intra-op, of a rank"),
     )
-    units = ((f"Measured {unit}/s", f"{unit}_per_s", value) for unit, value in point.units_per_s.items())
-    rates: list[Tile] = [
-        ("Measured rate", Figure("choice.samples_per_s", point.samples_per_s, "rate"), _spread(point)),
-        *((title, Figure(f"choice.{name}", value, "number"), "of the slowest rank") for title, name, value in units),
-        (
-            "Predicted rate",
-            Figure("choice.predicted_samples_per_s", point.predicted_samples_per_s, "rate", "not predicted"),
-            "before it was measured",
-        ),
-        ("Data time", Figure("choice.data_time_fraction", point.data_time_fraction, "percent"), "of a step, waiting"),
-        (
-            "Price",
-            Figure("choice.usd_per_million_samples", point.usd_per_million_samples, "usd", NO_PRICE),
-            "per million samples, all ranks",
-        ),
+    tiles = [
+        Tile(title, Figure(f"choice.{name}", getattr(chosen, name), "count"), about) for title, name, about in named
     ]
-    return ChoiceView(
-        report,
-        subject.limits.reason,
-        settings=tuple(
-            (title, Figure(f"choice.{name}", getattr(chosen, name), "count"), note) for title, name, note in named
-        ),
-        flags=chosen.flags.in_words(),
-        rates=tuple(rates),
+    computing = Words(chosen.flags.in_words(), style="words", name="choice.flags")
+    return Tiles([*tiles, Tile("Computing", computing, "flags")])
+
+
+def _rates(subject: Subject) -> Tiles:
+    point = subject.chosen_point()
+    if point is None:
+        point = ProfilePoint(**subject.report.choice.model_dump(include=set(Settings.model_fields)))
+
+    def tile(title: str, name: str, value: float | None, unit: str, about: str, missing: str = "not measured") -> Tile:
+        return Tile(title, Figure(f"choice.{name}", value, unit, missing), about)
+
+    units = point.units_per_s.items()
+    return Tiles(
+        [
+            tile("Measured rate", "samples_per_s", point.samples_per_s, "rate", _spread(point)),
+            *(
+                tile(f"Measured {unit}/s", f"{unit}_per_s", value, "number", "of the slowest rank")
+                for unit, value in units
+            ),
+            tile(
+                "Predicted rate",
+                "predicted_samples_per_s",
+                point.predicted_samples_per_s,
+                "rate",
+                "before it was measured",
+                "not predicted",
+            ),
+            tile("Data time", "data_time_fraction", point.data_time_fraction, "percent", "of a step, waiting"),
+            tile(
+                "Price",
+                "usd_per_million_samples",
+                point.usd_per_million_samples,
+                "usd",
+                "per million samples, all ranks",
+                NO_PRICE,
+            ),
+        ],
+        style="wide",
     )
 
 
@@ -74,4 +98,25 @@ def _spread(point: ProfilePoint) -> str:
         return "of the slowest rank"
     return (
         f"slowest rank; {rate(point.samples_per_s_min)} to {rate(point.samples_per_s_max)} in {point.windows} windows"
+    )
+
+
+def _estimate(subject: Subject) -> Text | None:
+    found = subject.report.estimate
+    if found is None:
+        return None
+    least = Figure("estimate.least_hours", found.least_hours, "hours")
+    at_best = (" (at best ", least, ": machines were not measured)") if found.least_hours is not None else ()
+    return Text(
+        [
+            "The whole training, steps only: ",
+            Figure("estimate.hours", found.hours, "hours"),
+            *at_best,
+            " for ",
+            Figure("estimate.samples", found.samples, "count"),
+            " samples; cost: ",
+            Figure("estimate.usd", found.usd, "usd", NO_PRICE),
+            ".",
+        ],
+        name="estimate",
     )

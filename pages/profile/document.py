@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from contracts.artifacts import ProfileReport
 from contracts.artifacts.trace import TraceSummary
@@ -21,13 +19,14 @@ from pages.profile.style import STYLE as OWN_STYLE
 from pages.profile.subject import Limits, Subject
 from pages.profile.sweep import sweep
 from pages.profile.timeline import timeline
-from pages.rendering import View, render
+from pages.rendering import render
+from pages.run.frame import Body, Header, Navigation
 from pages.style import STYLE
 
 MAX_PAGE_BYTES = 1_000_000
 POLICY = policy_of(SCRIPT)
 
-SECTIONS: dict[str, tuple[str, Callable[[Subject], View]]] = {
+SECTIONS: dict[str, tuple[str, Callable[[Subject], Html]]] = {
     "findings": ("Findings", findings),
     "choice": ("Choice", choice),
     "sweep": ("Sweep", sweep),
@@ -37,17 +36,6 @@ SECTIONS: dict[str, tuple[str, Callable[[Subject], View]]] = {
     "memory": ("Memory", memory),
     "operators": ("Operators", operators),
 }
-
-
-@dataclass(frozen=True)
-class ProfilePage(View):
-    """The body of the page."""
-
-    template: ClassVar[str] = "profile/page.html.j2"
-    machine: str
-    fingerprint: str
-    sections: tuple[tuple[str, str, Html], ...] = ()
-    """Name, title in the navigation, and markup of each."""
 
 
 def render_page(report: ProfileReport, summaries: Sequence[TraceSummary], unread: str = "") -> str:
@@ -73,10 +61,14 @@ def _render(subject: Subject) -> str:
     report = subject.report
     where = [f"{name}: {shorten(value, 120)}" for name, value in sorted(report.hardware.items())]
     machine = [f"{report.ranks} {'rank' if report.ranks == 1 else 'ranks'}", *where, f"torch {report.torch_version}"]
-    body = ProfilePage(
-        " · ".join(machine),
-        report.fingerprint,
-        tuple((name, title, render(make(subject))) for name, (title, make) in SECTIONS.items()),
+    navigation = Navigation(tuple((name, title) for name, (title, _) in SECTIONS.items()))
+    body = Body(
+        render(Header("Profiling run", tuple(machine))),
+        tuple(make(subject) for _, make in SECTIONS.values()),
+        f"Report {report.fingerprint}. Fractions are of the time of a step unless another whole is named. A value that "
+        "could not be measured reads “not measured”, never 0.",
+        "findings",
+        render(navigation),
     )
     return render(
         Document(

@@ -3,54 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from contracts.artifacts.trace import TraceSummary
+from pages.chart import Axis, Line, make_plot
+from pages.markup import Html
+from pages.parts import Cell, Drawing, Figure, Fold, Table, Tile, Tiles, Title, absent, section
 from pages.profile.subject import Subject
-from pages.profile.table import Figure, Table
-from pages.rendering import View
-
-WIDTH, HEIGHT = 1000, 200
+from pages.quantities import count, seconds, size
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Memory of a rank over the traced steps."""
-
-    summary: TraceSummary
-    allocated: str
-    """Corners of the line in a box of WIDTH by HEIGHT."""
-    reserved: str
-    """As `allocated`; empty: the device does not tell."""
-    most_bytes: int
-    """At the top of the box."""
-    whole_s: float
-    """Its width."""
-    peak: Figure
-    peak_at: Figure
-    reserved_peak: Figure
-    samples: int
-    thinned: bool
-    """Of each stretch only the highest are drawn."""
-
-
-@dataclass(frozen=True)
-class MemoryView(View):
-    """The section on memory."""
-
-    template: ClassVar[str] = "profile/memory.html.j2"
-    tiles: tuple[tuple[str, Figure], ...]
-    curves: tuple[Curve, ...]
-    absent: str
-    """Why there is no curve."""
-    models: Table | None = None
-    """Memory as a line over the slot size."""
-    width: int = WIDTH
-    height: int = HEIGHT
-
-
-def memory(subject: Subject) -> MemoryView:
+def memory(subject: Subject) -> Html:
     """Return the view on memory: figures, a curve for each rank shown, and the line that the sweep fitted."""
     tiles = (
         ("Peak of a rank", "memory_peak_bytes", "size"),
@@ -60,48 +22,62 @@ def memory(subject: Subject) -> MemoryView:
         ("Allocations tried again", "allocation_retries", "count"),
     )
     values = subject.report.indicators
-    return MemoryView(
-        tuple(
-            (title, Figure(f"memory.{name}", getattr(values, name), unit, subject.missing(name)))
-            for title, name, unit in tiles
+    why = "not measured: the trace holds no allocations" if subject.summaries else subject.no_trace
+    curves = [(summary.rank, _curve(subject, summary)) for summary in subject.shown if summary.memory]
+    models = subject.report.memory
+    return section(
+        "memory",
+        "Memory",
+        Tiles(
+            [
+                Tile(title, Figure(f"memory.{name}", getattr(values, name), unit, subject.missing(name)))
+                for title, name, unit in tiles
+            ]
         ),
-        tuple(_curve(subject, summary) for summary in subject.shown if summary.memory),
-        "not measured: the trace holds no allocations" if subject.summaries else subject.no_trace,
-        _models(subject) if subject.report.memory else None,
+        *(curve for _, curve in curves[:1]),
+        *(Fold(f"rank {rank}", [curve]) for rank, curve in curves[1:]),
+        None if curves else absent("memory-curve", why),
+        Title("Memory by slot size") if models else None,
+        _models(subject) if models else None,
     )
 
 
-def _curve(subject: Subject, summary: TraceSummary) -> Curve:
+def _curve(subject: Subject, summary: TraceSummary) -> Drawing:
     samples = sorted(summary.memory, key=lambda sample: sample.at_s)
     begin, whole = samples[0].at_s, samples[-1].at_s - samples[0].at_s or 1e-9
-    limit, name = subject.share(subject.limits.samples), f"memory.{summary.rank}"
-    allocated = _thin([(s.at_s, s.allocated_bytes) for s in samples], limit)
-    reserved = _thin([(s.at_s, s.reserved_bytes) for s in samples if s.reserved_bytes is not None], limit)
-    most = max(value for _, value in (*allocated, *reserved)) or 1
-
-    def path(points: Sequence[tuple[float, int]]) -> str:
-        # Memory keeps its size until the next event: steps, not slopes.
-        corners, height = [], HEIGHT - points[0][1] / most * HEIGHT
-        for at, value in points:
-            x, y = (at - begin) / whole * WIDTH, HEIGHT - value / most * HEIGHT
-            corners.append(f"{x:.1f},{height:.1f} {x:.1f},{y:.1f}")
-            height = y
-        return " ".join((*corners, f"{WIDTH},{height:.1f}"))
-
+    limit, name, rank = subject.share(subject.limits.samples), f"memory.{summary.rank}", summary.rank
+    drawn = [
+        _thin([(sample.at_s - begin, sample.allocated_bytes) for sample in samples], limit),
+        _thin([(s.at_s - begin, s.reserved_bytes) for s in samples if s.reserved_bytes is not None], limit),
+    ]
+    most = max(value for points in drawn for _, value in points) or 1
     peak = max(samples, key=lambda sample: sample.allocated_bytes)
-    held = max((value for _, value in reserved), default=None)
-    return Curve(
-        summary,
-        path(allocated),
-        path(reserved) if reserved else "",
-        most_bytes=most,
-        whole_s=whole,
-        peak=Figure(f"{name}.allocated_peak", peak.allocated_bytes, "size"),
-        peak_at=Figure(f"{name}.peak_at_s", peak.at_s - begin, "milliseconds"),
-        reserved_peak=Figure(f"{name}.reserved_peak", held, "size", subject.missing("memory_reserved_bytes")),
-        samples=len(samples),
-        thinned=len(samples) > limit,
+    held = max((value for _, value in drawn[1]), default=None)
+    return Drawing(
+        make_plot(
+            [_steps(points, style, whole) for style, points in enumerate(drawn) if points],
+            Axis(0.0, whole, [(whole * k / 4, seconds(whole * k / 4)) for k in range(5)]),
+            Axis(0.0, most, [(0.0, "0"), (most / 2, size(most / 2)), (most, size(most))]),
+            label=f"Memory of rank {rank} over the traced steps: at most {size(peak.allocated_bytes)} allocated",
+        ),
+        [
+            f"rank {rank}, solid: allocated{'' if summary.device == 'gpu' else ' since the profiler began'}, at most ",
+            Figure(f"{name}.allocated_peak", peak.allocated_bytes, "size"),
+            " at ",
+            Figure(f"{name}.peak_at_s", peak.at_s - begin, "milliseconds"),
+            " ms; dashed: reserved by the allocator, at most " if drawn[1] else " ms; reserved by the allocator: ",
+            Figure(f"{name}.reserved_peak", held, "size", subject.missing("memory_reserved_bytes")),
+            f". {count(len(samples))} events; the highest of each stretch are drawn." if len(samples) > limit else ".",
+        ],
+        data={"rank": str(rank)},
     )
+
+
+def _steps(points: Sequence[tuple[float, int]], style: int, whole: float) -> Line:
+    """Return a line of steps: memory keeps its size until the next event."""
+    xs = [at for at, _ in points for _ in (0, 1)][1:]
+    ys = [float(value) for _, value in points for _ in (0, 1)][:-1]
+    return Line("", [*xs, whole], [*ys, float(points[-1][1])], style)
 
 
 def _thin(points: Sequence[tuple[float, int]], limit: int) -> list[tuple[float, int]]:
@@ -113,7 +89,7 @@ def _thin(points: Sequence[tuple[float, int]], limit: int) -> list[tuple[float, 
 
 
 def _models(subject: Subject) -> Table:
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (
             model.flags.in_words(),
             Figure(f"memory_model.{position}.base_bytes", model.base_bytes, "size"),

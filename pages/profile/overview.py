@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from contracts.artifacts.trace import TraceSummary
-from pages.markup import shorten
+from pages.markup import Html, shorten
+from pages.parts import Cell, Figure, Piece, Stack, Table, Tile, Tiles, Title, Words, absent, section
 from pages.profile.subject import Subject
-from pages.profile.table import Cell, Figure, Table, Words
-from pages.quantities import percent
-from pages.rendering import View
+from pages.quantities import milliseconds, percent
 
 GPU_BUSY_TARGET = 0.8
 DATA_TIME_TARGET = 0.2
@@ -66,47 +62,7 @@ MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Target:
-    """An indicator against what it should be."""
-
-    name: str
-    title: str
-    figure: Figure
-    target: float | None = None
-    more: bool = True
-    """It should be above its target, else below."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a mean step, in the bar of a rank."""
-
-    name: str
-    colour: str
-    width: float
-    """Share of the longest step shown."""
-    seconds: float
-    share: float
-    """Of its own step."""
-
-
-@dataclass(frozen=True)
-class OverviewView(View):
-    """The section on where a step's time goes."""
-
-    template: ClassVar[str] = "profile/overview.html.j2"
-    targets: tuple[Target, ...]
-    indicators: Table
-    bars: tuple[tuple[int, tuple[Part, ...]], ...] = ()
-    """Ranks, each with the parts of its mean step."""
-    breakdown: Table | None = None
-    no_breakdown: str = ""
-    """Why there is none."""
-    ranks: Table | None = None
-
-
-def overview(subject: Subject) -> OverviewView:
+def overview(subject: Subject) -> Html:
     """Return the view on where a step's time goes."""
     values, shown = subject.report.indicators, [summary for summary in subject.shown if summary.breakdown_s]
     longest = max((sum(summary.breakdown_s.values()) for summary in shown), default=0.0) or 1.0
@@ -114,33 +70,49 @@ def overview(subject: Subject) -> OverviewView:
         (title, Figure(f"indicators.{name}", getattr(values, name), unit, subject.missing(name)))
         for name, title, unit in INDICATORS
     ]
-    return OverviewView(
-        targets=(
-            _target(subject, "GPU busy", "gpu_busy_fraction", GPU_BUSY_TARGET),
-            _target(subject, "Data time", "data_time_fraction", DATA_TIME_TARGET, more=False),
-            _target(subject, "Model FLOPs utilisation", "mfu"),
-            _target(subject, "Occupancy", "occupancy_fraction"),
+    why = "not measured: the trace holds no steps" if subject.summaries else subject.no_trace
+    bars = [(f"rank {summary.rank}", _pieces(summary, longest)) for summary in shown]
+    return section(
+        "overview",
+        "Overview and step-time breakdown",
+        Title("Against the targets"),
+        Tiles(
+            [
+                _target(subject, "GPU busy", "gpu_busy_fraction", GPU_BUSY_TARGET),
+                _target(subject, "Data time", "data_time_fraction", DATA_TIME_TARGET, more=False),
+                _target(subject, "Model FLOPs utilisation", "mfu"),
+                _target(subject, "Occupancy", "occupancy_fraction"),
+            ],
+            style="wide",
         ),
-        indicators=Table("indicators", "Of the chosen configuration", ("Indicator", "Value"), rows, words=2),
-        bars=tuple((summary.rank, _parts(summary, longest)) for summary in shown),
-        breakdown=_breakdown(subject, shown) if shown else None,
-        no_breakdown="not measured: the trace holds no steps" if subject.summaries else subject.no_trace,
-        ranks=_ranks(subject) if subject.summaries else None,
+        Title("Step time"),
+        Stack("Step time by what it went to, as in the table", bars) if shown else None,
+        _breakdown(subject, shown) if shown else absent("breakdown", why),
+        Title("Indicators"),
+        Table("indicators", "Of the chosen configuration", ("Indicator", "Value"), rows, words=2),
+        _ranks(subject) if subject.summaries else None,
     )
 
 
-def _target(subject: Subject, title: str, name: str, target: float | None = None, *, more: bool = True) -> Target:
+def _target(subject: Subject, title: str, name: str, target: float | None = None, *, more: bool = True) -> Tile:
+    """Return an indicator against what it should be: above its target, else below."""
     value: float | None = getattr(subject.report.indicators, name)
-    return Target(name, title, Figure(f"targets.{name}", value, "percent", subject.missing(name)), target, more)
+    said = "no target"
+    if target is not None:
+        said = f"target {'>' if more else '<'} {target * 100:.0f} %"
+        if value is not None:
+            said += ": met" if (value > target if more else value < target) else ": missed"
+    figure = Figure(f"targets.{name}", value, "percent", subject.missing(name), bar=value, mark=target)
+    return Tile(title, figure, Words(said, name=f"target.{name}"))
 
 
-def _parts(summary: TraceSummary, longest: float) -> tuple[Part, ...]:
+def _pieces(summary: TraceSummary, longest: float) -> list[Piece]:
     whole = sum(summary.breakdown_s.values()) or 1.0
-    return tuple(
-        Part(name, _colour(name), value / longest, value, value / whole)
+    return [
+        Piece(name, _colour(name), value / longest, f"{milliseconds(value)} ms, {percent(value / whole)}", name)
         for name, value in summary.breakdown_s.items()
         if value > 0
-    )
+    ]
 
 
 def _breakdown(subject: Subject, shown: list[TraceSummary]) -> Table:
@@ -167,7 +139,7 @@ def _breakdown(subject: Subject, shown: list[TraceSummary]) -> Table:
 
 
 def _colour(part: str) -> str:
-    return part if part in MEANINGS else "other"
+    return f"c-{part if part in MEANINGS else 'other'}"
 
 
 def _ranks(subject: Subject) -> Table:

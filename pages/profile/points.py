@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contracts.artifacts import ComputePoint, LoaderPoint, ProfilePoint
 from pages.heat_map import is_failed
 from pages.markup import shorten
+from pages.parts import Cell, Figure, Table, Words
 from pages.profile.subject import Subject, workers
-from pages.profile.table import Cell, Figure, Table, Words
 from pages.quantities import count, number, several
 
 NO_RATE = "\u2013"

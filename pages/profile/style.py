@@ -7,12 +7,9 @@ STYLE = """
 .c-kernel,.c-kernels,.c-forward{--k:#7db2f0}.c-backward{--k:#a3a8f5}.c-optimizer{--k:#efd06e}.c-loader{--k:#f5a878}
 .c-copy,.c-copies{--k:#76d0b0}.c-communication{--k:#cda5ee}.c-wait{--k:#f49a94}.c-operator{--k:#b5cbe4}
 .c-annotation{--k:#dedace}.c-step{--k:#cdd3da}.c-other{--k:#c6c8c4}
-.stack{display:flex;height:34px;margin-bottom:10px}
-.stack i,.lane i{background:var(--k);color:#10161f;font-style:normal;
+.lane i{background:var(--k);color:#10161f;font-style:normal;
 border:1px solid color-mix(in srgb,var(--k),#000 40%);border-radius:3px;
 overflow:hidden;white-space:nowrap}
-.stack i{text-overflow:ellipsis;min-width:2px;padding:0 2px;line-height:32px;font-size:13px;text-align:center}
-.lane-name{font-size:13px;color:var(--soft);margin:6px 0 2px}.lane-name span{position:sticky;left:0}
 .time{border:1px solid var(--line);border-radius:6px;padding:0 8px 8px}
 .lanes{position:relative;min-width:100%}
 .lane{position:relative;overflow:hidden;background:var(--bg);border-radius:3px}
@@ -29,12 +26,6 @@ padding-left:3px;height:20px;white-space:nowrap}
 .zoom:has([value="4"]:checked)~.time .lanes{width:400%}.zoom:has([value="16"]:checked)~.time .lanes{width:1600%}
 .zoom:not(:has([value="1"]:checked))~.time .z4{display:block}.zoom:has([value="16"]:checked)~.time .z16{display:block}
 .readout{font-size:13px;min-height:20px;margin:0 0 6px}
-.chart{display:grid;grid-template-columns:max-content 1fr;gap:4px 8px}
-.chart svg{width:100%;height:200px;border:1px solid var(--line);border-radius:4px;background:var(--bg)}
-.chart .y,.chart .x{display:flex;justify-content:space-between;font-size:12px;color:var(--soft)}
-.chart .y{flex-direction:column;text-align:right}.chart .x{grid-column:2}
-.allocated{stroke:var(--accent)}.reserved{stroke:var(--warning);stroke-dasharray:6 4}
-.key{font-weight:600}.key.allocated{color:var(--accent)}.key.reserved{color:var(--warning)}
 @media(max-width:640px){.ticks .z1:nth-child(32n+17){display:none}}
 """
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from contracts.artifacts import ProfilePoint, ProfileReport
 from contracts.artifacts.trace import TraceSummary
 from pages.heat_map import is_chosen
 from pages.markup import NOT_MEASURED
+from pages.parts import Fold, Part
 from pages.quantities import several
 
 NO_GPU = f"{NOT_MEASURED}: no GPU"
@@ -102,6 +103,19 @@ class Subject:
     def share(self, limit: int) -> int:
         """Return what one rank of those shown gets of a limit that is over all of them."""
         return max(1, limit // max(1, len(self.shown)))
+
+    def folds(self, show: Callable[[TraceSummary], Sequence[Part]]) -> list[Part]:
+        """Return what is shown of each rank that has something to show, the first one unfolded."""
+        shown = [(summary, parts) for summary in self.shown if (parts := show(summary))]
+        return [
+            Fold(
+                f"rank {summary.rank}, {summary.gpu_name or summary.device}",
+                parts,
+                opened=place == 0,
+                data={"rank": str(summary.rank)},
+            )
+            for place, (summary, parts) in enumerate(shown)
+        ]
 
     def missing(self, indicator: str) -> str:
         """Return why an indicator has no value."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from contracts.artifacts.trace import Lane, Span, TraceSummary
-from pages.markup import shorten
+from pages.markup import Html, shorten
+from pages.parts import Figure, Listing, Part, Table, Text, Words, absent, note, section
 from pages.profile.lanes import Block, lay_out, share_out
 from pages.profile.subject import Subject
-from pages.profile.table import Figure, Table
-from pages.quantities import milliseconds, seconds
-from pages.rendering import View
+from pages.quantities import count, milliseconds, seconds
+from pages.rendering import View, render
 
 CATEGORIES = {
     "step": "optimizer step",
@@ -54,53 +54,37 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class RankTimeline:
-    """The last traced step of a rank."""
-
-    summary: TraceSummary
-    whole_s: float
-    rows: tuple[Drawn, ...]
-    longest: Table
-    left_out: int
-    """Short spans."""
-    rows_left_out: int
-
-
-@dataclass(frozen=True)
-class TimelineView(View):
-    """The section on what ran when."""
+class RankTimeline(View):
+    """The last traced step of a rank, drawn."""
 
     template: ClassVar[str] = "profile/timeline.html.j2"
-    ranks: tuple[RankTimeline, ...] = ()
-    absent: str = ""
-    """Why there are none."""
-    legend: tuple[tuple[str, str], ...] = ()
-    """Categories that are used, and their meanings."""
-    ticks: tuple[tuple[int, float], ...] = ()
-    """Marks of time: the least zoom that shows each, and its share of the whole."""
-    left_out: int = 0
-    """Ranks."""
+    rank: int
+    rows: tuple[Drawn, ...]
+    ticks: tuple[tuple[int, float, str], ...]
+    """Marks of time: the least zoom that shows each, its share of the whole, and its name."""
     zooms: tuple[int, ...] = ZOOMS
 
 
-def timeline(subject: Subject) -> TimelineView:
+def timeline(subject: Subject) -> Html:
     """Return the view on what ran when, of each rank shown."""
-    shown = [summary for summary in subject.shown if any(lane.spans for lane in summary.lanes)]
-    if not shown:
-        reason = subject.no_trace if not subject.summaries else "not measured: the trace holds nothing that took time"
-        return TimelineView(absent=reason)
-    used = {span.category for summary in shown for lane in summary.lanes for span in lane.spans}
-    most = TICKS[ZOOMS[-1]]
-    levels = [next(zoom for zoom in ZOOMS if tick % (most // TICKS[zoom]) == 0) for tick in range(most)]
-    return TimelineView(
-        tuple(_rank(subject, summary) for summary in shown),
-        legend=tuple((name, meaning) for name, meaning in CATEGORIES.items() if name in used),
-        ticks=tuple((level, tick / most) for tick, level in enumerate(levels)),
-        left_out=len(subject.summaries) - len(shown),
+    folds = subject.folds(lambda one: _rank(subject, one) if any(lane.spans for lane in one.lanes) else [])
+    if not folds:
+        why = "not measured: the trace holds nothing that took time" if subject.summaries else subject.no_trace
+        return section("timeline", "Timeline", absent("timeline", why))
+    used = {span.category for summary in subject.shown for lane in summary.lanes for span in lane.spans}
+    legend = [[Words(f"{name}: {is_}", swatch=f"c-{name}")] for name, is_ in CATEGORIES.items() if name in used]
+    more = len(subject.summaries) - len(folds)
+    left_out = f" {more} more ranks are left out here." if more else ""
+    return section(
+        "timeline",
+        "Timeline",
+        Listing(legend, style="legend"),
+        *folds,
+        note(f"The whole trace of each rank is a file in traces/ beside the report, which Perfetto opens.{left_out}"),
     )
 
 
-def _rank(subject: Subject, summary: TraceSummary) -> RankTimeline:
+def _rank(subject: Subject, summary: TraceSummary) -> list[Part]:
     lanes = [lane for lane in summary.lanes if lane.spans]
     kept = lanes[: subject.limits.lanes]
     spans = [span for lane in kept for span in lane.spans]
@@ -116,8 +100,14 @@ def _rank(subject: Subject, summary: TraceSummary) -> RankTimeline:
         boxes += [_block(block, begin, whole) for block in row.blocks]
         depth = max((depth for _, depth in row.spans), default=0) + 1
         rows.append(Drawn(shorten(lane.name, 80), depth * ROW_PX, tuple(boxes)))
-    longest = _longest(subject, summary, kept, begin)
-    return RankTimeline(summary, whole, tuple(rows), longest, left_out, len(lanes) - len(kept))
+    most = TICKS[ZOOMS[-1]]
+    levels = [next(zoom for zoom in ZOOMS if tick % (most // TICKS[zoom]) == 0) for tick in range(most)]
+    ticks = tuple((level, tick / most, seconds(whole * tick / most)) for tick, level in enumerate(levels))
+    said = f"{seconds(whole)} of the trace, the last traced step."
+    said += f" {count(left_out)} short ones are left out, inside others that are shown." if left_out else ""
+    said += f" {len(lanes) - len(kept)} rows are left out." if len(lanes) > len(kept) else ""
+    drawn = render(RankTimeline(summary.rank, tuple(rows), ticks))
+    return [drawn, Text(said, "note"), _longest(subject, summary, kept, begin)]
 
 
 def _box(span: Span, depth: int, begin: float, whole: float) -> Box:

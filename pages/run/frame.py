@@ -1,4 +1,4 @@
-"""What stands around the sections of a run's page, and of the page of one of its stages."""
+"""What stands around the sections of a page: its header, the way to each section, and its footer."""
 
 from __future__ import annotations
 
@@ -10,29 +10,18 @@ from pages.rendering import View
 
 
 @dataclass(frozen=True)
-class RunHeader(View):
-    """Which run it is, where, and how it stands."""
+class Header(View):
+    """What the page is of, where it is, and how it stands."""
 
     template: ClassVar[str] = "run/header.html.j2"
     name: str
-    id: str
-    state: str
     facts: tuple[str, ...]
-    line: str
+    id: str = ""
+    state: str = ""
+    """Empty: it has none."""
+    line: str = ""
     console: str = ""
     """Its page in Google's console; empty: it has none."""
-
-
-@dataclass(frozen=True)
-class StageHeader(View):
-    """Which stage of which run it is, and how it stands."""
-
-    template: ClassVar[str] = "run/stage_header.html.j2"
-    title: str
-    state: str
-    id: str
-    """Of the run."""
-    made: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,22 +34,15 @@ class Navigation(View):
 
 
 @dataclass(frozen=True)
-class Main(View):
-    """The sections."""
-
-    template: ClassVar[str] = "run/main.html.j2"
-    sections: tuple[Html, ...]
-    id: str = ""
-
-
-@dataclass(frozen=True)
-class RunBody(View):
+class Body(View):
     """A page's whole body."""
 
     template: ClassVar[str] = "run/body.html.j2"
     header: Html
-    main: Html
-    id: str
-    """Of the run."""
-    seen_at: float
+    sections: tuple[Html, ...]
+    footer: str
+    first: str = ""
+    """Id of the first section, where the navigation begins; empty: there is none."""
     navigation: Html = NO_MARKUP
+    id: str = ""
+    """Of the element that holds the sections."""

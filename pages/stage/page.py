@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pages.document import Document, policy_of
 from pages.markdown import Markdown
-from pages.rendering import View
+from pages.markup import Html
+from pages.rendering import View, render
 from pages.stage import First
+from pages.style import STYLE
 
 
 @dataclass(frozen=True)
@@ -35,3 +38,8 @@ class PlainPage(View):
     template: ClassVar[str] = "stage/plain.html.j2"
     title: str
     words: str
+
+
+def plain_page(title: str, said: str) -> str:
+    """Return an HTML document with a heading and a paragraph; it runs nothing and asks for nothing."""
+    return render(Document(title, render(PlainPage(title, said)), policy=policy_of(), style=Html(STYLE)))

@@ -1,38 +1,33 @@
-"""The list of runs, and a row of it."""
+"""The list of runs, a row of it, and the head of a comparison."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pages.chart import Sparkline
+from pages import parts
 from pages.markup import Html
 from pages.rendering import View
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A value of a run, in the list and in a comparison."""
+    """A value of a run in the list."""
 
-    name: str
-    """Of the figure."""
-    text: str = ""
-    note: str = ""
-    """Where the mouse rests."""
-    beside: str = ""
-    """Small, after the text; of the state: why."""
-    state: str = ""
-    """Shown by its shape; of the state with its word."""
-    moment: str = ""
-    """In UTC, as 2026-11-22T07:00:00Z."""
-    clock: str = ""
-    """Name of the clock that draws it; empty: it stands."""
-    curve: Sparkline | None = None
-    """Drawn where there is no text."""
+    shown: parts.Cell
     sort: str | float | None = None
     """What the list is sorted by; None: not known, the last."""
     is_words: bool = False
     """Set to the left."""
+
+
+@dataclass(frozen=True)
+class ComparisonHeader(View):
+    """Which runs are compared."""
+
+    template: ClassVar[str] = "ui/comparison.html.j2"
+    runs: tuple[tuple[str, str, str], ...]
+    """Letter, name and address of each."""
 
 
 @dataclass(frozen=True)

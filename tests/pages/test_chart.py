@@ -106,12 +106,9 @@ def test_percent_says_so() -> None:
     assert names == ["60\u00a0%", "70\u00a0%", "80\u00a0%", "90\u00a0%", "100\u00a0%"]
 
 
-def test_a_path_breaks_at_gaps_and_at_what_is_no_number() -> None:
+def test_a_path_breaks_at_what_is_no_number() -> None:
     line = Line("l", [0.0, 0.25, 0.5, 0.75, 1.0], [0.0, 1.0, math.nan, 0.5, 0.5], 0)
     assert path(line, SQUARE, SQUARE) == "M0 1000L0 1000L500 0M1500 500L1500 500L2000 500"
-    whole = Line("l", [0.0, 0.4, 0.6, 1.0], [0.0, 0.0, 1.0, 1.0], 0)
-    assert path(whole, SQUARE, SQUARE).count("M") == 1
-    assert path(whole, SQUARE, SQUARE, gaps=[(0.45, 0.55)]).count("M") == 2
 
 
 @given(st.lists(st.tuples(st.floats(), st.floats()), max_size=30))

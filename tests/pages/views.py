@@ -5,14 +5,12 @@ from __future__ import annotations
 from pages.document import Document
 from pages.markup import Html
 from pages.rendering import View
-from tests.pages import views_export, views_profile, views_proof, views_run, views_sections, views_stage, views_ui
+from tests.pages import views_export, views_profile, views_run, views_stage, views_ui
 
 EXAMPLES: dict[type[View], tuple[View, View]] = {
     **views_export.EXAMPLES,
     **views_profile.EXAMPLES,
-    **views_proof.EXAMPLES,
     **views_run.EXAMPLES,
-    **views_sections.EXAMPLES,
     **views_stage.EXAMPLES,
     **views_ui.EXAMPLES,
     Document: (

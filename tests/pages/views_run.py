@@ -2,88 +2,151 @@
 
 from __future__ import annotations
 
-from pages.links import Link
+from pages.chart import Axis, Line, Sparkline, make_plot
 from pages.markup import Html
+from pages.parts import (
+    Chip,
+    Code,
+    Drawing,
+    Figure,
+    Fold,
+    Grid,
+    Inline,
+    Link,
+    Listing,
+    Moment,
+    Notice,
+    Pairs,
+    Parts,
+    Piece,
+    Pieces,
+    Progress,
+    Sheet,
+    Stack,
+    Strips,
+    Table,
+    Text,
+    Tile,
+    Tiles,
+    Title,
+    Words,
+    Worst,
+    WorstSample,
+    absent,
+    usd,
+)
 from pages.rendering import View
-from pages.run.absent import AbsentSection
-from pages.run.configuration import ConfigurationSection
-from pages.run.frame import Main, Navigation, RunBody, RunHeader, StageHeader
-from pages.run.lineage import Entry, Hash, LineageSection
-from pages.run.missing import MissingSection
-from pages.run.overview import Attempt, Change, Failure, OverviewSection, Progress, Stage, Tile
-from pages.run.time import Count, Goodput, Money, Part, TimeSection
+from pages.run.classification import ConfusionMatrix
+from pages.run.curves import ChartData, MarkStrip
+from pages.run.frame import Body, Header, Navigation
+from pages.run.multilabel import LabelRow, MultilabelResults
+from pages.run.picture import Picture
 
-NAN = float("nan")
-LINK = Link("log", "https://console.cloud.google.com/1", "gs://bucket/log.txt")
-MADE = Stage("train", "done", "a checkpoint", LINK, None, 60.0, 2.0, (0.5, 1.5), "this run", (LINK, Link("text")))
+PICTURE = Picture("AAAA", "image labelled cat", "cat, train, 0001", 72, 54)
+AXIS = Axis(0.0, 1.0, [(0.0, "0"), (1.0, "1")])
+PLOT = make_plot(
+    [Line("<b>", [0.0, 1.0], [0.0, 1.0], 0)],
+    AXIS,
+    AXIS,
+    label='"><script>',
+    rules=[("crash", [0.5])],
+)
+WORST = Worst(
+    "Worst classified",
+    "the lowest first",
+    (
+        WorstSample(
+            PICTURE,
+            None,
+            (("label", "cat", "plain", 0.1), ("predicted", "dog", "bad", 0.9)),
+            "0001",
+            Link("cat/1.jpg", "file:///cat/1.jpg"),
+        ),
+        WorstSample(None, "a text", (("labels", "none", "", None),), "0002"),
+        WorstSample(None, "", (), "0003"),
+        WorstSample(None, None, (), "0004"),
+    ),
+)
+CELLS = (
+    "<i>",
+    Figure("a", 0.5, "percent", note="note", bar=0.5, mark=0.8),
+    Figure("b", None),
+    Figure("c", 2.0, shown="two"),
+    Words("text", "more", "code", star=True, swatch="p0", name="text", shape="proven", title="hover"),
+    Inline(["a", Link("log", "https://console.cloud.google.com/1", "gs://bucket/log.txt"), Link("b")]),
+    (Chip("done"), Chip("failed", "refused")),
+    Pieces([Piece("train", "p0", 0.5, "3")]),
+    Progress("train", "1 of 2", "now", 0.5),
+    Moment("2026-11-22 07:00:00", "2026-11-22T07:00:00Z"),
+    Sparkline("first 1, last 2", "M0 0L2000 1000"),
+    usd("cost", 0.5, 1.5),
+)
+EVERYTHING = Parts(
+    [
+        Html("<p></p>"),
+        Title("Title"),
+        absent("data", "it is gone"),
+        Text(CELLS, "note", "name", {"a": "b"}),
+        Tiles([Tile("Cost", CELLS[1], "note", "alarm")], "wide"),
+        Table("table", "Cells", ["cell"] * len(CELLS), [CELLS], 2, "1 more", [{"stage": "train"}]),
+        Listing(["one", CELLS], "list", "legend", ordered=True),
+        Code("a: <b>", "YAML"),
+        Pairs([("name", "value")], "pairs"),
+        Drawing(PLOT, CELLS[:1], [("train", 0.5), ("test", None)], "area", "square", ["diverged"], {"chart": "ROC"}),
+        Stack("What it is made of", [("rank 0", [Piece("copy", "c-copy", 0.5, "3 ms", "copy")])], "stack"),
+        Strips([("train", "3 shards", "M0 0z"), ("", "residuals", "M0 0z")], "strips"),
+        Sheet([(PICTURE, "cat", "train"), (PICTURE, "dog", "")], "sheet"),
+        WORST,
+        Fold("Folded", [Title("Within")], "fold", opened=True, data={"rank": "0"}),
+        Notice("bad", CELLS[:1], [Text("why")], "failed", {"error": "train"}),
+        Grid([Title("Beside")], "duo"),
+    ],
+    "section",
+    "Section",
+)
 
 EXAMPLES: dict[type[View], tuple[View, View]] = {
-    AbsentSection: (AbsentSection("missing", "Completeness", "all was read", calm=True), AbsentSection("", "", "")),
-    ConfigurationSection: (ConfigurationSection("Configuration", "run: 1", 3), ConfigurationSection("", "")),
-    LineageSection: (
-        LineageSection(
-            "Lineage",
-            (
-                Entry("shards", "shard", LINK, (Hash("content", ""),), (Hash("listing", "11", "content of listing"),)),
-                Entry("engine", "", None, (), ()),
-            ),
-            1,
-        ),
-        LineageSection("", ()),
-    ),
-    Main: (Main((Html("<p></p>"),), "run"), Main(())),
-    MissingSection: (MissingSection("Completeness", (("shards", "gone"),), "2 more"), MissingSection("", ())),
+    Parts: (EVERYTHING, Parts([])),
     Navigation: (Navigation((("overview", "Overview"),)), Navigation(())),
-    OverviewSection: (
-        OverviewSection(
-            (
-                Tile("state", "State", None, "failed", state="failed"),
-                Tile("export", "Export", None, "fp16, unproven", state="unproven"),
-                Tile("cost", "Cost", 1.0, "1 USD", "estimate"),
-                Tile("metric", "Test result", None, ""),
-            ),
-            "not yet",
-            failures=(
-                Failure("train", "Train failed", "given", (("allowed", "1"), ("to do", "2")), (Link("log"),), "again"),
-            ),
-            warnings=("data: copies",),
-            before="run-1",
-            changes=(Change("train.epochs", "", "2"),),
-            changes_left_out="1 more",
-            facts=(("Network", "resnet"),),
-            stages=(MADE, Stage("export", "running", progress=Progress(1, 2, "gates", "fp16", 0.0))),
-            attempts=(
-                Attempt("1", "train", "a fault (exit code 70)", "it fell", (LINK,), 0.0, 3.0),
-                Attempt("2", "train", "running"),
-            ),
-            attempts_left_out="1 more",
-            all_attempts=3,
+    Body: (
+        Body(Html("<header></header>"), (Html("<section></section>"),), "read", "overview", Html("<nav></nav>"), "run"),
+        Body(Html(""), (), ""),
+    ),
+    Header: (
+        Header("flowers", ("local run", "page of today"), "1", "running", "/runs", "https://console"),
+        Header("", ()),
+    ),
+    MarkStrip: (
+        MarkStrip(
+            "What happened",
+            (("runs", 11.0),),
+            66,
+            ((0.1, 0.2),),
+            (("crash", "M0 0z", 0.5, 11.0, "crash, step 7"),),
+            (("0", 0.0),),
+            (("crash", "M0 0z", "1 crash"),),
         ),
-        OverviewSection((), "none", before="run-1"),
+        MarkStrip("", (), 0, (), (), (), ()),
     ),
-    RunBody: (
-        RunBody(Html("<header></header>"), Html("<main></main>"), "1", 0.0, Html("<nav></nav>")),
-        RunBody(Html(""), Html(""), "", float("inf")),
+    ChartData: (ChartData(Html('{"curves":[]}')), ChartData(Html("null"))),
+    ConfusionMatrix: (
+        ConfusionMatrix(("cat", "long name"), (((5, "h8"), (1, "h1 off")), ((0, "none"), (4, "h8"))), True),
+        ConfusionMatrix((), ()),
     ),
-    RunHeader: (
-        RunHeader("flowers", "1", "running", ("local run", "page of today"), "/runs", "https://console"),
-        RunHeader("", "", "", (), ""),
-    ),
-    StageHeader: (StageHeader("Training of flowers", "done", "1", "weights"), StageHeader("", "", "")),
-    TimeSection: (
-        TimeSection(
-            "Time and money",
-            Goodput(
-                70.0,
-                10.0,
-                (Part("lost_s", "lost", "lost work", "", 3.0, 0.3), Part("stop_s", "stop", "stop", "", NAN, 0.0)),
-                (Count("steps", "Steps", 3, "that count"),),
-                1.0,
-                2.0,
-            ),
-            "",
-            Money((0.5, 1.5), "spot machines", (2.0, 2.0), (0.5, 1.5), False, 1.0, "a2", ("An estimate.",)),
+    MultilabelResults: (
+        MultilabelResults(
+            "average_precision_binned",
+            0.5,
+            True,
+            0.5,
+            0.5,
+            1,
+            2,
+            0.25,
+            (LabelRow(0, "cat", 3, 0.5, 0.4, 0.5, 0.5, 0.5, (0.25, None)),),
+            "Of 9 labels",
+            WORST,
         ),
-        TimeSection("", no_goodput="none", no_money="no price", is_unpriced=True),
+        MultilabelResults("average_precision", None, False, None, None, 0, 0, 0.0, (), "", None),
     ),
 }

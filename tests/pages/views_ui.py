@@ -4,65 +4,24 @@ from __future__ import annotations
 
 from pages.chart import Sparkline
 from pages.markup import Html
+from pages.parts import Clock
 from pages.rendering import View
-from pages.ui.comparison import (
-    ComparisonHeader,
-    CurvesPlace,
-    Difference,
-    Origin,
-    OriginsSection,
-    Result,
-    ResultsSection,
-    Setting,
-    SettingsSection,
-)
-from pages.ui.history import HistoryPage, HistoryRow
-from pages.ui.run_list import Cell, Head, RunListPage, RunRow
+from pages.ui.history import HistoryPage
+from pages.ui.run_list import Cell, ComparisonHeader, Head, RunListPage, RunRow
 from pages.ui.shell import FailurePage, LiveContent, LogPage, LogTail, UiBody
 
 _CURVE = Sparkline("validation/accuracy: first 95 %, last 99 %, best 99 %", "M0 0L2000 1000")
 _CELLS = (
-    Cell("state", beside="train 40 %", state="running", sort=0.0, is_words=True),
-    Cell("started", "2026-11-22 07:00:00", moment="2026-11-22T07:00:00Z", sort=1.0, is_words=True),
-    Cell("duration", "3 s", "so far", clock="roses/1", sort=3.0),
-    Cell("metric", "99.43 %", "of 875 samples", beside="accuracy", sort=0.9943),
-    Cell("curve", curve=_CURVE, sort=0.9943),
-    Cell("export", "fp16, proven", state="proven", sort="fp16, proven", is_words=True),
+    Cell("train 40 %", sort=0.0, is_words=True),
+    Cell(Clock("roses/1", "3 s"), sort=3.0),
+    Cell(_CURVE),
 )
-_COLUMNS = ("when", "run", "state", "data", "result", "decision")
-_LETTERS = ("A", "B")
 
 EXAMPLES: dict[type[View], tuple[View, View]] = {
     UiBody: (UiBody(Html("<main>all</main>")), UiBody(Html(""))),
     HistoryPage: (
-        HistoryPage(
-            "roses",
-            "runs/roses",
-            "in production: run 1",
-            False,
-            dict.fromkeys(_COLUMNS, "title"),
-            (
-                HistoryRow(
-                    "1",
-                    "/run/roses/1",
-                    "succeeded",
-                    "warn",
-                    ("brightness has drifted",),
-                    True,
-                    {
-                        "when": "today",
-                        "run": "1",
-                        "state": "succeeded",
-                        "data": "warn",
-                        "result": "99 %",
-                        "decision": "1: promoted",
-                    },
-                    _CURVE,
-                ),
-                HistoryRow("1", "", "", "", (), False, dict.fromkeys(_COLUMNS, "")),
-            ),
-        ),
-        HistoryPage("", "", "", True, {}, ()),
+        HistoryPage("roses", "runs/roses", "in production: run 1", False, Html("<table></table>")),
+        HistoryPage("", "", "", True, Html("")),
     ),
     FailurePage: (FailurePage("Not here", "There is no page."), FailurePage("", "")),
     LiveContent: (
@@ -98,41 +57,4 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
         RunListPage("", (), (), "", "{}"),
     ),
     ComparisonHeader: (ComparisonHeader((("A", "roses 1", "/run/roses/1"), ("B", "2", "/"))), ComparisonHeader(())),
-    ResultsSection: (
-        ResultsSection(
-            "results",
-            "Results",
-            _LETTERS,
-            (
-                Result("State", _CELLS[:2], (None, None)),
-                Result("Cost", (Cell("cost", "2 USD"), Cell("cost")), (None, Difference("+1 USD, worse", "bad"))),
-                Result("Duration", (_CELLS[2], _CELLS[2]), (None, Difference("the same"))),
-            ),
-            "Two are left out.",
-        ),
-        ResultsSection("data", "", ("A",), ()),
-    ),
-    CurvesPlace: (CurvesPlace("No curves yet."), CurvesPlace("")),
-    SettingsSection: (
-        SettingsSection(
-            "choice",
-            "Choice",
-            "All settings",
-            _LETTERS,
-            (Setting("train.seed", ("1", None), True), Setting("run.name", ("a", "a"), False)),
-            "Two more.",
-        ),
-        SettingsSection("choice", "", "", ("A",), ()),
-    ),
-    OriginsSection: (
-        OriginsSection(
-            _LETTERS,
-            (
-                Origin("shards", "same", ("ab", "ab")),
-                Origin("engine", "different", ("ab", "cd")),
-                Origin("checkpoint", "unknown", ("ab", "")),
-            ),
-        ),
-        OriginsSection(("A",), ()),
-    ),
 }

@@ -11,8 +11,7 @@ from google.protobuf import struct_pb2
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.result import leave_result
-from inspection.stages.markdown import cut
-from inspection.stages.told import Told
+from inspection.stages.told import Told, cut
 from pages.markdown import Markdown
 from pages.stage import MAX_ROWS, First, first
 from pipeline_tasks.outputs import MAX_METADATA_BYTES, bound_metadata

@@ -5,19 +5,32 @@ from __future__ import annotations
 from contracts.artifacts import EvaluationReport
 from contracts.artifacts.classification import ClassificationDetails, ClassOutcome
 from inspection.page.data import file_link, picture
-from inspection.page.subject import Subject, left_out
+from inspection.page.subject import NO_VALUE, Subject, left_out
 from inspection.run.headline import binomial_interval
 from inspection.tasks import TaskPages
-from inspection.tasks.classification.confusion import matrix, pairs
+from inspection.tasks.classification.confusion import confusion
 from inspection.tasks.classification.roc import roc
 from inspection.tasks.classification.summary import summary
 from inspection.tasks.classification.vertex import tell_classification
 from inspection.tasks.classification.worst import WorstView, worst_samples
 from inspection.tasks.pictures import WORDS
 from pages.markup import Html, shorten
+from pages.parts import (
+    Cell,
+    Figure,
+    Grid,
+    Part,
+    Parts,
+    Table,
+    Text,
+    Tile,
+    Tiles,
+    Title,
+    Worst,
+    WorstSample,
+)
+from pages.quantities import count, exact_percent, percent
 from pages.rendering import render
-from pages.run.classification import ClassificationResults, OutcomeRow
-from pages.run.results import Worst, WorstSample
 
 BESIDE = 12
 """Classes whose matrix leaves room beside it."""
@@ -27,45 +40,87 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
     """Return the part of section Results."""
     found = ClassificationDetails.of(report)
     assert found is not None, report.task
-    accuracy = report.metrics.get("accuracy")
-    recalls = [recall for outcome in found.classes if (recall := _recall(outcome)) is not None]
-    scores = [score for outcome in found.classes if (score := _f1(outcome)) is not None]
-    areas = [outcome.roc.area for outcome in found.classes if outcome.roc is not None]
-    places, limit, note = list(range(len(found.classes))), subject.limits.classes, ""
-    if len(places) > limit:
-        # Those without a sample say nothing, and come last.
-        places.sort(key=lambda place: (_recall(found.classes[place]) is None, _recall(found.classes[place]) or 0.0))
-        note = f"Of {len(places):,} classes the {limit} with the lowest recall are shown."
-    few = matrix(subject, found)
     # None of a document that is damaged or of release 0.1.0.
     beside = [
         (_share(right, samples), _share(2 * right, samples + taken)) for samples, taken, right in found.validation
     ]
     beside = beside if len(beside) == len(found.classes) else []
-    return render(
-        ClassificationResults(
-            accuracy=accuracy,
-            accuracy_interval=_interval(accuracy, report.samples),
-            wrong=report.samples - found.right,
-            samples=report.samples,
-            # Documents of earlier releases have none.
-            f1=report.metrics.get("f1_macro", _mean(scores)),
-            recall=_mean(recalls),
-            roc_area=_mean(areas),
-            loss=report.loss,
-            matrix=few,
-            pairs=pairs(subject, found) if few is None else None,
-            confusion_left_out=found.confusion_left_out,
-            outcomes=tuple(
-                _outcome(subject, place, found.classes[place], beside[place] if beside else None)
-                for place in places[:limit]
-            ),
-            outcomes_note=note,
-            roc=roc(subject, found, report.samples),
-            worst=_worst(subject),
-            validation_f1=_mean([score for _, score in beside if score is not None]),
-            side_by_side=len(found.classes) <= BESIDE,
+    matrix: list[Part] = [Title("Confusion"), confusion(subject, found)]
+    if found.confusion_left_out:
+        more = f"{count(found.confusion_left_out)} samples in the smallest cells were left out by the evaluation."
+        matrix.append(Text(more, "note"))
+    classes: list[Part] = [Title("Classes"), _classes(subject, found, beside)]
+    curves = roc(subject, found, report.samples)
+    parts: list[Part] = [*matrix, *classes, *curves]
+    if len(found.classes) <= BESIDE:
+        parts = [Grid([Grid([*matrix, *curves], "whole"), Grid(classes, "")], "duo")]
+    scores = [score for _, score in beside if score is not None]
+    return render(Parts([_tiles(report, found, scores), *parts, *_worst(subject)]))
+
+
+def _tiles(report: EvaluationReport, found: ClassificationDetails, validation: list[float]) -> Tiles:
+    accuracy, samples = report.metrics.get("accuracy"), report.samples
+    recalls = [recall for outcome in found.classes if (recall := _recall(outcome)) is not None]
+    scores = [score for outcome in found.classes if (score := _f1(outcome)) is not None]
+    areas = [outcome.roc.area for outcome in found.classes if outcome.roc is not None]
+    interval, mean = _interval(accuracy, samples), _mean(validation)
+    spread = f"{exact_percent(interval[0])} to {exact_percent(interval[1])} (95 % interval), " if interval else ""
+    compared = f", validation {exact_percent(mean)}" if mean is not None else ""
+    # Documents of earlier releases have no macro F1.
+    f1 = report.metrics.get("f1_macro", _mean(scores))
+    figures = (
+        ("Accuracy", "accuracy", accuracy, "exact_percent", f"{spread}test split"),
+        ("Wrong", "wrong", samples - found.right, "count", f"of {count(samples)} samples"),
+        ("Macro F1", "f1_macro", f1, "exact_percent", f"each class counts the same{compared}"),
+        ("Mean recall", "recall", _mean(recalls), "percent", "over classes: each counts the same"),
+        ("Mean ROC area", "roc_area", _mean(areas), "area", "one class against the rest"),
+        ("Loss", "loss", report.loss, "number", "mean cross-entropy, nats"),
+    )
+    return Tiles(
+        [Tile(title, Figure(f"results.{name}", value, unit), about) for title, name, value, unit, about in figures]
+    )
+
+
+def _classes(subject: Subject, found: ClassificationDetails, beside: list[tuple[float | None, float | None]]) -> Table:
+    """Return each class; `beside` has recall and F1 of each on the validation split, if they are known."""
+    places, limit, note = list(range(len(found.classes))), subject.limits.classes, ""
+    if len(places) > limit:
+        # Those without a sample say nothing, and come last.
+        places.sort(key=lambda place: (_recall(found.classes[place]) is None, _recall(found.classes[place]) or 0.0))
+        note = f"Of {len(places):,} classes the {limit} with the lowest recall are shown."
+    also = ("validation",) if beside else ()
+
+    def row(place: int) -> tuple[Cell, ...]:
+        one, key = found.classes[place], f"class.{place}"
+        recall, precision = _recall(one), _share(one.right, one.predicted)
+        interval = _interval(recall, one.samples)
+        spread = f"({percent(interval[0])} to {percent(interval[1])})" if interval else ""
+        then = (
+            [
+                [Figure(f"{key}.validation_{name}", value, "percent", missing)]
+                for name, value, missing in zip(("recall", "f1"), beside[place], ("no sample", NO_VALUE), strict=True)
+            ]
+            if beside
+            else [[], []]
         )
+        return (
+            subject.name(one.name),
+            Figure(f"{key}.samples", one.samples, "count"),
+            Figure(f"{key}.right", one.right, "count"),
+            Figure(f"{key}.recall", recall, "percent", "no sample", spread, bar=recall),
+            *then[0],
+            Figure(f"{key}.precision", precision, "percent", "never predicted", bar=precision),
+            Figure(f"{key}.f1", _f1(one), "percent", NO_VALUE),
+            *then[1],
+            Figure(f"{key}.roc_area", one.roc.area if one.roc is not None else None, "area", NO_VALUE),
+        )
+
+    return Table(
+        "class-outcomes",
+        "Each class on the test split; in brackets: 95 % intervals",
+        ("Class", "Samples", "Right", "Recall", *also, "Precision", "F1", *also, "ROC area"),
+        [row(place) for place in places[:limit]],
+        note=note,
     )
 
 
@@ -89,30 +144,12 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def _outcome(
-    subject: Subject, place: int, outcome: ClassOutcome, validation: tuple[float | None, float | None] | None
-) -> OutcomeRow:
-    recall = _recall(outcome)
-    return OutcomeRow(
-        place,
-        subject.name(outcome.name),
-        outcome.samples,
-        outcome.right,
-        recall,
-        _interval(recall, outcome.samples),
-        _share(outcome.right, outcome.predicted),
-        _f1(outcome),
-        outcome.roc.area if outcome.roc is not None else None,
-        validation,
-    )
-
-
-def _worst(subject: Subject) -> Worst | None:
+def _worst(subject: Subject) -> list[Part]:
     found = [WorstView.model_validate(each) for each in subject.view.task_parts.get("worst", [])]
     shown = found[: subject.limits.worst]
     more = left_out(len(shown), len(found), "samples")
     note = f"Samples whose label got the lowest probability, the lowest first. {more}"
-    return Worst("Worst classified", note, tuple(_sample(subject, each) for each in shown)) if shown else None
+    return [Worst("Worst classified", note, tuple(_sample(subject, each) for each in shown))] if shown else []
 
 
 def _sample(subject: Subject, each: WorstView) -> WorstSample:

@@ -8,16 +8,17 @@ from itertools import pairwise
 from contracts.artifacts.classification import ClassificationDetails, ClassOutcome
 from inspection.page.subject import Subject
 from inspection.run.data import evenly
+from inspection.tasks.classification.vertex import add_up
 from pages.chart import Axis, Line, make_plot
 from pages.markup import shorten
-from pages.run.classification import Roc
+from pages.parts import Drawing, Part, Text, Title
 
 WORST = 4
 _AXIS = [(share, f"{share * 100:.0f}\u00a0%") for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
 
 
-def roc(subject: Subject, found: ClassificationDetails, samples: int) -> Roc | None:
-    """Return the curves, or None where no class has one.
+def roc(subject: Subject, found: ClassificationDetails, samples: int) -> list[Part]:
+    """Return the curves; nothing where no class has one.
 
     Args:
         subject: The run.
@@ -26,7 +27,7 @@ def roc(subject: Subject, found: ClassificationDetails, samples: int) -> Roc | N
     """
     known = [outcome for outcome in found.classes if outcome.roc is not None]
     if not known:
-        return None
+        return []
     worst = sorted(known, key=lambda outcome: (_area(outcome), outcome.name))[:WORST]
     whole = micro_average(known, samples)
     area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(whole))
@@ -42,7 +43,13 @@ def roc(subject: Subject, found: ClassificationDetails, samples: int) -> Roc | N
         f" Of {len(known):,} classes the {len(worst)} with the smallest area are drawn." if len(known) > WORST else ""
     )
     plot = make_plot(lines, axis, axis, label=f"ROC curves, areas: {said}")
-    return Roc(plot, tuple((name, value) for name, value, _ in drawn), more)
+    areas = [(name, value) for name, value, _ in drawn]
+    about = (
+        "Across: share of other classes' samples at or above a threshold. Upwards: share of the class's own. One class "
+        f"against the rest; the micro-average is over all pairs of sample and class; numbers are areas.{more}"
+    )
+    drawing = Drawing(plot, legend=areas, unit="area", style="square", data={"chart": "ROC"})
+    return [Title("ROC"), drawing, Text(about, "note")]
 
 
 def _area(outcome: ClassOutcome) -> float:
@@ -63,19 +70,7 @@ def rates(outcome: ClassOutcome, samples: int) -> list[tuple[float, float]]:
 
 def micro_average(known: Sequence[ClassOutcome], samples: int) -> list[tuple[float, float]]:
     """Return the rates over all pairs of sample and class: at each threshold, sums over the classes."""
-    events = []
-    for outcome in known:
-        before = (0, 0)
-        for threshold, fp, tp in outcome.roc.points if outcome.roc is not None else []:
-            events.append((threshold, fp - before[0], tp - before[1]))
-            before = (fp, tp)
-    events.sort(key=lambda event: -event[0])
     inside = sum(outcome.samples for outcome in known) or 1
     outside = max(1, sum(samples - outcome.samples for outcome in known))
-    points, fp, tp = [(0.0, 0.0)], 0, 0
-    for place, (threshold, more_fp, more_tp) in enumerate(events):
-        fp, tp = fp + more_fp, tp + more_tp
-        # Equal thresholds are one point.
-        if place + 1 == len(events) or events[place + 1][0] != threshold:
-            points.append((fp / outside, tp / inside))
-    return [*points, (1.0, 1.0)]
+    sums = add_up([outcome.roc for outcome in known if outcome.roc is not None])
+    return [(0.0, 0.0), *((false / outside, true / inside) for _, false, true in sums), (1.0, 1.0)]

@@ -70,8 +70,8 @@ def micro_average(
     if not inside or not outside:
         return [], "There is no ROC curve: no class has samples both in it and outside of it."
     whole = [(1.0, 0.0, 0.0)]
-    for threshold, false, true in _add_up([curve for curve, _ in curves]):
-        whole.append((threshold, min(1.0, false / outside), min(1.0, true / inside)))
+    for threshold, false, true in add_up([curve for curve, _ in curves]):
+        whole.append((min(max(threshold, 0.0), 1.0), min(1.0, false / outside), min(1.0, true / inside)))
     points = _thin(whole, most)
     said = f"The ROC curve is the micro-average of {len(curves):,} classes against the rest, at {len(points)} points."
     if without:
@@ -81,7 +81,7 @@ def micro_average(
     return points, said
 
 
-def _add_up(curves: Sequence[RocCurve]) -> list[tuple[float, int, int]]:
+def add_up(curves: Sequence[RocCurve]) -> list[tuple[float, int, int]]:
     """Return the sums of the counts of all curves at every threshold that any of them names, falling."""
     steps: dict[float, list[int]] = {}
     for curve in curves:
@@ -89,7 +89,7 @@ def _add_up(curves: Sequence[RocCurve]) -> list[tuple[float, int, int]]:
         for threshold, false, true in curve.points:
             if not math.isfinite(threshold):
                 continue
-            found = steps.setdefault(min(max(threshold, 0.0), 1.0), [0, 0])
+            found = steps.setdefault(threshold, [0, 0])
             found[0] += false - before_false
             found[1] += true - before_true
             before_false, before_true = false, true

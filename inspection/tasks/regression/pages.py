@@ -14,8 +14,9 @@ from inspection.tasks.pictures import NamedSamples
 from pages.chart import bars
 from pages.markdown import Markdown
 from pages.markup import Html
+from pages.parts import Cell, Figure, Part, Parts, Strips, Table, Tile, Tiles, Title, Words
+from pages.quantities import number, several
 from pages.rendering import render, write
-from pages.run.regression import FarRow, RegressionResults, Residuals
 from pages.stage import Block, Summary, first
 
 # Of all that the document names.
@@ -50,26 +51,51 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
     """Return the part of section Results."""
     found = RegressionDetails.of(report)
     assert found is not None, report.task
-    worst = [WorstView.model_validate(one) for one in subject.view.task_parts.get("worst", [])]
-    shown = worst[: subject.limits.worst]
-    return render(
-        RegressionResults(
-            target=found.target,
-            r2=report.metrics.get("r2"),
-            mae=report.metrics.get("mae"),
-            rmse=report.metrics.get("rmse"),
-            loss=report.loss,
-            residuals=_residuals(found) if found.residuals else None,
-            worst=tuple(FarRow(one.words, one.target, one.value) for one in shown),
-            left_out=left_out(len(shown), len(worst), "samples"),
-        )
-    )
+    unit = f"in the unit of {found.target}"
+
+    def tile(title: str, name: str, value: float | None, about: str) -> Tile:
+        return Tile(title, Figure(f"results.{name}", value, "number"), about)
+
+    tiles = [
+        tile("R2", "r2", report.metrics.get("r2"), "test split: 1 is exact, 0 is the mean"),
+        tile("Mean absolute error", "mae", report.metrics.get("mae"), f"test split, {unit}"),
+        tile("Root of mean square", "rmse", report.metrics.get("rmse"), f"test split, {unit}"),
+        tile("Loss", "loss", report.loss, "mean square in standard deviations of the target"),
+    ]
+    residuals = _residuals(found, unit) if found.residuals else []
+    return render(Parts([Tiles(tiles), *residuals, *_worst(subject, found.target, unit)]))
 
 
-def _residuals(found: RegressionDetails) -> Residuals:
+def _residuals(found: RegressionDetails, unit: str) -> list[Part]:
     heights, reach = join_bins(found.residuals)
     edge = (reach + 0.5) * found.residual_width
-    return Residuals(bars(heights), -edge, edge, max(heights))
+    words = (
+        f"Values less targets, from {number(-edge)} to {number(edge)} {unit}; what is beyond is in the outermost bars. "
+        f"The highest bar has {several(max(heights), 'sample')}."
+    )
+    return [Title("Residuals"), Strips([("", words, bars(heights))], "residuals")]
+
+
+def _worst(subject: Subject, target: str, unit: str) -> list[Part]:
+    worst = [WorstView.model_validate(one) for one in subject.view.task_parts.get("worst", [])]
+    shown = worst[: subject.limits.worst]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            Words("not shown", style="missing") if one.words is None else one.words,
+            Figure(f"worst.{place}.target", one.target, "number"),
+            Figure(f"worst.{place}.value", one.value, "number"),
+            Figure(f"worst.{place}.residual", one.value - one.target, "number"),
+        )
+        for place, one in enumerate(shown)
+    ]
+    table = Table(
+        "worst",
+        f"Samples of the test split that are farthest off, the farthest first; numbers are {unit}",
+        ("Row", target, "Predicted", "Residual"),
+        rows,
+        note=left_out(len(shown), len(worst), "samples"),
+    )
+    return [Title("Farthest off"), table] if shown else []
 
 
 def join_bins(residuals: Sequence[tuple[int, int]]) -> tuple[list[int], int]:

@@ -227,8 +227,8 @@ def test_what_failed_stands_in_full_with_what_to_do(browser: Browser, tmp_path: 
 @NEEDS_CHROMIUM
 def test_a_precision_that_its_gates_refused_stands_out(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, write(tmp_path, planted.int8_refused())) as shown:
-        tried = shown.page.locator("#tried li").all()
-        assert [each.get_attribute("data-tried") for each in tried] == ["fp32", "int8", "fp16"]
+        tried = shown.page.locator("#tried tbody tr").all()
+        assert [each.locator("th").inner_text() for each in tried] == ["fp32", "int8", "fp16"]
         assert "refused by its gates" in tried[1].inner_text()
         assert "9 fewer of 320 images are right" in tried[1].inner_text()
         assert "ships" in tried[2].inner_text()

@@ -34,7 +34,7 @@ from inspection.ui.guard import POLICY, allowed_hosts
 from inspection.ui.run_list import COLUMNS, difference, row
 from inspection.ui.server import listen, serve
 from inspection.ui.store import RunStore
-from pages.ui.comparison import Difference
+from pages.parts import Words
 from rehearsal.gcs import BucketServer
 from tests.inspection.lines import Planted, alive, plant
 from tests.inspection.ui.serving import Serving, serving
@@ -194,7 +194,7 @@ def test_a_comparison_says_how_the_data_differ(root: Path) -> None:
     one = next(name for name in counts if name.startswith("train samples of "))
     more = replace(shown, data=list({**counts, **{name: counts[name] + 6 for name in (one, "train samples")}}.items()))
     body = compare_page.compare([shown, more], lines).parts["data"]
-    assert body.count("+6</small>") == 2 and re.findall('<th scope="row">(.* samples of .*)</th>', body) == [one]
+    assert body.count("+6</span>") == 2 and re.findall('<th scope="row">(.* samples of .*)</th>', body) == [one]
 
 
 def test_a_comparison_says_which_is_better(server: Serving) -> None:
@@ -207,16 +207,16 @@ def test_a_comparison_says_which_is_better(server: Serving) -> None:
         return line.model_copy(update={"headline": line.headline.model_copy(update=values)})
 
     a, b = with_values(metric_value=0.9, wall_s=100.0), with_values(metric_value=0.92, wall_s=130.0)
-    assert difference(result, a, b) == Difference("+2.00\u00a0points, better", "good")
-    assert difference(result, b, a) == Difference("\u22122.00\u00a0points, worse", "bad")
-    assert difference(duration, a, b) == Difference("+30\u00a0s, worse", "bad")
-    assert difference(result, a, a) == Difference("the same")
+    assert difference(result, a, b) == Words("+2.00\u00a0points, better", style="difference good")
+    assert difference(result, b, a) == Words("\u22122.00\u00a0points, worse", style="difference bad")
+    assert difference(duration, a, b) == Words("+30\u00a0s, worse", style="difference bad")
+    assert difference(result, a, a) == Words("the same", style="difference")
     loss = {"metric": "loss", "direction": "min"}
     less = difference(result, with_values(metric_value=0.5, **loss), with_values(metric_value=0.4, **loss))
-    assert less is not None and less.kind == "good"
+    assert less is not None and less.style == "difference good"
     assert difference(result, a, with_values(metric_value=0.4, **loss)) is None
     assert difference(result, a, with_values(metric_value=None)) is None
-    assert 'class="block-line difference' in server.body(f"/api/compare?run={FRESH}&run={RESUMED}")
+    assert 'class="difference' in server.body(f"/api/compare?run={FRESH}&run={RESUMED}")
 
 
 def test_the_list_as_a_table(own: Planted) -> None:

@@ -104,7 +104,7 @@ def test_its_page_shows_headline_metrics_and_pictures_and_no_part_of_another_tas
     assert repr(report.metrics["distance"]) in tile[0][-100:] + tile[2][:100]
     for name in ("results.distance", "results.squares", "results.loss", "metrics.validation_squares"):
         assert name in page, name
-    shown = page.partition('id="task-pictures"')[2].partition("</div>")[0]
+    shown = page.partition('id="task-pictures"')[2].partition("</ul>")[0]
     assert shown.count("<img") == 2 and "first" in shown and "wide" in shown
     for word in ("Confusion", "ROC", "Accuracy", "accuracy", "recall", "Worst classified"):
         assert word not in page, word
