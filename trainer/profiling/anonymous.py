@@ -11,13 +11,13 @@ from __future__ import annotations
 import getpass
 import gzip
 import json
-import os
 import re
 import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from contracts import storage
 from trainer.profiling.kineto import read_document
 
 # What the head of a trace may keep: versions, what was recorded, the GPUs and the ranks.
@@ -67,15 +67,7 @@ def strip_host(path: Path) -> None:
     if path.suffix == ".gz":
         # Neither time nor name in the header: the same trace is the same bytes.
         data = gzip.compress(data, mtime=0)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    storage.replace(storage.normalise(path), data)
 
 
 def _names_of_this_machine() -> set[str]:

@@ -64,24 +64,12 @@ def _count(model: nn.Module, inputs: Sequence[torch.Tensor], learns: Mapping[str
     return float(counter.get_total_flops()) or None
 
 
-def _convolution_backward(
-    gradient: Shape,
-    images: Shape,
-    weight: Shape,
-    _bias: Shape | None,
-    _stride: Any,
-    _padding: Any,
-    _dilation: Any,
-    transposed: bool,
-    _output_padding: Any,
-    _groups: int,
-    mask: Sequence[bool],
-    **more: Any,
-) -> int:
+def _convolution_backward(gradient: Shape, images: Shape, weight: Shape, *more: Any, **named: Any) -> int:
     """Count the gradients of images and weight, each as many operations as the forward pass.
 
     torch counts the weight's as if there were no groups (torch 2.13, conv_backward_flop).
     """
+    _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, mask = more
     forward = conv_flop_count(list(images), list(weight), list(gradient), transposed=transposed)
     return forward * (bool(mask[0]) + bool(mask[1]))
 

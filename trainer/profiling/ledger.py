@@ -21,7 +21,7 @@ from contracts.artifacts import (
     Settings,
 )
 from contracts.errors import ConfigError
-from trainer.profiling.measure import ComputeTime, Failed, JointRate, LoaderRate, Probe
+from trainer.profiling.measure import ComputeTime, Failed, JointRate, LoaderRate, Probe, join
 from trainer.profiling.pairs import choice_of, describe, point_of
 from trainer.profiling.space import Space
 
@@ -54,10 +54,9 @@ class Result:
 class _Joint:
     """What was measured of a configuration end to end."""
 
+    settings: Settings
     predicted: float | None
-    windows: list[float]
-    data_time_fraction: float | None = None
-    units_per_sample: Mapping[str, float] = field(default_factory=dict)
+    rate: JointRate | None = None
     failed: Failed | None = None
 
 
@@ -97,7 +96,7 @@ class Ledger:
         self.compute: list[ComputePoint] = []
         self.reasons: list[str] = []
         """Of measurements that failed."""
-        self._joint: dict[str, tuple[Settings, _Joint]] = {}
+        self._joint: dict[str, _Joint] = {}
 
     def spent_s(self) -> float:
         """Return the seconds since the start."""
@@ -180,7 +179,7 @@ class Ledger:
 
     def points(self) -> list[ProfilePoint]:
         """Return a row for every configuration that was measured end to end, the fastest first."""
-        rows = [self._point(settings, joint) for settings, joint in self._joint.values()]
+        rows = [self._point(joint) for joint in self._joint.values()]
         return sorted(rows, key=lambda row: -(row.samples_per_s or 0.0))
 
     def anything_worked(self) -> bool:
@@ -227,45 +226,42 @@ class Ledger:
             + ", for more time raise profile.budget_s and profile.probe_timeout_s",
         )
 
-    def _point(self, settings: Settings, joint: _Joint) -> ProfilePoint:
-        if not joint.windows:
+    def _point(self, joint: _Joint) -> ProfilePoint:
+        if joint.rate is None:
             failed = joint.failed or Failed("failed", "no window was measured")
-            return point_of(
-                settings, outcome=failed.outcome, reason=failed.reason, predicted_samples_per_s=joint.predicted
-            )
-        rate = median(joint.windows)
+            return point_of(joint.settings, predicted_samples_per_s=joint.predicted, **vars(failed))
+        windows = joint.rate.windows
+        rate = median(windows)
         usd = None
         if self.price_usd_per_h is not None:
             usd = self.price_usd_per_h / 3600 / (rate * self.space.ranks) * 1e6
         return point_of(
-            settings,
+            joint.settings,
             predicted_samples_per_s=joint.predicted,
             samples_per_s=rate,
-            samples_per_s_min=min(joint.windows),
-            samples_per_s_max=max(joint.windows),
-            windows=len(joint.windows),
-            data_time_fraction=joint.data_time_fraction,
-            units_per_s={unit: rate * mean for unit, mean in joint.units_per_sample.items()},
+            samples_per_s_min=min(windows),
+            samples_per_s_max=max(windows),
+            windows=len(windows),
+            data_time_fraction=min(1.0, max(0.0, joint.rate.data_time_fraction)),
+            units_per_s={unit: rate * mean for unit, mean in joint.rate.units_per_sample.items()},
             usd_per_million_samples=usd,
         )
 
     def _keep(self, settings: Settings, found: JointRate | Failed, predicted: float | None) -> list[float] | Failed:
         """Add to the row of a configuration; the prediction is that before its first measurement."""
-        _, joint = self._joint.setdefault(settings.model_dump_json(), (settings, _Joint(predicted, [])))
+        joint = self._joint.setdefault(settings.model_dump_json(), _Joint(settings, predicted))
         if not isinstance(found, Failed) and not (found.windows and min(found.windows) > 0):
             found = Failed("failed", "there was a window without a sample")
         if isinstance(found, Failed):
             joint.failed = found
             return found
-        rates = list(found.windows)
-        joint.windows += rates
-        joint.data_time_fraction = min(1.0, max(0.0, found.data_time_fraction))
-        joint.units_per_sample = found.units_per_sample
-        return rates
+        joint.rate = found if joint.rate is None else join([joint.rate, found])
+        return list(found.windows)
 
     def data_time_fraction(self, settings: Settings) -> float:
         """Return the share of a step that a measured configuration waited for its loader."""
-        return self._joint[settings.model_dump_json()][1].data_time_fraction or 0.0
+        rate = self._joint[settings.model_dump_json()].rate
+        return 0.0 if rate is None else rate.data_time_fraction
 
     def _took(self, kind: str, seconds: float) -> None:
         self._longest[kind] = max(seconds, self._longest.get(kind, 0.0))

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from contracts.artifacts import Settings
-from contracts.errors import ConfigError, DataError, ErrorDocument, ModelError, StorageError, UserError
+from contracts.errors import ErrorDocument
 from trainer.launch import Assignment
 from trainer.profiling.indicators import Counted
 from trainer.profiling.measure import ComputeTime, Failed, Hello, JointRate, LoaderRate
@@ -67,28 +67,24 @@ class Order(BaseModel):
     """end: why, if it failed."""
 
 
-_ERRORS: dict[str, type[UserError]] = {
-    each.__name__: each for each in (UserError, ConfigError, DataError, ModelError, StorageError)
-}
 _KINDS: dict[str, type] = {
     each.__name__: each
-    for each in (Request, Place, Order, Hello, LoaderRate, ComputeTime, JointRate, Counted, Failed, int, NoneType)
+    for each in (
+        *(Request, Place, Order, Hello, LoaderRate, ComputeTime, JointRate, Counted, Failed, int, NoneType),
+        ErrorDocument,
+    )
 }
 
 
 def send(connection: Connection, message: object) -> None:
-    """Send a message of one of the kinds, or an error of the user's.
+    """Send a message of one of the kinds.
 
     Raises:
         OSError: The other side is gone.
     """
     kind = type(message).__name__
-    if isinstance(message, UserError):
-        kind = kind if kind in _ERRORS else UserError.__name__
-        value = json.dumps({"given": message.given, "allowed": message.allowed, "todo": message.todo}).encode()
-    else:
-        given = message.model_fields_set if isinstance(message, Request) else None
-        value = _adapter(kind).dump_json(message, include=given)
+    given = message.model_fields_set if isinstance(message, Request) else None
+    value = _adapter(kind).dump_json(message, include=given)
     connection.send_bytes(b'{"kind":"%s","value":%s}' % (kind.encode(), value))
 
 
@@ -97,7 +93,7 @@ def receive(connection: Connection, *kinds: type[Kind]) -> Kind:
 
     Args:
         connection: To whom it comes from.
-        kinds: Of messages that may come now; UserError stands for all errors of the user's.
+        kinds: Of messages that may come now.
 
     Raises:
         NotUnderstood: What came is no message, or of another kind.
@@ -110,8 +106,6 @@ def receive(connection: Connection, *kinds: type[Kind]) -> Kind:
     try:
         document = json.loads(content)
         kind, value = document["kind"], json.dumps(document["value"])
-        if kind in _ERRORS and UserError in kinds:
-            return cast(Kind, _ERRORS[kind](**json.loads(value)))
         if kind in names:
             return cast(Kind, _adapter(kind).validate_json(value))
     except (ValueError, TypeError, KeyError, RecursionError) as error:

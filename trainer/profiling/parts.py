@@ -105,7 +105,7 @@ class Parts:
         for flags in dict.fromkeys(known for known, _ in self.predictor.compute):
             line = self.predictor.memory_line(flags)
             # Of one point the slope holds what the flags take by themselves: good enough to try a size, not to show.
-            if line is not None and self.predictor.has_two_sizes(flags):
+            if line is not None and len(self.predictor.memory_bytes(flags)) >= 2:
                 limit = self.limit_bytes
                 models.append(
                     MemoryModel(

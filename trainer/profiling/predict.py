@@ -112,21 +112,26 @@ class Predictor:
         sizes = self.compute.get((settings.flags, settings.threads), {})
         return settings.slot_size in sizes and settings.num_workers in self.loader
 
-    def has_two_sizes(self, flags: Flags) -> bool:
-        """Whether memory was measured at two slot sizes with these flags."""
-        return len(_memory(self.compute, flags)) >= 2
+    def memory_bytes(self, flags: Flags) -> dict[int, int]:
+        """Return the most memory that was measured with these flags, by slot size."""
+        found: dict[int, int] = {}
+        for (known, _), times in self.compute.items():
+            for size, time in times.items() if known == flags else ():
+                if time.memory_bytes is not None:
+                    found[size] = max(found.get(size, 0), time.memory_bytes)
+        return found
 
     def memory_line(self, flags: Flags) -> MemoryLine | None:
         """Return memory as a line through the smallest and the largest slot that were measured with these flags.
 
         With one slot size only, the base is that of other flags: parameters and optimizer are the same.
         """
-        points = _memory(self.compute, flags)
+        points = self.memory_bytes(flags)
         if len(points) >= 2:
             (small, low), (large, high) = min(points.items()), max(points.items())
             slope = max(0.0, (high - low) / (large - small))
             return MemoryLine(low - slope * small, slope)
-        others = (self.memory_line(other) for other, _ in self.compute if len(_memory(self.compute, other)) >= 2)
+        others = (self.memory_line(other) for other, _ in self.compute if len(self.memory_bytes(other)) >= 2)
         line = next((each for each in others if each is not None), None)
         if line is None or not points:
             return None
@@ -195,13 +200,3 @@ def _interpolate(measured: dict[int, ComputeTime], slot_size: int) -> ComputeTim
     slot_s = first.slot_s + share * (second.slot_s - first.slot_s)
     extra = median(time.last_slot_s - time.slot_s for time in (first, second))
     return ComputeTime(slot_s, slot_s + extra)
-
-
-def _memory(compute: dict[tuple[Flags, int], dict[int, ComputeTime]], flags: Flags) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for (measured_flags, _), times in compute.items():
-        if measured_flags == flags:
-            for size, time in times.items():
-                if time.memory_bytes is not None:
-                    found[size] = max(found.get(size, 0), time.memory_bytes)
-    return found

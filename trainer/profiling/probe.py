@@ -20,7 +20,8 @@ from typing import Any, Self
 from contracts import storage
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from trainer.launch import Assignment
+from contracts.errors import ErrorDocument
+from contracts.job import ToldError
 from trainer.profiling.machines import Machines
 from trainer.profiling.measure import (
     ComputeTime,
@@ -83,7 +84,7 @@ class RankProbe:
     ) -> None:
         self._budget_s = budget_s
         self._config = config
-        self._assignment = assignment_of(config, shards, ranks=ranks, threads=threads, nodes=nodes)
+        self.assignment = assignment_of(config, shards, ranks=ranks, threads=threads, nodes=nodes)
         self._machines = machines
         self._ranks: list[RemoteRank] = []
         self._starts = 0
@@ -110,14 +111,9 @@ class RankProbe:
         self._stack.close()
 
     @property
-    def assignment(self) -> Assignment:
-        """What the ranks are told."""
-        return self._assignment
-
-    @property
     def measured_nodes(self) -> int:
         """Machines that measure together."""
-        return 1 if self._machines is None else self._assignment.nodes
+        return 1 if self._machines is None else self.assignment.nodes
 
     @property
     def device(self) -> Hello:
@@ -162,7 +158,7 @@ class RankProbe:
 
         Those of a bucket share caches, and cannot be held: of several each window is from a fresh loader on.
         """
-        apart = len(settings) > 1 and not storage.is_local(self._assignment.shards)
+        apart = len(settings) > 1 and not storage.is_local(self.assignment.shards)
         found: list[list[JointRate]] = [[] for _ in settings]
         failed: dict[int, Failed] = {}
         started: set[int] = set()
@@ -222,7 +218,7 @@ class RankProbe:
         """Start the processes and hear what they run on.
 
         Raises:
-            UserError: The model cannot be built, or the data is damaged.
+            ToldError: The model cannot be built, or the data is damaged.
             ConfigError: Not even that worked.
             StartTooLong: It took longer than it may.
         """
@@ -241,7 +237,7 @@ class RankProbe:
     def _try_to_start(self, *, within_s: float | None = None) -> list[Any] | Failed:
         assert self._folder is not None
         self._starts += 1
-        assignment = self._assignment.model_copy(update={"generation": self._starts})
+        assignment = self.assignment.model_copy(update={"generation": self._starts})
         path = self._folder / f"assignment-{self._starts}.json"
         storage.replace(storage.normalise(path), assignment.model_dump_json().encode())
         others, alone = self._machines, Group("127.0.0.1", free_port(), assignment.ranks)
@@ -298,10 +294,10 @@ class RankProbe:
             for connection in ready:
                 process = waiting[connection]  # type: ignore[index]
                 answers[process.rank] = process.receive(name)
-                if isinstance(answers[process.rank], Exception):
+                if isinstance(answer := answers[process.rank], ErrorDocument):
                     self._kill()
-                    raise answers[process.rank]
-                if isinstance(answers[process.rank], Failed):
+                    raise ToldError(answer)
+                if isinstance(answer, Failed):
                     deadline = min(deadline, time.monotonic() + GRACE_S)
         failed = [answer for answer in answers.values() if isinstance(answer, Failed)]
         if len(answers) < len(self._ranks) and not failed:
@@ -335,5 +331,5 @@ class RankProbe:
         ranks, self._ranks = self._ranks, []
         for process in ranks:
             process.kill()
-        if self._machines is not None and len(ranks) > self._assignment.ranks:
+        if self._machines is not None and len(ranks) > self.assignment.ranks:
             self._machines.kill()

@@ -17,7 +17,7 @@ from types import NoneType
 from typing import Any
 
 from contracts.config import RunConfig
-from contracts.errors import ConfigError, UserError
+from contracts.errors import ConfigError, ErrorDocument
 from contracts.process import thread_environment
 from trainer.launch import Assignment
 from trainer.launch.nodes import without_ranks
@@ -67,9 +67,9 @@ class RemoteRank:
             send(self.connection, request)
 
     def receive(self, name: str) -> Any:
-        """Return its answer to the measurement of this name; Failed, when it has died instead."""
+        """Return its answer to the measurement of this name: also an error of the user's, or Failed, as if it died."""
         try:
-            return receive(self.connection, *ANSWERS.get(name, (NoneType,)), Failed, UserError)
+            return receive(self.connection, *ANSWERS.get(name, (NoneType,)), Failed, ErrorDocument)
         except NotUnderstood as error:
             return Failed("crashed", f"rank {self.rank}: {error}")
         except (EOFError, OSError):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from contracts.artifacts import Settings
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
-from contracts.errors import DataError, UserError
+from contracts.errors import DataError, ErrorDocument, UserError
 from contracts.own_code import install_code
 from contracts.process import end_with_parent, imports_done, run_process
 from trainer.launch import Assignment
@@ -76,7 +76,7 @@ def _receive(connection: Connection) -> Request | None:
 
 
 def _outcome(work: Callable[[], Any], *, is_hello: bool) -> Any:
-    """Return what `work` returns, or what became of it: an error of the user's to be raised, or Failed."""
+    """Return what `work` returns, or what became of it: an error of the user's to be told, or Failed."""
     from trainer.report.memory import says_out_of_memory
 
     try:
@@ -84,7 +84,7 @@ def _outcome(work: Callable[[], Any], *, is_hello: bool) -> Any:
     except Exception as error:  # noqa: BLE001 - whatever a configuration raises is an answer
         # Damaged data meets every configuration, and a model that cannot be built fits none.
         if isinstance(error, DataError) or (is_hello and isinstance(error, UserError)):
-            return error
+            return ErrorDocument.of(error)
         if says_out_of_memory(error):
             return Failed("out of memory", _first_line(error))
         if isinstance(error, UserError):

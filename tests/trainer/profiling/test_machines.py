@@ -16,7 +16,7 @@ import pytest
 
 from contracts.artifacts import ComputePoint, ProfileReport, Settings
 from contracts.config.resources import ResourcesSection
-from contracts.errors import ConfigError, DataError, TryAgain, UserError
+from contracts.errors import ConfigError, DataError, ErrorDocument, TryAgain
 from tests.conftest import small_config
 from tests.trainer.launch.machines import Machine, namespaces_are_permitted, network
 from trainer.launch.nodes import Nodes
@@ -168,18 +168,18 @@ def test_nothing_that_a_machine_sends_is_unpickled(
     [
         (pickle.dumps(Place(node_rank=1)), "JSON|decode"),
         (b'{"kind":"Place"}', "KeyError: 'value'"),
-        (b'{"kind":"Popen","value":{}}', "of the kind 'Popen' came; expected was Counted, UserError"),
+        (b'{"kind":"Popen","value":{}}', "of the kind 'Popen' came; expected was Counted, ErrorDocument"),
         (b'{"kind":"Counted","value":{"step_s":"ls"}}', "valid number"),
         # A file outside of the folder for traces.
         (COUNTED.replace(b"rank-1.2.pt", b"../rank-1.2.pt"), "match pattern"),
-        (b'{"kind":"DataError","value":{"given":"it"}}', "allowed"),
+        (b'{"kind":"ErrorDocument","value":{"kind":"DataError"}}', "Field required"),
     ],
 )
 def test_what_is_no_message_is_refused_by_name(said: bytes, why: str) -> None:
     first, second = Pipe()
     first.send_bytes(said)
     with pytest.raises(NotUnderstood, match=why):
-        receive(second, Counted, UserError)
+        receive(second, Counted, ErrorDocument)
 
 
 def test_what_is_sent_arrives_as_it_was() -> None:
@@ -188,9 +188,10 @@ def test_what_is_sent_arrives_as_it_was() -> None:
     counted = receive(second, Counted)
     assert counted.files == {"details/rank-1.2.pt.trace.json.gz": b"a trace"}
     asked = Request(name="open", settings=Settings(slot_size=4, slots_per_rank=2, num_workers=1), number=0)
-    for message in (counted, asked, Failed("hung", "why"), None, 7, DataError("it", allowed="this", todo="that")):
+    told = ErrorDocument.of(DataError("it", allowed="this", todo="that"))
+    for message in (counted, asked, Failed("hung", "why"), None, 7, told):
         send(first, message)
-        found = receive(second, Counted, Request, Failed, type(None), int, UserError)
+        found = receive(second, Counted, Request, Failed, type(None), int, ErrorDocument)
         assert type(found) is type(message)
         assert repr(found) == repr(message)
     send(first, asked)

@@ -10,7 +10,7 @@ import pytest
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from contracts.errors import ModelError
+from contracts.job import ToldError
 from tests.conftest import small_config
 from trainer.profiling.indicators import Counted
 from trainer.profiling.measure import ComputeTime, Failed, JointRate, LoaderRate
@@ -127,6 +127,7 @@ def test_memory_is_held_to_its_limit_and_a_line_of_the_slot_size(small_shards: s
 
 
 def test_a_model_that_cannot_be_built_is_the_users_error(small_shards: str) -> None:
-    with pytest.raises(ModelError, match="no_such_argument"), probe(small_shards, **planted(no_such_argument=1)):
+    with pytest.raises(ToldError, match="no_such_argument") as told, probe(small_shards, **planted(no_such_argument=1)):
         pass
+    assert told.value.exit_code == 2
     assert children() == []
