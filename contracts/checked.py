@@ -19,7 +19,7 @@ OFFLINE = "no bucket is asked offline"
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class PlannedMachine(_Model):

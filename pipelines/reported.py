@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from contracts.errors import ErrorDocument
 
 
+class StageFailed(Exception):
+    """A stage's command failed; `error` says why, in the stage's own words."""
+
+    def __init__(self, error: ErrorDocument) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 def load(config: Path, overrides: list[str] | None) -> RunConfig:
     """Return the configuration of a command, with absolute paths."""
     from contracts.resolve import load_config
@@ -29,7 +37,6 @@ def load(config: Path, overrides: list[str] | None) -> RunConfig:
 def reported(debug: bool) -> Iterator[None]:
     """End the command on an error: its message on stderr, its exit code, a traceback only with --debug."""
     from contracts.errors import EXIT_OK, ErrorDocument, ShardlineError
-    from pipelines.local.stages import StageFailed
 
     try:
         yield

@@ -30,7 +30,8 @@ class NewerVersion(DataError):
 class Document(Documented, BaseModel):
     """Base of the models in a document: frozen and strict."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Built when first used: a command uses few of them. pydantic does it under a lock since 2.14.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 def _check_relative(name: str) -> str:

@@ -37,4 +37,4 @@ PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 class Section(Documented, BaseModel):
     """Base of the sections: immutable, strict about keys, documented by the strings below the fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False)

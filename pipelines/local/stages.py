@@ -29,6 +29,7 @@ from pipelines.local.progress import make_view
 from pipelines.local.shard_warnings import read_warnings
 from pipelines.local.watch import find_interruption, watch
 from pipelines.place import line_uri, stage_root
+from pipelines.reported import StageFailed
 
 # Training cuts the batch by itself when nothing was measured.
 _OPTIONAL = ("profile",)
@@ -44,14 +45,6 @@ class Made:
     """It was finished before: nothing was done."""
     attempt: str
     """URI of the folder of this attempt: events, the log, and what is made for readers."""
-
-
-class StageFailed(Exception):
-    """A stage's command failed; `error` says why, in the stage's own words."""
-
-    def __init__(self, error: ErrorDocument) -> None:
-        super().__init__(error.message)
-        self.error = error
 
 
 def run_stage_alone(
