@@ -115,7 +115,10 @@ class ErrorDocument(BaseModel):
             return cls.interrupted(signal.SIGINT)
         code = error.exit_code if isinstance(error, ShardlineError) else EXIT_FAULT
         message = str(error) if isinstance(error, ShardlineError) else f"{type(error).__name__}: {error}"
-        return cls(kind=type(error).__name__, exit_code=code, message=message, traceback=traceback)
+        # One that is told again keeps its kind.
+        told = getattr(error, "document", None)
+        kind = told.kind if isinstance(told, cls) else type(error).__name__
+        return cls(kind=kind, exit_code=code, message=message, traceback=traceback)
 
     @classmethod
     def interrupted(cls, number: signal.Signals) -> ErrorDocument:

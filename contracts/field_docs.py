@@ -27,9 +27,12 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
     for base in reversed(model.__mro__):
         if not issubclass(base, BaseModel) or base is BaseModel:
             continue
-        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        assert isinstance(definition, ast.ClassDef)
-        for field, below in pairwise(definition.body):
+        try:
+            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        except (OSError, TypeError, SyntaxError, ValueError):
+            # Made by a call, or where no source is.
+            continue
+        for field, below in pairwise(definition.body if isinstance(definition, ast.ClassDef) else []):
             if (
                 isinstance(field, ast.AnnAssign)
                 and isinstance(field.target, ast.Name)

@@ -36,10 +36,18 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Contract, NewerVersion, find_damage
 from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.endings import JOB_ID_VARIABLE, final_exit_code, outliving_notice
-from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, ShardlineError, UserError
+from contracts.errors import (
+    EXIT_OK,
+    EXIT_USER_ERROR,
+    ConfigError,
+    DataError,
+    ErrorDocument,
+    ShardlineError,
+    UserError,
+)
 from contracts.events import ERROR_NAME, EventLog
 from contracts.fingerprint import combine
-from contracts.job import JobMarker
+from contracts.job import JobMarker, ToldError
 from contracts.keeper import Keeper, open_events, parent_of
 from contracts.output import Lock, empty_folder, mark_folder
 from contracts.own_code import install_code, pin_code, publish_code, with_installed
@@ -312,8 +320,9 @@ def _attempt(
         events.emit("interrupted", signal=signal.SIGINT.name)
         return _report(name, error, events, debug=False)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
-        if marker is not None and isinstance(error, UserError):
-            _end_job(name, marker, error)
+        document = ErrorDocument.of(error)
+        if marker is not None and document.exit_code == EXIT_USER_ERROR and isinstance(error, (UserError, ToldError)):
+            _end_job(name, marker, document)
         return _report(name, error, events, debug=options.debug)
     finally:
         if stage is not None:
@@ -365,10 +374,10 @@ def find_output_damage(uri: str, document: Contract | None) -> str | None:
     return find_damage(uri, files, checksums=checksums)
 
 
-def _end_job(name: str, marker: JobMarker, error: UserError) -> None:
+def _end_job(name: str, marker: JobMarker, document: ErrorDocument) -> None:
     """End later attempts of the job; where that cannot be written, e.g. in a bucket that is gone, the error stays."""
     try:
-        marker.end(ErrorDocument.of(error))
+        marker.end(document)
     except (OSError, ShardlineError) as unsaid:
         print(f"{name}: the end of job {marker.job_id} could not be written down: {unsaid}", file=sys.stderr)
 

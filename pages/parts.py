@@ -158,7 +158,7 @@ class Table:
     head: Sequence[Cell]
     rows: Sequence[Sequence[Cell]]
     words: int = 1
-    """Grid from the left that are text; the others are numbers, set to the right."""
+    """Columns from the left that are text; the others are numbers, set to the right."""
     note: str = ""
     """What was left out, below it."""
     data: Sequence[Mapping[str, str]] = ()

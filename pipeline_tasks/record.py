@@ -134,7 +134,8 @@ def _explain_registration(registration: Registration | None, run_id: str) -> str
 
 def read_trace(line: str, stage: str, run_id: str) -> StageTrace:
     """Return what the attempts of a run tell about a stage, taken together."""
-    attempts, _ = read_events_of(line, stage, of_run(list_attempts(line, stage), run_id))
+    # A record is written once: a bucket that fails now answers this task's next attempt.
+    attempts, _ = read_events_of(line, stage, of_run(list_attempts(line, stage), run_id), whole=True)
     events = sorted((event for told in attempts.values() for event in told), key=lambda event: float(event["time"]))
     trace = StageTrace(stage, Path())
     for event in events:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from contracts import storage
+from contracts.errors import ShardlineError
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME
 from inspection.attempts import Events
 from inspection.run.door import HARM, Door, first_line, parse_json
@@ -17,13 +19,26 @@ MOST_BYTES = 32 << 20
 _LEAST_BYTES = 64 << 10
 
 
-def read_events_of(line: str, stage: str, names: Iterable[str]) -> tuple[dict[str, Events], list[str]]:
-    """Return the events of attempts by the attempt's name, and what could not be read, in words."""
+def read_events_of(
+    line: str, stage: str, names: Iterable[str], *, whole: bool = False
+) -> tuple[dict[str, Events], list[str]]:
+    """Return the events of attempts by the attempt's name, and what could not be read, in words.
+
+    Args:
+        line: URI of the line's folder.
+        stage: Of the attempts.
+        names: Of the attempts.
+        whole: For what is written once and for all: no part of a file is left out, however large, and a bucket that
+            does not answer is an error.
+
+    Raises:
+        ShardlineError: `whole`, and the store failed.
+    """
     names = list(names)
     folder = storage.join(line, stage, ATTEMPTS_FOLDER)
     problems: list[str] = []
     door = Door(line)
-    share = max(_LEAST_BYTES, MOST_BYTES // max(1, len(names)))
+    share = sys.maxsize if whole else max(_LEAST_BYTES, MOST_BYTES // max(1, len(names)))
 
     def read(name: str) -> Events:
         try:
@@ -33,6 +48,8 @@ def read_events_of(line: str, stage: str, names: Iterable[str]) -> tuple[dict[st
         except FileNotFoundError:
             return []
         except HARM as error:
+            if whole and isinstance(error, (OSError, ShardlineError)):
+                raise
             problems.append(f"events of attempt {name}: {first_line(error)}")
             return []
 
@@ -54,7 +71,7 @@ def of_run(names: Iterable[str], run_id: str) -> list[str]:
 def _read(uri: str, most: int, problems: list[str]) -> Events:
     size = storage.size(uri)
     if size <= most:
-        parts = [storage.read_range(uri, 0, most)]
+        parts = [storage.read_range(uri, 0, min(most, max(size, _LEAST_BYTES)))]
     else:
         problems.append(f"{storage.display(uri)} has {size} bytes: what is in the middle of it was not read")
         parts = [storage.read_range(uri, 0, most // 4), storage.read_range(uri, size - most * 3 // 4, most * 3 // 4)]

@@ -22,7 +22,7 @@ MOST_CHARACTERS = 4000
 MOST_ATTEMPTS = 100
 _NOT_DONE = ("failed", "interrupted", "stopped")
 # Events whose message a log has too, and how many stand for a log that is elsewhere.
-_SAYING, SAID_LINES = ("log", "error"), 20
+_SAYING, SAID_LINES, MOST_LETTERS = ("log", "error"), 20, 400
 
 
 def read_stage(
@@ -56,6 +56,9 @@ def read_stage(
     told.sort(key=lambda event: float(event["time"]))
     shown = [*attempts][: MOST_ATTEMPTS // 2] + [*attempts][MOST_ATTEMPTS // 2 :][-MOST_ATTEMPTS // 2 :]
     views = [_attempt(door, place, name, attempt, attempts[attempt]) for attempt in shown]
+    if views and views[-1].log is None:
+        said = [str(event.get("message", "")) for event in attempts[shown[-1]] if event["event"] in _SAYING]
+        views[-1] = views[-1].model_copy(update={"said": "\n".join(each[:MOST_LETTERS] for each in said[-SAID_LINES:])})
     if views and result is not None and views[-1].exit_code is None and not views[-1].error:
         # A job of Dataflow publishes the stage's document, and is gone.
         views[-1] = views[-1].model_copy(update={"exit_code": 0})
@@ -137,7 +140,6 @@ def _attempt(door: Door, place: RunPlace, stage: str, name: str, events: Events)
             exit_code = 0
     log = storage.join(folder, LOG_NAME)
     is_here = storage.is_local(log) and storage.exists(log)
-    said = [] if is_here else [str(event.get("message", "")) for event in events if event["event"] in _SAYING]
     return AttemptView(
         name=name,
         started_at=times[0] if times else None,
@@ -146,7 +148,6 @@ def _attempt(door: Door, place: RunPlace, stage: str, name: str, events: Events)
         error=error if exit_code != 0 else "",
         folder=folder,
         log=log if is_here else None,
-        said="\n".join(text[:MOST_CHARACTERS] for text in said[-SAID_LINES:]),
     )
 
 

@@ -68,7 +68,7 @@ class AttemptView(Document):
     log: str | None
     """URI of its log; None: there is none."""
     said: str = ""
-    """Its last messages, a line each, where its log is not here: on another machine, in Cloud Logging."""
+    """Of the last attempt: its last messages, a line each, where its log is not here: in a bucket, in Cloud Logging."""
 
 
 class StageView(Document):

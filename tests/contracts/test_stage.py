@@ -13,9 +13,10 @@ import pytest
 import contracts.stage
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ProfileChoice, ProfileReport
-from contracts.errors import ConfigError, TryAgain
+from contracts.errors import ConfigError, ErrorDocument, TryAgain
 from contracts.events import ERROR_NAME, EVENTS_NAME, EventLog, EventReader
 from contracts.fingerprint import combine
+from contracts.job import ToldError
 from contracts.output import Lock
 from contracts.result import find_result
 from contracts.stage import Stage, run_stage
@@ -374,16 +375,20 @@ def test_a_stage_that_works_for_a_run_says_where_its_output_is(tmp_path: Path) -
     assert storage.exists(storage.join(at, MANIFEST_NAME))
 
 
+@pytest.mark.parametrize("told", [False, True], ids=["own", "of a rank"])
 def test_a_user_error_ends_later_attempts_of_that_job_of_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], told: bool
 ) -> None:
     def refuse(stage: Stage) -> str:
-        raise ConfigError("this", allowed="that", todo="change it")
+        error = ConfigError("this", allowed="that", todo="change it")
+        raise ToldError(ErrorDocument.of(error)) if told else error
 
     monkeypatch.setenv("CLOUD_ML_JOB_ID", "7")
     assert run(tmp_path, "a", execute=refuse) == 2
     assert run(tmp_path, "b") == 2
     assert "an earlier attempt of job 7 has ended it: this" in capsys.readouterr().err
+    (ended,) = tmp_path.rglob("ended.json")
+    assert json.loads(ended.read_bytes())["kind"] == "ConfigError"
     assert not list(tmp_path.rglob(MANIFEST_NAME))
     monkeypatch.setenv("CLOUD_ML_JOB_ID", "8")
     assert run(tmp_path, "c") == 0

@@ -13,7 +13,7 @@ from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, Gate, ProfileRep
 from contracts.artifacts.classification import RocCurve
 from contracts.artifacts.firing import FIRING_NAME, Firing
 from contracts.config import STAGES, RunConfig
-from contracts.errors import DataError
+from contracts.errors import DataError, StorageError
 from contracts.pinned import pin
 from contracts.previous import describe_previous, find_previous, read_previous
 from contracts.refusal import leave_refusal
@@ -24,6 +24,7 @@ from contracts.serving import RELEASES
 from inspection.attempts import find_errors
 from inspection.run.history import read_history
 from pipeline_tasks.begin import data_date
+from pipeline_tasks.record import read_trace
 from pipeline_tasks.task import main
 from rehearsal.gcs import BucketServer
 from tests.contracts.test_proof import CONFIG as PLACE
@@ -475,6 +476,23 @@ def test_a_failed_run_is_recorded_with_the_stages_own_words(tmp_path: Path, line
     record = RunRecord.model_validate_json(storage.read_bytes(storage.join(line, "runs", RUN, "run.json")))
     assert (record.state, record.error) == ("failed", "stage profile: train.epochs = -1")
     assert [stage.state for stage in record.stages] == ["done", "failed", "not started", "not started"]
+
+
+def test_a_bucket_that_fails_once_fails_the_record(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record is written once: times that could not be read would stay unknown."""
+    folder = storage.join(line, "train", "attempts", "r9")
+    storage.replace(storage.join(folder, "events.jsonl"), b'{"time": 5.0, "event": "start", "launched_at": 5.0}\n')
+    assert read_trace(line, "train", "r9").launched_at == 5.0
+    given = storage.read_range
+
+    def fails(uri: str, *where: int) -> bytes:
+        if uri.endswith("events.jsonl"):
+            raise StorageError("no answer", allowed="a bucket that answers", todo="try again")
+        return given(uri, *where)
+
+    monkeypatch.setattr(storage, "read_range", fails)
+    with pytest.raises(StorageError, match="no answer"):
+        read_trace(line, "train", "r9")
 
 
 def test_a_firing_that_found_nothing_is_recorded_and_leaves_the_lines_own_record(tmp_path: Path, line: str) -> None:

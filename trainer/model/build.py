@@ -17,7 +17,7 @@ from contracts.artifacts.signature import BATCH, Signature, TensorSpec
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, ModelError, UserError
 from trainer.model.tensors import by_name, check_example
-from trainer.model.trial import buffers_restored, random_state_kept
+from trainer.model.trial import buffers_restored, first_algorithms, random_state_kept
 from trainer.tasks.load import describe_failure, network_name
 from trainer.tasks.protocol import Outputs, Task
 
@@ -256,7 +256,7 @@ def find_single_sample_fault(model: nn.Module, inputs: Inputs) -> str | None:
     was_training = model.training
     model.train()
     try:
-        with torch.no_grad(), buffers_restored(model):
+        with torch.no_grad(), buffers_restored(model), first_algorithms():
             model(*inputs)
     except ValueError as error:
         return str(error)
@@ -301,7 +301,7 @@ def try_out(model: nn.Module, inputs: Inputs, *, name: str, input_names: Sequenc
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     model.eval()
     try:
-        with torch.no_grad(), buffers_restored(model), random_state_kept(device):
+        with torch.no_grad(), buffers_restored(model), random_state_kept(device), first_algorithms():
             outputs = model(*(tensor.to(device) for tensor in inputs))
     except (UserError, MemoryError, torch.OutOfMemoryError):
         # A misfit of the machine, not of the network.

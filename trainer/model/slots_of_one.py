@@ -13,7 +13,6 @@ from contracts.errors import ConfigError
 from trainer.launch.auto import slot_sizes
 from trainer.model.build import Inputs, find_single_sample_fault
 from trainer.model.freeze import statistics_released
-from trainer.model.trial import first_algorithms
 from trainer.tasks.load import network_name
 
 
@@ -50,8 +49,7 @@ def check_slots_of_one(
     later = config.train.unfreeze_epoch is not None
     with statistics_released(model) if later else nullcontext():
         model.train()
-        with first_algorithms():
-            fault = find_single_sample_fault(model, inputs)
+        fault = find_single_sample_fault(model, inputs)
         has_batch_norm = any(isinstance(module, _BatchNorm) and module.training for module in model.modules())
     if fault is not None:
         raise ConfigError(

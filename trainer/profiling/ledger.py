@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from contracts.artifacts import (
     ComputePoint,
@@ -156,7 +156,12 @@ class Ledger:
         return found
 
     def run(
-        self, settings: Sequence[Settings], *, rounds: int, predicted: Sequence[float | None] | None = None
+        self,
+        settings: Sequence[Settings],
+        *,
+        rounds: int,
+        predicted: Sequence[float | None] | None = None,
+        kind: Literal["run", "turn"] = "run",
     ) -> list[list[float] | Failed]:
         """Measure configurations end to end, in turn; return samples per second of a rank, round by round.
 
@@ -164,6 +169,7 @@ class Ledger:
             settings: The configurations.
             rounds: Windows of each.
             predicted: Their rates; None: what may not be chosen, beside what was, and no row of the report.
+            kind: As what its time is remembered (`usual_s`): a turn has several windows of each.
         """
         began = self.probe.now()
         measured = self.probe.run(settings, rounds=rounds)
@@ -172,7 +178,7 @@ class Ledger:
         else:
             found = [self._keep(*each) for each in zip(settings, measured, predicted, strict=True)]
             if worked := sum(not isinstance(rates, Failed) for rates in found):
-                self._took("run" if len(settings) == 1 else "turn", (self.probe.now() - began) / worked)
+                self._took(kind, (self.probe.now() - began) / worked)
         for one, rates in zip(settings, found, strict=True):
             self._count(None, began, describe(one), rates if isinstance(rates, Failed) else median(rates))
         return found

@@ -20,7 +20,7 @@ from trainer.profiling.indicators import Counted
 from trainer.profiling.measure import ComputeTime, Failed, Hello, JointRate, LoaderRate
 
 # Traces are the largest: some megabytes each.
-_MOST_BYTES = 1 << 28
+_MOST_BYTES = 1 << 30
 Kind = TypeVar("Kind")
 
 

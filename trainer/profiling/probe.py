@@ -177,7 +177,11 @@ class RankProbe:
             self.ask("close")
         results: list[JointRate | Failed] = [failed.get(number) or join(rates) for number, rates in enumerate(found)]
         for number, why in failed.items():
-            if why.outcome == "out of memory" and any(one.flags != settings[number].flags for one in settings):
+            if (
+                not apart
+                and why.outcome == "out of memory"
+                and any(one.flags != settings[number].flags for one in settings)
+            ):
                 # Networks with other flags stood beside it.
                 (results[number],) = self.run([settings[number]], rounds=rounds)
         return results

@@ -26,6 +26,8 @@ from trainer.profiling.measure import ComputeTime, Failed, Hello, JointRate, Loa
 from trainer.profiling.messages import NotUnderstood, Request, receive, send
 
 PROCESS_MODULE = "trainer.profiling.service"
+# A rank whose connection broke has this long to end by itself.
+ENDING_S = 10.0
 # What measurements answer; the others nothing.
 ANSWERS: dict[str, tuple[type, ...]] = {
     "hello": (Hello,),
@@ -137,7 +139,11 @@ class RankProcess(RemoteRank):
 
     def _ended(self) -> Failed:
         """Wait for its end, and return how it ended."""
-        code = self._process.wait()
+        try:
+            code = self._process.wait(ENDING_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return Failed("crashed", f"rank {self.rank} said what could not be received{self._last_words()}")
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return Failed("crashed", f"rank {self.rank} ended with {how}{self._last_words()}")
 

@@ -100,7 +100,7 @@ def copying(case: Case) -> Seen | None:
     if overrides:
         change = f"try {CHANNELS_LAST}; {change}"
     # On a GPU, kernels follow each other; what copies on a CPU may run beside the rest. With channels last the kernels
-    # that compute are others too: on an H100, ResNet-50 in bf16 gained 1.7 (docs/gpu.md), where R4 saw 11 % of copies.
+    # that compute are others too: on an H100, ResNet-50 in bf16 gained 1.7 (docs/gpu.md).
     gain = UNKNOWN if busy is None or overrides else at_most(share * busy, "copying kernels")
     change, gain, overrides = _measured_flag(case, change, gain, overrides, "train.channels_last")
     return Seen(

@@ -57,7 +57,7 @@ def main(descriptor: int, path: str) -> int:
     from trainer.parallel.process_group import process_group
 
     with process_group(assignment.generation, setup_timeout_s=config.profile.probe_timeout_s) as rank:
-        service = Service(assignment, config, rank)
+        service = Service(assignment, config, rank, Path(path).parent)
         while (request := _receive(connection)) is not None:
             send(connection, _outcome(lambda: service.answer(request), is_hello=request.name == HELLO))
             imports_done()
@@ -106,10 +106,11 @@ class Service:
         assignment: What it is told, as a rank of training is.
         config: The configuration.
         rank: This process among its peers.
+        folder: For traces, until they are told; who started this process removes it.
     """
 
-    def __init__(self, assignment: Assignment, config: RunConfig, rank: Rank) -> None:
-        self._assignment, self._config, self._rank = assignment, config, rank
+    def __init__(self, assignment: Assignment, config: RunConfig, rank: Rank, folder: Path) -> None:
+        self._assignment, self._config, self._rank, self._folder = assignment, config, rank, folder
         self._bench: Bench | None = None
 
     def answer(self, request: Request) -> Any:
@@ -166,7 +167,7 @@ class Service:
         """Trace steps, and count what a trace does not show."""
         from trainer.profiling.tracing import trace
 
-        with tempfile.TemporaryDirectory(prefix="shardline-traces-") as folder:
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix="traces-") as folder:
             return trace(self._required(), settings, steps, Path(folder))
 
     def _required(self) -> Bench:

@@ -331,7 +331,7 @@ class _Finals:
 
     def _turn(self, wanted: list[Settings], rounds: int = ROUNDS) -> None:
         predicted = [self.predictor.rate(each) for each in wanted]
-        found = self.ledger.run(wanted, rounds=rounds, predicted=predicted)
+        found = self.ledger.run(wanted, rounds=rounds, predicted=predicted, kind="turn" if rounds == ROUNDS else "run")
         for settings, rates in zip(wanted, found, strict=True):
             if isinstance(rates, Failed):
                 self._fail(settings, rates)

@@ -214,12 +214,20 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
         tried = f"; try: {finding.command}" if finding.command else ""
         stage.log(f"{finding.rule} {finding.title}: {finding.change}{tried}")
     if result.choice.measured:
-        from trainer.profiling.board import write_board
-
-        write_board(folder / BOARD_FOLDER, report)
+        _write_board(stage, folder, report)
     if diagnosis.summaries:
         (folder / SUMMARY_NAME).write_bytes(summaries_to_json(diagnosis.summaries))
     return report
+
+
+def _write_board(stage: Stage, folder: Path, report: ProfileReport) -> None:
+    """Write the sweep for TensorBoard; what fails there costs no report."""
+    try:
+        from trainer.profiling.board import write_board
+
+        write_board(folder / BOARD_FOLDER, report)
+    except Exception as error:  # noqa: BLE001 - whatever TensorBoard's package raises
+        stage.log(f"warning: nothing for TensorBoard: {type(error).__name__}: {error}")
 
 
 def _space(config: RunConfig, probe: RankProbe, device: Device) -> Space:

@@ -363,6 +363,8 @@ def test_two_ranks_with_gloo_on_one_gpu(tmp_path: Path) -> None:
     found = run_ranks(tmp_path, 2, "on_gpu", RANKS_ON_ONE_GPU="1")["on_gpu"]
     assert found.keys() == {"ddp"}
     check_on_gpu(found)
+    on_cpu = run_ranks(tmp_path / "cpu", 2, "on_gpu", CUDA_VISIBLE_DEVICES="")["on_gpu"]
+    assert found["ddp"]["losses"] == pytest.approx(on_cpu["ddp"]["losses"], abs=1e-2)
 
 
 def check_on_gpu(found: Found) -> None:

@@ -53,6 +53,14 @@ def test_a_loader_that_sleeps_gets_processes() -> None:
     assert [row.num_workers for row in many.loader] == [0, 1, 2, 4]
 
 
+@pytest.mark.parametrize("budget_s", [60, 64, 70])
+def test_a_turn_of_one_is_not_taken_for_one_window(budget_s: float) -> None:
+    """Three times its time for the next turn would be more than is left, and the defaults would be the choice."""
+    data = {"num_workers": 1, "prefetch_factor": "auto"}
+    space = a_space(data=data, parallel={"slot_size": 64}, train={"channels_last": False})
+    assert swept(simulator(space, loader_ratio=3.0), budget_s=budget_s).choice.measured
+
+
 def test_processes_that_only_share_one_core_are_not_even_measured_end_to_end() -> None:
     found = swept(simulator(a_space(1), cores=1, loader_ratio=1.0))
     assert found.choice.num_workers == 0

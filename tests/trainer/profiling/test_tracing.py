@@ -43,7 +43,7 @@ def test_no_profiler_object_exists_outside_of_the_traced_steps(
 
     monkeypatch.setattr(Steps, "take_one", watched)
     with one_rank() as rank:
-        service = Service(assignment, config, rank)
+        service = Service(assignment, config, rank, tmp_path)
         monkeypatch.setattr("trainer.profiling.memory._free_bytes", lambda: 8 << 30)
         began = service.hello()
         service.answer(Request(name="open", settings=Settings(slot_size=4, slots_per_rank=4, num_workers=0), number=0))
