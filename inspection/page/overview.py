@@ -122,7 +122,8 @@ def _failures(subject: Subject) -> Iterator[Notice]:
     for stage in failed:
         logs = _logs(subject, stage.attempts[-1]) if stage.attempts else []
         yield _failure(subject, f"Stage {stage.name}", stage.state, stage.error, stage.name, logs)
-    if view.error and view.error not in {stage.error for stage in failed}:
+    told = {text for stage in failed for text in (stage.error, f"stage {stage.name}: {stage.error}")}
+    if view.error and view.error not in told:
         yield _failure(subject, "The run", view.state, view.error, "run", [])
 
 

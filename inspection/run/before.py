@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from contracts import storage
 from contracts.artifacts.firing import NOTHING
+from contracts.config import RunConfig
 from contracts.config.former import rename_keys
 from contracts.previous import RUN_NAME
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
@@ -37,7 +38,10 @@ def find_before(place: RunPlace, config: Mapping[str, Any], shard: StageView | N
     run_id, text = found
     former = json.loads(text)
     leaves = compare([former["config"], config]).items()
-    different = [(name, was, now) for name, (was, now) in leaves if was != now]
+    # A key that the version of the run before did not have is no change while nobody has set it.
+    different = [
+        (name, was, now) for name, (was, now) in leaves if was != now and (was or now != _defaults().get(name))
+    ]
     changes = [
         ChangeView(name=name[:200], before=_cut(was), now=_cut(now)) for name, was, now in different[:_MOST_CHANGES]
     ]
@@ -48,6 +52,11 @@ def find_before(place: RunPlace, config: Mapping[str, Any], shard: StageView | N
         words = made if all(made) and made[0] != made[1] else [str(sha256)[:12], now[:12]]
         changes.insert(0, ChangeView(name="data", before=_cut(words[0]), now=_cut(words[1])))
     return BeforeView(id=run_id, changes=changes, data_known=bool(sha256 and now))
+
+
+@cache
+def _defaults() -> dict[str, str]:
+    return flatten(RunConfig().model_dump(mode="json"))
 
 
 def _read_before(place: RunPlace) -> tuple[str, str] | None:

@@ -625,7 +625,10 @@ def up_to(stage: str, state: str, **changes: Any) -> RunView:
 
 
 def failed_in(stage: str) -> RunView:
-    return up_to(stage, "failed")
+    view = up_to(stage, "failed")
+    (error,) = (one.error for one in view.stages if one.name == stage)
+    # As its record says it.
+    return view.model_copy(update={"error": f"stage {stage}: {error}"})
 
 
 def running() -> RunView:

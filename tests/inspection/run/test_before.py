@@ -13,7 +13,7 @@ from inspection.run.read import read_run
 from inspection.run.view import BeforeView
 from tests.inspection.lines import Planted, plant
 
-FIRST, SECOND, THIRD = (f"20261122-0{hour}0000-0001" for hour in (7, 8, 9))
+FIRST, SECOND, THIRD, FOURTH = (f"20261122-{hour:02}0000-0001" for hour in (7, 8, 9, 10))
 
 
 def look(planted: Planted) -> tuple[BeforeView | None, str]:
@@ -38,6 +38,15 @@ def test_a_run_names_what_it_has_other_than_the_one_before(tmp_path: Path, small
     assert found.name == "train.epochs" and found.now == "7" != found.before
     assert f"Since run {FIRST}" in page and "<code>train.epochs</code>" in page
     assert f"Nothing: configuration and data are those of run {SECOND}." in look(third)[1]
+    # Of a version that had neither section `promote` nor most of `validate`.
+    config = json.loads((third.folder / "run-start.json").read_bytes())["config"]
+    older = {name: section for name, section in config.items() if name != "promote"}
+    change(third, "run-start.json", {"config": {**older, "validate": {"significance": 0.5}}})
+    fourth = plant(tmp_path / "roses", small_shards, run_id=FOURTH, sections={"promote": {"judge": True}})
+    before, _ = look(fourth)
+    assert before is not None
+    assert {each.name for each in before.changes} >= {"promote.judge", "validate.significance"}
+    assert not {"promote.class_floor", "validate.drift"} & {each.name for each in before.changes}
 
 
 def test_other_data_and_a_run_before_that_cannot_be_read(tmp_path: Path, small_shards: str) -> None:
