@@ -21,6 +21,7 @@ from contracts.field_docs import Documented
 MANIFEST_NAME = "manifest.json"
 # From so many files in one folder of a bucket they are compared by a listing: a page of it tells of 1,000 objects.
 _MANY_FILES = 20
+_TODO = "pass the URI of the folder that the earlier stage printed"
 
 
 class NewerVersion(DataError):
@@ -113,12 +114,17 @@ class Contract(Document):
         Raises:
             DataError: It is no such document, or one of a newer format version.
         """
-        todo = "pass the URI of the folder that the earlier stage printed"
-        expected = cls.model_fields["kind"].default
         try:
             values = json.loads(content)
         except ValueError:
-            raise DataError(f"{where} is not JSON", allowed=f"a {expected} document", todo=todo) from None
+            expected = cls.model_fields["kind"].default
+            raise DataError(f"{where} is not JSON", allowed=f"a {expected} document", todo=_TODO) from None
+        return cls.of_values(values, where=where)
+
+    @classmethod
+    def of_values(cls, values: object, *, where: str) -> Self:
+        """Return the document of what its JSON holds; raises as `parse`."""
+        expected, todo = cls.model_fields["kind"].default, _TODO
         if not isinstance(values, dict) or values.get("kind") != expected:
             kind = values.get("kind") if isinstance(values, dict) else type(values).__name__
             raise DataError(f"{where} is a {kind!r} document", allowed=f"a {expected} document", todo=todo)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -48,6 +47,7 @@ class Documents:
     def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
         self._most_bytes = most_bytes
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._bytes = 0
         self._curves: OrderedDict[str, CurveReader] = OrderedDict()
         self._lock = threading.Lock()
         self._alone = threading.Lock()
@@ -55,8 +55,7 @@ class Documents:
     @property
     def bytes(self) -> int:
         """Bytes of JSON whose documents are kept."""
-        with self._lock:
-            return sum(kept.bytes for kept in self._kept.values())
+        return self._bytes
 
     def read(self, door: Door, kind: type[C], uri: str, most: int) -> C:
         """Return a document of a line, parsed once per version of its file.
@@ -108,13 +107,14 @@ class Documents:
 
     def _keep(self, uri: str, kept: _Kept) -> None:
         with self._lock:
-            self._kept.pop(uri, None)
+            if (before := self._kept.pop(uri, None)) is not None:
+                self._bytes -= before.bytes
             if kept.bytes > self._most_bytes:
                 return
             self._kept[uri] = kept
-            total = sum(each.bytes for each in self._kept.values())
-            while total > self._most_bytes:
-                total -= self._kept.popitem(last=False)[1].bytes
+            self._bytes += kept.bytes
+            while self._bytes > self._most_bytes:
+                self._bytes -= self._kept.popitem(last=False)[1].bytes
 
 
 def _look(uri: str) -> tuple[int, Version]:
@@ -129,7 +129,7 @@ def _look(uri: str) -> tuple[int, Version]:
 def _parse(door: Door, kind: type[C], uri: str, most: int) -> tuple[C, str, int]:
     content = door.read(uri, most)
     sha256, num_bytes = hashlib.sha256(content).hexdigest(), len(content)
-    document = kind.parse(json.dumps(parse_json(content)).encode(), where=storage.display(uri))
+    document = kind.of_values(parse_json(content), where=storage.display(uri))
     if isinstance(document, ShardManifest) and document.shard_table is not None:
         table_uri = document.shard_table.uri(uri.rpartition("/")[0])
         content = door.read(table_uri, most)

@@ -101,7 +101,8 @@ class RunLister:
         with self._lock:
             lines, known, now = self._lines, self._known, self._clock()
         uris = list_lines(self.root)
-        with ThreadPoolExecutor(_THREADS) as pool:
+        # Files of this machine wait for nobody: threads would only wait for each other.
+        with ThreadPoolExecutor(1 if self._is_local else _THREADS) as pool:
             looked = pool.map(lambda uri: self._look(uri, lines.get(uri), known, now), uris)
             lines = dict(zip(uris, looked, strict=True))
             places = [place for line in lines.values() for place in line.places]
