@@ -69,6 +69,7 @@ def _facts(view: RunView) -> Iterator[tuple[str, str]]:
     if (found := view.judgement) is not None:
         beside = f" (beside run {found.champion}, in production then)" if found.champion else ""
         yield "Judgement", f"{found.verdict}: {'; '.join(found.reasons)}{beside}"
+    yield "Production", view.production
     code = as_object(view.config.get("code"))
     own = [_words(code, "path", "own code {}"), _words(code, "sha256")[:12]]
     torch = environment.get("torch", "")

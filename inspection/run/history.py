@@ -12,14 +12,14 @@ from contracts import storage
 from contracts.artifacts.data_report import REPORT_NAME, DataReport, Verdict
 from contracts.artifacts.document import Document
 from contracts.artifacts.firing import FIRING_NAME, NOTHING, Firing
-from contracts.artifacts.promotion import PROMOTIONS_FOLDER, Decision
+from contracts.artifacts.promotion import Decision
 from contracts.config import SPLITS, RunConfig, RunSection
 from contracts.errors import ConfigError
-from contracts.promotions import read_decisions
 from contracts.result import RESULTS_FOLDER
 from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, first_line, parse_json
 from inspection.run.find import find_place, runs_of_line
 from inspection.run.headline import metric_title
+from inspection.run.production import read_line_decisions
 from inspection.run.summary import RunLine, RunLister
 from pages.quantities import exact_percent, instant
 
@@ -141,7 +141,7 @@ def make_history(line: str, runs: Sequence[RunLine]) -> History:
     door, problem = Door(line), ""
     decisions: list[Decision] = []
     try:
-        decisions = _read_decisions(door)
+        decisions = read_line_decisions(door)
     except HARM as error:
         problem = first_line(error)[:_LENGTH]
     own = {each.run: each for each in decisions if each.judgement is not None}
@@ -171,13 +171,6 @@ def _row(door: Door, run: RunLine, decision: Decision | None) -> HistoryRow:
         return row.model_copy(update={"data": "cannot be read", "data_said": [first_line(error)[:_LENGTH]]})
     said = [text[:_LENGTH] for text in (*report.problems, *report.warnings)[:_MOST_SAID]]
     return row.model_copy(update={"samples": report.samples, "data": report.verdict, "data_said": said})
-
-
-def _read_decisions(door: Door) -> list[Decision]:
-    folder = storage.join(door.line, PROMOTIONS_FOLDER)
-    for name in storage.list_names(folder):
-        door.require(storage.join(folder, name))
-    return read_decisions(door.line)
 
 
 def _decided(decision: Decision) -> str:

@@ -44,6 +44,7 @@ from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.run.find import RunPlace
 from inspection.run.lineage import find_lineage
 from inspection.run.pictures import contact_sheet, find_first_slot, task_pictures
+from inspection.run.production import describe_production
 from inspection.run.reading import Reading
 from inspection.run.stages import MOST_CHARACTERS, read_stage
 from inspection.run.state import find_state
@@ -130,6 +131,9 @@ def read_run(
         )
         parts["firing"] = reading.attempt("what the firing found", partial(_read_result, reading, FIRING_NAME, Firing))
         parts["judgement"] = reading.attempt("the judgement", partial(_read_result, reading, JUDGEMENT_NAME, Judgement))
+        if state == "succeeded":
+            production = partial(describe_production, reading.door, place.run_id)
+            parts["production"] = reading.attempt("the line's registry", production) or ""
         parts["before"] = reading.attempt("the run before", partial(find_before, place, config, shard))
     return RunView(
         id=place.run_id,

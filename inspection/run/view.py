@@ -328,6 +328,8 @@ class RunView(Document):
     firing: Firing | None = None
     """What its schedule's firing has found; None: nobody asked."""
     judgement: Judgement | None = None
+    production: str = ""
+    """Whether its model is in production, in words; empty: not known, or the line has no registry."""
     """How the model stands beside the one that was in production."""
     pictures: list[PictureView] = Field(default=[])
     first_slot: PictureView | None = None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from contracts import storage
 from contracts.config.former import rename_keys
 from contracts.errors import ConfigError
 from inspection.run.find import LATEST, find_place, read_start
@@ -60,7 +61,7 @@ def find_run_name(run: str, *, config: RunConfig | None = None, project: str = "
     """
     if (named := parse_resource(run)) is not None:
         return named
-    run_id = run
+    run_id, place = run, None
     if "/" not in run and run.endswith(LATEST) and config is not None:
         run = f"{config.run.root}/{run}"
     if "/" in run or run.endswith(LATEST):
@@ -70,6 +71,12 @@ def find_run_name(run: str, *, config: RunConfig | None = None, project: str = "
     if config is not None:
         project, region = project or config.cloud.project, region or config.cloud.region
     if not project or not region:
+        if place is not None and storage.is_local(place.line):
+            raise ConfigError(
+                f"{run} is a run of this machine",
+                allowed="runs of Vertex AI",
+                todo=f"look at it with: shardline inspect {run} (or report, ui); its logs are in its page",
+            )
         missing = " and ".join(name for name, value in (("the project", project), ("the region", region)) if not value)
         raise ConfigError(
             f"{run}: {missing} of this run cannot be known",

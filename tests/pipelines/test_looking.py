@@ -114,6 +114,8 @@ def test_runs_lists_them(root: Path, small_shards: str) -> None:
         ["runs", "a-file"],
         ["inspect", "photos/none"],
         ["inspect", "../photos/x"],
+        ["status", "runs/photos"],
+        ["logs", "photos:latest"],
     ],
 )
 def test_bad_input_says_what_is_allowed(root: Path, arguments: list[str]) -> None:
@@ -121,6 +123,11 @@ def test_bad_input_says_what_is_allowed(root: Path, arguments: list[str]) -> Non
     answer = CliRunner().invoke(app, arguments)
     assert answer.exit_code == 2
     assert "allowed:" in answer.stderr and "to do:" in answer.stderr
+
+
+def test_a_run_of_this_machine_has_no_status_in_the_cloud(root: Path) -> None:
+    answer = CliRunner().invoke(app, ["status", "runs/photos"])
+    assert "is a run of this machine" in answer.stderr and "shardline inspect runs/photos" in answer.stderr
 
 
 def test_nothing_there_yet_is_no_error(root: Path) -> None:

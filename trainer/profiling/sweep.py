@@ -187,7 +187,8 @@ class _Finals:
         waits = self.ledger.data_time_fraction(chosen.settings)
         reason = f"{shown or chosen.rate:.0f} samples/s per rank at {waits:.0%} data time"
         if chosen is best:
-            reason += f"; window by window none of {beside} others was faster" if beside else ", the only one measured"
+            others = "the other was not" if beside == 1 else f"none of the {beside} others was"
+            reason += f"; window by window {others} faster" if beside else ", the only one measured"
         elif (paired := ratio(chosen, best)) is not None:
             reason += (
                 f"; window by window {paired.middle:.2f} of the fastest of {len(contenders)} "

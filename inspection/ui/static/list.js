@@ -76,8 +76,8 @@
   };
 
   // Conditions (accuracy > 98 %, duration < 2 h, network = resnet) among words that a row has to have.
-  const CONDITION = /([A-Za-z_][\w.-]*)\s*(>=|<=|!=|>|<|=)\s*(-?[\d.]+(?:e-?\d+)?\s?(?:%|h|min|s)?(?=\s|$)|\S+)/g;
-  const UNITS = { h: 3600, min: 60, s: 1 };
+  const CONDITION = /([A-Za-z_][\w.-]*)\s*(>=|<=|!=|>|<|=)\s*(-?[\d.]+(?:e-?\d+)?\s?(?:%|h|min|m|s)?(?=\s|$)|\S+)/g;
+  const UNITS = { h: 3600, min: 60, m: 60, s: 1 };
   const TESTS = {
     ">": (a, b) => a > b,
     "<": (a, b) => a < b,
@@ -87,7 +87,7 @@
     "!=": (a, b) => a !== b,
   };
   const amountOf = (name, text) => {
-    const [, digits, unit] = /^(-?[\d.]+(?:e-?\d+)?)\s?(%|h|min|s)?$/.exec(text) || [];
+    const [, digits, unit] = /^(-?[\d.]+(?:e-?\d+)?)\s?(%|h|min|m|s)?$/.exec(text) || [];
     if (digits === undefined || Number.isNaN(Number(digits))) return text.toLowerCase();
     // Goodput is in percent here, other shares are fractions.
     if (unit === "%") return name === "goodput" ? Number(digits) : Number(digits) / 100;
@@ -104,7 +104,10 @@
   const meets = (row, { name, sign, amount }) => {
     const value = valueOf(row, name);
     if (value === null || (typeof amount === "number") !== (typeof value === "number")) return false;
-    return TESTS[sign](typeof value === "string" ? value.toLowerCase() : value, amount);
+    if (typeof value === "number") return TESTS[sign](value, amount);
+    // Of "fp16, unproven" each part is a value too.
+    const parts = [value.toLowerCase(), ...value.toLowerCase().split(", ")];
+    return sign === "!=" ? !parts.includes(amount) : parts.some((part) => TESTS[sign](part, amount));
   };
 
   const sift = () => {

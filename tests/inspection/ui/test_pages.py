@@ -118,6 +118,10 @@ def test_the_list_filters(browser: Browser, server: Serving) -> None:
             ("roses learning_rate != 0.02", {FRESH, FAILED}),
             ("state = failed duration < 2 h", {FAILED}),
             ("preemptions > 0", {RESUMED}),
+            ("state = failed duration < 120m", {FAILED}),
+            ("export = unproven", {FRESH, RESUMED}),
+            ("export = proven", set()),
+            ("export != unproven export = fp16", set()),
             ("optimizer = AdamW", {FRESH, RESUMED, FAILED}),
             ("team=vision", {FAILED}),
         ):
