@@ -74,10 +74,10 @@ def milliseconds(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Return bytes in the unit that suits them."""
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if abs(value) >= 2**power:
-            return f"{number(value / 2**power)}{NBSP}{unit}"
+    """Return bytes in the unit that suits them, in powers of ten as stages say it."""
+    for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(value) >= least:
+            return f"{number(value / least)}{NBSP}{unit}"
     return f"{number(value)}{NBSP}B"
 
 

@@ -88,9 +88,10 @@ def require_sound(report: DataReport, *, named: int = 5) -> None:
     if report.verdict != "fail":
         return
     more = f" and {len(report.problems) - named} more" if len(report.problems) > named else ""
+    shards = storage.display(report.shards)
     raise DataError(
-        f"the data in {storage.display(report.shards)} fails: {'; '.join(report.problems[:named])}{more}",
+        f"the data in {shards} fails: {'; '.join(report.problems[:named])}{more}",
         allowed="data within the limits of section validate (docs/retraining.md)",
-        todo="look at the data (`shardline data describe`); if it is as it should be, set the key that is named to a "
-        "larger limit or to warn and run again: the shards are finished, and are not written again",
+        todo=f"look at the data (`shardline data describe {shards}`); if it is as it should be, set the key that is "
+        "named to a larger limit or to warn and run again: the shards are finished, and are not written again",
     )

@@ -148,7 +148,7 @@ def test_a_split_of_one_shard_has_one_size() -> None:
         update={"shards": [ShardView(split="test", shards=1, samples=5, bytes=2048, sizes=[2048])]}
     )
     words = said(part(render_report(planted.fresh().model_copy(update={"data": found})), "data"))
-    assert "test 1 shard, 2 KiB" in words and "median" not in words
+    assert "test 1 shard, 2.05 kB" in words and "median" not in words
     many = planted.make_data(shards=1200)
     assert "train 1,200 shards," in said(part(render_report(planted.fresh().model_copy(update={"data": many})), "data"))
 
