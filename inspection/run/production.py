@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+
 from contracts import storage
 from contracts.artifacts.promotion import MODELS_FOLDER, PROMOTIONS_FOLDER, Decision
 from contracts.promotions import find_model, read_decisions
+from contracts.result import run_uri
 from inspection.run.door import Door
 
 
@@ -30,7 +33,8 @@ def describe_production(door: Door, run_id: str) -> str:
         words.append(f"in production is run {now}" if now else "no model of the line is in production")
         if version is not None:
             unproven = "" if version.proven else " --allow-unproven"
-            words.append(f"to put it there: shardline promote {run_id}{unproven}")
+            run = shlex.quote(storage.display(run_uri(door.line, run_id)))
+            words.append(f"to put it there: shardline promote {run}{unproven}")
     return "; ".join(words)
 
 

@@ -27,7 +27,7 @@ def test_the_first_screen_says_what_is_in_production(tmp_path: Path, small_shard
         register_model(line, run=run_id, export=f"{line}/export/e", proven=proven)
     assert said(0) == (
         "version 1 of the line; no model of the line is in production; to put it there: "
-        f"shardline promote {FIRST} --allow-unproven"
+        f"shardline promote {runs[0].folder} --allow-unproven"
     )
     made = decide(line, by="ann", action="promoted", run=SECOND, reasons=["it is better"])
     assert said(1) == f"version 2 of the line; promoted by ann at {made.at}; in production"
