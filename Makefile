@@ -11,7 +11,7 @@ export MKL_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-line test-slow test-gpu check format bench bench-training bench-export bench-profiling bench-looking dist clean
+.PHONY: help install demo test test-line test-slow test-gpu check format bench bench-training bench-export bench-profiling dist clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -68,9 +68,6 @@ bench-export: $(STAMP) ## the export beside its three calls by hand
 
 bench-profiling: $(STAMP) ## the sweep beside the full grid
 	$(BIN)/python benchmarks/profiling.py
-
-bench-looking: $(STAMP) ## the page of a run beside TensorBoard's reader, and a list of a thousand runs
-	$(BIN)/python benchmarks/looking.py
 
 dist: $(STAMP) ## the wheel and the source distribution, in dist/
 	$(BIN)/python -m hatchling build

@@ -23,7 +23,6 @@ from contracts.artifacts import (
 from contracts.config import RunConfig
 from contracts.errors import DataError
 from contracts.fingerprint import combine, fingerprint
-from inspection.run.short_curve import record_curve
 from inspection.trace import StageTrace
 
 
@@ -137,13 +136,11 @@ def _train_results(config: RunConfig, trained: CheckpointManifest, uri: str) -> 
     batch, slot_size = config.train.global_batch_size, trained.slot_size
     ranks = int(environment["ranks"])
     num_slots = math.ceil(batch / slot_size)
-    curve = record_curve(uri, trained.headline)
     return {
         **({"warnings": trained.warnings} if trained.warnings else {}),
         "metrics": trained.metrics,
         "headline": trained.headline.model_dump() if trained.headline is not None else None,
         "test_samples": samples,
-        **({"curve": curve.model_dump()} if curve is not None else {}),
         "best_step": trained.best_step,
         "parameters_sha256": trained.parameters_sha256,
         "batch": {

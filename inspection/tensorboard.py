@@ -30,7 +30,7 @@ from inspection.run.training import TENSORBOARD_FOLDER
 from pages.markup import UNPRINTABLE
 
 MOST_RUNS = 8
-"""Shown at a time, as in a comparison of `shardline ui`."""
+"""Shown at a time."""
 # Names in TensorBoard's list of runs.
 _STAGES = {"training": "train", "profile": "profile"}
 # Seconds between two looks for what is new; training copies its logs to a bucket every 30 s (contracts/keeper.py).

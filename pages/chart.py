@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
 
 WIDTH, HEIGHT = 2000, 1000
 """Units of a drawing: one is a fraction of a pixel, so that whole numbers do."""
@@ -207,29 +206,6 @@ def make_plot(
         tuple((name, 1 - y.share(tick)) for tick, name in y.ticks),
         tuple(_below(x, unit)),
     )
-
-
-@dataclass(frozen=True)
-class Sparkline:
-    """A line without axes, as large as a word."""
-
-    kind: ClassVar[str] = "sparkline"
-    label: str
-    """What it shows, in words."""
-    path: str
-
-
-def sparkline(values: Sequence[float | None], label: str) -> Sparkline:
-    """Return a line of values at even distances.
-
-    Args:
-        values: Where one is None the line breaks; one of them at least is a number.
-        label: What they are, in words.
-    """
-    ys = [math.nan if value is None else value for value in values]
-    known = [value for value in values if value is not None]
-    x, y = Axis(0, len(ys) - 1, ()), Axis(min(known), max(known), ())
-    return Sparkline(label, path(Line("", range(len(ys)), ys, 0), x, y))
 
 
 def _below(x: Axis, unit: str) -> Iterator[tuple[str, float, str]]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from pages.chart import Plot, Sparkline
+from pages.chart import Plot
 from pages.markup import NOT_MEASURED, Html
 from pages.quantities import usd_range
 from pages.rendering import View, render
@@ -112,40 +112,7 @@ class Pieces:
     pieces: Sequence[Piece]
 
 
-@dataclass(frozen=True)
-class Moment:
-    """A time."""
-
-    kind: ClassVar[str] = "moment"
-    text: str
-    iso: str
-    """In UTC, as 2026-11-22T07:00:00Z."""
-
-
-@dataclass(frozen=True)
-class Clock:
-    """A duration that goes on: the page's script draws it."""
-
-    kind: ClassVar[str] = "clock"
-    name: str
-    shown: Cell
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far something is."""
-
-    kind: ClassVar[str] = "progress"
-    name: str
-    words: str
-    more: str
-    """After them, in smaller print."""
-    share: float | None
-
-
-Cell: TypeAlias = (
-    "str | Figure | Words | Inline | Chip | Link | Pieces | Progress | Moment | Clock | Sparkline | tuple[Cell, ...]"
-)
+Cell: TypeAlias = "str | Figure | Words | Inline | Chip | Link | Pieces | tuple[Cell, ...]"
 
 
 @dataclass(frozen=True)
@@ -206,7 +173,7 @@ class Text:
     name: str = ""
     """Of the text, for programs."""
     data: Mapping[str, str] = field(default_factory=dict)
-    """Attributes for programs and scripts: data-NAME."""
+    """Attributes for programs: data-NAME."""
 
 
 @dataclass(frozen=True)

@@ -64,11 +64,11 @@ def require_budget(line: str, limit_usd: float, *, month: str, time_zone: str) -
     Raises:
         ConfigError: It may cost more.
     """
-    from inspection.run.summary import RunLister
+    from inspection.run.summary import list_runs
 
     zone = zoneinfo.ZoneInfo(time_zone)
     costs: list[tuple[str, float]] = []
-    for run in RunLister(line).read():
+    for run in list_runs(line):
         cost = run.headline.cost_high_usd
         if cost and run.started_at is not None and not run.headline.training_reused:
             costs.append((datetime.datetime.fromtimestamp(run.started_at, zone).isoformat()[:7], cost))

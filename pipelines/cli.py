@@ -30,7 +30,6 @@ from pipelines.commands import run_state as run_state_commands
 from pipelines.commands import schedule as schedule_commands
 from pipelines.commands import submit as submit_command
 from pipelines.commands import tensorboard as tensorboard_command
-from pipelines.commands import ui as ui_command
 from pipelines.commands.groups import GroupedCommands
 from pipelines.commands.options import AsJson, ConfigPath, Debug, Format, Overrides, is_document, print_document
 from pipelines.reported import load, reported, show_error
@@ -59,7 +58,6 @@ promotion_commands.register(app)
 clean_command.register(app)
 data_commands.register(app)
 rehearse_command.register(app)
-ui_command.register(app)
 inspection_commands.register(app)
 tensorboard_command.register(app)
 

@@ -65,22 +65,6 @@ class Opened:
         assert self.requests == [self.page.url.partition("#")[0]]
         assert self.complaints == []
 
-    def unreached(self) -> list[str]:
-        """Walk through the page by the keyboard; return what can be used and is not reached."""
-        wanted: int = self.page.evaluate(
-            """() => { window.reached = new Set(); window.wanted = new Set(
-              Array.from(document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']"))
-                .filter(e => e.checkVisibility() && !e.disabled && (e.type !== "radio" || e.checked)));
-              document.addEventListener("focusin", event => window.reached.add(event.target));
-              return window.wanted.size; }"""
-        )
-        for _ in range(wanted + 5):
-            self.page.keyboard.press("Tab")
-        left: list[str] = self.page.evaluate(
-            "Array.from(window.wanted).filter(e => !window.reached.has(e)).map(e => e.outerHTML.slice(0, 120))"
-        )
-        return left
-
 
 @contextmanager
 def started_chromium() -> Iterator[Browser]:

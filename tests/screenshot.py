@@ -2,30 +2,22 @@
 
 RUN is the folder of a finished run of the demo (`runs/digits`), which most pictures are of, RAW that of its images
 (`raw/digits`). Runs that diverged, failed or were preempted are made of the same images, the last one on the rehearsed
-cloud: some minutes. Those that the list and the comparison have besides are the hand-made ones of the tests
-(tests/inspection/lines.py). A picture is one screen of its page, and has 300 kB at most.
+cloud: some minutes. A picture is one screen of its page, and has 300 kB at most.
 """
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from contracts import storage
 from inspection.page import render_report, render_stage
 from inspection.profile_page import make_profile_page
 from inspection.run.find import find_place
 from inspection.run.read import read_run
 from tests.browser import opened, started_chromium
-from tests.inspection.lines import Planted, alive, plant
-from tests.inspection.ui.serving import serving
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -50,8 +42,6 @@ SHOTS = {
     "profile": Shot("profile", 1400),
     "vertex-train": Shot("train", 1700),
     "vertex-export": Shot("export", 1300),
-    "ui": Shot("/", 580),
-    "compare": Shot("/compare?run=roses/20261122-070000-0001&run=roses/20261122-080000-0002", 1300),
 }
 
 
@@ -83,20 +73,8 @@ def make_runs(raw: Path, folder: Path) -> dict[str, Path]:
     return {**lines, "preempted": found.parent}
 
 
-def plant_beside(root: Path, run: Path) -> Planted:
-    """Write runs beside that of the demo, which are made of its shards; return the one that goes on."""
-    shards = storage.normalise(next((run / "shard").glob("*/manifest.json")).parent)
-    line, morning = root / "roses", datetime(2026, 11, 22, 7, tzinfo=UTC).timestamp()
-    changed = {"train": {"learning_rate": 0.02}, "cloud": {"labels": {"team": "vision"}}}
-    plant(line, shards, run_id="20261122-070000-0001", now=morning)
-    plant(line, shards, kind="resumed", run_id="20261122-080000-0002", now=morning + 3600, sections=changed)
-    failed = plant(line, shards, kind="failed", run_id="20261122-090000-0003", now=morning + 7200).folder / "run.json"
-    failed.write_text(failed.read_text().replace("train cannot <b>work</b>", "loss became nan at step 40"))
-    return plant(root / "tulips", shards, kind="running", run_id="20261122-100000-0004", now=time.time() - 300)
-
-
 def write_pages(run: Path, raw: Path, folder: Path, wanted: set[str]) -> None:
-    """Write the pages, but for those of a server; runs are made where one of them is wanted."""
+    """Write the pages; runs are made where one of them is wanted."""
     made = make_runs(raw, folder) if wanted & {"diverged", "failed", "preempted"} else {}
     view = read_run(find_place(str(run)))
     profile = next(stage.uri for stage in view.stages if stage.name == "profile")
@@ -125,22 +103,16 @@ def main(run: Path, raw: Path, names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as temporary, started_chromium() as browser:
         folder = Path(temporary)
         write_pages(run, raw, folder, {SHOTS[name].page for name in names or SHOTS})
-        root = folder / "runs"
-        shutil.copytree(run, root / run.name)
-        # The list names its root as it is seen from here.
-        with alive(plant_beside(root, run)), contextlib.chdir(folder), serving(root) as server:
-            for name in names or SHOTS:
-                shot = SHOTS[name]
-                where = f"{server.url}{shot.page}" if shot.page.startswith("/") else folder / f"{shot.page}.html"
-                with opened(browser, where, width=WIDTH) as shown:
-                    shown.page.set_viewport_size({"width": WIDTH, "height": shot.height})
-                    shown.page.wait_for_load_state("networkidle")
-                    assert shown.complaints == []
-                    if shot.section:
-                        shown.page.evaluate(f"document.getElementById({shot.section!r}).scrollIntoView()")
-                    content = shown.page.screenshot(path=IMAGES / f"{name}.png")
-                print(f"{name}.png: {len(content):,} bytes")
-                assert len(content) <= MOST_BYTES, name
+        for name in names or SHOTS:
+            shot = SHOTS[name]
+            with opened(browser, folder / f"{shot.page}.html", width=WIDTH) as shown:
+                shown.page.set_viewport_size({"width": WIDTH, "height": shot.height})
+                assert shown.complaints == []
+                if shot.section:
+                    shown.page.evaluate(f"document.getElementById({shot.section!r}).scrollIntoView()")
+                content = shown.page.screenshot(path=IMAGES / f"{name}.png")
+            print(f"{name}.png: {len(content):,} bytes")
+            assert len(content) <= MOST_BYTES, name
 
 
 if __name__ == "__main__":

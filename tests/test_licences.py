@@ -30,8 +30,6 @@ FILE_COPYLEFT = {
 PROPRIETARY = {"tensorrt-rtx-cu13", "tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu13-libs"}
 # Not installed with `make install` (pyproject.toml says why), or not for every Python.
 NOT_INSTALLED = {"tensorrt": "NVIDIA's own licence, an extra", "cel-expr-python": "Apache-2.0, tests alone"}
-# What the metadata says nothing of; their licence file was read.
-READ = {"axe-playwright-python": "MIT"}
 
 # How metadata without an SPDX expression names them: classifiers and free text.
 NAMES = {
@@ -72,8 +70,6 @@ def closure(requirements: Iterable[str]) -> Iterator[str]:
 
 def licences_of(name: str) -> set[str]:
     """Return the SPDX names of a distribution's licences, one of each `OR` left out where another is permissive."""
-    if name in READ:
-        return {READ[name]}
     metadata = importlib.metadata.metadata(name)
     return parse(
         metadata.get("License-Expression"),

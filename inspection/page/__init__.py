@@ -5,26 +5,6 @@ Nothing here reads a file: inspection/run has read all that is shown. Every stri
 
 from __future__ import annotations
 
-from inspection.page.document import (
-    MAX_REPORT_BYTES,
-    MAX_STAGE_BYTES,
-    SECTIONS,
-    STYLE,
-    navigation,
-    render_header,
-    render_report,
-    render_sections,
-    render_stage,
-)
+from inspection.page.document import MAX_REPORT_BYTES, MAX_STAGE_BYTES, SECTIONS, render_report, render_stage
 
-__all__ = [
-    "MAX_REPORT_BYTES",
-    "MAX_STAGE_BYTES",
-    "SECTIONS",
-    "STYLE",
-    "navigation",
-    "render_header",
-    "render_report",
-    "render_sections",
-    "render_stage",
-]
+__all__ = ["MAX_REPORT_BYTES", "MAX_STAGE_BYTES", "SECTIONS", "render_report", "render_stage"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -203,11 +202,7 @@ def _over_steps(subject: Subject, chart: Chart) -> Drawing:
         [(line.name, value) for line, value in zip(lines, last, strict=True)] if len(lines) > 1 else [],
         chart.unit,
         remarks=[words for curve in chart.curves if (words := _diverged(curve))],
-        data={
-            "chart": chart.title,
-            "curves": json.dumps([curve.name for curve in chart.curves]),
-            "unit": chart.unit,
-        },
+        data={"chart": chart.title},
     )
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from inspection.page.account import account
-from inspection.page.chart_data import chart_data
 from inspection.page.configuration import configuration, missing
 from inspection.page.curves import curves
 from inspection.page.data import data
 from inspection.page.export import export
 from inspection.page.lineage import lineage
-from inspection.page.links import CONSOLE, Href, beside, console, console_page, shown_uri
+from inspection.page.links import Href, beside, console, console_page, shown_uri
 from inspection.page.overview import overview
 from inspection.page.results import results
 from inspection.page.style import STYLE as OWN_STYLE
@@ -21,12 +19,11 @@ from inspection.page.subject import Limits, Subject
 from inspection.page.sweep import sweep
 from inspection.run.door import HARM
 from inspection.run.view import RunView
-from pages.document import Document, charts_script, policy_of, static_file
+from pages.document import Document
 from pages.markup import Html, shorten
 from pages.parts import absent, section
 from pages.quantities import instant
 from pages.rendering import render
-from pages.run.curves import ChartData
 from pages.run.frame import Body, Header, Navigation
 from pages.style import STYLE as SHARED_STYLE
 
@@ -72,16 +69,14 @@ def render_report(view: RunView, *, href: Href | None = None) -> str:
     def draw(view: RunView, limits: Limits) -> str:
         subject = Subject(view, limits, href or beside(view.line))
         sections = _sections(subject, list(_SECTIONS))
-        body = Body(render_header(view), sections, _footer(view), "overview", navigation(), "run")
-        found = json.dumps(chart_data(view, points=limits.drawn_points), allow_nan=False, separators=(",", ":"))
-        drawn = render(ChartData(Html(found.replace("<", "\\u003c"))))
-        return _page(f"{view.name} {view.id}", Html(render(body) + drawn), script=charts_script())
+        body = Body(_header(view), sections, _footer(view), "overview", render(Navigation(SECTIONS)))
+        return _page(f"{view.name} {view.id}", render(body))
 
     return _fit(draw, view, MAX_REPORT_BYTES)
 
 
 def render_stage(view: RunView, stage: str) -> str:
-    """Return the page of one stage, for services that show it beside the stage: plain, without any script.
+    """Return the page of one stage, for services that show it beside the stage.
 
     Args:
         view: What is known of the run.
@@ -108,38 +103,14 @@ def render_stage(view: RunView, stage: str) -> str:
     return _fit(draw, view, MAX_STAGE_BYTES)
 
 
-def render_sections(view: RunView, *, href: Href | None = None) -> dict[str, Html]:
-    """Return the sections of a run's page by their ids: a live page swaps in those that have changed.
-
-    Args:
-        view: What is known of the run.
-        href: Where links to its files go; None: only a bucket's objects are links.
-    """
-    found: dict[str, Html] = {}
-
-    def draw(view: RunView, limits: Limits) -> str:
-        subject = Subject(view, limits, href or console)
-        found.update({name: _section(subject, name) for name, _ in SECTIONS})
-        return "".join(found.values())
-
-    _fit(draw, view, MAX_REPORT_BYTES)
-    return found
-
-
-def render_header(view: RunView, *, live: bool = False) -> Html:
-    """Return the page's head: which run it is, where, and how it stands.
-
-    Args:
-        view: What is known of the run.
-        live: Whether the page follows the run: it does not say when it was read.
-    """
+def _header(view: RunView) -> Html:
+    """Return the page's head: which run it is, where, and how it stands."""
     facts = [{"local": "local run", "vertex": "run on Vertex AI Pipelines"}[view.place]]
     if view.started_at is not None:
         facts.append(f"started {instant(view.started_at)}")
     if view.last_word_at is not None and view.state in ("running", "silent"):
         facts.append(f"last event {instant(view.last_word_at)}")
-    if not live:
-        facts.append(f"page of {instant(view.seen_at)}")
+    facts.append(f"page of {instant(view.seen_at)}")
     return render(
         Header(
             shorten(view.name, 80),
@@ -150,11 +121,6 @@ def render_header(view: RunView, *, live: bool = False) -> Html:
             console_page(view.console) or "",
         )
     )
-
-
-def navigation() -> Html:
-    """Return links to the sections."""
-    return render(Navigation(SECTIONS))
 
 
 def _footer(view: RunView) -> str:
@@ -179,9 +145,8 @@ def _section(subject: Subject, name: str) -> Html:
         return section(name, _SECTIONS[name][0], absent(name, words))
 
 
-def _page(title: str, body: Html, *, script: str = "") -> str:
-    style = STYLE + (static_file("uPlot.min.css") if script else "")
-    return render(Document(shorten(title, 200), body, policy=policy_of(script), style=Html(style), script=Html(script)))
+def _page(title: str, body: Html) -> str:
+    return render(Document(shorten(title, 200), body, style=Html(STYLE)))
 
 
 def _fit(draw: Callable[[RunView, Limits], str], view: RunView, most: int) -> str:
@@ -211,18 +176,3 @@ def _cut(view: RunView, length: int) -> RunView:
         return shorten(value, length) if isinstance(value, str) and name != "jpeg" else value
 
     return RunView.model_validate(cut(view.model_dump()))
-
-
-__all__ = [
-    "CONSOLE",
-    "MAX_REPORT_BYTES",
-    "MAX_STAGE_BYTES",
-    "SECTIONS",
-    "STAGE_TITLES",
-    "STYLE",
-    "navigation",
-    "render_header",
-    "render_report",
-    "render_sections",
-    "render_stage",
-]

@@ -25,7 +25,6 @@ from pages.parts import (
     Notice,
     Pairs,
     Part,
-    Progress,
     Table,
     Text,
     Tile,
@@ -191,8 +190,7 @@ def _stage(subject: Subject, stage: StageView) -> tuple[Cell, ...]:
     done: list[Cell] = [subject.name(made) or NO_VALUE]
     if stage.state == "running" and (at := stage.progress) is not None:
         said = f"{count(at.done)} of {count(at.total)} {at.unit}: {subject.name(at.message)}"
-        share = at.done / at.total if at.total > 0 else None
-        done = [Progress(name, said, f"at {instant(at.at)}", share)]
+        done = [Words(said, f"at {instant(at.at)}", name=f"stages.{name}.progress")]
     if stage.uri is not None:
         done.append(_folder(subject, stage.uri, "folder"))
     logs = _logs(subject, stage.attempts[-1]) if stage.attempts else []

@@ -31,22 +31,7 @@ b.good,b.bad{color:var(--c)}
 @media(min-width:1000px){#facts{grid-template-columns:max-content 1fr max-content 1fr}}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:18px 28px}
 .chart-box .legend{margin:2px 0 0}
-.drawn>.plot{display:none}
-.live-charts{margin:0 0 18px}
-.live-charts form{display:flex;flex-wrap:wrap;gap:8px 16px;align-items:center;margin:0 0 8px;padding:0;border:0}
-.live-charts select{font:inherit;color:inherit;background:var(--card);border:1px solid var(--soft);border-radius:6px}
-.live-charts input{accent-color:var(--accent);vertical-align:middle}
-.live-charts .events{display:flex;flex-wrap:wrap;gap:2px 16px;padding:0;margin:6px 0 0;list-style:none;font-size:13px;
-color:var(--soft)}
-.event-mark{display:inline-block;width:12px;margin-right:4px;text-align:center;font-weight:700}
-.canvas{width:100%;min-width:0;height:240px;overflow:hidden;border-radius:4px}
-.chart-box>.plot>svg{height:218px}.own>.canvas{height:320px}
-.canvas:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
-.canvas .uplot{width:100%}
-.canvas .u-legend{font-size:13px;text-align:left;max-height:130px;overflow:auto}
-.canvas .u-value{min-width:7ch;font-variant-numeric:tabular-nums}
-.canvas caption{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
-.canvas .u-legend :is(th,td){border:0;min-width:0;padding:2px 4px;text-align:left}
+.chart-box>.plot>svg{height:218px}
 .square{max-width:460px}.square .plot>svg{height:300px}
 .strip-plot>svg{height:66px;overflow:visible;background:none}
 .gap{fill:var(--gap);stroke:none}

@@ -29,9 +29,7 @@ class Limits:
     pictures: int = 60
     worst: int = 24
     points: int = 400
-    """Points of a curve in a still picture."""
-    drawn_points: int = 2_000
-    """Points of a curve that a script draws."""
+    """Points of a curve."""
     curves: int = 24
     marks: int = 600
     """Marks on the time axis that can be pointed at."""

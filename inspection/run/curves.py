@@ -1,8 +1,5 @@
 """The curves of a training: read from its scalars (contracts/scalars.py), and thinned out to be drawn.
 
-    read_curves(folder)     once
-    CurveReader(folder)     again and again while training runs: `poll` reads only what is new
-
 Parts are read in the order of their names, and where an attempt went on from a checkpoint, what attempts before it
 wrote beyond that step is dropped. Nothing here raises for what is in a run: what is missing is said in words. The words
 hold names out of the run: they are for eyes, and must be escaped.
@@ -14,7 +11,6 @@ import math
 from array import array
 from collections.abc import Sequence
 from operator import le
-from pathlib import Path
 from typing import cast
 
 from contracts import storage
@@ -40,157 +36,107 @@ Part = tuple["array[int]", "array[float]", "array[float]"]
 """Steps, times and values."""
 
 
-class CurveReader:
-    """Reads the scalars in a folder, and what is added to them.
-
-    Args:
-        folder_uri: A training's scalars/, local or in a bucket; it need not be there yet.
-    """
-
-    def __init__(self, folder_uri: str) -> None:
-        self._uri = folder_uri
-        self._files: dict[str, ScalarFile] = {}
-        self._trouble: list[str] = []
-
-    @property
-    def num_values(self) -> int:
-        """Values that are held, of all parts."""
-        return sum(file.num_values for file in self._files.values())
-
-    def poll(self) -> bool:
-        """Read what is new; whether there was anything.
-
-        A line that is not whole yet waits for the next call. A file that was replaced by another is read anew; of one
-        that is gone, the values go too.
-        """
-        self._trouble, before = [], self._state()
-        try:
-            listed = list(storage.list_objects(self._uri, recursive=False))
-        except (ShardlineError, OSError) as error:
-            self._trouble.append(f"the scalars cannot be listed: {error}")
-            return False
-        found = [info for info in listed if PART_NAME.fullmatch(info.name)]
-        if len(found) > MOST_FILES:
-            self._trouble.append(f"{len(found) - MOST_FILES} of {len(found)} parts are left out, the oldest")
-            found = found[-MOST_FILES:]
-        for name in self._files.keys() - {info.name for info in found}:
-            del self._files[name]
-        versions = {info.name: self._version(info) for info in found}
-        changed = [info for info in found if self._file(info.name).version != versions[info.name]]
-        contents = self._read_small(changed)
-        complete = True
-        for info in changed:
-            file = self._file(info.name)
-            room = MOST_VALUES - self.num_values + file.num_values
-            try:
-                all_read = self._read(file, info, contents.get(info.name), most_values=room)
-            except FileNotFoundError:
-                # Replaced or deleted since it was listed: the next call sees what there is.
-                continue
-            except (ShardlineError, OSError) as error:
-                self._trouble.append(f"{info.name} cannot be read: {error}")
-                continue
-            complete &= all_read
-            if all_read:
-                file.version = versions[info.name]
-        if not complete:
-            self._trouble.append(f"there are more scalars than are read ({MOST_VALUES:,} values): the rest is left out")
-        return self._state() != before
-
-    def curves(self, points: int = 400) -> Curves:
-        """Return what was read so far.
-
-        Args:
-            points: Most rows of a curve, at least 4; the first, the last, and the extremes between are among them.
-        """
-        missing = [*self._trouble, *(said for _, file in sorted(self._files.items()) for said in file.missing())]
-        joined = self.parts()
-        starts = [file.start for file in self._files.values() if file.start is not None]
-        if starts and min(starts) > 0 and joined:
-            missing.append(
-                f"there are no scalars up to step {min(starts):,}: versions before 0.2.0 wrote curves for TensorBoard "
-                "alone (shardline tensorboard RUN)"
-            )
-        if len(joined) > MOST_NAMES:
-            missing.append(f"{len(joined) - MOST_NAMES} of {len(joined)} scalars are left out")
-        curves = []
-        for name, parts in sorted(sorted(joined.items())[:MOST_NAMES]):
-            curve, left_out = _draw(name, parts, points)
-            if left_out:
-                missing.append(f"{name}: {left_out} rows without a finite value and a time are left out")
-            if curve.rows or curve.not_finite:
-                curves.append(curve)
-        if len(missing) > _MOST_WORDS:
-            missing = [*missing[:_MOST_WORDS], f"and {len(missing) - _MOST_WORDS} things more"]
-        return Curves(curves=curves, rows=sum(curve.rows for curve in curves), missing=missing)
-
-    def _state(self) -> dict[str, tuple[int, int]]:
-        return {name: (file.position, file.num_values) for name, file in self._files.items()}
-
-    def _file(self, name: str) -> ScalarFile:
-        return self._files.setdefault(name, ScalarFile(name))
-
-    def _version(self, info: ObjectInfo) -> tuple[int, ...]:
-        """What changes with a file's content."""
-        if info.generation is not None or not storage.is_local(self._uri):
-            return info.size, info.generation or 0
-        try:
-            return info.size, Path(storage.local_path(storage.join(self._uri, info.name))).stat().st_mtime_ns
-        except OSError:
-            return info.size, 0
-
-    def _read_small(self, changed: Sequence[ObjectInfo]) -> dict[str, bytes]:
-        """Return the contents of short files that are new, where asking for them together saves time."""
-        if storage.is_local(self._uri):
-            return {}
-        small = [info for info in changed if info.size <= _SMALL_BYTES and not self._file(info.name).position]
-        contents = {}
-        for start in range(0, len(small), _SMALL_FILES):
-            batch = small[start : start + _SMALL_FILES]
-            wanted = [storage.Wanted(storage.join(self._uri, info.name), info.generation) for info in batch]
-            try:
-                read = storage.read_many(wanted)
-            except (ShardlineError, OSError):
-                # Each is read alone then, and says what is wrong.
-                continue
-            contents.update(
-                {info.name: content for info, content in zip(batch, read, strict=True) if isinstance(content, bytes)}
-            )
-        return contents
-
-    def _read(self, file: ScalarFile, info: ObjectInfo, content: bytes | None, *, most_values: int) -> bool:
-        uri = storage.join(self._uri, info.name)
-
-        def read_range(start: int, length: int) -> bytes:
-            if content is not None:
-                return content[start : start + length]
-            return storage.read_range(uri, start, length, info.generation)
-
-        return file.read(read_range, info.size, most_values=most_values)
-
-    def parts(self) -> dict[str, list[Part]]:
-        """Return the parts of each scalar by its name, the oldest first, without what later attempts made void."""
-        joined: dict[str, list[Part]] = {}
-        void_beyond: int | None = None
-        for _, file in sorted(self._files.items(), reverse=True):
-            for rows in file.rows:
-                for name, *part in rows.columns(void_beyond):
-                    joined.setdefault(name, []).insert(0, cast(Part, tuple(part)))
-            if file.start is not None:
-                void_beyond = file.start if void_beyond is None else min(void_beyond, file.start)
-        return joined
-
-
 def read_curves(folder_uri: str, *, points: int = 400) -> Curves:
-    """Read a training's curves once.
+    """Read a training's curves.
 
     Args:
-        folder_uri: Its scalars/, local or in a bucket.
-        points: Most rows of a curve, at least 4.
+        folder_uri: Its scalars/, local or in a bucket; it need not be there yet.
+        points: Most rows of a curve, at least 4; the first, the last, and the extremes between are among them.
     """
-    reader = CurveReader(folder_uri)
-    reader.poll()
-    return reader.curves(points)
+    files, missing = _read_files(folder_uri)
+    missing += [said for file in files for said in file.missing()]
+    joined = _join(files)
+    starts = [file.start for file in files if file.start is not None]
+    if starts and min(starts) > 0 and joined:
+        missing.append(
+            f"there are no scalars up to step {min(starts):,}: versions before 0.2.0 wrote curves for TensorBoard "
+            "alone (shardline tensorboard RUN)"
+        )
+    if len(joined) > MOST_NAMES:
+        missing.append(f"{len(joined) - MOST_NAMES} of {len(joined)} scalars are left out")
+    curves = []
+    for name, parts in sorted(sorted(joined.items())[:MOST_NAMES]):
+        curve, left_out = _draw(name, parts, points)
+        if left_out:
+            missing.append(f"{name}: {left_out} rows without a finite value and a time are left out")
+        if curve.rows or curve.not_finite:
+            curves.append(curve)
+    if len(missing) > _MOST_WORDS:
+        missing = [*missing[:_MOST_WORDS], f"and {len(missing) - _MOST_WORDS} things more"]
+    return Curves(curves=curves, rows=sum(curve.rows for curve in curves), missing=missing)
+
+
+def _read_files(folder_uri: str) -> tuple[list[ScalarFile], list[str]]:
+    """Return the files of a folder of scalars by name, and what could not be read, in words."""
+    missing: list[str] = []
+    try:
+        listed = list(storage.list_objects(folder_uri, recursive=False))
+    except (ShardlineError, OSError) as error:
+        return [], [f"the scalars cannot be listed: {error}"]
+    found = sorted((info for info in listed if PART_NAME.fullmatch(info.name)), key=lambda info: info.name)
+    if len(found) > MOST_FILES:
+        missing.append(f"{len(found) - MOST_FILES} of {len(found)} parts are left out, the oldest")
+        found = found[-MOST_FILES:]
+    contents = _read_small(folder_uri, found)
+    files: list[ScalarFile] = []
+    complete, num_values = True, 0
+    for info in found:
+        file = ScalarFile(info.name)
+        try:
+            complete &= _read(folder_uri, file, info, contents.get(info.name), most_values=MOST_VALUES - num_values)
+        except (ShardlineError, OSError) as error:
+            missing.append(f"{info.name} cannot be read: {error}")
+        files.append(file)
+        num_values += file.num_values
+    if not complete:
+        missing.append(f"there are more scalars than are read ({MOST_VALUES:,} values): the rest is left out")
+    return files, missing
+
+
+def _read_small(folder_uri: str, found: Sequence[ObjectInfo]) -> dict[str, bytes]:
+    """Return the contents of short files by name, where asking for them together saves time."""
+    if storage.is_local(folder_uri):
+        return {}
+    small = [info for info in found if info.size <= _SMALL_BYTES]
+    contents = {}
+    for start in range(0, len(small), _SMALL_FILES):
+        batch = small[start : start + _SMALL_FILES]
+        # Not by their generations: a file that was replaced since by a longer one begins with the same rows.
+        wanted = [storage.Wanted(storage.join(folder_uri, info.name)) for info in batch]
+        try:
+            read = storage.read_many(wanted)
+        except (ShardlineError, OSError):
+            # Each is read alone then, and says what is wrong.
+            continue
+        contents.update(
+            {info.name: content for info, content in zip(batch, read, strict=True) if isinstance(content, bytes)}
+        )
+    return contents
+
+
+def _read(folder_uri: str, file: ScalarFile, info: ObjectInfo, content: bytes | None, *, most_values: int) -> bool:
+    """Read a file; return whether all was read that can be."""
+    uri = storage.join(folder_uri, info.name)
+
+    def read_range(start: int, length: int) -> bytes:
+        if content is not None:
+            return content[start : start + length]
+        return storage.read_range(uri, start, length)
+
+    return file.read(read_range, info.size, most_values=most_values)
+
+
+def _join(files: Sequence[ScalarFile]) -> dict[str, list[Part]]:
+    """Return the parts of each scalar by its name, the oldest first, without what later attempts made void."""
+    joined: dict[str, list[Part]] = {}
+    void_beyond: int | None = None
+    for file in reversed(files):
+        for rows in file.rows:
+            for name, *part in rows.columns(void_beyond):
+                joined.setdefault(name, []).insert(0, cast(Part, tuple(part)))
+        if file.start is not None:
+            void_beyond = file.start if void_beyond is None else min(void_beyond, file.start)
+    return joined
 
 
 def thin(values: Sequence[float], points: int) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -118,12 +118,11 @@ def read_start(place: RunPlace) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def runs_of_line(line: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
+def runs_of_line(line: str) -> list[RunPlace]:
     """Return the runs of a line, the oldest first, by the time in their ids; none where it cannot be looked into.
 
     Args:
         line: URI of its folder.
-        known: Runs that were seen before: nobody is asked for them again.
     """
     runs = storage.join(line, RUNS_FOLDER)
     try:
@@ -134,7 +133,7 @@ def runs_of_line(line: str, known: Container[RunPlace] = ()) -> list[RunPlace]:
 
     def is_run(place: RunPlace) -> bool:
         try:
-            return place in known or storage.exists(place.start_uri)
+            return storage.exists(place.start_uri)
         except PermissionError:
             # Whoever reads it says why it cannot.
             return True

@@ -20,7 +20,7 @@ from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, first_line, 
 from inspection.run.find import find_place, runs_of_line
 from inspection.run.headline import metric_title
 from inspection.run.production import read_line_decisions
-from inspection.run.summary import RunLine, RunLister
+from inspection.run.summary import RunLine, list_runs
 from pages.quantities import exact_percent, instant
 
 _THREADS = 16
@@ -128,16 +128,6 @@ def find_line_of(config: RunConfig) -> str:
 
 def read_history(line: str) -> History:
     """Return the history of a line, by its URI; what cannot be read says why."""
-    return make_history(line, RunLister(line).read())
-
-
-def make_history(line: str, runs: Sequence[RunLine]) -> History:
-    """Return the history of a line whose runs were listed.
-
-    Args:
-        line: Its URI.
-        runs: In any order.
-    """
     door, problem = Door(line), ""
     decisions: list[Decision] = []
     try:
@@ -146,7 +136,7 @@ def make_history(line: str, runs: Sequence[RunLine]) -> History:
         problem = first_line(error)[:_LENGTH]
     own = {each.run: each for each in decisions if each.judgement is not None}
     with ThreadPoolExecutor(_THREADS) as pool:
-        rows = list(pool.map(lambda run: _row(door, run, own.pop(run.id, None)), runs))
+        rows = list(pool.map(lambda run: _row(door, run, own.pop(run.id, None)), list_runs(line)))
     rows += [HistoryRow(at=as_moment(each.at), run=each.run, decision=each) for each in _others(decisions, own)]
     rows.sort(key=lambda row: (row.at or 0.0, row.decision.number if row.decision is not None else 0, row.run))
     return History(line=line, production=decisions[-1].production if decisions else "", rows=rows, problem=problem)

@@ -38,8 +38,7 @@ from contracts.result import RESULTS_FOLDER
 from inspection.attempts import Events
 from inspection.run.before import find_before
 from inspection.run.data import describe_data
-from inspection.run.documents import Documents
-from inspection.run.door import MANIFEST_BYTES, SMALL_BYTES, Door, as_moment, as_object, parse_json
+from inspection.run.door import SMALL_BYTES, Door, as_moment, as_object, parse_json
 from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.run.find import RunPlace
 from inspection.run.lineage import find_lineage
@@ -68,7 +67,6 @@ def read_run(
     points: int = 2_000,
     headline_only: bool = False,
     now: float | None = None,
-    cache: Documents | None = None,
 ) -> RunView:
     """Return everything that is known of a run.
 
@@ -79,9 +77,8 @@ def read_run(
         points: Of a curve at most.
         headline_only: Read no more than its headline needs: not the data, the profile, curves, pictures and hashes.
         now: Seconds since the epoch; None: the clock's.
-        cache: What other readings of this process have parsed; None: nothing.
     """
-    reading = Reading(place, Door(place.line), cache if cache is not None else Documents())
+    reading = Reading(place, Door(place.line))
     now = time.time() if now is None else now
     start = _read_start(reading)
     record = _read_record(reading)
@@ -124,7 +121,7 @@ def read_run(
     )
     if not headline_only:
         uris = _find_uris(stages, documents)
-        parts["lineage"] = find_lineage(documents, uris, _hash(reading, stages, uris))
+        parts["lineage"] = find_lineage(documents, uris, _check_hashes(reading, stages, uris))
         shard = next(stage for stage in stages if stage.name == "shard")
         parts["data_report"] = reading.attempt(
             "the data report", partial(_read_result, reading, REPORT_NAME, DataReport)
@@ -312,19 +309,12 @@ def _task_parts(samples: NamedSamples) -> dict[str, Any]:
     return {} if pages is None else {"worst": [each.model_dump(mode="json") for each in pages.worst(samples)]}
 
 
-def _hash(reading: Reading, stages: list[StageView], uris: Mapping[str, str]) -> dict[str, str]:
+def _check_hashes(reading: Reading, stages: list[StageView], uris: Mapping[str, str]) -> dict[str, str]:
     """Return the hash of each manifest as it is now; where the run says another, it was changed since."""
-    found: dict[str, str] = {}
+    found = {name: reading.hashes[storage.join(uri, MANIFEST_NAME)] for name, uri in uris.items()}
     for stage in stages:
-        if stage.name not in uris:
-            continue
-        uri = storage.join(uris[stage.name], MANIFEST_NAME)
-        hash_of = partial(reading.documents.sha256, reading.door, uri, MANIFEST_BYTES)
-        sha256 = reading.attempt(f"the hash of {stage.name}", hash_of)
-        if sha256 is None:
-            continue
-        found[stage.name] = sha256
-        if stage.manifest_sha256 not in (None, sha256):
+        sha256 = found.get(stage.name)
+        if sha256 is not None and stage.manifest_sha256 not in (None, sha256):
             reason = f"its manifest has sha256 {sha256} now, and the run says {stage.manifest_sha256}: it was changed"
             reading.missing.append(Missing(what=f"what stage {stage.name} made", reason=reason))
     return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from contracts.artifacts import Contract
-from inspection.run.documents import Documents
-from inspection.run.door import HARM, MANIFEST_BYTES, Door, first_line
+from contracts import storage
+from contracts.artifacts import Contract, ShardManifest
+from contracts.artifacts.shard_table import check_table
+from inspection.run.door import HARM, MANIFEST_BYTES, Door, first_line, parse_json
 from inspection.run.find import RunPlace
 from inspection.run.stages import MOST_CHARACTERS
 from inspection.run.view import Missing
@@ -23,8 +25,8 @@ class Reading:
 
     place: RunPlace
     door: Door
-    documents: Documents = field(default_factory=Documents)
-    """What other readings of this process have parsed."""
+    hashes: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of each document that was read, by its URI."""
     missing: list[Missing] = field(default_factory=list)
     recorded_line: str = ""
     """Where the run's documents say that the line is."""
@@ -45,7 +47,14 @@ class Reading:
         Raises:
             ValueError, ShardlineError, OSError: It cannot be read (door.HARM).
         """
-        return self.documents.read(self.door, kind, uri, most)
+        content = self.door.read(uri, most)
+        document = kind.of_values(parse_json(content), where=storage.display(uri))
+        if isinstance(document, ShardManifest) and document.shard_table is not None:
+            table_uri = document.shard_table.uri(uri.rpartition("/")[0])
+            table = check_table(self.door.read(table_uri, most), document.shard_table, where=storage.display(table_uri))
+            document = document.model_copy(update={"shards": table})
+        self.hashes[uri] = hashlib.sha256(content).hexdigest()
+        return document
 
     def attempt(self, what: str, read: Callable[[], T]) -> T | None:
         """Return what `read` returns; what goes wrong is written down."""

@@ -1,4 +1,4 @@
-"""The rows of one file of scalars (contracts/scalars.py), whatever state the file is in; only what is new is read.
+"""The rows of one file of scalars (contracts/scalars.py), whatever state the file is in.
 
 Nothing here raises for what is in a file: what could not be read is said in words.
 """
@@ -22,8 +22,6 @@ MOST_NAMES = 200
 _LONGEST_NAME = 300
 # Lines that have the same names in the same order share a table.
 _MOST_TABLES = 1_000
-# Read again, to see whether a file that has grown is still the same one.
-_TAIL_BYTES = 64
 
 
 class Rows:
@@ -73,25 +71,18 @@ class Rows:
 
 
 class ScalarFile:
-    """What has been read of one part so far.
+    """What has been read of one part.
 
     Attributes:
         start: The step that an attempt went on from which began in this file: rows of earlier attempts beyond it are
             void. None: none began.
-        version: Of the file when it was read last, as the caller knows it.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.version: tuple[int, ...] = ()
-        self._clear()
-
-    def _clear(self) -> None:
         self.start: int | None = None
-        self.position = 0
         self._tables: dict[tuple[str, ...], Rows] = {}
         self._names: set[str] = set()
-        self._tail = b""
         self._damaged = self._refused = 0
 
     @property
@@ -115,40 +106,31 @@ class ScalarFile:
         return said
 
     def read(self, read_range: Callable[[int, int], bytes], size: int, *, most_values: int) -> bool:
-        """Read the lines that are new.
+        """Read the lines of the file.
 
         Args:
             read_range: Returns the bytes from a place on: so many, or fewer at the end.
-            size: Bytes of the file now.
+            size: Bytes of the file.
             most_values: Stop behind the block with which the file has so many.
 
         Returns:
             Whether all was read that can be.
         """
-        if size < self.position:
-            self._clear()
-        while self.position < size:
+        position = 0
+        while position < size:
             if self.num_values >= most_values:
                 return False
-            behind = len(self._tail)
-            wanted = min(BLOCK_BYTES, size - self.position) + behind
-            block = read_range(self.position - behind, wanted)
-            if not block.startswith(self._tail):
-                # Another file has taken its place.
-                self._clear()
-                continue
+            block = read_range(position, min(BLOCK_BYTES, size - position))
             whole = block.rfind(b"\n") + 1
-            if whole <= behind:
-                if len(block) < BLOCK_BYTES:
-                    return True
+            if whole:
+                self._take(block[:whole])
+            elif len(block) < BLOCK_BYTES:
+                # The last line is not whole yet.
+                return True
+            else:
                 # No line of ours is so long.
                 whole, self._damaged = len(block), self._damaged + 1
-            else:
-                self._take(block[behind:whole])
-            self.position += whole - behind
-            self._tail = block[max(0, whole - _TAIL_BYTES) : whole]
-            if len(block) < wanted:
-                return True
+            position += whole
         return True
 
     def _take(self, lines: bytes) -> None:

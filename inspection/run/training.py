@@ -12,6 +12,7 @@ from contracts.goodput import account
 from contracts.scalars import SCALARS_FOLDER
 from inspection.attempts import Events
 from inspection.goodput import find_attempts
+from inspection.run.curves import read_curves
 from inspection.run.marks import find_marks
 from inspection.run.money import find_money
 from inspection.run.reading import Reading
@@ -83,7 +84,7 @@ def _read_curves(reading: Reading, folder: str, *, points: int) -> Curves:
         reading.door.require(storage.join(scalars, name))
     if not names and storage.list_names(storage.join(folder, TENSORBOARD_FOLDER)):
         return Curves(curves=[], rows=0, missing=[_BEFORE_SCALARS])
-    return reading.documents.curves(scalars, points=points)
+    return read_curves(scalars, points=points)
 
 
 def cut_curves(curves: Curves, times: list[float]) -> Curves:

@@ -1,11 +1,10 @@
-"""What happened to a training over time, and what the script of a page draws."""
+"""What happened to a training over time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pages.markup import Html
 from pages.rendering import View
 
 
@@ -25,12 +24,3 @@ class MarkStrip(View):
     ticks: tuple[tuple[str, float], ...]
     counts: tuple[tuple[str, str, str], ...]
     """Of each kind: its name, path, and how many there were, in words."""
-
-
-@dataclass(frozen=True)
-class ChartData(View):
-    """What the script of a page draws."""
-
-    template: ClassVar[str] = "run/chart_data.html.j2"
-    json: Html
-    """Without any `<`."""

@@ -44,5 +44,3 @@ class Body(View):
     first: str = ""
     """Id of the first section, where the navigation begins; empty: there is none."""
     navigation: Html = NO_MARKUP
-    id: str = ""
-    """Of the element that holds the sections."""

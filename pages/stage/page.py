@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pages.document import Document, policy_of
+from pages.document import Document
 from pages.markdown import Markdown
 from pages.markup import Html
 from pages.rendering import View, render
@@ -42,4 +42,4 @@ class PlainPage(View):
 
 def plain_page(title: str, said: str) -> str:
     """Return an HTML document with a heading and a paragraph; it runs nothing and asks for nothing."""
-    return render(Document(title, render(PlainPage(title, said)), policy=policy_of(), style=Html(STYLE)))
+    return render(Document(title, render(PlainPage(title, said)), style=Html(STYLE)))

@@ -92,10 +92,10 @@ def runs(
     with reported(debug):
         import json
 
-        from inspection.run.summary import RunLister
+        from inspection.run.summary import list_runs
         from inspection.terminal import print_runs
 
-        found = RunLister(root).read()
+        found = list_runs(root)
         if is_document(form, as_json):
             print_document(json.dumps([line.model_dump(mode="json") for line in found], indent=1), form)
         else:

@@ -13,14 +13,13 @@ from contracts.artifacts import RunRecord, ShardManifest
 from contracts.resolve import parse_config
 from contracts.scalars import part_name, scalars_line
 from inspection.page import render_report
-from inspection.page.chart_data import chart_data
 from inspection.run.curves import read_curves
 from inspection.run.data import describe_data
 from inspection.run.door import Door
 from inspection.run.find import find_place
 from inspection.run.read import read_run
 from inspection.run.reading import Reading
-from inspection.run.summary import RunLister
+from inspection.run.summary import list_runs
 from inspection.run.training import cut_curves
 from inspection.run.view import Curve, Curves
 from inspection.summary import collect_results
@@ -72,21 +71,6 @@ def test_thinned_curves_that_were_cut_do_not_say_that_all_is_drawn() -> None:
     assert "all drawn" not in render_report(views.fresh(curves=cut))
 
 
-def test_lines_end_where_nobody_trained() -> None:
-    view = views.resumed()
-    data = chart_data(view)
-    gaps = [
-        (time, value)
-        for curve in data["curves"][:1]
-        for time, value in zip(curve["times"], curve["values"], strict=True)
-        if value is None
-    ]
-    # The first of three stops is before the first value.
-    assert len(gaps) == 2
-    assert all(len(curve["times"]) == len(curve["values"]) == len(curve["steps"]) for curve in data["curves"])
-    assert data["curves"][0]["times"] == sorted(data["curves"][0]["times"])
-
-
 def test_our_own_mistakes_are_no_missing_files(line: Path, small_shards: str) -> None:
     place = find_place(str(plant(line, small_shards).folder))
     reading = Reading(place, Door(place.line))
@@ -124,4 +108,4 @@ def test_a_run_without_a_word_for_a_day_is_no_running_one(line: Path, small_shar
     assert "no record, and no event for a day" in page and "shardline status" in page
     leave_lock(planted)
     assert read_run(place, now=START + 2 * DAY_S).state == "stopped"
-    assert json.loads(RunLister(str(line)).read()[0].model_dump_json())["state"] == "stopped"
+    assert json.loads(list_runs(str(line))[0].model_dump_json())["state"] == "stopped"

@@ -28,7 +28,6 @@ from inspection.terminal import print_run
 from tests.conftest import OWN_CODE, small_config
 from tests.inspection.lines import plant
 from tests.inspection.page.test_sections import part, said
-from tests.inspection.ui.serving import serving
 from tests.pipeline_tasks.test_task import report
 from tests.trainer.one_rank import one_rank, train
 from tests.trainer.tasks.tabular import tables
@@ -52,7 +51,7 @@ def rank() -> Iterator[Rank]:
 def leave(rank: Rank, folder: Path, shards: str, config: dict[str, Any]) -> Path:
     """Train, put the result into a line with all other stages, and write all that tells of it; return the line.
 
-    That is: the page of the run, all pages of the server, what the terminal prints, and the artifacts of each stage.
+    That is: the page of the run, what the terminal prints, and the artifacts of each stage.
     """
     train(rank, folder, shards, config)
     line = folder / "runs" / "photos"
@@ -73,25 +72,6 @@ def leave(rank: Rank, folder: Path, shards: str, config: dict[str, Any]) -> Path
         leave_result(storage.normalise(line), RUN, stage, planted.uris[stage], reused=False)
         # The later of two options counts.
         assert report(line / "reports" / stage, storage.normalise(line), stage, "--run-id", RUN) == 0
-    key = f"photos/{RUN}"
-    doors = {
-        "list": "/",
-        "rows": "/api/runs",
-        "table": "/api/runs.csv",
-        "run": f"/run/{key}",
-        "profile": f"/run/{key}/profile",
-    }
-    doors |= {
-        "compare": f"/compare?run={key}&run={key}",
-        "curves": f"/api/curves/{key}",
-        "log": f"/run/{key}/log/train/{RUN}",
-    }
-    with serving(folder / "runs") as server:
-        (pages / "ui.html").write_text(server.body(f"/api/run/{key}"))
-        for name, path in doors.items():
-            answer = server.ask(path)
-            assert answer.status == 200, path
-            (pages / f"{name}.door").write_bytes(answer.content)
     return line
 
 
@@ -127,7 +107,7 @@ def test_pictures_are_nowhere(rank: Rank, small_shards: str, tmp_path: Path, tas
     assert found["hide"] == []
     # The search finds them where they are shown.
     shown = "\n".join(found["show"])
-    for place in ("pages/run.html", "pages/run.door", "reports/shard/out/page", "pages/ui.html", "pages/view.json"):
+    for place in ("pages/run.html", "reports/shard/out/page", "pages/view.json"):
         assert f" in {place}" in shown
     if task == "image_classification":
         assert "images/first_slot in " in shown and "test/worst_images in " in shown
@@ -140,7 +120,7 @@ def test_pictures_are_nowhere(rank: Rank, small_shards: str, tmp_path: Path, tas
 
 
 # Where the content of the worst samples stands, when it is shown: on pages, and in what they are made of.
-SHOWN_ON = ("pages/run.html", "pages/run.door", "pages/ui.html", "pages/view.json", "reports/train/out/page")
+SHOWN_ON = ("pages/run.html", "pages/view.json", "reports/train/out/page")
 
 
 def test_texts_of_an_own_task_are_nowhere(rank: Rank, tmp_path: Path) -> None:
@@ -191,7 +171,7 @@ def check_words(line: Path) -> None:
             said(part(content, section))
             for section in ("overview", "data", "curves", "time", "results", "export", "lineage")
         ]
-    assert len(told) == 4 + 7 * 6
+    assert len(told) == 4 + 7 * 5
     for words in told:
         assert not re.search(r"\b(images?|pictures?|pixels?)\b", words, re.IGNORECASE), words
 

@@ -1,7 +1,5 @@
-import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,9 +24,8 @@ from contracts.artifacts import (
     SplitEntry,
 )
 from contracts.config import STAGES, RunConfig
-from contracts.scalars import SCALARS_FOLDER, part_name, scalars_line
 from inspection.report import describe_batch, print_table, to_markdown
-from inspection.summary import Times, collect_results, make_record
+from inspection.summary import Times, make_record
 from inspection.trace import StageTrace
 
 CONFIG = RunConfig.model_validate({"train": {"global_batch_size": 64}, "model": {"arguments": {"a": "b|c"}}})
@@ -199,30 +196,6 @@ def test_the_record_of_half_a_run(tmp_path: Path) -> None:
     assert [stage.state for stage in record.stages] == ["done", "done", "not started", "not started"]
     assert sorted(record.results) == ["data", "profile"]
     assert "why" in to_markdown(record)
-
-
-def test_the_record_has_a_short_curve_or_none(tmp_path: Path) -> None:
-    (tmp_path / MANIFEST_NAME).write_bytes(DOCUMENTS["train"].to_json())
-    part = tmp_path / SCALARS_FOLDER / part_name(1, 0)
-    part.parent.mkdir()
-
-    def curve_of(content: bytes) -> Any:
-        part.write_bytes(content)
-        return collect_results(CONFIG, {"train": tmp_path.as_uri()}).get("curve")
-
-    losses = [scalars_line(step, 0.0, {"train/loss": 1 / 3, "validation/accuracy": math.nan}) for step in range(2)]
-    assert curve_of(b"".join(losses)) == {"name": "train/loss", "direction": "min", "values": [0.3333, 0.3333]}
-    found = {40: math.inf, 51: 0.98765, 99: 0.75}
-    lines = [scalars_line(step, 0.0, {"validation/accuracy": found.get(step, 0.5)}) for step in range(100)]
-    curve = curve_of(b"".join(lines))
-    assert (curve["name"], curve["direction"]) == ("validation/accuracy", "max")
-    assert curve["values"] == [0.5] * 12 + [0.9877] + [0.5] * 10 + [0.75]
-    # One that is short enough has its gaps.
-    assert curve_of(b"".join(lines[39:42]))["values"] == [0.5, None, 0.5]
-    assert curve_of(b"\x00{" * 1000) is None
-    part.unlink()
-    part.mkdir()
-    assert collect_results(CONFIG, {"train": tmp_path.as_uri()}).keys().isdisjoint({"curve", "unread"})
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,10 @@ from data_tools.neighbours import export_index
 from data_tools.show import describe, draw_grid
 from data_tools.verify import verify
 from inspection.run.data import describe_data
-from inspection.run.documents import Documents
-from inspection.run.door import MANIFEST_BYTES, Door
+from inspection.run.door import Door
+from inspection.run.find import RunPlace
 from inspection.run.pictures import contact_sheet
+from inspection.run.reading import Reading
 from records.samples import open_samples
 from tests.two_versions import plan, write_versions
 
@@ -49,7 +50,8 @@ def test_show_draws_the_same_pictures(tmp_path: Path, shard_format: str) -> None
         with Image.open(folder / "grid.png") as image:
             grids.append(np.asarray(image))
         door = Door(storage.normalise(tmp_path))
-        shown = Documents().read(door, ShardManifest, storage.join(uri, "manifest.json"), MANIFEST_BYTES)
+        reading = Reading(RunPlace(door.line, "1"), door)
+        shown = reading.contract(ShardManifest, storage.join(uri, "manifest.json"))
         assert len(contact_sheet(door, uri, shown)) == 50
         assert describe_data(uri, shown).shards == describe_data(uri, manifest).shards
         assert describe_data(uri, shown).shards[0].shards == 5

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pages.document import Document
 from pages.markup import Html
 from pages.rendering import View
-from tests.pages import views_export, views_profile, views_run, views_stage, views_ui
+from tests.pages import views_export, views_profile, views_run, views_stage
 
 EXAMPLES: dict[type[View], tuple[View, View]] = {
     **views_export.EXAMPLES,
     **views_profile.EXAMPLES,
     **views_run.EXAMPLES,
     **views_stage.EXAMPLES,
-    **views_ui.EXAMPLES,
     Document: (
         Document(
             "Run 1",
@@ -20,8 +19,6 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
             policy="default-src 'none'",
             style=Html("p{margin:0}"),
             script=Html("0"),
-            stylesheets=("/static/style.css",),
-            scripts=("/static/live.js",),
         ),
         Document("", Html("")),
     ),

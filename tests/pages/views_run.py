@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pages.chart import Axis, Line, Sparkline, make_plot
+from pages.chart import Axis, Line, make_plot
 from pages.markup import Html
 from pages.parts import (
     Chip,
@@ -14,13 +14,11 @@ from pages.parts import (
     Inline,
     Link,
     Listing,
-    Moment,
     Notice,
     Pairs,
     Parts,
     Piece,
     Pieces,
-    Progress,
     Sheet,
     Stack,
     Strips,
@@ -37,7 +35,7 @@ from pages.parts import (
 )
 from pages.rendering import View
 from pages.run.classification import ConfusionMatrix
-from pages.run.curves import ChartData, MarkStrip
+from pages.run.curves import MarkStrip
 from pages.run.frame import Body, Header, Navigation
 from pages.run.multilabel import LabelRow, MultilabelResults
 from pages.run.picture import Picture
@@ -76,9 +74,6 @@ CELLS = (
     Inline(["a", Link("log", "https://console.cloud.google.com/1", "gs://bucket/log.txt"), Link("b")]),
     (Chip("done"), Chip("failed", "refused")),
     Pieces([Piece("train", "p0", 0.5, "3")]),
-    Progress("train", "1 of 2", "now", 0.5),
-    Moment("2026-11-22 07:00:00", "2026-11-22T07:00:00Z"),
-    Sparkline("first 1, last 2", "M0 0L2000 1000"),
     usd("cost", 0.5, 1.5),
 )
 EVERYTHING = Parts(
@@ -109,7 +104,7 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
     Parts: (EVERYTHING, Parts([])),
     Navigation: (Navigation((("overview", "Overview"),)), Navigation(())),
     Body: (
-        Body(Html("<header></header>"), (Html("<section></section>"),), "read", "overview", Html("<nav></nav>"), "run"),
+        Body(Html("<header></header>"), (Html("<section></section>"),), "read", "overview", Html("<nav></nav>")),
         Body(Html(""), (), ""),
     ),
     Header: (
@@ -128,7 +123,6 @@ EXAMPLES: dict[type[View], tuple[View, View]] = {
         ),
         MarkStrip("", (), 0, (), (), (), ()),
     ),
-    ChartData: (ChartData(Html('{"curves":[]}')), ChartData(Html("null"))),
     ConfusionMatrix: (
         ConfusionMatrix(("cat", "long name"), (((5, "h8"), (1, "h1 off")), ((0, "none"), (4, "h8"))), True),
         ConfusionMatrix((), ()),

@@ -28,7 +28,6 @@ from contracts.output import mark_folder
 from contracts.resolve import parse_config
 from inspection.page import render_report
 from inspection.profile_page import make_profile_page
-from inspection.run.documents import Documents
 from inspection.run.find import find_place
 from inspection.run.read import read_run
 from inspection.run.summary import read_line
@@ -88,7 +87,7 @@ def test_the_run_is_shown(release: Path) -> None:
     place = find_place(str(release / "line"))
     view = read_run(place)
     assert view.state == "succeeded" and view.task == "image_classification"
-    line = read_line(place, Documents())
+    line = read_line(place)
     assert (line.headline.metric, line.headline.metric_value) == ("accuracy", 0.9393939393939394)
     page = render_report(view)
     assert "Test accuracy" in page and "93.94\u00a0%" in page

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from contracts import storage
-from inspection.run.curves import CurveReader
+from inspection.run.curves import read_curves
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.test_task import command
@@ -45,16 +45,13 @@ def test_the_folder_that_the_platform_names_grows_while_training_runs(
     try:
         seen: list[int] = []
         sizes: set[int] = set()
-        reader: CurveReader | None = None
         deadline = time.monotonic() + DEADLINE_S
         # The same files, longer as it goes on.
         while min(len(seen), len(sizes)) < 2 and process.poll() is None and time.monotonic() < deadline:
             sizes |= {info.size for info in storage.list_objects(BOARD)}
-            if reader is None:
-                name = next((info.name for info in storage.list_objects(LINE) if "/scalars/" in info.name), None)
-                reader = None if name is None else CurveReader(f"{LINE}/{name.rpartition('/')[0]}")
-            elif reader.poll():
-                found = reader.curves()
+            name = next((info.name for info in storage.list_objects(LINE) if "/scalars/" in info.name), None)
+            if name is not None:
+                found = read_curves(f"{LINE}/{name.rpartition('/')[0]}")
                 loss = next((curve.rows for curve in found.curves if curve.name == "train/loss"), 0)
                 assert not any("damaged" in said for said in found.missing)
                 seen += [loss] * (loss > (seen[-1] if seen else 0))

@@ -10,17 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
-from inspection.page import (
-    MAX_REPORT_BYTES,
-    MAX_STAGE_BYTES,
-    SECTIONS,
-    render_report,
-    render_sections,
-    render_stage,
-)
+from inspection.page import MAX_REPORT_BYTES, MAX_STAGE_BYTES, SECTIONS, render_report, render_stage
 from inspection.run.view import Curves, Missing, RunView
 from inspection.terminal import print_run
 from tests.browser import NEEDS_CHROMIUM, Opened, opened, started_chromium
@@ -28,7 +20,6 @@ from tests.inspection import planted
 from tests.inspection.planted import KINDS, STAGES
 
 ALL = [name for name, _ in SECTIONS]
-OPEN_ALL = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +38,24 @@ def sections(shown: Opened) -> list[str | None]:
     return [part.get_attribute("data-section") for part in shown.page.locator("section").all()]
 
 
-@NEEDS_CHROMIUM
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_run_has_every_section_and_asks_for_nothing(browser: Browser, tmp_path: Path, kind: str) -> None:
+def test_every_kind_of_run_has_every_section_and_its_state(kind: str) -> None:
     view = KINDS[kind]()
-    with opened(browser, write(tmp_path, view)) as shown:
+    page = render_report(view)
+    assert re.findall(r'<section id="(\w+)"', page) == ALL
+    assert page.partition("<h1>")[2].startswith("flowers")
+    rows = re.findall(r'<tr data-stage="([^"]*)" data-state="([^"]*)">(.*?)</tr>', page, re.DOTALL)
+    assert [(stage, state) for stage, state, _ in rows] == [(stage.name, stage.state) for stage in view.stages]
+    for _, state, row in rows:
+        assert f">{state}<" in row or f"{state}</span>" in row, "by its word too"
+
+
+@NEEDS_CHROMIUM
+def test_the_page_opens_and_asks_for_nothing(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, write(tmp_path, planted.resumed())) as shown:
         shown.check_quiet()
         assert sections(shown) == ALL
         shown.figures()
-        assert shown.page.locator("h1").inner_text().startswith("flowers")
-        assert shown.page.locator(f"#overview .tile [data-state='{view.state}']").is_visible()
-        drawn = shown.page.locator("#stages [data-stage]").all()
-        states = [(each.get_attribute("data-stage"), each.get_attribute("data-state")) for each in drawn]
-        assert states == [(stage.name, stage.state) for stage in view.stages]
-        for each, stage in zip(drawn, view.stages, strict=True):
-            assert stage.state in each.inner_html(), "by its word too"
 
 
 @NEEDS_CHROMIUM
@@ -111,7 +105,7 @@ def test_curves_have_a_chart_each_and_a_strip_over_time(browser: Browser, tmp_pa
         assert titles == [*over_steps, "Gradient norm"]
         loss = shown.page.locator("#curves [data-chart=Loss]").first
         assert loss.locator("path.line").count() == 2 + 2, "two lines, each with its key"
-        assert loss.locator(".plot").is_hidden() and loss.locator("canvas").is_visible()
+        assert loss.locator(".plot").is_visible()
         assert "train" in loss.inner_text()
         label = loss.locator("svg[role=img]").get_attribute("aria-label") or ""
         assert "train/loss: from" in label
@@ -133,38 +127,6 @@ def test_curves_have_a_chart_each_and_a_strip_over_time(browser: Browser, tmp_pa
         values = view.curves.curves[0].values
         assert figures["curves.train/loss.lowest"] == min(values)
         assert figures["curves.train/loss.last"] == values[-1]
-
-
-@NEEDS_CHROMIUM
-def test_charts_share_their_axis_and_cursor_and_can_be_changed(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, write(tmp_path, planted.resumed())) as shown:
-        page = shown.page
-        charts = page.locator("#curves .canvas")
-
-        def ends() -> list[str]:
-            """Return the first value of each legend, which is the place of the cursor."""
-            return [
-                each.inner_text() for each in page.locator("#curves .u-legend .u-series:first-child .u-value").all()
-            ]
-
-        assert charts.count() == 6 and ends() == ["\u2013"] * 6
-        first = page.locator("#curves [data-chart=Loss] .canvas")
-        first.press("Home")
-        page.wait_for_function("document.querySelector('#curves .u-legend .u-value').textContent === '10'")
-        assert set(ends()) == {"10"}
-        assert page.locator("#curves [data-chart=Loss] .u-value").nth(1).inner_text() == "2.15"
-        # Downtime is a stretch of wall time and none of training time; steps know nothing of it.
-        last = {}
-        for over in ("steps", "trained", "times"):
-            page.locator("#chart-over").select_option(over)
-            first.press("End")
-            page.wait_for_function("document.querySelector('#curves .u-legend .u-value').textContent.length > 1")
-            last[over] = ends()[0]
-        assert last == {"steps": "4000", "trained": "55 min", "times": "71.7 min"}
-        page.locator("#chart-log").check()
-        page.locator("#chart-smooth").fill("0.9")
-        assert page.locator("#curves [data-chart=Loss] .u-series").count() == 1 + 2 * 2
-        shown.check_quiet()
 
 
 def test_what_no_chart_says_better_is_a_line(tmp_path: Path) -> None:
@@ -203,9 +165,8 @@ def test_of_a_running_run_sections_say_what_they_wait_for(browser: Browser, tmp_
         absent = shown.absent()
         assert absent["results"] == "The evaluation on the test split: not yet: stage train is running"
         assert absent["export"] == "The export: not yet: stage export waits for those before it"
-        progress = shown.page.locator("[data-progress=train]").inner_text()
+        progress = shown.page.locator("#stages [data-text='stages.train.progress']").inner_text()
         assert "1,200 of 4,000 steps: loss 0.81, data time 21.0 %" in progress
-        assert shown.page.locator("#stages .progress .bar i").get_attribute("style") == "width:30.0%"
         assert shown.texts()["overview.metric"] == "not yet"
 
 
@@ -342,7 +303,7 @@ def test_names_from_a_run_are_text_and_nothing_else(browser: Browser, tmp_path: 
         shown.check_quiet()
         assert shown.page.evaluate("window.hit") is None
         assert sections(shown) == ALL
-        assert shown.page.locator("script").count() == 2, "ours, and what it draws"
+        assert shown.page.locator("script").count() == 0
         assert shown.page.locator("img:not([src^='data:image/jpeg;base64,'])").count() == 0
         assert shown.page.locator("#classes tbody th").first.text_content() == READABLE
         assert shown.page.locator("#sheet li span").nth(1).text_content() == READABLE[:39] + "…"
@@ -380,7 +341,6 @@ def test_numbers_that_are_none_and_lists_that_do_not_fit_end_nothing() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_run_gives_the_same_page(kind: str) -> None:
     assert render_report(KINDS[kind]()) == render_report(KINDS[kind]())
-    assert list(render_sections(KINDS[kind]())) == ALL
 
 
 @NEEDS_CHROMIUM
@@ -423,27 +383,24 @@ def test_texts_of_any_length_are_cut_in_the_end() -> None:
     assert len(page.encode()) < MAX_REPORT_BYTES
     assert all(f'data-section="{name}"' in page for name in ALL)
     assert len(render_stage(view, "export").encode()) < MAX_STAGE_BYTES
-    assert len("".join(render_sections(view).values()).encode()) < MAX_REPORT_BYTES
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_page_of_a_stage_stands_alone(stage: str) -> None:
+    page = render_stage(planted.resumed(), stage)
+    wanted = {"shard": ["data"], "profile": ["sweep"], "train": ["results", "curves", "time"], "export": ["export"]}
+    assert re.findall(r'<section id="(\w+)"', page) == wanted[stage]
+    assert "data-absent" not in page and "<script" not in page
+    targets = [target for target in re.findall(r'href="([^"]*)"', page) if target != "data:,"]
+    assert all(target.startswith(("#", "https://console.cloud.google.com/")) for target in targets)
 
 
 @NEEDS_CHROMIUM
-@pytest.mark.parametrize("stage", STAGES)
-def test_the_page_of_a_stage_stands_alone(browser: Browser, tmp_path: Path, stage: str) -> None:
+def test_the_page_of_a_stage_asks_for_nothing(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "stage.html"
-    path.write_text(render_stage(planted.resumed(), stage), encoding="utf-8")
-    with opened(browser, path, width=700, dark=stage in ("shard", "export")) as shown:
+    path.write_text(render_stage(planted.resumed(), "train"), encoding="utf-8")
+    with opened(browser, path, width=700) as shown:
         shown.check_quiet()
-        assert Axe().run(shown.page).response["violations"] == []
-        shown.page.set_viewport_size({"width": 360, "height": 900})
-        assert shown.page.evaluate("document.documentElement.scrollWidth") == 360, "nothing sticks out"
-        wanted = {"shard": ["data"], "profile": ["sweep"], "train": ["results", "curves", "time"], "export": ["export"]}
-        assert sections(shown) == wanted[stage]
-        assert shown.absent() == {}
-        assert shown.page.locator("script").count() == 0
-        assert all(
-            (each.get_attribute("href") or "").startswith(("#", "https://console.cloud.google.com/"))
-            for each in shown.page.locator("a").all()
-        )
 
 
 @NEEDS_CHROMIUM
@@ -474,37 +431,3 @@ def test_headings_tables_and_drawings_have_their_words(browser: Browser, tmp_pat
         assert nameless == {
             "tables": 0, "heads": 0, "drawings": 0, "unhidden": 0, "ids": [], "anchors": 0, "details": 0, "pictures": 0,
         }  # fmt: skip
-
-
-@NEEDS_CHROMIUM
-def test_the_keyboard_reaches_all_that_can_be_used(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, write(tmp_path, planted.resumed())) as shown:
-        shown.page.keyboard.press("Tab")
-        assert shown.page.evaluate("document.activeElement.className") == "skip"
-        shown.page.keyboard.press("Enter")
-        shown.page.wait_for_url(lambda url: url.endswith("#overview"))
-        shown.page.locator(".skip").focus()
-        assert [one for one in shown.unreached() if 'class="skip"' not in one] == []
-        shown.page.locator("#curves-marks summary").focus()
-        shown.page.keyboard.press("Enter")
-        assert shown.page.locator("#curves-marks ol").is_visible()
-
-
-@NEEDS_CHROMIUM
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("kind", ["resumed", "int8 refused", "running", "failed in train", "bare"])
-def test_it_fits_a_phone(browser: Browser, tmp_path: Path, kind: str, dark: bool) -> None:
-    with opened(browser, write(tmp_path, KINDS[kind]()), width=360, dark=dark) as shown:
-        shown.page.evaluate(OPEN_ALL)
-        assert shown.page.evaluate("document.documentElement.scrollWidth") == 360, "nothing sticks out"
-
-
-@NEEDS_CHROMIUM
-@pytest.mark.parametrize(
-    ("kind", "dark"), [("resumed", False), ("resumed", True), ("int8 refused", False), ("failed in export", True)]
-)
-def test_axe_finds_nothing(browser: Browser, tmp_path: Path, kind: str, dark: bool) -> None:
-    with opened(browser, write(tmp_path, KINDS[kind]()), dark=dark) as shown:
-        shown.page.evaluate(OPEN_ALL)
-        found = Axe().run(shown.page)
-        assert found.violations_count == 0, found.generate_report()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from contracts import storage
 from contracts.scalars import part_name, scalars_line, start_line
 from inspection.run import curves, scalars
-from inspection.run.curves import CurveReader, read_curves, thin
+from inspection.run.curves import read_curves, thin
 from inspection.run.view import Curves
 from rehearsal.gcs import BucketServer
 
@@ -196,89 +196,16 @@ def test_what_is_read_is_bounded_and_the_bound_is_said(tmp_path: Path, monkeypat
     monkeypatch.setattr(curves, "MOST_VALUES", 30)
     for number in range(4):
         write(tmp_path, good()[len(start_line(0, 1.7e9)) :], part_name(1, number))
-    reader = CurveReader(storage.normalise(tmp_path))
-    assert reader.poll()
-    found = reader.curves()
+    found = read(tmp_path)
     assert 30 <= found.rows < 45
     assert "more scalars than are read" in found.missing[0]
-    assert not reader.poll(), "nothing is new"
-    assert reader.curves() == found
 
 
-# --- while training runs ----------------------------------------------------------------------------------------------
-
-
-def test_a_file_that_grows_byte_by_byte_is_read_on(tmp_path: Path) -> None:
-    content = good(6)
-    path = write(tmp_path, b"")
-    reader = CurveReader(storage.normalise(tmp_path))
-    seen = []
-    for length in range(1, len(content) + 1):
-        path.write_bytes(content[:length])
-        reader.poll()
-        seen.append(reader.curves().rows)
-    assert seen == sorted(seen)
-    assert set(seen) == set(range(7))
-    assert reader.curves() == read(tmp_path)
-    assert not reader.poll()
-
-
-def test_only_new_bytes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [scalar("loss", step, step) for step in range(1502)]
-    sealed = write(tmp_path, b"".join(lines[:500]))
-    path = write(tmp_path, b"".join(lines[500:1500]), part_name(1, 1))
-    reader = CurveReader(storage.normalise(tmp_path))
-    assert reader.poll()
-    read_bytes = []
-
-    def counting(uri: str, start: int, length: int, generation: int | None = None) -> bytes:
-        content = (sealed if uri.endswith(sealed.name) else path).read_bytes()[start : start + length]
-        read_bytes.append(len(content))
-        return content
-
-    monkeypatch.setattr(storage, "read_range", counting)
-    assert not reader.poll()
-    assert read_bytes == []
-    path.write_bytes(b"".join(lines[500:]))
-    assert reader.poll()
-    assert reader.curves().rows == 1502
-    assert sum(read_bytes) < 400
-
-
-def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
-    path = write(tmp_path, good(10))
-    reader = CurveReader(storage.normalise(tmp_path))
-    reader.poll()
-    path.write_bytes(b"".join(scalar("other", step, 1.0) for step in range(40)))
-    assert reader.poll()
-    assert [(curve.name, curve.rows) for curve in reader.curves().curves] == [("other", 40)]
-    path.write_bytes(good(3))
-    assert reader.poll()
-    assert [(curve.name, curve.rows) for curve in reader.curves().curves] == [("loss", 3)]
-    write(tmp_path, start_line(1, 1.0) + scalar("loss", 2, 22.0), part_name(2, 0))
-    assert reader.poll()
-    assert reader.curves().curves[0].values == [0.0, 1.0, 22.0]
-    (tmp_path / part_name(2, 0)).unlink()
-    assert reader.poll()
-    assert reader.curves().curves[0].values == [0.0, 1.0, 2.0]
-
-
-def test_files_in_a_bucket_are_read_on_too(bucket_server: BucketServer) -> None:
+def test_files_in_a_bucket_are_joined(bucket_server: BucketServer) -> None:
     folder = "gs://bucket-1/train/scalars"
-    second = f"{folder}/{part_name(2, 0)}"
-    reader = CurveReader(folder)
-    assert not reader.poll()
     storage.replace(f"{folder}/{NAME}", good(500))
-    storage.replace(second, start_line(399, 1.0) + scalar("loss", 400, 1.0))
-    assert reader.poll()
-    assert reader.curves(1000).curves[0].steps == [*range(401)]
-    storage.replace(second, start_line(399, 1.0) + scalar("loss", 400, 1.0) + scalar("loss", 401, 1.0))
-    assert reader.poll()
-    assert reader.curves(1000).curves[0].steps == [*range(402)]
-    assert reader.curves() == read_curves(folder)
-    storage.delete(second)
-    assert reader.poll()
-    assert reader.curves().rows == 500
+    storage.replace(f"{folder}/{part_name(2, 0)}", start_line(399, 1.0) + scalar("loss", 400, 1.0))
+    assert read_curves(folder, points=1000).curves[0].steps == [*range(401)]
 
 
 def test_a_bucket_that_is_not_there_is_said(bucket_server: BucketServer) -> None:

@@ -20,12 +20,10 @@ from inspection.report import print_table, to_markdown
 from inspection.run.find import find_place
 from inspection.run.headline import RunHeadline, binomial_interval, headline, make_headline
 from inspection.run.read import read_run
-from inspection.run.summary import RunLine, RunLister
+from inspection.run.summary import RunLine, list_runs
 from inspection.run.view import RunView
 from inspection.stages import export, train
 from inspection.terminal import print_run, print_runs, to_json
-from inspection.ui.addresses import RunKey
-from inspection.ui.run_list import row
 from pipeline_tasks.experiment import describe_metrics
 from tests.inspection.lines import Planted, alive, leave_lock, plant
 from tests.inspection.planted import make_checkpoint, make_goodput, make_money
@@ -44,7 +42,7 @@ def look(planted: Planted) -> RunView:
 
 
 def listed(planted: Planted) -> RunLine:
-    return next(entry for entry in RunLister(str(planted.line.parent)).read() if entry.id == planted.run_id)
+    return next(entry for entry in list_runs(str(planted.line.parent)) if entry.id == planted.run_id)
 
 
 def record_of(planted: Planted) -> RunRecord:
@@ -74,7 +72,6 @@ def look_at_doors(planted: Planted, view: RunView, entry: RunLine) -> dict[str, 
             assert shown.replace("\u00a0", " ") == text, name
     return {
         "page": words(page),
-        "list": words(row(RunKey("photos", planted.run_id), entry)),
         "terminal": printed(print_run, view),
         "terminal's list": printed(print_runs, [entry]),
     }
@@ -196,13 +193,10 @@ def verify(planted: Planted) -> None:
 
 def test_the_newest_verification_wins_at_every_door(line: Path, small_shards: str) -> None:
     planted = plant(line, small_shards)
-    lister = RunLister(str(line.parent))
-    assert [entry.headline.verdict for entry in lister.read()] == ["unproven"]
+    assert [entry.headline.verdict for entry in list_runs(str(line.parent))] == ["unproven"]
     verify(planted)
     view = look(planted)
     assert headline(view).text("export") == "fp16, proven"
-    # Of a run that has ended the record is read once; what was verified is looked for all the same.
-    assert [entry.headline for entry in lister.read()] == [headline(view)]
     assert listed(planted).headline == headline(view)
     assert "fp16, proven" in words(render_report(view)) and "fp16, proven" in printed(print_run, view)
     assert "unproven" not in printed(print_runs, [listed(planted)])

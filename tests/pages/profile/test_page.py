@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
 from contracts.artifacts import Finding, Indicators, ProfileChoice, ProfilePoint, ProfileReport
@@ -270,19 +269,6 @@ def test_the_policy_runs_no_other_script_and_loads_nothing(browser: Browser, tmp
 
 
 @NEEDS_CHROMIUM
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1280])
-def test_it_is_readable_on_a_phone_and_in_the_dark(browser: Browser, tmp_path: Path, width: int, dark: bool) -> None:
-    with opened(
-        browser, write(tmp_path, gpu_report(), [gpu_summary(0), gpu_summary(1)]), width=width, dark=dark
-    ) as shown:
-        shown.page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
-        assert shown.page.evaluate("document.documentElement.scrollWidth") == width, "nothing sticks out"
-        found = Axe().run(shown.page)
-        assert found.response["violations"] == [], found.generate_report()
-
-
-@NEEDS_CHROMIUM
 def test_a_click_tells_what_a_box_is_and_zoom_widens_the_rows(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, write(tmp_path, gpu_report(), [gpu_summary()])) as shown:
         rows = shown.page.locator("details[data-rank='0'] .lanes")
@@ -301,7 +287,6 @@ def test_headings_tables_and_drawings_have_their_words(browser: Browser, tmp_pat
         levels: list[int] = shown.page.evaluate(
             "Array.from(document.querySelectorAll('h1,h2,h3,h4'), each => Number(each.tagName[1]))"
         )
-        assert shown.unreached() == []
         assert levels[0] == 1
         assert levels.count(1) == 1
         assert all(after - before <= 1 for before, after in itertools.pairwise(levels))

@@ -33,7 +33,6 @@ KNOWN = {
     "inspection/run/view.py": "classes of shards",
     "inspection/stages/export.py": "gates of exports",
     "inspection/terminal.py": "classes of shards",
-    "inspection/ui/compare.py": "classes of shards",
     "pipelines/rules/checks.py": "what the checks before the first stage are asked",
     "pipelines/config_reference.py": "the configuration's keys, by name",
     "pipelines/plan/measured.py": "size of inputs, by which durations were measured",
