@@ -132,7 +132,7 @@ def train_inputs(config: RunConfig, *, shards: str, weights: str = "") -> dict[s
         shards: Fingerprint of the shards.
         weights: Hash of the content of the weights that training starts from; empty: they are random.
     """
-    train = config.train.model_dump(mode="json", exclude={"allow_slow_precision", "scratch_every"})
+    train = config.train.model_dump(mode="json", exclude={"allow_slow_precision"})
     defaults = {name: field.get_default() for name, field in type(config.train).model_fields.items()}
     train = {name: value for name, value in train.items() if name not in _TRAIN_SINCE_0_1 or value != defaults[name]}
     frozen = {"freeze"} if config.model.freeze else set()

@@ -1,4 +1,4 @@
-"""The finished trainings of a line, and which of them `model.weights: previous` and `production` stand for.
+"""The finished trainings of a line, and which of them `model.weights: previous` stands for.
 
 The first task of a run finds it and records it in run-start.json: what is compiled or scheduled cannot know it, and all
 attempts of a run must start from the same.
@@ -14,49 +14,32 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, RunRecord
 from contracts.config import RunConfig
 from contracts.errors import DataError
-from contracts.promotions import find_production
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
 
 PREVIOUS = "previous"
-PRODUCTION = "production"
-BY_LINE = (PREVIOUS, PRODUCTION)
-"""Words of `model.weights` that the line itself gives a meaning."""
+"""The word of `model.weights` that the line itself gives a meaning."""
 # The record of a run that has ended.
 RUN_NAME = "run.json"
-# In run-start.json: URI of the training that the run starts from, or null; and where it is null, why.
-_FIELD, _WHY = "previous_training", "random_weights"
+# In run-start.json: URI of the training that the run starts from; null: the line has none yet.
+_FIELD = "previous_training"
 
 
 def describe_previous(config: RunConfig, line: str) -> dict[str, str | None]:
-    """Return what run-start.json says of the weights to start from; nothing where model.weights does not ask the line.
-
-    Raises:
-        DataError: What is in production is not known, or its training is gone.
-    """
-    wanted = config.model.weights
-    if wanted not in BY_LINE:
+    """Return what run-start.json says of the weights to start from; nothing where model.weights is another."""
+    if config.model.weights != PREVIOUS:
         return {}
-    if why := _from_scratch(line, config.train.scratch_every):
-        return {_FIELD: None, _WHY: why}
-    if (found := find_start(line, wanted)) is not None:
-        return {_FIELD: found}
-    lacks = "no finished training yet" if wanted == PREVIOUS else "no model in production yet"
-    return {_FIELD: None, _WHY: f"the line has {lacks}"}
+    return {_FIELD: find_previous(line)}
 
 
-def read_previous(config: RunConfig, line: str, *runs: str) -> tuple[str | None, str]:
+def read_previous(line: str, *runs: str) -> str | None:
     """Return the training that the first of these runs has recorded, or where none has, that of now.
 
     Args:
-        config: The configuration.
         line: URI of the line's folder.
         runs: Ids.
 
     Returns:
-        Its URI; and where there is none, why weights are random.
-
-    Raises:
-        DataError: What is in production is not known, or its training is gone.
+        Its URI; None: the line has no finished training.
     """
     for run in runs:
         try:
@@ -65,42 +48,8 @@ def read_previous(config: RunConfig, line: str, *runs: str) -> tuple[str | None,
             continue
         if _FIELD in start:
             found: str | None = start[_FIELD]
-            # Release 0.1.0 knew one reason alone.
-            return found, "" if found else start.get(_WHY, "the line had no finished training when the run began")
-    now = describe_previous(config, line)
-    return now.get(_FIELD), now.get(_WHY) or ""
-
-
-def find_start(line: str, wanted: str) -> str | None:
-    """Return the URI of the training that a word of `model.weights` stands for now; None: there is none yet.
-
-    Raises:
-        DataError: What is in production is not known, or its training is gone.
-    """
-    if wanted == PREVIOUS:
-        return find_previous(line)
-    if (version := find_production(line)) is None:
-        return None
-    try:
-        found = find_training_of_run(run_uri(line, version.run))
-    except FileNotFoundError:
-        found = None
-    if found is None or not storage.exists(storage.join(found, MANIFEST_NAME)):
-        raise DataError(
-            f"model.weights = {PRODUCTION}: the training of run {version.run}, which is in production, is gone",
-            allowed="a model in production whose training is still there",
-            todo=f"promote another run, or set model.weights={PREVIOUS}",
-        )
-    return found
-
-
-def _from_scratch(line: str, every: int) -> str:
-    """Return why the next training of a line starts from random weights; empty: it need not."""
-    if not every:
-        return ""
-    finished = sorted(list_finished(line).values(), key=lambda manifest: manifest.finished_at, reverse=True)
-    started = next((place for place, one in enumerate(finished) if "weights" not in one.made_from), len(finished))
-    return f"train.scratch_every={every}: {started} went on from others" if started >= every - 1 and finished else ""
+            return found
+    return find_previous(line)
 
 
 def find_previous(line: str) -> str | None:

@@ -19,7 +19,6 @@ from inspection.profile import OFF, describe_findings, describe_rate
 from inspection.report import describe_gates, describe_parity
 from inspection.run.door import plain
 from inspection.run.headline import NEXT, STATE_NOTES, FigureName, headline, metric_title
-from inspection.run.history import COLUMNS, History
 from inspection.run.summary import RunLine
 from inspection.run.view import RunView
 from inspection.tasks import show_metric
@@ -41,8 +40,6 @@ _STYLES = {
     "nothing to do": "dim",
 }
 NOT_KNOWN = ""
-# Columns of a history.
-_NUMBERS = ("samples", "result", "interval", "cost")
 
 
 def print_runs(lines: Sequence[RunLine], stream: TextIO) -> None:
@@ -69,20 +66,6 @@ def print_runs(lines: Sequence[RunLine], stream: TextIO) -> None:
             _text(NOT_KNOWN if line.started_at is None else instant(line.started_at)),
             *(_text(text) for text in shown.values()),
         )
-    console.print(table)
-
-
-def print_history(history: History, stream: TextIO) -> None:
-    """Print a line for each run and each move by hand."""
-    console = _console(stream)
-    console.print(_text(f"{storage.display(history.line)}: {history.head()}"), soft_wrap=True)
-    table = Table(box=SIMPLE)
-    for name, title in COLUMNS.items():
-        fixed = name in ("when", "run", "state")
-        table.add_column(title, no_wrap=fixed, overflow="fold", justify="right" if name in _NUMBERS else "left")
-    for row in history.rows:
-        shown = {name: _text(text) for name, text in row.texts().items()}
-        table.add_row(*(shown | {"state": _state(shown["state"].plain)}).values())
     console.print(table)
 
 

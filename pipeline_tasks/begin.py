@@ -15,15 +15,12 @@ from contracts.resolve import read_stage_config
 from contracts.result import RUN_START_NAME, run_uri
 from pipeline_tasks.outputs import write_parameter
 
-# The dearest of them is what the next training is taken to cost.
-_LAST_RUNS = 10
-
 
 def run(options: argparse.Namespace) -> None:
     """Write run-start.json, create-only, and give out the run's id and the data date.
 
     Raises:
-        ConfigError: The configuration is not what was submitted, its time zone is none, or the month's money is spent.
+        ConfigError: The configuration is not what was submitted, or its time zone is none.
     """
     config = read_stage_config(options.config, None, None)
     scheduled_at = options.scheduled_at if is_moment(options.scheduled_at) else ""
@@ -43,45 +40,8 @@ def run(options: argparse.Namespace) -> None:
     except storage.AlreadyPublished:
         # The task is tried again after it had done its work: the run is the same.
         print(f"begin: run {options.run_id} has begun before")
-    if scheduled_at and config.schedule.monthly_usd is not None:
-        require_budget(options.line, config.schedule.monthly_usd, month=date[:7], time_zone=config.schedule.time_zone)
     write_parameter(options.write_run_id, options.run_id)
     write_parameter(options.write_data_date, date)
-
-
-def require_budget(line: str, limit_usd: float, *, month: str, time_zone: str) -> None:
-    """Refuse a firing that may pass what a month may cost.
-
-    Counted are the trainings that runs of the line have paid for themselves, at the upper end of their range. The next
-    one is taken to cost as much as the dearest of the last ten.
-
-    Args:
-        line: URI of the line's folder.
-        limit_usd: For the month.
-        month: YYYY-MM, in the zone.
-        time_zone: Name of the IANA database.
-
-    Raises:
-        ConfigError: It may cost more.
-    """
-    from inspection.run.summary import list_runs
-
-    zone = zoneinfo.ZoneInfo(time_zone)
-    costs: list[tuple[str, float]] = []
-    for run in list_runs(line):
-        cost = run.headline.cost_high_usd
-        if cost and run.started_at is not None and not run.headline.training_reused:
-            costs.append((datetime.datetime.fromtimestamp(run.started_at, zone).isoformat()[:7], cost))
-    spent = sum(cost for started, cost in costs if started == month)
-    expected = max((cost for _, cost in costs[:_LAST_RUNS]), default=0.0)
-    if spent + expected > limit_usd:
-        raise ConfigError(
-            f"schedule.monthly_usd={limit_usd:g}: the line's trainings of {month} cost up to {spent:.2f} USD, and the "
-            f"next one may cost {expected:.2f}",
-            allowed="a month whose trainings cost no more than schedule.monthly_usd",
-            todo="wait for the next month, raise the key and run `shardline schedule update`, or submit by hand: that "
-            "asks no budget",
-        )
 
 
 def is_moment(text: str) -> bool:

@@ -10,13 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from contracts import storage
-from contracts.artifacts import ExportManifest, RunRecord
+from contracts.artifacts import RunRecord
 from contracts.artifacts.firing import NOTHING
 from contracts.config import STAGES, RunConfig
-from contracts.errors import UserError
 from contracts.previous import RUN_NAME
-from contracts.promotions import register_model
-from contracts.proof import find_unproven
 from contracts.registration import Registration, find_registration
 from contracts.resolve import read_stage_config
 from contracts.result import RUN_START_NAME, find_firing, find_result, run_uri
@@ -38,32 +35,15 @@ def run(options: argparse.Namespace) -> None:
     if record.state == NOTHING:
         # What looks for the newest run of the line wants one that has done something.
         publish_record(record, line=options.line)
-        if followed := follow(options.line):
-            print(f"record: {followed}")
         print(leave_page(options.line, record.id))
         print(f"record: {record.state}")
         return
     record = leave_profile_page(record, run_uri(options.line, record.id))
     close_run(record, line=options.line)
-    if warning := register_export(record, line=options.line):
-        print(f"record: {warning}")
-    if followed := follow(options.line):
-        print(f"record: {followed}")
     print(leave_page(options.line, record.id))
     if config.vertex.experiment:
         print(log_experiment(record, config, options.line))
     print(f"record: {record.state}{': ' + record.error.splitlines()[0] if record.error else ''}")
-
-
-def follow(line: str) -> str:
-    """Let Vertex's registry follow the line's decisions; return what became of that: the run is recorded either way."""
-    from pipeline_tasks.registry import follow_production
-
-    try:
-        return follow_production(line)
-    except Exception as error:  # noqa: BLE001 - the alias follows with the next run, or the next `shardline promote`
-        said = (str(error).splitlines() or [""])[0]
-        return f"warning: the alias in the model registry did not follow: {type(error).__name__}: {said}"
 
 
 def leave_page(line: str, run_id: str) -> str:
@@ -164,22 +144,6 @@ def publish_record(record: RunRecord, *, line: str) -> dict[str, bytes]:
         with suppress(storage.AlreadyPublished):
             storage.publish(storage.join(folder, name), content)
     return written
-
-
-def register_export(record: RunRecord, *, line: str) -> str:
-    """Give the export of a run that succeeded a version of the line's models; return a warning, empty: it has one.
-
-    The run is recorded either way.
-    """
-    exported = next((stage.uri for stage in record.stages if stage.name == "export" and stage.uri), None)
-    if record.state != "succeeded" or exported is None:
-        return ""
-    try:
-        proven = not find_unproven(exported, ExportManifest.load(exported))
-        register_model(line, run=record.id, export=exported, proven=proven)
-    except UserError as error:
-        return f"warning: the export became no version of the line's models: {error.given}; to do: {error.todo}"
-    return ""
 
 
 def _find_start(line: str, run_id: str) -> tuple[float, str]:

@@ -23,6 +23,6 @@ Every module, by what it is about:
     project/     what a Google Cloud project needs: declaration, roles, permissions, terraform, gcloud; client, kinds,
                  policies and made are of inspect, apply, destroy
     google       the clients and the services' failures in our terms
-    and          goodput, predict; repeat finds the configuration of a run; clean deletes what no run needs; promotion
-                 moves what is in production; serve prints what starts a server
+    and          goodput, predict; repeat finds the configuration of a run; clean deletes what no run needs;
+                 serve prints what starts a server
 """

@@ -2,9 +2,8 @@
 
 A run needs what its stages made or reused, and what these documents name in their turn: shards of an earlier increment,
 the shards and the profile of a training, the training of an export. The newest finished training of a line is always
-needed (`model.weights: previous`), and so are the export of a run that was uploaded to the model registry, that of the
-model in production, and what `shardline rollback` would bring back. Runs of another line, and endpoints, are not known
-here.
+needed (`model.weights: previous`), and so is the export of a run that was uploaded to the model registry. Runs of
+another line, and endpoints, are not known here.
 
 The copies of own code, LINE/code/HASH, are outputs as well: those that a kept run's configuration or a needed output
 names are kept.
@@ -42,7 +41,6 @@ from contracts.fingerprint import FINGERPRINT_DIGITS
 from contracts.output import Lock, is_locked
 from contracts.own_code import CODE_FOLDER
 from contracts.previous import RUN_NAME, find_previous, list_finished
-from contracts.promotions import find_former, list_models, read_decisions
 from contracts.registration import find_registration
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_result, had_nothing_to_do, run_uri
 from pipelines.images.cloud_build import IMAGES_FOLDER
@@ -199,7 +197,6 @@ def find_needed(line: str, *, keep: Sequence[str], keep_last: int | None) -> set
         named |= _named_by(line, run, is_kept=run in kept)
     if (previous := find_previous(line)) is not None:
         named.add(_output_of(previous))
-    named |= _in_production(line)
     uploads = {output for output in named if output[0] == SOURCE_FOLDER}
     return uploads | _follow(line, named | _parents_of_unfinished(line))
 
@@ -244,13 +241,6 @@ def _read_json(uri: str) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}  # finished in between
     return values
-
-
-def _in_production(line: str) -> set[Output]:
-    """Return the exports of the model in production and of the one before it."""
-    decisions = read_decisions(line)
-    runs = {decisions[-1].production, find_former(decisions)} if decisions else set()
-    return {_output_of(version.export) for version in list_models(line) if version.run in runs}
 
 
 def _list_runs(line: str) -> dict[str, str]:

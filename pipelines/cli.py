@@ -24,7 +24,6 @@ from pipelines.commands import init as init_command
 from pipelines.commands import inspection as inspection_commands
 from pipelines.commands import plan as plan_command
 from pipelines.commands import project as project_commands
-from pipelines.commands import promotion as promotion_commands
 from pipelines.commands import rehearse as rehearse_command
 from pipelines.commands import run_state as run_state_commands
 from pipelines.commands import schedule as schedule_commands
@@ -54,7 +53,6 @@ images_commands.register(app)
 submit_command.register(app)
 schedule_commands.register(app)
 run_state_commands.register(app)
-promotion_commands.register(app)
 clean_command.register(app)
 data_commands.register(app)
 rehearse_command.register(app)
@@ -116,13 +114,10 @@ def run(
     with reported(debug):
         from inspection.report import print_table
         from pipelines.local.run import run_local
-        from pipelines.promotion import judged_in_words
 
         outcome = run_local(load(config, overrides), fresh=fresh, debug=debug, started_at_s=context.obj)
         if any(stage.uri for stage in outcome.record.stages):
             print_table(outcome.record, sys.stdout)
-        if words := judged_in_words(outcome.line, outcome.record.id):
-            print(words)
         if outcome.error is not None:
             show_error(outcome.error, debug=debug)
         _print_place(outcome.line)

@@ -9,7 +9,7 @@ from pathlib import Path
 from contracts import storage
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.previous import BY_LINE
+from contracts.previous import PREVIOUS
 from contracts.result import RUN_START_NAME, run_uri
 from inspection.run.find import find_place
 
@@ -68,7 +68,7 @@ def find_run(run: str, *, stage: str) -> tuple[str, str | None]:
 
 def _find_weights(text: str) -> str:
     """Return the path or URI of weights to start from, which may be the id of a run below ./runs."""
-    if not text or text in BY_LINE:
+    if not text or text == PREVIOUS:
         return text
     if "/" not in text and not Path(text).exists():
         with contextlib.suppress(ConfigError):

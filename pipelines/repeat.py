@@ -8,7 +8,7 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
-from contracts.previous import BY_LINE, read_previous
+from contracts.previous import PREVIOUS, read_previous
 from contracts.resolve import parse_config, with_data_date
 from inspection.run.find import find_place, read_start
 from inspection.run.read import find_folder
@@ -18,7 +18,7 @@ def config_of_run(run: str) -> RunConfig:
     """Return the resolved configuration of a run, which has the fingerprints of that run wherever it is run.
 
     What a line or a day gives a meaning is replaced by what it meant: `{date}` of the source by the day, and
-    `model.weights: previous` and `production` by the training that was taken.
+    `model.weights: previous` by the training that was taken.
 
     Args:
         run: As `inspection.run.find.find_place` takes it.
@@ -37,15 +37,13 @@ def config_of_run(run: str) -> RunConfig:
         )
     config = parse_config(values, where=storage.display(place.start_uri))
     config = with_data_date(config, str(start.get("data_date") or start.get("started_at") or ""))
-    if config.model.weights not in BY_LINE:
+    if config.model.weights != PREVIOUS:
         return config
-    source, _ = read_previous(config, place.line, place.run_id)
+    source = read_previous(place.line, place.run_id)
     with suppress(DataError, FileNotFoundError):
         # A finished training that stood for this run's may have started from another one.
         if (folder := find_folder(place, "train")) is not None:
             initial = CheckpointManifest.load(folder).initial
             source = initial.source if initial is not None else None
-    # How often a line starts from random weights is no question any more.
-    train = config.train.model_copy(update={"scratch_every": 0})
     model = config.model.model_copy(update={"weights": storage.display(source) if source else ""})
-    return config.model_copy(update={"model": model, "train": train})
+    return config.model_copy(update={"model": model})

@@ -30,7 +30,7 @@ from sharding.limits import encode_name, name_some
 from sharding.sources import Listing, list_source
 
 # Sections that change no result: a firing is not due because one of them was changed.
-_WITHOUT_RESULT = ("schedule", "validate", "promote", "inspect")
+_WITHOUT_RESULT = ("schedule", "validate", "inspect")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

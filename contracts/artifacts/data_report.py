@@ -45,7 +45,7 @@ class DataComparison(Document):
     """The data beside that of an earlier manifest."""
 
     of: str
-    """What the earlier data is of, in words: `run ID`, `production (run ID)`."""
+    """What the earlier data is of, in words: `run ID`."""
     uri: str
     """Folder of its shards."""
     not_compared: str = ""

@@ -27,7 +27,6 @@ from contracts.config.fields import CLASS_KINDS, FILE_KINDS, FieldKind, FieldSec
 from contracts.config.former import rename_keys
 from contracts.config.profile import Knob, ProfileSection, read_off
 from contracts.config.project import ProjectSection
-from contracts.config.promote import PromoteSection
 from contracts.config.resources import MachineSection, ResourcesSection, RungSection, Strategy
 from contracts.config.run import InspectSection, RunSection, ScheduleSection
 from contracts.config.sharding import SPLITS, ConvertSection, ShardingSection, SplitFractions
@@ -68,7 +67,6 @@ __all__ = [
     "ParallelSection",
     "ProfileSection",
     "ProjectSection",
-    "PromoteSection",
     "RegisteredModelSection",
     "ResourcesSection",
     "RunConfig",
@@ -110,7 +108,6 @@ class RunConfig(Section):
     schedule: ScheduleSection = ScheduleSection()
     project: ProjectSection = ProjectSection()
     validate: ValidateSection = ValidateSection()  # type: ignore[assignment]
-    promote: PromoteSection = PromoteSection()
 
     @model_validator(mode="before")
     @classmethod
@@ -147,21 +144,6 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _can_be_judged(self) -> RunConfig:
-        self.promote.check(self.task.name, bench=self.export.bench)
-        return self
-
-    @model_validator(mode="after")
-    def _goes_on_from_the_line(self) -> RunConfig:
-        if self.train.scratch_every and self.model.weights not in ("previous", "production"):
-            raise refusal(
-                f"train.scratch_every = {self.train.scratch_every} with model.weights = {self.model.weights!r}",
-                allowed="previous or production as model.weights: what starts from anything else does so each time",
-                todo="set model.weights to one of them, or leave train.scratch_every out",
-            )
-        return self
-
-    @model_validator(mode="after")
     def _target_is_no_input(self) -> RunConfig:
         label = self.sharding.fields.get("label")
         if label is None:
@@ -188,6 +170,6 @@ STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "shard": ("run", "sharding", "resources", "cloud", "dataflow", "validate"),
     "profile": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "profile", "resources"),
     "train": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "resources", "inspect"),
-    "export": ("run", "task", "code", "data", "model", "export", "resources", "promote"),
+    "export": ("run", "task", "code", "data", "model", "export", "resources"),
 }
 STAGES = tuple(STAGE_SECTIONS)

@@ -59,6 +59,3 @@ class ScheduleSection(Section):
     """Whether a run that comes due while one is active waits for it, instead of being left out."""
     when: WhenSection = WhenSection()
     """What a firing must find to train: any of it is enough. A firing with nothing new ends as "nothing to do"."""
-    monthly_usd: Annotated[float, Field(gt=0), NotBool] | None = None
-    """A firing is refused when trainings of this month and the dearest of the last ten would cost more. Unset: none
-    is."""

@@ -22,8 +22,7 @@ class ModelSection(Section):
     weights: str = ""
     """Weights that training starts from (docs/fine-tuning.md): a folder that transformers saved, a .safetensors, .pt or
     .pth file, or a run, training, checkpoint or export of this tool, on this machine or in a bucket; `previous`: the
-    newest finished training of the line; `production`: that of its model in production. Unset: random weights, from
-    run.seed."""
+    newest finished training of the line. Unset: random weights, from run.seed."""
     min_matched_fraction: Fraction = 0.5
     """Least share of the network's elements, its classifier's head left out, that `weights` must have."""
     freeze: list[Annotated[str, Field(min_length=1)]] = []
@@ -66,9 +65,6 @@ class TrainSection(Section):
     rate."""
     unfreeze_epoch: PositiveInt | None = None
     """Epochs after which what model.freeze names learns too; unset: it never does."""
-    scratch_every: Annotated[int, Field(strict=True, ge=0)] = 0
-    """Of so many trainings in turn one starts from random weights, though model.weights is previous or production;
-    0: none does."""
     early_stopping: EarlyStoppingSection | None = None
     """Ends training when evaluations stop getting better; unset: it goes through all epochs."""
     scale_learning_rate: Literal["none", "linear", "sqrt"] = "none"

@@ -66,10 +66,6 @@ def _facts(view: RunView) -> Iterator[tuple[str, str]]:
     yield "Machine", ", ".join(filter(None, where))
     if view.firing is not None:
         yield "Firing of the schedule", f"{view.firing.verdict}: {view.firing.reason}"
-    if (found := view.judgement) is not None:
-        beside = f" (beside run {found.champion}, in production then)" if found.champion else ""
-        yield "Judgement", f"{found.verdict}: {'; '.join(found.reasons)}{beside}"
-    yield "Production", view.production
     code = as_object(view.config.get("code"))
     own = [_words(code, "path", "own code {}"), _words(code, "sha256")[:12]]
     torch = environment.get("torch", "")

@@ -28,7 +28,6 @@ from contracts.artifacts.data_report import REPORT_NAME, DataReport
 from contracts.artifacts.evaluation import FIRST_ROWS_NAME, FirstRows
 from contracts.artifacts.firing import FIRING_NAME, Firing
 from contracts.artifacts.profile import PAGE_NAME
-from contracts.artifacts.promotion import JUDGEMENT_NAME, Judgement
 from contracts.config import STAGES
 from contracts.config.former import rename_keys
 from contracts.previous import RUN_NAME
@@ -43,7 +42,6 @@ from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.run.find import RunPlace
 from inspection.run.lineage import find_lineage
 from inspection.run.pictures import contact_sheet, find_first_slot, task_pictures
-from inspection.run.production import describe_production
 from inspection.run.reading import Reading
 from inspection.run.stages import MOST_CHARACTERS, read_stage
 from inspection.run.state import find_state
@@ -52,7 +50,7 @@ from inspection.run.view import Missing, RunView, StageView, shows_samples
 from inspection.tasks import find_pages
 from inspection.tasks.pictures import NamedSamples
 
-Result = TypeVar("Result", DataReport, Firing, FirstRows, Judgement, Registration)
+Result = TypeVar("Result", DataReport, Firing, FirstRows, Registration)
 
 # What the parts are called that come out of shards and pictures.
 CONTACT_SHEET, OF_TASK, TASK_PICTURES = "the contact sheet", "what the task shows", "the task's pictures"
@@ -127,10 +125,6 @@ def read_run(
             "the data report", partial(_read_result, reading, REPORT_NAME, DataReport)
         )
         parts["firing"] = reading.attempt("what the firing found", partial(_read_result, reading, FIRING_NAME, Firing))
-        parts["judgement"] = reading.attempt("the judgement", partial(_read_result, reading, JUDGEMENT_NAME, Judgement))
-        if state == "succeeded":
-            production = partial(describe_production, reading.door, place.run_id)
-            parts["production"] = reading.attempt("the line's registry", production) or ""
         parts["before"] = reading.attempt("the run before", partial(find_before, place, config, shard))
     return RunView(
         id=place.run_id,

@@ -24,7 +24,6 @@ from contracts.artifacts import (
 from contracts.artifacts.data_report import DataReport
 from contracts.artifacts.evaluation import FirstRows
 from contracts.artifacts.firing import Firing
-from contracts.artifacts.promotion import Judgement
 from contracts.config import FieldKind
 
 State = Literal["running", "silent", "unknown", "stopped", "interrupted", "failed", "succeeded", "nothing to do"]
@@ -327,10 +326,6 @@ class RunView(Document):
     """How the data differs from that of the run before."""
     firing: Firing | None = None
     """What its schedule's firing has found; None: nobody asked."""
-    judgement: Judgement | None = None
-    production: str = ""
-    """Whether its model is in production, in words; empty: not known, or the line has no registry."""
-    """How the model stands beside the one that was in production."""
     pictures: list[PictureView] = Field(default=[])
     first_slot: PictureView | None = None
     """The first samples of the training as its network got them: one picture of up to 16."""

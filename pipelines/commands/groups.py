@@ -9,7 +9,6 @@ from typer.core import TyperGroup
 GROUPS = {
     "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify", "serve", "drill"),
     "Look at runs": ("runs", "inspect", "report", "ui", "goodput", "tensorboard", "clean"),
-    "Models of a line": ("history", "promote", "rollback"),
     "Google Cloud": (
         *("init", "project", "plan", "compile", "submit", "status", "logs", "cancel", "schedule", "images", "rehearse"),
     ),

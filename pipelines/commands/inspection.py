@@ -1,4 +1,4 @@
-"""`shardline report`, `inspect`, `runs`, `history`: runs of every place, as a page, on the terminal, as a list."""
+"""`shardline report`, `inspect`, `runs`: runs of every place, as a page, on the terminal, as a list."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pipelines.commands.options import AsJson, Debug, Format, is_document, print_document
-from pipelines.reported import load, reported
+from pipelines.reported import reported
 
 
 def complete_run(typed: str) -> list[str]:
@@ -45,7 +45,6 @@ def register(app: typer.Typer) -> None:
     app.command()(report)
     app.command("inspect")(inspect_run)
     app.command()(runs)
-    app.command()(history)
 
 
 def report(
@@ -100,41 +99,3 @@ def runs(
             print_document(json.dumps([line.model_dump(mode="json") for line in found], indent=1), form)
         else:
             print_runs(found, sys.stdout)
-
-
-def history(
-    line: Annotated[
-        str,
-        typer.Argument(
-            metavar="LINE",
-            help="Folder of a line or of a run of it (path or gs://), or its name below ./runs.",
-            show_default=False,
-            autocompletion=complete_run,
-        ),
-    ] = "",
-    config: Annotated[
-        Path | None, typer.Option("-c", "--config", metavar="CONFIG", help="Configuration of the line, in its place.")
-    ] = None,
-    form: Format = None,
-    debug: Debug = False,
-) -> None:
-    """Print what happened to a line: runs with data, result and cost, and what went into production, newest last."""
-    with reported(debug):
-        import json
-
-        from contracts.errors import ConfigError
-        from inspection.run.door import plain
-        from inspection.run.history import find_line, find_line_of, read_history
-        from inspection.terminal import print_history
-
-        if bool(line) == (config is not None):
-            raise ConfigError(
-                f"{'both' if line else 'neither'} of LINE and --config CONFIG {'were' if line else 'was'} given",
-                allowed="one of them",
-                todo="name a line, as `shardline runs` lists them, or the configuration that it runs by",
-            )
-        found = read_history(find_line(line) if config is None else find_line_of(load(config, None)))
-        if is_document(form, as_json=False):
-            print_document(json.dumps(plain(found.model_dump(mode="python")), indent=1), form)
-        else:
-            print_history(found, sys.stdout)

@@ -52,7 +52,7 @@ from inspection.goodput import read_goodput
 from inspection.profile_page import leave_profile_page
 from inspection.summary import Times, make_record
 from inspection.trace import StageTrace
-from pipeline_tasks.record import close_run, register_export
+from pipeline_tasks.record import close_run
 from pipelines.backends.local import Local
 from pipelines.jobs import JobSpec, Phase
 from pipelines.local.progress import make_view
@@ -126,8 +126,6 @@ def _run(code: PinnedCode, line: str, run_id: str, *, fresh: bool, debug: bool, 
     )
     record = leave_profile_page(record, run_uri(line, run_id))
     close_run(record, line=line)
-    if warning := register_export(record, line=line):
-        print(warning, file=sys.stderr)
     return Outcome(line, record, error)
 
 

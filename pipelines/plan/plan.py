@@ -7,7 +7,7 @@ online.py asks Google Cloud. Nothing is created here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,7 +201,7 @@ def outline(config: RunConfig, inputs: PlanInputs | None = None, asked: Asked | 
         time, unknown = estimate_time(config, machine, nodes, inputs.profile, inputs.measurements)
     rungs = () if machine is None else _plan_rungs(config, machine, nodes, time, inputs.book)
     cap = find_cap(config, [rung.price for rung in rungs], time.hours if time else None)
-    problems += [*cap.problems, *_find_budget_problems(config, rungs)]
+    problems += cap.problems
     return Plan(
         rungs=rungs,
         created=() if machine is None else _list_creations(config, machine, nodes, inputs.book),
@@ -215,25 +215,6 @@ def outline(config: RunConfig, inputs: PlanInputs | None = None, asked: Asked | 
         price_usd_per_h=cap.price_usd_per_h,
         price_source=_price_source(config, rungs, cap),
     )
-
-
-def _find_budget_problems(config: RunConfig, rungs: tuple[RungPlan, ...]) -> Iterator[Problem]:
-    """Yield why `schedule.monthly_usd` would refuse every firing, or none: a firing has the first rung only."""
-    limit, first = config.schedule.monthly_usd, rungs[0] if rungs else None
-    if limit is None or not config.schedule.cron or first is None:
-        return
-    if first.price is None and config.resources.price_usd_per_h is None:
-        yield Problem(
-            f"schedule.monthly_usd={limit:g}, and no price of {first.strategy} in {first.region} is known",
-            "a machine whose price is in a table, or resources.price_usd_per_h",
-            "set resources.price_usd_per_h, or leave schedule.monthly_usd out: what is not priced is not counted",
-        )
-    elif first.cost is not None and first.cost.high_usd > limit:
-        yield Problem(
-            f"schedule.monthly_usd={limit:g}, and one training may cost {first.cost.high_usd:.2f} USD",
-            "a month's money for at least one run",
-            "raise schedule.monthly_usd, or train less",
-        )
 
 
 def _machine_or_none(config: RunConfig) -> Machine | None:

@@ -16,7 +16,7 @@ from contracts import storage
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import find_machine
-from contracts.previous import BY_LINE, RUN_NAME, find_training_of_run
+from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
 from pipelines.images.record import ROLES, is_placeholder, record_path, uses_former_record
 from pipelines.rules.preflight import MANIFEST_SUFFIXES
 
@@ -194,7 +194,7 @@ def _find_source(config: RunConfig, source: Path | None) -> Path:
 def _find_weights(config: RunConfig, weights: Path | None) -> Path | None:
     """Return the folder or file of the weights to start from; of a run its training's folder."""
     given = config.model.weights
-    if given in ("", *BY_LINE):
+    if given in ("", PREVIOUS):
         return None
     if weights is None and "://" in given and not storage.is_local(given):
         raise ConfigError(

@@ -25,7 +25,7 @@ from contracts.checked import OFFLINE, THIS_MACHINE, CheckAnswer, PlannedMachine
 from contracts.config import RunConfig
 from contracts.machines import ACCELERATORS, Machine
 from contracts.own_code import named_code
-from contracts.previous import BY_LINE, find_start
+from contracts.previous import PREVIOUS, find_previous
 from contracts.resolve import with_data_date
 from pipelines.rules.check_cache import find_answer, keep_answer, name_question
 from pipelines.rules.problem import Problem
@@ -115,9 +115,9 @@ def _check(config: RunConfig, place: str, *, online: bool) -> Checked:
 def _with_previous(config: RunConfig) -> RunConfig:
     """Return the configuration with the weights that its word stands for now, where the line is on this machine."""
     root = storage.normalise(config.run.root)
-    if config.model.weights not in BY_LINE or not storage.is_local(root):
+    if config.model.weights != PREVIOUS or not storage.is_local(root):
         return config
-    found = find_start(storage.join(root, config.run.name), config.model.weights) or ""
+    found = find_previous(storage.join(root, config.run.name)) or ""
     return config.model_copy(update={"model": config.model.model_copy(update={"weights": found})})
 
 

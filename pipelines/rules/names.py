@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from contracts.config import RunConfig
-from contracts.previous import BY_LINE
+from contracts.previous import PREVIOUS
 from pipelines.rules.cloud_names import check_name
 from pipelines.rules.problem import Problem
 
@@ -70,10 +70,10 @@ def _root(config: RunConfig) -> Iterator[Problem]:
 
 def _weights(config: RunConfig) -> Iterator[Problem]:
     weights = config.model.weights
-    if weights and weights not in BY_LINE and not weights.startswith("gs://"):
+    if weights and weights != PREVIOUS and not weights.startswith("gs://"):
         yield Problem(
             f"model.weights = {weights}",
-            "gs://BUCKET/FOLDER or FILE, previous or production",
+            "gs://BUCKET/FOLDER or FILE, or previous",
             "copy them to a bucket: no machine of Vertex AI sees this one's disk; or rehearse: `shardline rehearse` "
             "copies local weights to a bucket of its own",
         )
@@ -143,12 +143,6 @@ def _aliases(config: RunConfig) -> Iterator[Problem]:
             "vertex.model.aliases has default",
             "other aliases, e.g. latest",
             "remove it: Vertex AI itself moves the alias default",
-        )
-    if "production" in aliases:
-        yield Problem(
-            "vertex.model.aliases has production",
-            "other aliases, e.g. latest",
-            "remove it: each upload would take it, whatever was decided; `shardline promote` and promote.judge move it",
         )
 
 

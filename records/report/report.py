@@ -30,7 +30,7 @@ class Earlier(NamedTuple):
     """Data that new data is compared with."""
 
     of: str
-    """In words: `run ID`, `production (run ID)`."""
+    """In words: `run ID`."""
     uri: str
     """Folder of its shards; empty: it is not known."""
     lost: str = ""

@@ -7,7 +7,6 @@ from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.artifacts.data_report import REPORT_NAME, DataReport
 from contracts.config import ValidateSection
 from contracts.errors import DataError
-from contracts.promotions import find_production
 from contracts.result import RESULTS_FOLDER, RUNS_FOLDER, find_result, run_uri
 from records.report.report import Earlier, make_report
 
@@ -23,7 +22,7 @@ def report_uri(line: str, run_id: str) -> str:
 def judge_data(
     line: str, run_id: str, shards: str, validate: ValidateSection, manifest: ShardManifest | None = None
 ) -> DataReport:
-    """Compare a run's shards with those of the run before it and of production, and leave the report with the run.
+    """Compare a run's shards with those of the run before it, and leave the report with the run.
 
     Args:
         line: URI of the line's folder.
@@ -42,30 +41,7 @@ def judge_data(
 
 
 def find_earlier(line: str, run_id: str) -> list[Earlier]:
-    """Return the shards of the run before, and those of the run in production where they are others."""
-    before, production = _find_before(line, run_id), _find_production(line, run_id)
-    if before is not None and production is not None and production.uri == before.uri:
-        production = None
-    return [one for one in (before, production) if one is not None]
-
-
-def _find_production(line: str, run_id: str) -> Earlier | None:
-    """Return the shards of the run in production; None: none is, or it is this run, tried again."""
-    try:
-        version = find_production(line)
-        if version is None or version.run == run_id:
-            return None
-        of, found = f"production (run {version.run})", find_result(line, version.run, "shard")
-    except DataError as error:
-        # Nobody knows what is in production: that must not stop the run of new data.
-        return Earlier("production", "", str(error).splitlines()[0])
-    if found is None:
-        return Earlier(of, "", f"run {version.run} says nowhere where its shards are")
-    return Earlier(of, found.uri)
-
-
-def _find_before(line: str, run_id: str) -> Earlier | None:
-    """Return the shards of the newest other run, by its id, that has some; None: there is none."""
+    """Return the shards of the newest other run, by its id, that has some; empty: there is none."""
     names = storage.list_names(storage.join(line, RUNS_FOLDER))
     # Beside the runs of this machine lie their locks, whose names begin with a dot.
     runs = (name for name in names if name < run_id and not name.startswith("."))
@@ -75,8 +51,8 @@ def _find_before(line: str, run_id: str) -> Earlier | None:
         except DataError:
             continue
         if found is not None and storage.exists(storage.join(found.uri, MANIFEST_NAME)):
-            return Earlier(f"run {other}", found.uri)
-    return None
+            return [Earlier(f"run {other}", found.uri)]
+    return []
 
 
 def require_sound(report: DataReport, *, named: int = 5) -> None:

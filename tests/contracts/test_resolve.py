@@ -87,12 +87,6 @@ def test_a_stage_gets_its_sections_only() -> None:
             "map a column to it: sharding.fields: {text: {column: ..., kind: text}}; or unset sharding.tokenizer",
         ),
         ({"resources": {"max_cost_usd": 5}}, "resources", "correct resources"),
-        (
-            {"promote": {"metric": "mse"}},
-            "promote.metric = 'mse', which task image_classification does not have",
-            "choose one of them, or leave promote.metric out",
-        ),
-        ({"promote": {"largest_loss": -1}}, "promote.largest_loss = -1", "correct promote.largest_loss"),
     ],
 )
 def test_a_wrong_value_says_what_was_given_and_what_to_do(values: dict[str, object], given: str, todo: str) -> None:

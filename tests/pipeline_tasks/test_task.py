@@ -8,28 +8,27 @@ from typing import Any
 
 import pytest
 
-from contracts import promotions, storage
-from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, Gate, ProfileReport, RunRecord, StageRecord
+from contracts import storage
+from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, Gate, ProfileReport, RunRecord
 from contracts.artifacts.classification import RocCurve
 from contracts.artifacts.firing import FIRING_NAME, Firing
 from contracts.config import STAGES, RunConfig
 from contracts.errors import DataError, StorageError
 from contracts.pinned import pin
-from contracts.previous import describe_previous, find_previous, read_previous
+from contracts.previous import find_previous, read_previous
 from contracts.refusal import leave_refusal
 from contracts.registration import Registration, find_registration, leave_registration
 from contracts.resolve import with_data_date
 from contracts.result import RESULTS_FOLDER, find_result, leave_result, run_uri
 from contracts.serving import RELEASES
 from inspection.attempts import find_errors
-from inspection.run.history import read_history
 from pipeline_tasks.begin import data_date
 from pipeline_tasks.record import read_trace
 from pipeline_tasks.task import main
 from rehearsal.gcs import BucketServer
 from tests.contracts.test_proof import CONFIG as PLACE
 from tests.contracts.test_proof import MODEL, make_engine, make_export, make_served
-from tests.inspection.stages.documents import GOODPUT, evaluation, trained_with_evaluation
+from tests.inspection.stages.documents import evaluation, trained_with_evaluation
 from tests.inspection.stages.test_summaries import check_numbers
 from tests.inspection.test_summary import CONFIG, DOCUMENTS
 
@@ -109,41 +108,7 @@ def test_a_run_begins_with_the_training_before_it(tmp_path: Path, line: str) -> 
     storage.replace(storage.join(line, "train", "f" * 16, MANIFEST_NAME), later.to_json())
     assert begin(tmp_path, line, config) == 0
     assert find_previous(line) == storage.join(line, "train", "f" * 16)
-    config_of = RunConfig.model_validate({"model": {"weights": "previous"}})
-    assert read_previous(config_of, line, RUN) == (first, "")
-
-
-def test_a_run_begins_with_the_model_in_production_or_from_scratch_in_its_turn(line: str) -> None:
-    def find(**train: int) -> dict[str, str | None]:
-        return describe_previous(RunConfig.model_validate({"model": {"weights": "production"}, "train": train}), line)
-
-    assert find() == {"previous_training": None, "random_weights": "the line has no model in production yet"}
-    trained = publish_output(line, "train")
-    record = RunRecord(
-        fingerprint="0",
-        id="promoted",
-        state="succeeded",
-        started_at="2026-11-22T06:00:00Z",
-        config={},
-        stages=[StageRecord(name="train", state="done", uri=trained)],
-        wall_s=1.0,
-        kfp_s=0.0,
-        process_start_s=0.0,
-        results={},
-    )
-    storage.publish(storage.join(line, "runs", "promoted", "run.json"), record.to_json())
-    promotions.register_model(line, run="promoted", export=storage.join(line, "export", "0" * 16), proven=True)
-    promotions.decide(line, by="me", action="promoted", run="promoted", reasons=["by hand"])
-    # Newer, and not in production.
-    later = DOCUMENTS["train"].model_copy(
-        update={"finished_at": "2026-12-01T00:00:00Z", "made_from": {"shards": "2", "weights": "w"}}
-    )
-    storage.publish(storage.join(line, "train", "f" * 16, MANIFEST_NAME), later.to_json())
-    assert find() == find(scratch_every=3) == {"previous_training": trained}
-    assert find(scratch_every=2)["random_weights"] == "train.scratch_every=2: 1 went on from others"
-    storage.delete(storage.join(trained, MANIFEST_NAME))
-    with pytest.raises(DataError, match="the training of run promoted, which is in production, is gone"):
-        find()
+    assert read_previous(line, RUN) == first
 
 
 def test_a_configuration_that_was_changed_begins_nothing(tmp_path: Path, line: str) -> None:
@@ -509,52 +474,6 @@ def test_a_firing_that_found_nothing_is_recorded_and_leaves_the_lines_own_record
     assert {stage.state for stage in record.stages} == {"not started"}
     assert storage.read_bytes(storage.join(line, "run.json")) == b"of the run before"
     assert b"the source is as run before found it" in storage.read_bytes(storage.join(folder, "report.html"))
-    (row,) = read_history(line).rows
-    assert (row.texts()["state"], row.texts()["data"]) == ("nothing to do", "the source is as run before found it")
-
-
-@pytest.mark.parametrize(("limit", "scheduled", "code"), [(29.9, True, 2), (30.1, True, 0), (29.9, False, 0)])
-def test_a_firing_that_may_pass_the_months_money_is_refused(
-    tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str], limit: float, scheduled: bool, code: int
-) -> None:
-    """Twelve in October, 2 and 4 and a failed one of 12 in this month, one that took an earlier training: 18 and 12."""
-    priced = CONFIG.model_copy(update={"resources": CONFIG.resources.model_copy(update={"price_usd_per_h": 2.0})})
-
-    def leave(run: str, day: str, hours: float, state: str = "succeeded", trained: str = "done") -> None:
-        uri = storage.join(run_uri(line, run), "run.json")
-        record = RunRecord(
-            fingerprint="0",
-            id=run,
-            state=state,  # type: ignore[arg-type]
-            started_at=f"{day}T06:00:00Z",
-            config=priced.model_dump(mode="json"),
-            stages=[StageRecord(name="train", state=trained)],  # type: ignore[arg-type]
-            wall_s=1.0,
-            kfp_s=0.0,
-            process_start_s=0.0,
-            results={},
-            goodput=GOODPUT.model_copy(update={"node_hours": hours, "wall_s": hours * 3600}),
-        )
-        storage.replace(uri, record.to_json())
-        storage.replace(storage.join(run_uri(line, run), "run-start.json"), b'{"id": "x"}')
-
-    leave("line-20261031060000", "2026-10-31", 6.0)
-    leave("line-20261102060000", "2026-11-02", 1.0)
-    leave("line-20261109060000", "2026-11-09", 2.0)
-    leave("line-20261116060000", "2026-11-16", 6.0, "failed", "failed")
-    leave("line-20261120060000", "2026-11-20", 6.0, trained="reused")
-    config = publish_config(line, RunConfig.model_validate({"schedule": {"monthly_usd": limit}}))
-    more = ["--scheduled-at", "2026-11-22T06:00:00Z"] if scheduled else []
-    assert begin(tmp_path, line, config, *more) == code
-    said = capsys.readouterr().err
-    if code:
-        assert "schedule.monthly_usd=29.9: the line's trainings of 2026-11 cost up to 18.00 USD" in said
-        assert "the next one may cost 12.00" in said
-        assert not (tmp_path / "id").exists()
-        # The run is there, and says why nothing came of it.
-        assert main(["record", "--line", line, "--run-id", RUN, "--config", config]) == 0
-        record = RunRecord.model_validate_json(storage.read_bytes(storage.join(run_uri(line, RUN), "run.json")))
-        assert record.state == "failed" and record.error.startswith("schedule.monthly_usd=29.9")
 
 
 def test_a_small_tasks_error_is_left_for_who_asks_why(

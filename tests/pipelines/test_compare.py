@@ -86,11 +86,6 @@ def test_a_cap_below_the_cost_is_refused() -> None:
         require_plan(config("train.epochs=100", "resources.max_cost_usd=8"), PlanInputs(profile=profile()))
     assert "raise resources.max_cost_usd" in caught.value.todo
     assert outline(config("train.epochs=100", "resources.max_cost_usd=12"), PlanInputs(profile=profile())).ok
-    # Of a schedule: a month must have money for one training.
-    scheduled = ("train.epochs=100", 'schedule.cron="0 6 * * 1"')
-    with pytest.raises(ConfigError, match=r"schedule.monthly_usd=8, and one training may cost \d+\.\d\d USD"):
-        require_plan(config(*scheduled, "schedule.monthly_usd=8"), PlanInputs(profile=profile()))
-    assert outline(config(*scheduled, "schedule.monthly_usd=100"), PlanInputs(profile=profile())).ok
 
 
 @pytest.mark.parametrize(

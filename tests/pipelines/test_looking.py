@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from contracts import storage
 from pipelines.cli import app
 from pipelines.commands.inspection import complete_run
-from rehearsal.gcs import BucketServer
 from tests.inspection.lines import plant
 
 RUN = "20261122-070000-0001"
@@ -134,26 +132,6 @@ def test_nothing_there_yet_is_no_error(root: Path) -> None:
     (root / "empty").mkdir()
     answer = CliRunner().invoke(app, ["runs", "empty"])
     assert (answer.exit_code, answer.stdout.strip()) == (0, "no runs here")
-
-
-def test_the_line_of_a_configuration_has_a_history_here_and_in_a_bucket(
-    root: Path, bucket_server: BucketServer
-) -> None:
-    start = (root / "runs" / "photos" / "runs" / RUN / "run-start.json").read_bytes()
-    storage.replace(f"gs://bucket-1/lines/photos/runs/{RUN}/run-start.json", start)
-    for place in ("runs", "gs://bucket-1/lines"):
-        (root / "photos.yaml").write_text(f"run: {{name: photos, root: '{place}'}}")
-        answer = CliRunner().invoke(app, ["history", "-c", "photos.yaml", "-o", "json"])
-        assert answer.exit_code == 0, answer.stderr
-        assert [row["run"] for row in json.loads(answer.stdout)["rows"]] == [RUN]
-    (root / "new.yaml").write_text("run: {name: new}")
-    for arguments, said in (
-        ([], "neither of LINE and --config CONFIG was given"),
-        (["photos", "-c", "photos.yaml"], "both of LINE and --config CONFIG were given"),
-        (["--config", "new.yaml"], "the line has no run yet"),
-    ):
-        answer = CliRunner().invoke(app, ["history", *arguments])
-        assert answer.exit_code == 2 and said in answer.stderr and "to do:" in answer.stderr
 
 
 def test_the_shell_completes_runs(root: Path) -> None:

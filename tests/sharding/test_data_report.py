@@ -16,7 +16,6 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.artifacts.data_report import DataReport
 from contracts.config import ValidateSection
-from contracts.promotions import decide, register_model
 from contracts.stage import run_stage
 from records.drawn import load_drawn
 from records.report.fields import FieldData, compare_field
@@ -114,24 +113,6 @@ def test_tables_that_drift_lose_a_class_and_move_samples(tmp_path: Path, capfd: 
     assert code == 0 and "drifted" not in said
     (compared,) = report_of(line, "20260105").comparisons
     assert "too few samples" in compared.fields[0].said[0] and compared.fields[0].psi is None
-
-    # A run in production: new data is held beside what the model there was trained on too.
-    uri = storage.normalise(line)
-    register_model(uri, run="20260102", export=storage.join(uri, "export", "1"), proven=True)
-    decide(uri, by="a test", action="promoted", run="20260102", reasons=["first"])
-    code, said = run(line, "20260106", moved, capfd)
-    before, production = report_of(line, "20260106").comparisons
-    assert (before.of, production.of) == ("run 20260105", "production (run 20260102)")
-    assert code == 0 and "warning: size: drifted" in said and "(compared with production (run 20260102))" in said
-    # The same shards as those of the run before are compared once; the run itself is nothing to compare with.
-    assert run(line, "20260103", moved, capfd)[0] == 0
-    assert [one.of for one in report_of(line, "20260103").comparisons] == ["run 20260102"]
-    assert run(line, "20260102", moved, capfd)[0] == 0
-    assert [one.of for one in report_of(line, "20260102").comparisons] == ["run 20260101"]
-    # A registry that is damaged stops no new data.
-    storage.replace(storage.join(uri, "promotions", "1.json"), b"{")
-    code, said = run(line, "20260106", moved, capfd)
-    assert code == 0 and "the data was not compared" in said and "(compared with production)" in said
 
 
 def test_samples_that_moved_between_splits_end_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from contracts.config import SPLITS, RunConfig, TaskSection
 from contracts.config.fields import CLASS_KINDS, find_label
 from contracts.config.sharding import TokenizerSection
 from contracts.errors import ConfigError, ModelError, UserError
-from contracts.previous import BY_LINE
+from contracts.previous import PREVIOUS
 from records.tokenizer import TOKENIZER_NAME, count_tokens, find_padding, tokenizer_uri
 from trainer.check.own_code import has_module
 from trainer.data.evaluation import checked_batch
@@ -365,7 +365,7 @@ def check_weights(
         online: Whether a bucket may be asked.
     """
     weights = config.model.weights
-    if weights in ("", *BY_LINE):
+    if weights in ("", PREVIOUS):
         return
     with findings.refusals():
         uri = storage.normalise(weights)

@@ -51,7 +51,6 @@ def export(stage: Stage) -> str:
     )
     output = stage.claim(ExportManifest, made_from)
     if output.reused:
-        _judge(stage, output, shards)
         return output.uri
     # Imported here: numpy is not needed to find what is finished.
     from trainer.data.shards import check_index
@@ -68,17 +67,7 @@ def export(stage: Stage) -> str:
             f"no room is left on the disk ({error.strerror}: {error.filename or tempfile.gettempdir()}); "
             "free some, or point TMPDIR at a larger one, and run the same command again"
         ) from error
-    _judge(stage, output, shards)
     return output.uri
-
-
-def _judge(stage: Stage, output: Output, shards: ShardManifest) -> None:
-    """Decide whether the export of a run goes into production, where promote.judge asks for it."""
-    looks = stage.where or stage.locate
-    if stage.config.promote.judge and stage.run and stage.line and not looks:
-        from trainer.judge.run import judge_run
-
-        judge_run(stage, output.uri, stage.require("shards"), shards)
 
 
 def _make(stage: Stage, output: Output, inputs: Inputs, folder: Path) -> None:

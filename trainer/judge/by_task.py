@@ -33,7 +33,13 @@ class Found:
 
 
 def compare_by_task(
-    trial: HasShards, champion: Graph, challenger: Graph, document: ExportManifest, work: Path, threads: int
+    trial: HasShards,
+    champion: Graph,
+    challenger: Graph,
+    document: ExportManifest,
+    metric: str,
+    work: Path,
+    threads: int,
 ) -> Found:
     """Compare two graphs by the task of a configuration, with its own code. For a process of its own.
 
@@ -42,6 +48,7 @@ def compare_by_task(
         champion: The graph that ships of the model in production.
         challenger: That of the new one.
         document: Manifest of the new one.
+        metric: Name of the metric to compare; empty: the task's headline.
         work: A folder for files in between.
         threads: Intra-op threads of ONNX Runtime.
 
@@ -63,7 +70,7 @@ def compare_by_task(
     split = write_test_split(trial, task, work, most=most, seed=document.proof_seed or 0, batch=batch)
     with torch.inference_mode():
         kind = kind_of(build_model(task, config).eval()(*example_inputs(task, 1)))
-    name, direction, values = config.promote.metric, "max", list[list[float]]()
+    name, direction, values = metric, "max", list[list[float]]()
     for (graph, precision), whose in ((champion, "champion"), (challenger, "challenger")):
         try:
             outputs = write_graph_outputs(

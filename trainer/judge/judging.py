@@ -1,6 +1,6 @@
 """The model of a run beside the one in production, both by their exports, on the same samples of the run's test split.
 
-Here: `judge`. Nothing of it fails a run: where production cannot be judged the judgement says so, and production stays.
+Here: `judge`. Nothing of it fails a run: where production cannot be judged the judgement says so.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from contracts import storage
 from contracts.artifacts import ExportManifest, ShardManifest
-from contracts.artifacts.promotion import ClassChange, Judgement, ModelVersion, Verdict
 from contracts.config import RunConfig
-from contracts.config.promote import ERRORS, PromoteSection
 from contracts.errors import ShardlineError
 from contracts.process import threads_per_rank
-from contracts.proof import find_unproven
 from trainer.export.bundle.bundles import bundle_of
 from trainer.export.bundle.shipped import Answers, Shipped, ShippedFailed
 from trainer.export.gates.samples import Places, samples_of
@@ -32,7 +31,17 @@ _MOST_CLASSES = 20
 _MOST_NAMED = 5
 # A class loses when chance makes such a loss of any class in fewer runs than this.
 _SIGNIFICANCE = 0.05
-_ENGINE = "engine"
+_CLASS_METRICS = ("accuracy", "f1_macro", "recall_macro")
+
+METRICS: dict[str, tuple[str, ...]] = {
+    "image_classification": _CLASS_METRICS,
+    "text_classification": _CLASS_METRICS,
+    "tabular_classification": _CLASS_METRICS,
+    "tabular_regression": ("r2", "mae", "rmse"),
+}
+"""Metrics that two models of a task of the tool can be compared by; the first one is the default."""
+ERRORS = frozenset({"mae", "rmse"})
+"""Metrics in the unit of the target, of which a lower value is better."""
 
 
 class NotJudged(Exception):
@@ -51,54 +60,83 @@ class Trial:
     shards: ShardManifest
 
 
-def judge(trial: Trial, champion: ModelVersion | None) -> Judgement:
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a judgement."""
+
+    metric: str = ""
+    """Metric that is compared; empty: the first of METRICS, of an own task its headline."""
+    least_gain: float = 0.0
+    """Least improvement, in units of the metric; 0: none is needed."""
+    largest_loss: float = 0.01
+    """Largest loss at the worse end of the 95 % interval. Where a lower value is better both are shares of production's
+    value."""
+    class_floor: float = 0.1
+    """Largest loss of recall of a single class that is let pass, if chance does not explain it."""
+    least_samples: int = 20
+    """Classes with fewer test samples are not judged by themselves; a test split with fewer is not judged at all."""
+
+
+@dataclass(frozen=True)
+class ClassChange:
+    """Recall of one class in both models."""
+
+    name: str
+    samples: int
+    champion: float
+    """Recall, in [0, 1]."""
+    challenger: float
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The model of a run beside the one in production, on the run's test split."""
+
+    verdict: Literal["promote", "keep", "not judged"]
+    reasons: list[str]
+    """Why, each with value and limit; at least one."""
+    metric: str = ""
+    """Name of the metric that was compared; empty: none was."""
+    higher_is_better: bool = True
+    samples: int = 0
+    """Test samples that both have answered."""
+    champion_value: float | None = None
+    challenger_value: float | None = None
+    interval: tuple[float, float] | None = None
+    """95 % interval of challenger less champion, in units of the metric."""
+    method: str = ""
+    """Method of the interval, e.g. `paired bootstrap, 2,000 draws`."""
+    classes: tuple[ClassChange, ...] = ()
+    """Those that lose most, at most 20."""
+
+
+def judge(trial: Trial, champion: str, limits: Limits) -> Judgement:
     """Compare a run's export with the model in production.
 
     Args:
         trial: The run's.
-        champion: The model in production; None: there is none.
+        champion: Folder of the export in production.
+        limits: What a new model may lose.
 
     Raises:
         DataError: The run's own export or shards are damaged.
     """
-    promote, document = trial.config.promote, ExportManifest.load(trial.export)
-    against = list(_refuse(trial.export, document, promote))
-    if champion is None:
-        why = against or ["no model is in production"]
-        return Judgement(verdict="keep" if against else "promote", reasons=why)
-    if against or champion.export == trial.export:
-        return Judgement(
-            verdict="keep",
-            reasons=against or [f"its export is the one that is in production, of run {champion.run}"],
-            champion=champion.run,
-        )
+    document = ExportManifest.load(trial.export)
+    if champion == trial.export:
+        return Judgement(verdict="keep", reasons=["its export is the one that is in production"])
     try:
         if trial.config.task.is_own:
-            return _judge_by_task(trial, document, champion)
+            return _judge_by_task(trial, document, champion, limits)
+        known = METRICS.get(document.task, ())
+        if not known or limits.metric not in ("", *known):
+            raise NotJudged(f"task {document.task} has no metric {limits.metric}".rstrip())
         pair = _ask_both(trial, document, champion)
-        return _conclude(pair, promote, promote.metric_of(trial.config.task.name), champion.run)
+        return _conclude(pair, limits, limits.metric or known[0])
     except NotJudged as error:
-        return Judgement(verdict="not judged", reasons=[str(error)], champion=champion.run)
+        return Judgement(verdict="not judged", reasons=[str(error)])
 
 
-def _refuse(uri: str, document: ExportManifest, promote: PromoteSection) -> Iterator[str]:
-    """Yield why an export is not promoted, whatever it answers."""
-    if promote.require_proven and (unproven := find_unproven(uri, document)):
-        yield f"it is unproven ({', '.join(unproven)}), and promote.require_proven is true"
-    if promote.max_latency_ms is None:
-        return
-    measured = [one for one in document.latency if one.precision == document.precision and one.batch == 1]
-    # What ships is the engine, where there is one.
-    shipped = [one for one in measured if one.runner.startswith(_ENGINE)] or [
-        one for one in measured if one.runner.startswith("onnxruntime")
-    ]
-    if not shipped:
-        yield "the export's bench has no batch of 1 of what ships, and promote.max_latency_ms is set"
-    elif (slowest := max(one.p50_ms for one in shipped)) > promote.max_latency_ms:
-        yield f"a batch of 1 takes {slowest:.3g} ms, more than promote.max_latency_ms {promote.max_latency_ms:g}"
-
-
-def _judge_by_task(trial: Trial, document: ExportManifest, champion: ModelVersion) -> Judgement:
+def _judge_by_task(trial: Trial, document: ExportManifest, champion: str, limits: Limits) -> Judgement:
     """Compare by the task's own code.
 
     Raises:
@@ -106,24 +144,22 @@ def _judge_by_task(trial: Trial, document: ExportManifest, champion: ModelVersio
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shardline-judge-")))
-        with _as_not_judged(f"the model in production, of run {champion.run}, cannot be judged"):
-            theirs = stack.enter_context(CheckedFolder(champion.export))
+        with _as_not_judged(_unjudged(champion)):
+            theirs = stack.enter_context(CheckedFolder(champion))
             _require_same(document, theirs.document)
             old = {entry.name: theirs.take(entry.name) for entry in theirs.document.shipped_files()}
         with _as_not_judged("the two cannot be compared"):
             graph = stack.enter_context(CheckedFolder(trial.export)).take(document.graph().name)
             pair = (old[theirs.document.graph().name], theirs.document.precision), (graph, document.precision)
-            found, _ = run_step(compare_by_task, trial, *pair, document, folder, threads_per_rank(1))
-    promote = trial.config.promote
-    if found.samples < promote.least_samples:
-        raise _too_few(found.samples, promote)
-    against, words = _hold(found.difference, found.metric, promote, lower_is_better=found.lower_is_better)
+            found, _ = run_step(compare_by_task, trial, *pair, document, limits.metric, folder, threads_per_rank(1))
+    if found.samples < limits.least_samples:
+        raise _too_few(found.samples, limits)
+    against, words = _hold(found.difference, found.metric, limits, lower_is_better=found.lower_is_better)
     code = [theirs.document.made_from.get("code"), document.made_from.get("code")]
     more = ["samples were prepared for both by the code of the new run, which is not that of production"]
     return Judgement(
         verdict="keep" if against else "promote",
         reasons=(against or [words]) + (more if code[0] != code[1] else []),
-        champion=champion.run,
         metric=found.metric,
         higher_is_better=not found.lower_is_better,
         samples=found.samples,
@@ -141,8 +177,12 @@ def _require_same(document: ExportManifest, theirs: ExportManifest) -> None:
         raise NotJudged("its inputs or outputs are not those of the new model")
 
 
-def _too_few(samples: int, promote: PromoteSection) -> NotJudged:
-    return NotJudged(f"{samples} test samples are fewer than promote.least_samples {promote.least_samples}")
+def _unjudged(champion: str) -> str:
+    return f"the model in production, {storage.display(champion)}, cannot be judged"
+
+
+def _too_few(samples: int, limits: Limits) -> NotJudged:
+    return NotJudged(f"{samples} test samples are fewer than least_samples {limits.least_samples}")
 
 
 @dataclass(frozen=True)
@@ -158,7 +198,7 @@ class _Pair:
     """Which samples are not compared, and why."""
 
 
-def _ask_both(trial: Trial, document: ExportManifest, champion: ModelVersion) -> _Pair:
+def _ask_both(trial: Trial, document: ExportManifest, champion: str) -> _Pair:
     """Ask production's model and the run's about the same samples.
 
     Raises:
@@ -166,8 +206,8 @@ def _ask_both(trial: Trial, document: ExportManifest, champion: ModelVersion) ->
     """
     places = samples_of(document, trial.shards_uri, trial.shards)
     with tempfile.TemporaryDirectory(prefix="shardline-judge-") as name:
-        with _as_not_judged(f"the model in production, of run {champion.run}, cannot be judged"):
-            theirs, known = _ask(champion.export, trial, places, Path(name) / "champion", task=document.task)
+        with _as_not_judged(_unjudged(champion)):
+            theirs, known = _ask(champion, trial, places, Path(name) / "champion", task=document.task)
         with _as_not_judged("the new model cannot be judged"):
             ours, _ = _ask(trial.export, trial, places, Path(name) / "challenger", task=document.task)
     if known is None:
@@ -241,36 +281,34 @@ def _pair_classes(ours: Answers, theirs: Answers, classes: list[str], known: lis
     return _Pair(truths[compared], champion[compared], challenger[compared], classes, left_out)
 
 
-def _conclude(pair: _Pair, promote: PromoteSection, metric: str, champion: str) -> Judgement:
-    """Compare the answers, and obey the section.
+def _conclude(pair: _Pair, limits: Limits, metric: str) -> Judgement:
+    """Compare the answers, and hold them against the limits.
 
     Raises:
         NotJudged: There are too few.
     """
     samples = len(pair.truths)
-    if samples < promote.least_samples:
-        raise _too_few(samples, promote)
+    if samples < limits.least_samples:
+        raise _too_few(samples, limits)
     found = compare(metric, pair.truths, pair.champion, pair.challenger)
     losses = compare_classes(pair.truths, pair.champion, pair.challenger) if pair.classes else []
-    judged = [one for one in losses if one.samples >= promote.least_samples]
+    judged = [one for one in losses if one.samples >= limits.least_samples]
     changes = [
         ClassChange(name=pair.classes[one.place], samples=one.samples, champion=one.champion, challenger=one.challenger)
         for one in losses
     ]
-    against, words = _hold(found, metric, promote, lower_is_better=metric in ERRORS)
+    against, words = _hold(found, metric, limits, lower_is_better=metric in ERRORS)
     for one in judged:
         loss = one.champion - one.challenger
-        if loss > promote.class_floor and one.p * len(judged) < _SIGNIFICANCE:
+        if loss > limits.class_floor and one.p * len(judged) < _SIGNIFICANCE:
             against.append(
                 f"class {pair.classes[one.place]} loses {loss:.3f} of its recall ({one.champion:.3f} to "
-                f"{one.challenger:.3f} on {one.samples} samples), more than promote.class_floor {promote.class_floor:g}"
+                f"{one.challenger:.3f} on {one.samples} samples), more than class_floor {limits.class_floor:g}"
             )
-    verdict: Verdict = "keep" if against else "promote"
     reasons = against[: _MOST_NAMED + 1] or [words]
     return Judgement(
-        verdict=verdict,
+        verdict="keep" if against else "promote",
         reasons=reasons + ([pair.left_out] if pair.left_out else []),
-        champion=champion,
         metric=metric,
         higher_is_better=metric not in ERRORS,
         samples=samples,
@@ -278,11 +316,11 @@ def _conclude(pair: _Pair, promote: PromoteSection, metric: str, champion: str) 
         challenger_value=found.challenger,
         interval=found.interval,
         method=found.method,
-        classes=changes[:_MOST_CLASSES],
+        classes=tuple(changes[:_MOST_CLASSES]),
     )
 
 
-def _hold(found: Difference, metric: str, promote: PromoteSection, *, lower_is_better: bool) -> tuple[list[str], str]:
+def _hold(found: Difference, metric: str, limits: Limits, *, lower_is_better: bool) -> tuple[list[str], str]:
     """Return what speaks against the new model as a whole, and what it comes to."""
     low, high = found.interval
     # How much better it is, and that at the worse end: of errors as shares of production's value.
@@ -295,12 +333,12 @@ def _hold(found: Difference, metric: str, promote: PromoteSection, *, lower_is_b
     )
     unit = " of production's value" if lower_is_better else ""
     against = []
-    if not worst >= -promote.largest_loss:
+    if not worst >= -limits.largest_loss:
         against.append(
-            f"{words}: it may be worse by {-worst:.4g}{unit}, more than promote.largest_loss {promote.largest_loss:g}"
+            f"{words}: it may be worse by {-worst:.4g}{unit}, more than largest_loss {limits.largest_loss:g}"
         )
-    if not gain >= promote.least_gain and promote.least_gain > 0:
-        against.append(f"{words}: the gain is {gain:.4g}{unit}, less than promote.least_gain {promote.least_gain:g}")
+    if not gain >= limits.least_gain and limits.least_gain > 0:
+        against.append(f"{words}: the gain is {gain:.4g}{unit}, less than least_gain {limits.least_gain:g}")
     return against, words
 
 

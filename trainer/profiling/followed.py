@@ -15,7 +15,7 @@ from contracts.artifacts import CheckpointManifest, ProfileReport, find_damage
 from contracts.config import RunConfig
 from contracts.errors import DataError, UserError
 from contracts.fingerprint import combine, model_fingerprint, train_inputs
-from contracts.previous import BY_LINE, list_same
+from contracts.previous import PREVIOUS, list_same
 from contracts.stage import find_output_damage
 from trainer.weights.source import find_source
 
@@ -55,7 +55,7 @@ def find_followed(root: str, config: RunConfig, *, shards: str) -> Followed | No
 def _finished_trainings(line: str, config: RunConfig, shards: str) -> Iterator[tuple[str, CheckpointManifest]]:
     """Yield finished trainings of this configuration, with their folders."""
     weights = config.model.weights
-    if weights in BY_LINE:
+    if weights == PREVIOUS:
         # Whatever it started from: it stands for the training too.
         found = list_same(line, train_inputs(config, shards=shards))
     else:

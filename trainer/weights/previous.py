@@ -1,4 +1,4 @@
-"""Weights of a training as its launcher finds them, `previous` and `production` included; imports no torch."""
+"""Weights of a training as its launcher finds them, `previous` included; imports no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from contracts import storage
 from contracts.config import RunConfig
 from contracts.errors import ModelError
-from contracts.previous import BY_LINE, list_same, read_previous
+from contracts.previous import PREVIOUS, list_same, read_previous
 from contracts.stage import Stage, find_output_damage
 from trainer.weights.source import WeightSource, find_source
 
@@ -25,7 +25,7 @@ def find_initial_weights(
 ) -> tuple[RunConfig, dict[str, str]]:
     """Return the configuration with the URI of the weights, and what the training is made from, their hash included.
 
-    With `previous` and `production` a finished training whose other inputs are equal stands: else its own weights would
+    With `previous` a finished training whose other inputs are equal stands: else its own weights would
     have it train again at each run.
 
     Args:
@@ -37,15 +37,15 @@ def find_initial_weights(
         ModelError: The weights cannot be used.
     """
     config, wanted = stage.config, stage.config.model.weights
-    if wanted in BY_LINE:
+    if wanted == PREVIOUS:
         line = _trainings(stage).rpartition("/")[0]
         for uri, manifest in [] if stage.fresh else list_same(line, made_from):
             if find_output_damage(uri, manifest) is None:
                 stage.log(f"model.weights={wanted}: the training of these inputs is finished, whatever it started from")
                 return config, manifest.made_from
-        start, why = read_previous(config, line, *filter(None, (stage.run, stage.attempt)))
+        start = read_previous(line, *filter(None, (stage.run, stage.attempt)))
         if not start:
-            stage.log(f"model.weights={wanted}: {why}: weights are random")
+            stage.log(f"model.weights={wanted}: no finished training when the run began: weights are random")
             return _with_weights(config, ""), made_from
         stage.log(f"model.weights={wanted}: {storage.display(start)}")
         wanted = start

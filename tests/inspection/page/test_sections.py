@@ -9,7 +9,6 @@ import pytest
 
 from contracts.artifacts import EvaluationReport, Served
 from contracts.artifacts.export import NO_SERVER
-from contracts.artifacts.promotion import Judgement
 from inspection.page import SECTIONS, render_report, render_stage
 from inspection.page.links import console
 from inspection.run.view import AttemptView, Missing, RunView
@@ -117,16 +116,6 @@ def test_what_is_served_and_what_nothing_ran_of_it_is_said() -> None:
     proven = served.model_copy(update={"unproven": [NO_SERVER]})
     page = render_report(planted.fresh(export=document.model_copy(update={"served": proven}).sealed()))
     assert 'data-verdict="proven"' in page and "All of it ran and passed its gates." in page
-
-
-def test_how_a_model_stands_beside_the_one_in_production_is_among_the_first_facts() -> None:
-    judgement = Judgement(
-        verdict="keep", reasons=["class <3> loses 0.2 of its recall"], champion="20261120-070000-0001"
-    )
-    overview = part(render_report(planted.fresh(judgement=judgement)), "overview")
-    words = "keep: class &lt;3&gt; loses 0.2 of its recall (beside run 20261120-070000-0001, in production then)"
-    assert words in said(overview)
-    assert "Judgement" not in part(render_report(planted.fresh()), "overview")
 
 
 VERTEX: dict[str, Any] = {"place": "vertex", "config": {"vertex": {"model": {"upload": True}}}}

@@ -38,15 +38,15 @@ def test_a_run_names_what_it_has_other_than_the_one_before(tmp_path: Path, small
     assert found.name == "train.epochs" and found.now == "7" != found.before
     assert f"Since run {FIRST}" in page and "<code>train.epochs</code>" in page
     assert f"Nothing: configuration and data are those of run {SECOND}." in look(third)[1]
-    # Of a version that had neither section `promote` nor most of `validate`.
+    # Of a version that had neither section `inspect` nor most of `resources`.
     config = json.loads((third.folder / "run-start.json").read_bytes())["config"]
-    older = {name: section for name, section in config.items() if name != "promote"}
-    change(third, "run-start.json", {"config": {**older, "validate": {"significance": 0.5}}})
-    fourth = plant(tmp_path / "roses", small_shards, run_id=FOURTH, sections={"promote": {"judge": True}})
+    older = {name: section for name, section in config.items() if name != "inspect"}
+    change(third, "run-start.json", {"config": {**older, "resources": {"nodes": 2}}})
+    fourth = plant(tmp_path / "roses", small_shards, run_id=FOURTH, sections={"inspect": {"samples": "hide"}})
     before, _ = look(fourth)
     assert before is not None
-    assert {each.name for each in before.changes} >= {"promote.judge", "validate.significance"}
-    assert not {"promote.class_floor", "validate.drift"} & {each.name for each in before.changes}
+    assert {each.name for each in before.changes} >= {"inspect.samples", "resources.nodes"}
+    assert "resources.strategy" not in {each.name for each in before.changes}
 
 
 def test_other_data_and_a_run_before_that_cannot_be_read(tmp_path: Path, small_shards: str) -> None:

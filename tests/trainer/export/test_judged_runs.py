@@ -1,4 +1,4 @@
-"""Runs of a line that are judged beside the model in production, through exports as they ship."""
+"""An export beside the one in production, through files as they ship."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ExportManifest, ShardManifest, ShippedFile
-from contracts.artifacts.promotion import Decision, Judgement
 from contracts.config import RunConfig
-from contracts.promotions import find_production, read_decisions
 from tests.trainer.export.conftest import CLASSES, IMAGE_SIZE, MODEL, Line
-from trainer.judge.judging import Trial, judge
-from trainer.judge.run import judgement_uri
+from trainer.judge.judging import Judgement, Limits, Trial, judge
 
 LABELS = "labels.json"
 # export.proof_samples, of 539.
@@ -39,43 +36,22 @@ def with_labels(export: Path, name: str, labels: list[str]) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_worse_model_is_kept_out_and_a_damaged_one_stays(digits_line: Line, tmp_path: Path) -> None:
-    line = storage.normalise(tmp_path / "line")
-
-    # Made without a GPU: unproven.
-    allowed = {"require_proven": False}
-
-    def run(name: str) -> Decision:
-        options = digits_line.arguments(promote={"judge": True, **allowed})
-        place = options.index("--root")
-        options[place : place + 2] = ["--line", line, "--run", name]
-        command = [sys.executable, "-m", "trainer.export.task", *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-        assert done.returncode == 0, done.stderr
-        decision = read_decisions(line)[-1]
-        assert f"export: {decision.action}: {decision.reasons[0]}; in production: run run-1" in done.stderr
-        assert Judgement.model_validate_json(storage.read_bytes(judgement_uri(line, name))) == decision.judgement
-        return decision
-
-    first, again = run("run-1"), run("run-2")
-    assert (first.action, first.reasons) == ("promoted", ["no model is in production"])
-    assert (again.action, again.production) == ("kept", "run-1")
-    assert again.reasons == ["its export is the one that is in production, of run run-1"]
-    assert run("run-2") == again
-
-    version = find_production(line)
-    assert version is not None
-    sound = storage.local_path(version.export)
+    command = [sys.executable, "-m", "trainer.export.task", *digits_line.arguments()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    sound = digits_line.manifests[0].parent
     exchanged = with_labels(sound, "exchanged", [{"3": "8", "8": "3"}.get(name, name) for name in CLASSES])
     shards_uri = storage.normalise(tmp_path / "shards")
-    config = RunConfig.model_validate({"data": {"image_size": IMAGE_SIZE}, "model": MODEL, "promote": allowed})
+    config = RunConfig.model_validate({"data": {"image_size": IMAGE_SIZE}, "model": MODEL})
 
     def beside(challenger: Path, champion: Path) -> Judgement:
         trial = Trial(config, storage.normalise(challenger), shards_uri, ShardManifest.load(shards_uri))
-        return judge(trial, version.model_copy(update={"export": storage.normalise(champion)}))
+        return judge(trial, storage.normalise(champion), Limits())
 
+    assert beside(sound, sound).reasons == ["its export is the one that is in production"]
     worse = beside(exchanged, sound)
-    assert (worse.verdict, worse.samples, worse.champion) == ("keep", SAMPLES, "run-1")
-    assert "more than promote.largest_loss 0.01" in worse.reasons[0]
+    assert (worse.verdict, worse.samples) == ("keep", SAMPLES)
+    assert "more than largest_loss 0.01" in worse.reasons[0]
     assert {one.name for one in worse.classes[:2]} == {"3", "8"}
     assert worse.reasons[1].startswith(("class 3 loses", "class 8 loses"))
     better = beside(sound, exchanged)
@@ -90,7 +66,7 @@ def test_a_worse_model_is_kept_out_and_a_damaged_one_stays(digits_line: Line, tm
     (exchanged / LABELS).write_text(json.dumps(CLASSES))
     lost = beside(sound, exchanged)
     assert lost.verdict == "not judged"
-    assert "of run run-1, cannot be judged: the export in" in lost.reasons[0]
+    assert f"the model in production, {exchanged}, cannot be judged: the export in" in lost.reasons[0]
     assert f"is damaged: {LABELS} has" in lost.reasons[0]
     shutil.rmtree(exchanged)
     assert beside(sound, exchanged).verdict == "not judged"

@@ -29,7 +29,6 @@ from contracts.artifacts import (
     ShardManifest,
     ShippedFile,
 )
-from contracts.artifacts.promotion import ModelVersion
 from contracts.config import ModelSection, RunConfig
 from contracts.errors import EXIT_USER_ERROR, ConfigError
 from tests.conftest import OWN_CODE
@@ -43,7 +42,7 @@ from trainer.export.gates.scores import Scores
 from trainer.export.inputs import Inputs, check_inputs
 from trainer.export.targets import Builder
 from trainer.judge.by_task import compare_by_task
-from trainer.judge.judging import Trial, judge
+from trainer.judge.judging import Limits, Trial, judge
 from trainer.model.build import parameters_sha256
 from trainer.predict import predict_task
 
@@ -272,22 +271,18 @@ def test_two_exports_of_it_are_compared_by_its_own_metric(
     shards_uri = storage.normalise(exported_task.shards)
     shards = ShardManifest.load(shards_uri)
 
-    def trial_by(metric: str) -> Trial:
-        promote = {"require_proven": False, "judge": True, "metric": metric}
-        return Trial(RunConfig.model_validate({**CONFIG, "promote": promote}), worse, shards_uri, shards)
-
-    champion = ModelVersion(number=1, run="one", export=sound, made_at="2026-11-27T00:00:00Z", proven=False)
-    found = judge(trial_by("loss"), champion)
+    trial = Trial(RunConfig.model_validate(CONFIG), worse, shards_uri, shards)
+    found = judge(trial, sound, Limits(metric="loss"))
     assert (found.verdict, found.metric, found.samples, found.higher_is_better) == ("keep", "loss", TEST, False)
     assert found.method == "jackknife of 20 groups" and found.interval is not None and found.interval[0] > 1
     assert found.champion_value == pytest.approx(exported_task.document.metrics["fp16"]["loss"], rel=1e-3)
-    assert "of production's value, more than promote.largest_loss 0.01" in found.reasons[0]
+    assert "of production's value, more than largest_loss 0.01" in found.reasons[0]
 
     # By its headline, of which more is better: what always says one class is right where it stands.
     document = exported_task.document
     graphs = [(path / document.graph().name, document.precision) for path in (exported_task.folder, tmp_path / "worse")]
     (tmp_path / "work").mkdir()
-    again = compare_by_task(trial_by(""), *graphs, document, tmp_path / "work", 1)
+    again = compare_by_task(trial, *graphs, document, "", tmp_path / "work", 1)
     assert (again.metric, again.lower_is_better) == ("pixel_accuracy", False)
     old, new = again.difference.champion, again.difference.challenger
     assert new == pytest.approx(np.mean([mask == 0 for mask in exported_task.masks]))
@@ -297,12 +292,12 @@ def test_two_exports_of_it_are_compared_by_its_own_metric(
     (tmp_path / "third").mkdir()
     with pytest.raises(ValueError, match="the challenger's graph failed: "):
         broken = (tmp_path / "broken.onnx", "fp32")
-        compare_by_task(trial_by(""), graphs[0], broken, document, tmp_path / "third", 1)
+        compare_by_task(trial, graphs[0], broken, document, "", tmp_path / "third", 1)
     (tmp_path / "again").mkdir()
     with pytest.raises(ValueError, match=r"iou is no .* metric of the task \(loss, .*pixel_accuracy"):
-        compare_by_task(trial_by("iou"), *graphs, document, tmp_path / "again", 1)
-    other = champion.model_copy(update={"export": storage.normalise(tmp_path / "none")})
-    assert "the model in production, of run one, cannot be judged" in judge(trial_by("loss"), other).reasons[0]
+        compare_by_task(trial, *graphs, document, "iou", tmp_path / "again", 1)
+    lost = judge(trial, storage.normalise(tmp_path / "none"), Limits(metric="loss"))
+    assert (lost.verdict, "the model in production, " in lost.reasons[0]) == ("not judged", True)
 
 
 def test_it_is_verified_without_its_code(exported_task: Exported, capsys: pytest.CaptureFixture[str]) -> None:

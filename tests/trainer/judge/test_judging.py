@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contracts.config.promote import PromoteSection
 from trainer.export.bundle.shipped import Answers
-from trainer.judge.judging import NotJudged, _conclude, _pair_classes
+from trainer.judge.judging import Limits, NotJudged, _conclude, _pair_classes
 
 CLASSES = ["a", "b", "c"]
 
 
 def judge(truths: list[str], theirs: list[Any], ours: list[Any], known: list[str], **options: Any) -> Any:
     pair = _pair_classes(Answers(truths, ours), Answers(truths, theirs), CLASSES, known)
-    return _conclude(pair, PromoteSection(**options), options.get("metric") or "accuracy", "run-1")
+    return _conclude(pair, Limits(**options), options.get("metric") or "accuracy")
 
 
 def test_a_verdict_is_what_the_section_says() -> None:
@@ -25,7 +24,7 @@ def test_a_verdict_is_what_the_section_says() -> None:
     better = judge(truths, wrong, truths, CLASSES, least_gain=0.05)
     assert (better.verdict, better.samples, better.champion_value) == ("promote", 1000, 0.9)
     gained = judge(truths, wrong, truths, CLASSES, least_gain=0.2)
-    assert (gained.verdict, "promote.least_gain 0.2" in gained.reasons[0]) == ("keep", True)
+    assert (gained.verdict, "least_gain 0.2" in gained.reasons[0]) == ("keep", True)
     worse = judge(truths, truths, wrong, CLASSES)
     assert (worse.verdict, "largest_loss 0.01" in worse.reasons[0]) == ("keep", True)
     # All of the loss is one class's, and the whole may lose it.
@@ -42,7 +41,7 @@ def test_what_cannot_be_compared_is_left_out_and_said() -> None:
     assert found.reasons[-1] == "20 samples of classes that production lacks (c) are left out"
     with pytest.raises(NotJudged, match="classes that production lacks"):
         judge(["c"] * 30, ["a"] * 30, ["c"] * 30, ["a", "b"])
-    with pytest.raises(NotJudged, match=r"10 test samples are fewer than promote\.least_samples 20"):
+    with pytest.raises(NotJudged, match=r"10 test samples are fewer than least_samples 20"):
         judge(["a"] * 10, ["a"] * 10, ["a"] * 10, CLASSES)
     # An answer that one of both does not give is a wrong one.
     silent = np.where(np.arange(60) % 2 == 0, None, "a").tolist()

@@ -20,7 +20,6 @@ KNOWN = {
     "contracts/artifacts/training.py": "documents of release 0.1.0",
     "contracts/checked.py": "how many classes a source was seen to have",
     "contracts/config/data.py": "image classification's configuration",
-    "contracts/config/promote.py": "metrics that models of each task are compared by",
     "contracts/fingerprint.py": "image classification's configuration",
     "data_tools/adopt.py": "shards made elsewhere: an image and its class",
     "pipeline_tasks/experiment.py": "hyperparameters of an experiment",
