@@ -18,6 +18,7 @@ from contracts.errors import ConfigError
 from contracts.machines import find_machine
 from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
 from pipelines.images.record import ROLES, is_placeholder, record_path, uses_former_record
+from pipelines.rehearse.manifest_files import find_named_files
 from pipelines.rules.preflight import MANIFEST_SUFFIXES
 
 PROJECT, REGION = "rehearsal-project", "us-central1"
@@ -45,14 +46,14 @@ class Prepared:
         if self.weights is None:
             return
         target = buckets_folder / self.config.model.weights.removeprefix("gs://")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_private(target.parent)
         if self.weights.is_dir():
             shutil.copytree(self.weights, target, dirs_exist_ok=True)
         else:
             shutil.copyfile(self.weights, target)
 
     def copy_source(self, buckets_folder: Path, most: int | None = None) -> tuple[int, int]:
-        """Copy the source into the folder that the bucket server is about to serve.
+        """Copy the source into the folder that the bucket server is about to serve: of a manifest what it names.
 
         Args:
             buckets_folder: That folder.
@@ -74,15 +75,23 @@ class Prepared:
                     allowed="--samples with a source that is a folder of class folders",
                     todo="leave --samples out, or give a shorter manifest as --source",
                 )
-            # A manifest names files beside it.
-            root, target = root.parent, target.parent
-        files = sorted(path for path in root.rglob("*") if path.is_file())
+            named = find_named_files(root, self.config.sharding)
+            root, target, files = root.parent, target.parent, [root, *(root.parent / name for name in named)]
+        else:
+            files = sorted(path for path in root.rglob("*") if path.is_file())
         chosen = files if most is None else _spread(files, most)
         for file in chosen:
             copy = target / file.relative_to(root)
-            copy.parent.mkdir(parents=True, exist_ok=True)
+            _make_private(copy.parent)
             shutil.copyfile(file, copy)
         return len(chosen), len(files)
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder and those above it that are not there, for this user alone: they hold the user's data."""
+    for each in reversed([folder, *folder.parents]):
+        if not each.exists():
+            each.mkdir(mode=0o700)
 
 
 def _spread(files: list[Path], most: int) -> list[Path]:

@@ -117,18 +117,19 @@ def open_folder(folder: Path, prepared: Prepared, most: int | None) -> tuple[Pat
 
 
 def require_new(folder: Path) -> None:
-    """Make the folder of a rehearsal.
+    """Make the folder of a rehearsal, for this user alone: copies of the user's data are in it.
 
     Raises:
         ConfigError: There is something in it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise ConfigError(
             f"--keep {folder} is not empty",
             allowed="a new or an empty folder: what another rehearsal has finished would be reused",
             todo="choose another folder",
         )
+    folder.chmod(0o700)
 
 
 def cloud_options(config: RunConfig, wanted: Wanted) -> dict[str, Any]:

@@ -1,7 +1,11 @@
 """What a configuration becomes for a rehearsal."""
 
+import json
+import stat
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from contracts.config import RunConfig
@@ -9,6 +13,7 @@ from contracts.errors import ConfigError
 from contracts.resolve import load_config
 from pipelines.rehearse.config import prepare
 from pipelines.rehearse.options import parse_preempt, read_rules
+from pipelines.rehearse.rehearse import open_folder
 from tests.pipelines.compiled import compile_config
 from tests.pipelines.images import IMAGES, REGISTERED
 
@@ -102,9 +107,9 @@ def test_a_part_of_the_source_is_spread_over_its_classes(tmp_path: Path) -> None
     assert (place / "many" / "000.png").read_text() == "many"
 
 
-def test_a_manifest_is_copied_with_what_lies_beside_it_and_whole(tmp_path: Path) -> None:
+def test_a_manifest_is_copied_whole(tmp_path: Path) -> None:
     folder = write_files(tmp_path / "raw", {"a": 2})
-    (folder / "list.csv").write_text("uri,label")
+    (folder / "list.csv").write_text("uri,label\na/000.png,a\ngs://acme-vision-line/raw/a/001.png,a\n")
     config = load_config(
         ROOT / "configs" / "digits-vertex.yaml", ["sharding.source=gs://acme-vision-line/raw/list.csv"]
     )
@@ -113,6 +118,47 @@ def test_a_manifest_is_copied_with_what_lies_beside_it_and_whole(tmp_path: Path)
     assert (tmp_path / "all" / "acme-vision-line" / "raw" / "a" / "001.png").exists()
     with pytest.raises(ConfigError, match="--samples 1"):
         prepared.copy_source(tmp_path / "part", 1)
+
+
+def write_manifest(path: Path, names: list[str]) -> None:
+    rows = [{"uri": name, "label": "a"} for name in names]
+    if path.suffix == ".csv":
+        path.write_text("uri,label\n" + "".join(f"{name},a\n" for name in names))
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, ["no row"]]) + "{\n")
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.jsonl", "train.parquet"])
+def test_only_what_a_manifest_names_is_copied(tmp_path: Path, name: str) -> None:
+    """Broken, it copies a home with its keys into the rehearsal's folder, which --keep leaves there."""
+    home = write_files(tmp_path / "home", {"photos": 2, ".ssh": 0})
+    (home / ".ssh" / "id_rsa").write_text("a key")
+    (tmp_path / "outside.png").write_text("of somebody else")
+    write_manifest(home / name, ["photos/000.png", "./photos/../photos/001.png", "../outside.png", ".ssh", "gone.png"])
+    config = RunConfig.model_validate({"sharding": {"source": str(home / name)}})
+    buckets = tmp_path / "kept" / "buckets"
+    assert prepare(config, None).copy_source(buckets) == (3, 3)
+    found = {path.relative_to(buckets).as_posix() for path in buckets.rglob("*") if path.is_file()}
+    assert found == {f"rehearsal-source/{file}" for file in (name, "photos/000.png", "photos/001.png")}
+
+
+def test_rows_that_are_the_samples_name_no_files(tmp_path: Path) -> None:
+    home = write_files(tmp_path / "home", {"notes": 1})
+    (home / "train.csv").write_text("text,label\nnotes/000.png,a\n")
+    fields = {"text": {"column": "text", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
+    config = RunConfig.model_validate({"sharding": {"source": str(home / "train.csv"), "fields": fields}})
+    assert prepare(config, None).copy_source(tmp_path / "buckets") == (1, 1)
+
+
+def test_the_folder_of_a_rehearsal_is_its_users_alone(tmp_path: Path) -> None:
+    config = RunConfig.model_validate({"sharding": {"source": str(write_files(tmp_path / "raw", {"a": 1}))}})
+    kept = tmp_path / "kept"
+    kept.mkdir(mode=0o755)
+    open_folder(kept, prepare(config, None), None)
+    folders = [kept, *(path for path in kept.rglob("*") if path.is_dir())]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
 
 
 @pytest.mark.parametrize(("text", "found"), [("0", (0, 0.0)), ("2", (2, 0.0)), ("0.5/h", (0, 0.5))])
