@@ -30,21 +30,20 @@ CODES = {
     "UNAVAILABLE": (14, 503),
     "UNAUTHENTICATED": (16, 401),
 }
-# What Cloud Storage calls an HTTP status: its JSON API's reason and its XML API's code.
-# https://cloud.google.com/storage/docs/json_api/v1/status-codes, https://cloud.google.com/storage/docs/xml-api/reference-status
-STORAGE_WORDS = {
-    400: ("invalid", "InvalidArgument"),
-    401: ("authError", "AuthenticationRequired"),
-    403: ("forbidden", "AccessDenied"),
-    404: ("notFound", "NoSuchKey"),
-    409: ("conflict", "BucketAlreadyOwnedByYou"),
-    410: ("gone", "InvalidArgument"),
-    412: ("conditionNotMet", "PreconditionFailed"),
-    416: ("requestedRangeNotSatisfiable", "InvalidRange"),
-    429: ("rateLimitExceeded", "SlowDown"),
-    500: ("internalError", "InternalError"),
-    501: ("notImplemented", "NotImplemented"),
-    503: ("backendError", "ServiceUnavailable"),
+# What Cloud Storage calls an HTTP status: https://cloud.google.com/storage/docs/json_api/v1/status-codes
+STORAGE_REASONS = {
+    400: "invalid",
+    401: "authError",
+    403: "forbidden",
+    404: "notFound",
+    409: "conflict",
+    410: "gone",
+    412: "conditionNotMet",
+    416: "requestedRangeNotSatisfiable",
+    429: "rateLimitExceeded",
+    500: "internalError",
+    501: "notImplemented",
+    503: "backendError",
 }
 
 

@@ -25,7 +25,7 @@ class Body(Protocol):
 
 @dataclass
 class Request:
-    """One request, or one part of a batch."""
+    """One request."""
 
     method: str
     path: str

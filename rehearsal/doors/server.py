@@ -38,6 +38,7 @@ _TRUST_VARIABLES = (
     "SSL_CERT_FILE",
     "HTTPLIB2_CA_CERTS",
 )
+_NO_BUCKET_KINDS = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
 _PROXY_VARIABLES = tuple(
     form for name in ("https_proxy", "http_proxy", "all_proxy", "no_proxy") for form in (name, name.upper())
 )
@@ -127,7 +128,7 @@ class VertexServer:
 
         What is left to clients on Google's machines, the account and the project, is the metadata server's to say.
         """
-        kept = (*_TRUST_VARIABLES, *_PROXY_VARIABLES, "FSSPEC_GCS", REFUSED_VARIABLE, "PYTHONPATH")
+        kept = (*_TRUST_VARIABLES, *_PROXY_VARIABLES, "FSSPEC_GCS", _NO_BUCKET_KINDS, REFUSED_VARIABLE, "PYTHONPATH")
         return {name: self.environment[name] for name in kept}
 
     @property
@@ -193,6 +194,8 @@ class VertexServer:
             **self.trust,
             # gcsfs ignores the proxy variables otherwise.
             "FSSPEC_GCS": '{"session_kwargs": {"trust_env": true}}',
+            # Nor does it ask a gRPC service for the kind of every bucket then.
+            _NO_BUCKET_KINDS: "false",
             # A machine that is not Google's has no metadata server; the library asks for seconds otherwise.
             "NO_GCE_CHECK": "true",
             # What the guard below refuses is told here, also when its error is swallowed.

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rehearsal.gcs import layout
 from rehearsal.resources import operations, projects, quotas
 from rehearsal.resources.cloud_state import Caller, CloudState
 from rehearsal.vertex import custom_jobs, dataflow_jobs, logs, metadata, models, pipeline_jobs, schedules
@@ -69,7 +68,6 @@ SERVICES = (
     _dataflow("JobsV1Beta3", "jobs_v1_beta3", dataflow_jobs.JOBS),
     _dataflow("MessagesV1Beta3", "messages_v1_beta3", dataflow_jobs.MESSAGES),
     _dataflow("MetricsV1Beta3", "metrics_v1_beta3", dataflow_jobs.METRICS),
-    Service("google.storage.control.v2.StorageControl", "google.cloud.storage_control_v2.types", "", layout.METHODS),
     Service(
         "google.cloud.resourcemanager.v3.Projects",
         "google.cloud.resourcemanager_v3.types",

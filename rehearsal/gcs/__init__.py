@@ -1,4 +1,4 @@
-"""A bucket on this machine: Google Cloud Storage's JSON and XML API over a directory.
+"""A bucket on this machine: Google Cloud Storage's JSON API over a directory.
 
     python -m rehearsal.gcs --root DIR --port 0 --bucket NAME      prints its endpoint, serves until it is interrupted
     with BucketServer(root, buckets=["b"]) as server: ...          the same in a test
@@ -8,11 +8,10 @@ reached with `STORAGE_EMULATOR_HOST` (`BucketServer.environment` has what child 
 
     service        one request from the operation to its entry in the access log
     server         the service behind a port of its own (rehearsal.doors.http_server has the sockets)
-    messages       errors and bodies in both dialects
-    api, xml_api   which operation a URL names, in the JSON and in the XML dialect
-    uploads        simple, multipart (related) and resumable uploads; xml_uploads has the XML dialect's own
-    batch          many small requests in one
-    objects        the objects: generations, preconditions, copy, compose, list
+    messages       errors and bodies
+    api            which operation a URL names
+    uploads        simple, multipart (related) and resumable uploads
+    objects        the objects: generations, preconditions, list
     index          which there are, in SQLite: the commit
     content        their bytes on disk, and the tree of plain files
     faults         what goes wrong, and what a request costs, by rule
@@ -27,7 +26,8 @@ its limits were measured (benchmarks in the commit that added it). It serves loo
 What it does not prove: permissions (there is no IAM, every caller may do everything), quotas and other rate limits that
 were not set by a rule, latency and bandwidth of the real service, consistency between regions, encryption keys,
 retention, soft delete, object versioning (only the live generation exists), notifications, lifecycle rules, signed
-URLs, decompressive transcoding, gRPC. What it does not know is refused with 501, never ignored.
+URLs, decompressive transcoding, gRPC, ETag preconditions. The XML API, batches, compose, copy, rewrite, move, patch and
+update are answered with 501.
 """
 
 from rehearsal.gcs.faults import Rule

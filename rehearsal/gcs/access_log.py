@@ -21,7 +21,7 @@ class Access:
     """When it began, seconds since 1970."""
     method: str
     operation: str
-    """objects.get, objects.media, objects.list, uploads, batch, ...; the parts of a batch have entries of their own."""
+    """objects.get, objects.media, objects.list, uploads, ..."""
     bucket: str
     object: str
     status: int

@@ -27,7 +27,7 @@ class Rule(BaseModel):
     object: str = "*"
     """Name of the object as a pattern (a/* matches a/b/c); listings have the empty name."""
     operation: str = "*"
-    """As the access log names it: objects.get, objects.media, uploads, batch, ..."""
+    """As the access log names it: objects.get, objects.media, uploads, ..."""
     nth: tuple[int, ...] = ()
     """Only these of the matching requests, counted from 1; empty: all."""
     limit: int | None = None

@@ -6,10 +6,9 @@ Callers hold one lock around every use (objects.Objects.lock).
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ _SCHEMA = """
 create table if not exists buckets (name text primary key, created_us integer, fields text) without rowid;
 create table if not exists objects (
     bucket text, name text, generation integer, metageneration integer, updated_us integer,
-    content text, size integer, crc32c text, md5 text, components integer, fields text,
+    content text, size integer, crc32c text, md5 text, fields text,
     primary key (bucket, name)
 ) without rowid;
 """
-_COLUMNS = "bucket, name, generation, metageneration, updated_us, content, size, crc32c, md5, components, fields"
+_COLUMNS = "bucket, name, generation, metageneration, updated_us, content, size, crc32c, md5, fields"
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,7 @@ class Record:
     size: int
     crc32c: str
     md5: str | None
-    """None for composed objects, which have none in Cloud Storage either."""
-    components: int | None
-    """Number of parts of a composed object."""
+    """None: it has none, as composed objects of Cloud Storage."""
     fields: dict[str, Any] = field(default_factory=dict)
     """What a client may set: contentType, metadata, cacheControl and so on."""
 
@@ -73,17 +70,6 @@ class Index:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Let all that is written inside count together, or not at all."""
-        self._file.execute("begin")
-        try:
-            yield
-        except BaseException:
-            self._file.execute("rollback")
-            raise
-        self._file.execute("commit")
 
     # --- objects ---
 

@@ -1,4 +1,4 @@
-"""Errors and bodies in the two dialects of Cloud Storage: JSON and XML."""
+"""Errors and bodies of the JSON API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from rehearsal.doors.errors import STORAGE_WORDS
+from rehearsal.doors.errors import STORAGE_REASONS
 from rehearsal.doors.http_messages import Request, Response, json_response
 
 
@@ -19,14 +19,12 @@ class ApiError(Exception):
         message: What was wrong, for people.
         reason: Google's short name of the error, as in
             https://cloud.google.com/storage/docs/json_api/v1/status-codes
-        code: The XML API's name of it, https://cloud.google.com/storage/docs/xml-api/reference-status
     """
 
-    def __init__(self, status: int, message: str, *, reason: str = "", code: str = "") -> None:
+    def __init__(self, status: int, message: str, *, reason: str = "") -> None:
         super().__init__(message)
         self.status = status
-        of_status = STORAGE_WORDS.get(status, STORAGE_WORDS[400])
-        self.reason, self.code = reason or of_status[0], code or of_status[1]
+        self.reason = reason or STORAGE_REASONS.get(status, STORAGE_REASONS[400])
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
@@ -56,23 +54,11 @@ def number_in(values: Mapping[str, str], name: str) -> int | None:
         raise ApiError(400, f"Invalid value for {name}: {text!r}") from None
 
 
-def xml_response(text: str, status: int = 200) -> Response:
-    """Return a response with an XML body."""
-    body = f"<?xml version='1.0' encoding='UTF-8'?>{text}".encode()
-    return Response(status, {"Content-Type": "application/xml; charset=UTF-8"}, body)
-
-
-def error_response(error: ApiError, *, xml: bool) -> Response:
-    """Return the error in the dialect of the request."""
+def error_response(error: ApiError) -> Response:
+    """Return the error as a response."""
     if error.status == HTTPStatus.NOT_MODIFIED:
         return Response(304)
     text = str(error)
-    if xml:
-        escaped = text.replace("&", "&amp;").replace("<", "&lt;")
-        return xml_response(
-            f"<Error><Code>{error.code}</Code><Message>{escaped}</Message><Details>{escaped}</Details></Error>",
-            error.status,
-        )
     entry = {"message": text, "domain": "global", "reason": error.reason}
     if error.status == HTTPStatus.PRECONDITION_FAILED:
         entry |= {"locationType": "header", "location": "If-Match"}

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rehearsal.gcs.content import STATE_FOLDER, Content, ContentFolder, read_in_turn
+from rehearsal.gcs.content import STATE_FOLDER, Content, ContentFolder
 from rehearsal.gcs.index import Bucket, Index, Record
 from rehearsal.gcs.messages import ApiError
 from rehearsal.gcs.preconditions import NOTHING, Preconditions
@@ -22,7 +22,6 @@ from rehearsal.gcs.write_rate import WriteRate
 
 # https://cloud.google.com/storage/quotas#objects
 MAX_NAME_BYTES = 1024
-MAX_COMPOSED = 32
 
 
 class Objects:
@@ -92,7 +91,7 @@ class Objects:
         with self.lock:
             found = self._index.find_bucket(name)
         if found is None:
-            raise ApiError(404, "The specified bucket does not exist.", code="NoSuchBucket")
+            raise ApiError(404, "The specified bucket does not exist.")
         return found
 
     def buckets(self) -> list[Bucket]:
@@ -105,7 +104,7 @@ class Objects:
         with self.lock:
             self.bucket(name)
             if self._index.rows(name, "", "", 1):
-                raise ApiError(409, "The bucket you tried to delete is not empty.", code="BucketNotEmpty")
+                raise ApiError(409, "The bucket you tried to delete is not empty.")
             self._index.drop_bucket(name)
             self.contents.remove_bucket(name)
 
@@ -164,134 +163,35 @@ class Objects:
         content: Content,
         fields: dict[str, Any],
         check: Preconditions = NOTHING,
-        *,
-        components: int | None = None,
-        with_md5: bool = True,
     ) -> Record:
         """Make a finished content the live object; the content is removed when that is refused."""
         with self.lock:
             try:
                 self.check_upload(bucket, name, check)
-                self.write_rate.take("write", bucket, name)
+                self.write_rate.take(bucket, name)
             except BaseException:
                 self.contents.remove(content.id)
                 raise
             now = self._next_us()
-            md5 = content.md5 if with_md5 else None
-            record = Record(
-                bucket, name, now, 1, now, content.id, content.size, content.crc32c, md5, components, fields
-            )
+            record = Record(bucket, name, now, 1, now, content.id, content.size, content.crc32c, content.md5, fields)
             self._replace(record)
             return record
 
-    def _replace(self, record: Record, *, moved_from: Record | None = None) -> None:
-        """Let a new generation take its place, and another object's row go with the same commit."""
+    def _replace(self, record: Record) -> None:
+        """Let a new generation take its place."""
         old = self._index.find(record.bucket, record.name)
-        with self._index.transaction():
-            self._index.put(record)
-            if moved_from is not None:
-                self._index.drop(moved_from.bucket, moved_from.name)
+        self._index.put(record)
         self.contents.show(record.bucket, record.name, record.content_id)
         if old is not None:
             self.contents.remove(old.content_id)
-        if moved_from is not None:
-            self._forget(moved_from)
-
-    def _forget(self, record: Record) -> None:
-        """Remove the files of an object whose row is gone."""
-        self.contents.hide(record.bucket, record.name)
-        self.contents.remove(record.content_id)
-
-    def patch(
-        self,
-        bucket: str,
-        name: str,
-        generation: int | None,
-        changes: Mapping[str, Any],
-        check: Preconditions,
-        *,
-        keep: bool = True,
-    ) -> Record:
-        """Change an object's fields (None removes one): the same generation, the next metageneration.
-
-        `keep` is false for an update, which removes what it does not name.
-        """
-        with self.lock:
-            found = self.get(bucket, name, generation, check, reading=False)
-            self.write_rate.take("metadata update", bucket, name)
-            changed = replace(
-                found,
-                metageneration=found.metageneration + 1,
-                updated_us=self._next_us(),
-                fields=merge(found.fields if keep else {}, changes),
-            )
-            self._index.put(changed)
-            return changed
 
     def delete(self, bucket: str, name: str, generation: int | None, check: Preconditions) -> None:
         """Delete the live object; ApiError 404 or 412."""
         with self.lock:
             found = self.get(bucket, name, generation, check, reading=False)
             self._index.drop(bucket, name)
-            self._forget(found)
-
-    def copy(
-        self, source: Record, bucket: str, name: str, fields: dict[str, Any] | None, check: Preconditions
-    ) -> Record:
-        """Make a new object of the same bytes, without moving any; `fields` None takes the source's."""
-        with self.lock:
-            # The source may have gone since it was looked up.
-            self.get(source.bucket, source.name, source.generation)
-            content = Content(self.contents.duplicate(source.content_id), source.size, source.crc32c, source.md5 or "")
-            return self.commit(
-                bucket,
-                name,
-                content,
-                source.fields if fields is None else fields,
-                check,
-                components=source.components,
-                with_md5=source.md5 is not None,
-            )
-
-    def move(
-        self,
-        bucket: str,
-        source: str,
-        name: str,
-        generation: int | None,
-        of_source: Preconditions,
-        check: Preconditions,
-    ) -> Record:
-        """Rename an object within its bucket, in one step."""
-        with self.lock:
-            found = self.get(bucket, source, generation, of_source, reading=False)
-            if name == source:
-                return self.copy(found, bucket, name, None, check)
-            self.check_upload(bucket, name, check)
-            self.write_rate.take("write", bucket, name)
-            now = self._next_us()
-            content_id = self.contents.duplicate(found.content_id)
-            moved = replace(found, name=name, generation=now, metageneration=1, updated_us=now, content_id=content_id)
-            self._replace(moved, moved_from=found)
-            return moved
-
-    def compose(
-        self, bucket: str, name: str, sources: Sequence[Record], fields: dict[str, Any], check: Preconditions
-    ) -> Record:
-        """Make an object of others' bytes, one after the other."""
-        if not 1 <= len(sources) <= MAX_COMPOSED:
-            raise ApiError(
-                400, f"The number of source components provided ({len(sources)}) is not in 1..{MAX_COMPOSED}"
-            )
-        self.check_upload(bucket, name, check)
-        with self.lock:
-            # A source may have gone since it was looked up; once it is open its bytes stay.
-            for source in sources:
-                self.get(source.bucket, source.name, source.generation)
-            files = [self.contents.open(source.content_id) for source in sources]
-        content = self.contents.write(read_in_turn(files))
-        total = sum(source.components or 1 for source in sources)
-        return self.commit(bucket, name, content, fields, check, components=total, with_md5=False)
+            self.contents.hide(bucket, name)
+            self.contents.remove(found.content_id)
 
 
 def merge(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

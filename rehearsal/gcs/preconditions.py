@@ -22,24 +22,13 @@ class Preconditions:
     metageneration_not_match: int | None = None
 
     @classmethod
-    def from_query(cls, query: Mapping[str, str], *, of_source: bool = False) -> Preconditions:
-        """Read the JSON API's query parameters; `of_source` those about the source of a copy."""
-        prefix = "ifSource" if of_source else "if"
+    def from_query(cls, query: Mapping[str, str]) -> Preconditions:
+        """Read the JSON API's query parameters."""
         return cls(
-            number_in(query, prefix + "GenerationMatch"),
-            number_in(query, prefix + "GenerationNotMatch"),
-            number_in(query, prefix + "MetagenerationMatch"),
-            number_in(query, prefix + "MetagenerationNotMatch"),
-        )
-
-    @classmethod
-    def from_headers(cls, headers: Mapping[str, str]) -> Preconditions:
-        """Read the XML API's headers, which know no "not"."""
-        return cls(
-            number_in(headers, "x-goog-if-generation-match"),
-            None,
-            number_in(headers, "x-goog-if-metageneration-match"),
-            None,
+            number_in(query, "ifGenerationMatch"),
+            number_in(query, "ifGenerationNotMatch"),
+            number_in(query, "ifMetagenerationMatch"),
+            number_in(query, "ifMetagenerationNotMatch"),
         )
 
     def check(self, generation: int, metageneration: int, *, reading: bool = False) -> None:

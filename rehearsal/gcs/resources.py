@@ -13,10 +13,9 @@ from urllib.parse import quote
 
 from rehearsal.gcs.index import Bucket, Record
 from rehearsal.gcs.messages import ApiError
-from rehearsal.gcs.refused import refuse_object_fields
 
 PROJECT_NUMBER = "123456789012"
-# What a client may set in an upload or a patch; the rest of a resource is the service's.
+# What a client may set in an upload; the rest of a resource is the service's.
 SETTABLE = (
     "cacheControl",
     "contentDisposition",
@@ -64,8 +63,6 @@ def object_resource(record: Record, endpoint: str) -> dict[str, Any]:
     }
     if record.md5 is not None:
         resource["md5Hash"] = record.md5
-    if record.components is not None:
-        resource["componentCount"] = record.components
     return resource | record.fields
 
 
@@ -103,8 +100,7 @@ def _location_type(location: str) -> str:
 
 
 def settable(resource: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a client's resource that are its to set; ApiError 501 for holds, retention and keys."""
-    refuse_object_fields(resource)
+    """Return the fields of a client's resource that are its to set."""
     return {key: resource[key] for key in SETTABLE if key in resource}
 
 

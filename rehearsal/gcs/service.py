@@ -13,18 +13,13 @@ from typing import Any
 from rehearsal.doors.http_messages import Request, Response, Send
 from rehearsal.doors.request_body import RequestBody, Reset
 from rehearsal.gcs.access_log import Access, AccessLog
-from rehearsal.gcs.api import Call, JsonApi
-from rehearsal.gcs.batch import answer_batch
+from rehearsal.gcs.api import JsonApi
 from rehearsal.gcs.faults import Effect, Faults, Rule
 from rehearsal.gcs.messages import ApiError, error_response
 from rehearsal.gcs.objects import Objects
 from rehearsal.gcs.preconditions import NOTHING
 from rehearsal.gcs.uploads import Uploads
 from rehearsal.gcs.write_rate import INTERVAL_S
-from rehearsal.gcs.xml_api import XmlApi
-from rehearsal.gcs.xml_uploads import MIN_PART_BYTES, XmlUploads
-
-_BATCH_PATHS = ("/batch/storage/v1", "/batch")
 
 
 class BucketService:
@@ -36,7 +31,6 @@ class BucketService:
         location: Where those are, and those that plain files make.
         access_log: File of JSON lines to append to.
         rules: Faults and costs from the start.
-        min_part_bytes: Smallest part of an XML multipart upload; tests may lower it.
         write_interval_s: Shortest time between two writes to one object, by which 429 is answered; 0: no limit.
     """
 
@@ -47,7 +41,6 @@ class BucketService:
         buckets: Iterable[str] = (),
         access_log: str | Path | None = None,
         rules: Iterable[Rule] = (),
-        min_part_bytes: int = MIN_PART_BYTES,
         write_interval_s: float = INTERVAL_S,
         location: str = "US",
     ) -> None:
@@ -57,9 +50,7 @@ class BucketService:
         self.faults.set(*rules)
         self.access_log = AccessLog(None if access_log is None else Path(access_log))
         self._uploads = Uploads(self.objects)
-        self._xml_uploads = XmlUploads(self.objects, min_part_bytes)
         self.json_api = JsonApi(self.objects, self._uploads)
-        self.xml_api = XmlApi(self.objects, self._uploads, self._xml_uploads)
         existing = {bucket.name for bucket in self.objects.buckets()}
         for bucket in buckets:
             if bucket not in existing:
@@ -69,7 +60,6 @@ class BucketService:
         """Drop uploads on their way and close the files, once no request is under way."""
         self.access_log.wait()
         self._uploads.close()
-        self._xml_uploads.close()
         self.access_log.close()
         self.objects.close()
 
@@ -127,11 +117,10 @@ class BucketService:
     def _serve_api(self, request: Request, answered: Callable[..., None], entry: dict[str, Any]) -> None:
         body = request.body
         assert isinstance(body, RequestBody)
-        xml = not JsonApi.is_for(request.path) and request.path not in _BATCH_PATHS
         try:
-            call = self._find(request)
+            call = self.json_api.find(request)
         except ApiError as error:
-            answered(error_response(error, xml=xml))
+            answered(error_response(error))
             return
         entry |= {"operation": call.operation, "bucket": call.bucket, "object": call.name}
         effect = self.faults.decide(request.method, call.operation, call.bucket, call.name)
@@ -145,57 +134,31 @@ class BucketService:
             if fault.reset:
                 raise Reset
             if fault.status is not None:
-                answered(_refusal(fault, xml=xml), effect)
+                answered(_refusal(fault), effect)
                 return
         if fault is not None and fault.read_at_most is not None:
             if body.num_read > fault.read_at_most:
                 raise Reset
             body.reset_at = fault.read_at_most
-        response = _run(call.run, xml=xml)
+        response = _run(call.run)
         if fault is not None and fault.after and (fault.reset or fault.status is not None):
             response.close()
             if fault.reset:
                 raise Reset
-            response = _refusal(fault, xml=xml)
+            response = _refusal(fault)
         answered(response, effect)
 
-    def _find(self, request: Request) -> Call:
-        if request.path in _BATCH_PATHS and request.method == "POST":
-            return Call("batch", "", "", lambda: answer_batch(request, self._run_part))
-        return (self.json_api if JsonApi.is_for(request.path) else self.xml_api).find(request)
 
-    def _run_part(self, request: Request) -> Response:
-        """Run one part of a batch: of the faults it knows latency and status."""
-        began_s, began = time.time(), time.monotonic()
-        try:
-            call = self.json_api.find(request)
-            if call.operation in ("objects.media", "uploads"):
-                raise ApiError(400, "Media is not supported in a batch")
-        except ApiError as error:
-            return error_response(error, xml=False)
-        effect = self.faults.decide(request.method, call.operation, call.bucket, call.name)
-        time.sleep(effect.latency_s)
-        fault = effect.fault
-        fails = fault is not None and fault.status is not None
-        response = _run(call.run, xml=False) if fault is None or not fails or fault.after else Response()
-        if fault is not None and fails:
-            response = _refusal(fault, xml=False)
-        response.num_sent = response.length
-        entry = {"operation": call.operation, "bucket": call.bucket, "object": call.name, "fault": fails}
-        self._log(request, began_s, began, entry, response, 0)
-        return response
-
-
-def _run(run: Callable[[], Response], *, xml: bool) -> Response:
+def _run(run: Callable[[], Response]) -> Response:
     try:
         return run()
     except ApiError as error:
-        return error_response(error, xml=xml)
+        return error_response(error)
 
 
-def _refusal(rule: Rule, *, xml: bool) -> Response:
+def _refusal(rule: Rule) -> Response:
     assert rule.status is not None
-    response = error_response(ApiError(rule.status, "A rule of this server asked for this error."), xml=xml)
+    response = error_response(ApiError(rule.status, "A rule of this server asked for this error."))
     if rule.retry_after_s is not None:
         response.headers["Retry-After"] = str(rule.retry_after_s)
     return response

@@ -11,10 +11,10 @@ import io
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Any, Protocol, TypeVar
+from typing import Any
 from urllib.parse import urlencode
 
 from rehearsal.doors.http_messages import Request, Response, blocks, json_response
@@ -31,27 +31,6 @@ CHUNK_MULTIPLE = 256 << 10
 # Cloud Storage keeps a session for a week. Here each holds an open file: the oldest goes when there are more.
 MAX_UNDER_WAY = 256
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
-
-
-class UnderWay(Protocol):
-    """An upload of several requests."""
-
-    lock: threading.Lock
-
-
-_Upload = TypeVar("_Upload", bound=UnderWay)
-
-
-def drop_oldest(uploads: dict[str, _Upload], discard: Callable[[_Upload], None]) -> None:
-    """Make room for one more upload: forget those that nobody goes on with, the oldest first."""
-    for key, upload in list(uploads.items())[: max(0, len(uploads) + 1 - MAX_UNDER_WAY)]:
-        # One that is being used is not abandoned.
-        if upload.lock.acquire(blocking=False):
-            try:
-                if uploads.pop(key, None) is not None:
-                    discard(upload)
-            finally:
-                upload.lock.release()
 
 
 @dataclass
@@ -92,25 +71,31 @@ class Uploads:
         for session in self._sessions.values():
             self._discard(session)
 
+    def _drop_oldest(self) -> None:
+        """Make room for one more session: forget those that nobody goes on with, the oldest first."""
+        for key, session in list(self._sessions.items())[: max(0, len(self._sessions) + 1 - MAX_UNDER_WAY)]:
+            # One that is being used is not abandoned.
+            if session.lock.acquire(blocking=False):
+                try:
+                    if self._sessions.pop(key, None) is not None:
+                        self._discard(session)
+                finally:
+                    session.lock.release()
+
     @staticmethod
     def _discard(session: Session) -> None:
         if session.finished is None:
             session.writer.discard()
 
-    def store(
-        self,
-        bucket: str,
-        name: str,
-        pieces: Iterable[bytes],
-        resource: dict[str, Any],
-        check: Preconditions,
-        headers: Mapping[str, str],
-    ) -> Record:
+    def _store(
+        self, bucket: str, name: str, pieces: Iterable[bytes], resource: dict[str, Any], request: Request
+    ) -> Response:
         """Make an object of a whole body, if its checksums are those that the client named."""
-        settable(resource)
+        check = Preconditions.from_query(request.query)
         self._objects.check_upload(bucket, name, check)
         content = self._objects.contents.write(pieces)
-        return self._commit(bucket, name, content, resource, check, headers)
+        record = self._commit(bucket, name, content, resource, check, request.headers)
+        return json_response(object_resource(record, request.endpoint))
 
     def _commit(
         self,
@@ -122,7 +107,7 @@ class Uploads:
         headers: Mapping[str, str],
     ) -> Record:
         try:
-            check_hashes(content, resource, headers)
+            _check_hashes(content, resource, headers)
         except ApiError:
             self._objects.contents.remove(content.id)
             raise
@@ -132,16 +117,12 @@ class Uploads:
         resource: dict[str, Any] = {"contentType": request.headers.get("content-type", "application/octet-stream")}
         if encoding := request.query.get("contentEncoding"):
             resource["contentEncoding"] = encoding
-        name, check = _name_of(request, {}), Preconditions.from_query(request.query)
-        record = self.store(bucket, name, blocks(request.body), resource, check, request.headers)
-        return json_response(object_resource(record, request.endpoint))
+        return self._store(bucket, _name_of(request, {}), blocks(request.body), resource, request)
 
     def _multipart(self, bucket: str, request: Request) -> Response:
         related = request.body if isinstance(request.body, RelatedBody) else RelatedBody(request)
         resource = {"contentType": related.content_type} | related.resource
-        name, check = _name_of(request, resource), Preconditions.from_query(request.query)
-        record = self.store(bucket, name, blocks(related), resource, check, request.headers)
-        return json_response(object_resource(record, request.endpoint))
+        return self._store(bucket, _name_of(request, resource), blocks(related), resource, request)
 
     # --- resumable ---
 
@@ -150,10 +131,9 @@ class Uploads:
         if content_type := request.headers.get("x-upload-content-type"):
             resource.setdefault("contentType", content_type)
         name, check = _name_of(request, resource), Preconditions.from_query(request.query)
-        settable(resource)
         self._objects.check_upload(bucket, name, check)
         session_id = uuid.uuid4().hex
-        drop_oldest(self._sessions, self._discard)
+        self._drop_oldest()
         self._sessions[session_id] = Session(bucket, name, resource, check, self._objects.contents.writer())
         query = urlencode({**request.query, "name": name, "upload_id": session_id})
         location = f"{request.endpoint}{request.path}?{query}"
@@ -221,7 +201,7 @@ def _append(writer: ContentWriter, request: Request, end: int | None) -> int:
     return writer.size
 
 
-def check_hashes(content: Content, resource: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+def _check_hashes(content: Content, resource: Mapping[str, Any], headers: Mapping[str, str]) -> None:
     """Compare a content with the checksums that came with it: in its resource, x-goog-hash and Content-MD5.
 
     Raises:
@@ -235,7 +215,7 @@ def check_hashes(content: Content, resource: Mapping[str, Any], headers: Mapping
         found = {"crc32c": content.crc32c, "md5": content.md5}.get(kind)
         if expected and found is not None and expected != found:
             text = f"Provided {kind.upper()} hash {expected!r} doesn't match calculated {kind.upper()} hash {found!r}."
-            raise ApiError(400, text, code="BadDigest" if kind == "md5" else "CrcMismatch")
+            raise ApiError(400, text)
 
 
 def peek_name(request: Request) -> str:

@@ -1,8 +1,7 @@
-"""Rate limits of Cloud Storage on one object: writes to its name, and updates of its metadata.
+"""Rate limit of Cloud Storage on one object: one write per second to the same name.
 
-https://docs.cloud.google.com/storage/quotas#objects: one write per second to the same object name, one metadata update
-per second and object. What the page does not say is played so: a deletion is not counted, a request that is refused
-is not counted, the metadata that a write brings are no update.
+https://docs.cloud.google.com/storage/quotas#objects. What the page does not say is played so: a deletion is not
+counted, nor is a request that is refused.
 """
 
 from __future__ import annotations
@@ -21,35 +20,34 @@ class WriteRate:
     """Limits of one server, in memory.
 
     Args:
-        interval_s: Shortest time between two changes of one kind to one object; 0: no limit.
+        interval_s: Shortest time between two writes to one object; 0: no limit.
     """
 
     def __init__(self, interval_s: float) -> None:
         self.interval_s = interval_s
         # The oldest first, since an entry is never changed.
-        self._changed_s: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+        self._changed_s: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._lock = threading.Lock()
 
-    def take(self, kind: str, bucket: str, name: str) -> None:
-        """Count a change of an object.
+    def take(self, bucket: str, name: str) -> None:
+        """Count a write to an object.
 
         Args:
-            kind: "write" or "metadata update".
             bucket: The object's bucket.
             name: Its name.
 
         Raises:
-            ApiError: 429; the last one of this kind was less than the interval ago.
+            ApiError: 429; the last one was less than the interval ago.
         """
         now_s = time.monotonic()
         with self._lock:
             while self._changed_s and next(iter(self._changed_s.values())) <= now_s - self.interval_s:
                 self._changed_s.popitem(last=False)
-            if (kind, bucket, name) in self._changed_s:
-                limit = f"one {kind} in {self.interval_s:g} s"
+            if (bucket, name) in self._changed_s:
+                limit = f"one write in {self.interval_s:g} s"
                 raise ApiError(429, f"The object {bucket}/{name} exceeded the rate limit of {limit}.")
             if self.interval_s:
-                self._changed_s[kind, bucket, name] = now_s
+                self._changed_s[bucket, name] = now_s
 
     def forget(self) -> None:
         """Count from here on, as if nothing had been changed."""

@@ -6,7 +6,7 @@ https://docs.cloud.google.com/storage/docs/access-control/iam-json,
 https://docs.cloud.google.com/docs/quotas/api-access and https://docs.cloud.google.com/iam/docs/service-accounts-actas.
 
 Who submits is the project's owner. Service accounts have the roles that the policies of the project, the bucket and the
-account grant them. Not checked: operations, XML and batch requests of Cloud Storage, downloads of images.
+account grant them. Not checked: operations, downloads of images.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ METHODS: dict[str, str] = {
     "JobsV1Beta3.ListJobs": "dataflow.jobs.list",
     "MessagesV1Beta3.ListJobMessages": "dataflow.messages.list",
     "MetricsV1Beta3.GetJobMetrics": "dataflow.metrics.get",
-    "StorageControl.GetStorageLayout": "storage.buckets.get",
     "Projects.GetProject": "resourcemanager.projects.get",
     "CloudQuotas.GetQuotaInfo": "cloudquotas.quotas.get",
     "CloudQuotas.ListQuotaInfos": "cloudquotas.quotas.get",

@@ -117,17 +117,6 @@ def upload_all_ways(door: Door, file: BinaryIO) -> None:
     assert door.ask("PUT", session, data=Part(file, 0, half), headers=first).status_code == 308
     rest = {"Content-Range": f"bytes {half}-{SIZE - 1}/{SIZE}"}
     assert door.ask("PUT", session, data=Part(file, half, SIZE - half), headers=rest).json()["size"] == str(SIZE)
-    door.ask("PUT", "/line/xml", data=from_start(file))
-    started = door.ask("POST", "/line/parts?uploads").text
-    upload = f"/line/parts?uploadId={re.findall('<UploadId>(.*?)<', started)[0]}"
-    etags = [
-        door.ask("PUT", f"{upload}&partNumber={number}", data=Part(file, 0, SIZE // 2)).headers["ETag"]
-        for number in (1, 2)
-    ]
-    listed = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>{e}</ETag></Part>" for n, e in enumerate(etags, 1))
-    door.ask("POST", upload, data=f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>")
-    sources = {"sourceObjects": [{"name": "media"}, {"name": "resumed"}]}
-    assert door.ask("POST", f"{JSON_API}/composed/compose", json=sources).json()["size"] == str(2 * SIZE)
 
 
 class Part:
@@ -149,9 +138,6 @@ def test_memory_stays_small_both_ways(door: Door, content: BinaryIO) -> None:
     before = door.resident_bytes("VmRSS")
     upload_all_ways(door, content)
     assert door.resident_bytes("VmHWM") - before < MOST_BYTES
-    for url in (f"{JSON_API}/media?alt=media", "/line/xml"):
-        with door.ask("GET", url, stream=True) as answer:
-            assert sum(map(len, answer.iter_content(1 << 20))) == SIZE
+    with door.ask("GET", f"{JSON_API}/media?alt=media", stream=True) as answer:
+        assert sum(map(len, answer.iter_content(1 << 20))) == SIZE
     assert door.resident_bytes("VmHWM") - before < MOST_BYTES
-    # The true length of what is not sent.
-    assert door.ask("HEAD", "/line/composed").headers["Content-Length"] == str(2 * SIZE)

@@ -62,8 +62,5 @@ def test_they_read_and_write_unmodified(cloud: LocalCloud, tmp_path: Path) -> No
         "gcsfs": ["gcsfs", 20_000_000],
     }
     assert cloud.vertex.refused == []
-    # gcsfs asks for the kind of the bucket, once, over gRPC.
-    layouts = [entry.status for entry in cloud.vertex.access_log.entries("StorageControl.GetStorageLayout")]
-    assert layouts == ["OK"]
     hosts = {request.target for request in cloud.vertex.proxied}
     assert {"oauth2.googleapis.com:443", "storage.googleapis.com:443"} <= hosts

@@ -139,17 +139,6 @@ def test_costs_are_counted_in_time(bucket_server: BucketServer, bucket: storage.
     assert time.monotonic() - began >= 0.24
 
 
-def test_parts_of_a_batch_fail_alone(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
-    for number in range(4):
-        bucket.blob(f"d{number}").upload_from_string(b"x")
-    bucket_server.faults.set(Rule(method="DELETE", object="d*", status=503, nth=(2, 3)))
-    with bucket.client.batch(raise_exception=False) as batch:
-        for number in range(4):
-            bucket.blob(f"d{number}").delete()
-    assert [answer.status_code for answer in batch._responses] == [204, 503, 503, 204]
-    assert [blob.name for blob in bucket.list_blobs(prefix="d")] == ["d1", "d2"]
-
-
 def test_rules_choose_their_requests() -> None:
     faults = Faults()
     faults.set(Rule(object="a/*", nth=(2,), status=503), Rule(method="GET", limit=1, latency_s=1.0))

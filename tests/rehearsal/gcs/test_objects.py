@@ -43,9 +43,6 @@ def rows(objects: Objects) -> dict[str, bytes]:
         ("remove", "overwrite", {"a/x": b"new"}),
         ("hide", "delete", {}),
         ("remove", "delete", {}),
-        ("duplicate", "move", {"a/x": b"old"}),
-        ("show", "move", {"new": b"old"}),
-        ("hide", "move", {"new": b"old"}),
     ],
 )
 def test_a_kill_between_two_steps(
@@ -58,7 +55,6 @@ def test_a_kill_between_two_steps(
         "create": lambda: write(objects, "new", b"new"),
         "overwrite": lambda: write(objects, "a/x", b"new"),
         "delete": lambda: objects.delete(BUCKET, "a/x", None, NOTHING),
-        "move": lambda: objects.move(BUCKET, "a/x", "new", None, NOTHING, NOTHING),
     }
     with monkeypatch.context() as patch:
 
@@ -103,34 +99,11 @@ def test_a_refused_upload_leaves_nothing(tmp_path: Path) -> None:
     objects.close()
 
 
-def test_a_copy_onto_itself_leaves_nothing(tmp_path: Path) -> None:
-    objects = Objects(tmp_path)
-    objects.create_bucket(BUCKET, {})
-    write(objects, "x", b"same")
-    objects.copy(objects.get(BUCKET, "x"), BUCKET, "x", None, NOTHING)
-    assert rows(objects) == files(tmp_path) == {"x": b"same"}
-    assert not list((tmp_path / ".gcs").glob("link-*"))
-    assert len(list((tmp_path / ".gcs" / "content").iterdir())) == 1
-    objects.close()
-
-
 def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
     (tmp_path / BUCKET).mkdir()
     Path(os.fsdecode(os.fsencode(tmp_path / BUCKET) + b"/\xff.jpg")).write_bytes(b"x")
     with pytest.raises(RuntimeError, match="not UTF-8"):
         Objects(tmp_path)
-
-
-def test_parts_that_went_before_they_were_composed(tmp_path: Path) -> None:
-    objects = Objects(tmp_path)
-    objects.create_bucket(BUCKET, {})
-    write(objects, "part", b"old")
-    part = objects.get(BUCKET, "part")
-    write(objects, "part", b"new")
-    with pytest.raises(ApiError, match="No such object"):
-        objects.compose(BUCKET, "whole", [part], {}, NOTHING)
-    assert rows(objects) == {"part": b"new"}
-    objects.close()
 
 
 def test_buckets_are_where_they_were_made_and_those_of_files_where_the_service_says(tmp_path: Path) -> None:

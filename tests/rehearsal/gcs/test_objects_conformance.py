@@ -5,7 +5,6 @@ Pages below https://cloud.google.com/storage/docs are named at each test.
 
 import base64
 import hashlib
-import json
 from typing import Any
 
 import google_crc32c
@@ -151,35 +150,6 @@ def test_gzip_is_stored_as_it_came(bucket: Bucket) -> None:
     assert blob.download_as_bytes() == b"text"
 
 
-# --- objects.patch and update ---
-
-
-def test_a_patch_merges_and_counts(bucket: Bucket) -> None:
-    blob = bucket.blob("x")
-    blob.metadata = {"a": "1", "b": "2"}
-    blob.upload_from_string(b"x")
-    generation = blob.generation
-    blob.metadata = {"a": None, "c": "3"}
-    blob.patch()
-    found = bucket.get_blob("x")
-    assert found is not None
-    assert found.metadata == {"b": "2", "c": "3"}
-    assert (found.generation, found.metageneration) == (generation, 2)
-    assert found.download_as_bytes() == b"x"
-
-
-def test_an_update_replaces(client: Client, bucket: Bucket) -> None:
-    blob = bucket.blob("x")
-    blob.metadata = {"a": "1"}
-    blob.upload_from_string(b"x")
-    path = f"/storage/v1/b/{bucket.name}/o/x"
-    answer = raw(client, "PUT", path, json={"metadata": {"z": "9"}, "contentType": "text/html"})
-    assert answer.status_code == 200
-    found = bucket.get_blob("x")
-    assert found is not None
-    assert (found.metadata, found.content_type, found.metageneration) == ({"z": "9"}, "text/html", 2)
-
-
 # --- preconditions: request-preconditions ---
 
 
@@ -203,24 +173,15 @@ def test_generations_guard_every_verb(bucket: Bucket) -> None:
         lambda: blob.reload(if_generation_match=other),
         lambda: blob.reload(if_metageneration_match=7),
         lambda: blob.download_as_bytes(if_generation_match=other),
-        lambda: blob.patch(if_generation_match=other),
-        lambda: blob.patch(if_metageneration_match=7),
         lambda: blob.delete(if_generation_match=other),
         lambda: blob.delete(if_metageneration_not_match=1),
-        lambda: bucket.blob("y").compose([blob], if_source_generation_match=[other]),
-        lambda: bucket.blob("x").compose([blob], if_generation_match=0),
-        lambda: bucket.copy_blob(blob, bucket, "y", if_source_generation_match=other),
-        lambda: bucket.copy_blob(blob, bucket, "x", if_generation_match=0),
-        lambda: bucket.blob("y").rewrite(blob, if_source_metageneration_match=7),
-        lambda: bucket.blob("x").rewrite(blob, if_generation_match=0),
     ]
     for number, fail in enumerate(failures):
         with pytest.raises(exceptions.PreconditionFailed):
             fail()
             pytest.fail(f"number {number} was not refused")
     blob.reload(if_generation_match=here, if_metageneration_match=1)
-    blob.patch(if_metageneration_match=1)
-    assert bucket.blob("x").download_as_bytes(if_generation_match=here, if_metageneration_match=2) == b"one"
+    assert bucket.blob("x").download_as_bytes(if_generation_match=here, if_metageneration_match=1) == b"one"
     blob.upload_from_string(b"two", if_generation_match=here)
     blob.delete(if_generation_match=blob.generation)
     assert not bucket.blob("x").exists()
@@ -246,87 +207,6 @@ def test_a_refused_precondition_is_in_googles_form(client: Client, bucket: Bucke
     assert error["errors"][0]["reason"] == "conditionNotMet"
 
 
-# --- compose, copy, rewrite, move ---
-
-
-def test_compose(bucket: Bucket) -> None:
-    # composite-objects: no MD5, a component count, up to 32 sources
-    for number in range(3):
-        bucket.blob(f"part{number}").upload_from_string(b"%d" % number * 3)
-    whole = bucket.blob("whole")
-    whole.content_type = "text/plain"
-    whole.compose([bucket.blob(f"part{number}") for number in (2, 0, 1)])
-    found = bucket.get_blob("whole")
-    assert found is not None
-    assert found.download_as_bytes() == b"222000111"
-    assert (found.component_count, found.md5_hash, found.content_type) == (3, None, "text/plain")
-    assert found.crc32c == crc32c(b"222000111")
-    with pytest.raises(exceptions.NotFound):
-        whole.compose([bucket.blob("missing")])
-
-
-def test_compose_takes_32_sources(bucket: Bucket) -> None:
-    bucket.blob("part").upload_from_string(b"x")
-    bucket.blob("whole").compose([bucket.blob("part")] * 32)
-    with pytest.raises(exceptions.BadRequest):
-        bucket.blob("whole").compose([bucket.blob("part")] * 33)
-    assert bucket.blob("whole").download_as_bytes() == b"x" * 32
-
-
-def test_copy(client: Client, bucket: Bucket) -> None:
-    # json_api/v1/objects/copy
-    blob = bucket.blob("x")
-    blob.metadata = {"a": "1"}
-    blob.upload_from_string(b"abc", content_type="text/plain")
-    other = client.create_bucket(f"{bucket.name}-other")
-    copied = bucket.copy_blob(blob, other, "folder/y")
-    assert copied.download_as_bytes() == b"abc"
-    copied.reload()
-    assert (copied.metadata, copied.content_type, copied.md5_hash) == ({"a": "1"}, "text/plain", blob.md5_hash)
-    assert bucket.blob("x").exists()
-    blob.delete()
-    assert copied.download_as_bytes() == b"abc"
-
-
-def test_rewrite_in_steps(bucket: Bucket) -> None:
-    # json_api/v1/objects/rewrite: a token until it is done; nothing is there before
-    content = bytes(5 << 19)
-    blob = bucket.blob("x")
-    blob.upload_from_string(content)
-    target = bucket.blob("y")
-    query = {"maxBytesRewrittenPerCall": str(1 << 20)}
-    path = f"{blob.path}/rewriteTo{target.path}"
-    client = bucket.client
-    answer = client._post_resource(path, {}, query_params=query)
-    calls = 1
-    while not answer["done"]:
-        assert not target.exists()
-        answer = client._post_resource(path, {}, query_params=query | {"rewriteToken": answer["rewriteToken"]})
-        calls += 1
-    assert calls == 3
-    assert answer["totalBytesRewritten"] == str(len(content))
-    assert target.download_as_bytes() == content
-
-
-def test_rewrite(bucket: Bucket) -> None:
-    blob = bucket.blob("x")
-    blob.upload_from_string(b"abc")
-    token, done, total = bucket.blob("y").rewrite(blob)
-    assert (token, done, total) == (None, 3, 3)
-    assert bucket.blob("y").download_as_bytes() == b"abc"
-
-
-def test_move(bucket: Bucket) -> None:
-    # json_api/v1/objects/move
-    blob = bucket.blob("x")
-    blob.upload_from_string(b"abc")
-    moved = bucket.move_blob(blob, "folder/y", if_generation_match=0)
-    assert moved.download_as_bytes() == b"abc"
-    assert not bucket.blob("x").exists()
-    with pytest.raises(exceptions.NotFound):
-        bucket.move_blob(bucket.blob("x"), "z")
-
-
 # --- names: objects#naming ---
 
 
@@ -346,31 +226,3 @@ def test_names_that_are_refused(bucket: Bucket) -> None:
     for name in ("x" * 1025, "a\nb", "a\rb"):
         with pytest.raises(exceptions.BadRequest):
             bucket.blob(name).upload_from_string(b"x")
-
-
-# --- batch: batch ---
-
-
-def test_batch(client: Client, bucket: Bucket) -> None:
-    for number in range(5):
-        bucket.blob(f"a{number}").upload_from_string(b"x")
-    with client.batch():
-        for number in range(4):
-            bucket.blob(f"a{number}").delete()
-        blob = bucket.blob("a4")
-        blob.metadata = {"k": "v"}
-        blob.patch()
-    assert [found.name for found in bucket.list_blobs()] == ["a4"]
-    with client.batch(raise_exception=False) as batch:
-        bucket.blob("a4").delete()
-        bucket.blob("missing").delete()
-    assert [answer.status_code for answer in batch._responses] == [204, 404]
-    assert json.loads(batch._responses[1].content)["error"]["code"] == 404
-
-
-def test_copies_in_a_batch(client: Client, bucket: Bucket) -> None:
-    bucket.blob("x").upload_from_string(b"abc")
-    with client.batch():
-        for number in range(3):
-            bucket.copy_blob(bucket.blob("x"), bucket, f"y{number}")
-    assert [bucket.blob(f"y{number}").download_as_bytes() for number in range(3)] == [b"abc"] * 3

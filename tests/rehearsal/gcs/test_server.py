@@ -105,10 +105,9 @@ def test_the_tree_shows_the_objects(tmp_path: Path) -> None:
         assert tree() == {"a/b/c": b"a/b/c", "top": b"top"}
         assert bucket.blob("a").download_as_bytes() == b"an object where a folder is"
         bucket.blob("a/b/c").upload_from_string(b"new")
-        bucket.move_blob(bucket.blob("top"), "t/o/p")
-        assert tree() == {"a/b/c": b"new", "t/o/p": b"top"}
+        assert tree() == {"a/b/c": b"new", "top": b"top"}
         bucket.blob("a/b/c").delete()
-        bucket.blob("t/o/p").delete()
+        bucket.blob("top").delete()
         assert tree() == {}
         assert sorted(path.name for path in (tmp_path / "bucket-1").iterdir()) == []
     assert not (tmp_path.parent / "up").exists()
@@ -220,16 +219,15 @@ def test_a_length_that_is_none_is_refused(bucket_server: BucketServer, length: s
         ("/upload/storage/v1/b/bucket-1/o?uploadType=resumable", b'{"name": "\\ud800"}'),
         ("/upload/storage/v1/b/bucket-1/o?uploadType=resumable&name=x", b'{"metadata": {"a": "\\udfff"}}'),
         ("/upload/storage/v1/b/bucket-1/o?uploadType=resumable&name=x", b"[" * 100_000),
-        ("/storage/v1/b/bucket-1/o/x/compose", b'{"sourceObjects": 5}'),
-        ("/storage/v1/b/bucket-1/o/x/compose", b'{"sourceObjects": ["a"]}'),
-        ("/storage/v1/b/bucket-1/o/x/compose", b'{"sourceObjects": [{"name": "a", "generation": "new"}]}'),
-        ("/batch/storage/v1", b"--b\r\n\xff\r\n--b--"),
     ],
 )
 def test_requests_of_nobodys_form_are_refused(bucket_server: BucketServer, path: str, body: bytes) -> None:
-    kind = "multipart/mixed; boundary=b" if path.startswith("/batch") else "application/json"
     answer = send(
-        bucket_server, f"POST {path} HTTP/1.1", f"Content-Type: {kind}", f"Content-Length: {len(body)}", body=body
+        bucket_server,
+        f"POST {path} HTTP/1.1",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        body=body,
     )
     assert answer.startswith(b"HTTP/1.1 400 "), answer
     assert not bucket_server.failures

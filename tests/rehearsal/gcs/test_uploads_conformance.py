@@ -2,13 +2,12 @@
 
 import base64
 import hashlib
-from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import pytest
 from google.api_core import exceptions
-from google.cloud.storage import Bucket, Client, transfer_manager
+from google.cloud.storage import Bucket, Client
 from google.cloud.storage.fileio import BlobWriter
 
 CHUNK = 256 << 10
@@ -186,76 +185,6 @@ def test_the_last_chunk_brings_a_checksum(client: Client, bucket: Bucket) -> Non
 def test_an_upload_needs_a_name(client: Client, bucket: Bucket) -> None:
     answer = raw(client, "POST", f"/upload/storage/v1/b/{bucket.name}/o?uploadType=media", data=b"abc")
     assert answer.status_code == 400
-
-
-# --- XML multipart uploads: multipart-uploads ---
-
-
-def test_transfer_manager_uploads_in_parts(bucket: Bucket, tmp_path: Path) -> None:
-    content = CONTENT * 11
-    file = tmp_path / "f"
-    file.write_bytes(content)
-    blob = bucket.blob("folder/x")
-    blob.metadata = {"k": "v"}
-    blob.content_type = "image/jpeg"
-    transfer_manager.upload_chunks_concurrently(str(file), blob, chunk_size=5 << 20, worker_type="thread")
-    found = bucket.get_blob("folder/x")
-    assert found is not None
-    assert (found.crc32c, found.md5_hash) == (crc32c(content), None)
-    assert (found.metadata, found.content_type) == ({"k": "v"}, "image/jpeg")
-    target = tmp_path / "g"
-    transfer_manager.download_chunks_concurrently(found, str(target), chunk_size=3 << 20, worker_type="thread")
-    assert target.read_bytes() == content
-
-
-def _start_parts(client: Client, bucket: Bucket) -> str:
-    answer = raw(client, "POST", f"/{bucket.name}/x?uploads", headers={"Content-Type": "text/plain"})
-    assert answer.status_code == 200
-    upload_id = answer.text.partition("<UploadId>")[2].partition("</UploadId>")[0]
-    return f"/{bucket.name}/x?uploadId={upload_id}"
-
-
-def _complete(client: Client, url: str, *parts: tuple[int, str]) -> Any:
-    text = "".join(f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>" for number, etag in parts)
-    return raw(client, "POST", url, data=f"<CompleteMultipartUpload>{text}</CompleteMultipartUpload>")
-
-
-def test_parts_have_rules(client: Client, bucket: Bucket) -> None:
-    url = _start_parts(client, bucket)
-    etags = [raw(client, "PUT", f"{url}&partNumber={n}", data=b"abc").headers["ETag"] for n in (1, 2)]
-    small = _complete(client, url, (1, etags[0]), (2, etags[1]))
-    assert (small.status_code, "EntityTooSmall" in small.text) == (400, True)
-    order = _complete(client, url, (2, etags[1]), (1, etags[0]))
-    assert (order.status_code, "InvalidPartOrder" in order.text) == (400, True)
-    unknown = _complete(client, url, (7, etags[0]))
-    assert (unknown.status_code, "InvalidPart" in unknown.text) == (400, True)
-    wrong = raw(client, "PUT", f"{url}&partNumber=3", data=b"abc", headers={"Content-MD5": "AAAA"})
-    assert (wrong.status_code, "BadDigest" in wrong.text) == (400, True)
-    assert not bucket.blob("x").exists()
-    assert _complete(client, url, (2, etags[1])).status_code == 200
-    assert bucket.blob("x").download_as_bytes() == b"abc"
-
-
-def test_parts_are_dropped(client: Client, bucket: Bucket) -> None:
-    url = _start_parts(client, bucket)
-    raw(client, "PUT", f"{url}&partNumber=1", data=b"abc")
-    assert raw(client, "DELETE", url).status_code == 204
-    assert raw(client, "PUT", f"{url}&partNumber=2", data=b"abc").status_code == 404
-
-
-def test_objects_of_the_xml_api(client: Client, bucket: Bucket) -> None:
-    # xml-api/put-object-upload, get-object-download, delete-object
-    path = f"/{bucket.name}/folder/x"
-    headers = {"Content-Type": "text/plain", "x-goog-if-generation-match": "0", "x-goog-meta-k": "v"}
-    assert raw(client, "PUT", path, data=b"abc", headers=headers).status_code == 200
-    assert raw(client, "PUT", path, data=b"abd", headers=headers).status_code == 412
-    found = raw(client, "GET", path)
-    assert (found.content, found.headers["Content-Type"], found.headers["x-goog-meta-k"]) == (b"abc", "text/plain", "v")
-    head = raw(client, "HEAD", path)
-    assert (head.content, head.headers["Content-Length"]) == (b"", "3")
-    assert raw(client, "DELETE", path).status_code == 204
-    missing = raw(client, "GET", path)
-    assert (missing.status_code, "<Code>NoSuchKey</Code>" in missing.text) == (404, True)
 
 
 def test_an_existing_object_is_kept(bucket: Bucket) -> None:
