@@ -61,6 +61,8 @@ class _Entry:
 @dataclass
 class _Life:
     started_at: float
+    start_seen: bool = True
+    """Whether its `life` event is there: on a full disk an event log loses lines."""
     resumed: int | None = None
     step: int = 0
     entries: list[_Entry] = field(default_factory=list)
@@ -141,7 +143,8 @@ def _read(events: Sequence[Event]) -> _Attempt:
             case "life":
                 attempt.lives[event["life"]] = _Life(float(event["started_at"]))
             case "resume" | "spent":
-                _tell(attempt, attempt.lives[event["life"]], event)
+                unseen = _Life(float(event["time"]), start_seen=False)
+                _tell(attempt, attempt.lives.setdefault(event["life"], unseen), event)
     return attempt
 
 
@@ -154,6 +157,10 @@ def _tell(attempt: _Attempt, life: _Life, event: Event) -> None:
         case "spent":
             life.entries.append(_Entry(life.step, step, finite_seconds(event["seconds"])))
             life.step = step
+            if not life.start_seen:
+                # What it spent until now ends now.
+                spent_s = life.ended_at - life.started_at
+                life.started_at = min(life.started_at, float(event["time"]) - spent_s)
 
 
 def _add_gaps(attempt: _Attempt, seconds: dict[str, float]) -> None:

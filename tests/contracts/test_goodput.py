@@ -160,3 +160,17 @@ def test_classes_add_up_to_the_wall_time_whatever_happens(attempts: list[Any]) -
     assert total == pytest.approx(found.wall_s, rel=1e-6, abs=0.01)
     assert all(getattr(found, name) >= 0 for name in CLASS_NAMES)
     assert found.lost_steps >= 0
+
+
+def test_any_one_lost_event_leaves_a_training_accounted_for() -> None:
+    """An event log loses lines on a full disk; without this the whole line of such a training ended with KeyError."""
+    first = Attempt(10).begin(2, 0, 3).spend(10, step=8, data=1)
+    first.begin(4, 10, 1).spend(20, step=6).stop(20)
+    events = first.exit(1, 75)
+    whole = account([events])
+    for lost in range(len(events)):
+        found = account([events[:lost] + events[lost + 1 :]])
+        assert all(getattr(found, name) >= 0 for name in CLASS_NAMES), events[lost]
+        assert sum(getattr(found, name) for name in CLASS_NAMES) == pytest.approx(found.wall_s, abs=0.01), events[lost]
+        if events[lost]["event"] == "life":
+            assert (found.steps, found.starts, found.productive_s) == (whole.steps, whole.starts, whole.productive_s)
