@@ -90,8 +90,8 @@ def describe(manifest: ShardManifest) -> Iterator[str]:
     if manifest.mean is not None and manifest.std is not None:
         shown = (" ".join(f"{value:.4f}" for value in values) for values in (manifest.mean, manifest.std))
         yield "mean {}, deviation {}".format(*shown)
-    if manifest.prepared is not None:
-        changed = ", ".join(f"{name} {count}" for name, count in manifest.prepared.changed.items()) or "none"
+    if manifest.prepared is not None and manifest.prepared.changed:
+        changed = ", ".join(f"{name} {count}" for name, count in manifest.prepared.changed.items())
         yield f"changed images: {changed}"
     verified = f"verified: {manifest.verify}; " if manifest.image_field is not None else ""
     yield f"{verified}{manifest.count_rejected} rejected, {manifest.count_ignored} ignored by name"

@@ -2,7 +2,8 @@
 
 An image that needs none of the changes keeps its bytes. One that does is decoded, changed and encoded again: as JPEG
 where its source has lossy compression (JPEG, WebP), else as PNG. An image that the decoder has laid on a background is
-stored so, as PNG whatever it was: what was transparent stays exact.
+stored so, as PNG whatever it was: what was transparent stays exact. The predict.py that an export ships makes the same
+changes by the same calls of Pillow (trainer/tasks/images/predict.py): what is changed here is changed there.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def change(content: bytes, image: Decoded, changes: Changes) -> tuple[bytes, tup
 def library_versions() -> dict[str, str]:
     """Return the versions of what decides the bytes of changed images.
 
-    simplejpeg holds a libjpeg-turbo of its own, which its version names; the one here is Pillow's, and so is zlib.
+    Pillow encodes; simplejpeg, which holds a libjpeg-turbo of its own, decodes JPEGs.
     """
     found = {name: features.version(name) for name in ("libjpeg_turbo", "zlib_ng", "zlib")}
     versions = {"pillow": PIL.__version__, "simplejpeg": str(simplejpeg.__version__)}
@@ -100,14 +101,10 @@ def _shrink(pixels: Pixels, shorter_side: int) -> Pixels:
 
 
 def _encode(pixels: Pixels, lossy: bool, changes: Changes) -> bytes:
-    pixels = np.ascontiguousarray(pixels)
-    is_grey = pixels.shape[2] == 1
-    if lossy:
-        return bytes(
-            simplejpeg.encode_jpeg(
-                pixels, quality=changes.jpeg_quality, colorspace="GRAY" if is_grey else "RGB", colorsubsampling="420"
-            )
-        )
+    image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels))
     stream = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if is_grey else pixels).save(stream, "PNG")
+    if lossy:
+        image.save(stream, "JPEG", quality=changes.jpeg_quality, subsampling="4:2:0")
+    else:
+        image.save(stream, "PNG")
     return stream.getvalue()

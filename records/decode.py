@@ -2,8 +2,8 @@
 
 What passes the check must decode in training, so both use this module, with the same strictness. JPEG goes through
 libjpeg-turbo (simplejpeg) and every warning of it refuses the file; the rest goes through Pillow. The format is found
-by content, never by the name. Orientation tags are not applied, and transparency is dropped, as torchvision and timm
-do, unless a background is given.
+by content, never by the name. Orientation tags are not applied (but a TIFF's, by Pillow), and transparency is dropped,
+as torchvision and timm do, unless a background is given.
 Importing this changes no global state; a limit on the pixels is checked here, so that Pillow's own, which warns, is not
 reached.
 """
@@ -218,7 +218,12 @@ def _find_scan(content: bytes) -> int:
 
 
 def read_orientation(content: bytes, image_format: str) -> int:
-    """Return the EXIF orientation of an image file, 1 to 8; 1, upright, where it says nothing that can be read."""
+    """Return the EXIF orientation of an image file, 1 to 8; 1, upright, where it says nothing that can be read.
+
+    Of a TIFF too: Pillow turns it while it is decoded (TiffImagePlugin.load_end).
+    """
+    if image_format == "tiff":
+        return 1
     try:
         with {**_PILLOW_FORMATS, "jpeg": JpegImageFile}[image_format](io.BytesIO(content)) as image:
             value = image.getexif().get(_ORIENTATION_TAG, 1)

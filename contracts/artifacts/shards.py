@@ -180,8 +180,10 @@ class Duplicates(Document):
 
 
 class Prepared(Document):
-    """What was changed in images while sharding."""
+    """What sharding does to the pixels of images. An export's preprocess.json says the same, and predict.py does it."""
 
+    background: str | None
+    """Colour that transparent images were laid on: white, black or #rrggbb. None: transparency was dropped."""
     convert: list[str]
     """Kinds of change that were asked for: cmyk, depth, orientation."""
     resize: int | None
@@ -247,7 +249,7 @@ class ShardManifest(Contract):
     images: ImageStatistics | None = None
     """What the shard files hold, tombstones included."""
     prepared: Prepared | None = None
-    """None where nothing was to be changed."""
+    """None where samples have no image, or the shards were made elsewhere."""
     duplicates: Duplicates | None = None
     """None where no two images have the same bytes."""
     tokenizer: TokenizerEntry | None = None

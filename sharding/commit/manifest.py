@@ -33,6 +33,7 @@ from contracts.errors import ShardlineError, TryAgain
 from records.convert import Changes, library_versions
 from records.drawn import join_drawn
 from records.field_statistics import FieldSums, add_fields
+from records.source import write_source
 from records.statistics import ChannelSums, Tally, channel_statistics
 from sharding.commit.drawn import publish_drawn
 from sharding.commit.duplicates import Findings, check_duplicates, describe_duplicates
@@ -40,7 +41,7 @@ from sharding.commit.fields import describe_fields
 from sharding.commit.kept import Kept
 from sharding.commit.records import MAX_REJECTED, Summary, drop_record, drop_summary, load_summaries
 from sharding.commit.tokenizer import add_tokenizer
-from sharding.job import OpenJob, made_with
+from sharding.job import OpenJob, PlannedJob, made_with
 from sharding.limits import check_rejected, check_training_classes, check_training_samples, encode_path, name_some
 
 
@@ -132,7 +133,7 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         std=std,
         verify=planned.sharding.verify,
         images=describe_images(collected.tally) if has_images else None,
-        prepared=_describe_changes(changes, collected.tally) if changes or collected.tally.changes else None,
+        prepared=_describe_changes(planned, changes, collected.tally) if has_images else None,
         duplicates=duplicates,
         drawn=publish_drawn(opened, collected.drawn, kept),
         parent=kept.append.parent if kept is not None else None,
@@ -142,6 +143,8 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         made_with=made_with(),
     )
     manifest = add_tokenizer(opened, manifest, kept)
+    if manifest.prepared is not None and any(manifest.prepared.changed.values()):
+        write_source(output_uri, planned.source_uri)
     storage.publish(storage.join(output_uri, MANIFEST_NAME), manifest.to_json())
     # Whoever still works on it, in another run, finds that it is finished.
     with contextlib.suppress(OSError, ShardlineError):
@@ -317,8 +320,9 @@ def read_tally(manifest: ShardManifest) -> Tally:
     return Tally(images.formats, images.modes, changed, width, height)
 
 
-def _describe_changes(changes: Changes, tally: Tally) -> Prepared:
+def _describe_changes(planned: PlannedJob, changes: Changes, tally: Tally) -> Prepared:
     return Prepared(
+        background=planned.sharding.background if planned.sharding.verify == "decode" else None,
         convert=[name for name in ("cmyk", "depth", "orientation") if getattr(changes, name)],
         resize=changes.shorter_side,
         jpeg_quality=changes.jpeg_quality,

@@ -166,20 +166,20 @@ def make_checkpoint() -> CheckpointManifest:
     )
 
 
-def make_inputs() -> Inputs:
-    """Return the checkpoint as an export gets it; of the shards nothing is asked."""
-    shards = ShardManifest.model_construct()
+def make_inputs(shards: ShardManifest | None = None) -> Inputs:
+    """Return the checkpoint as an export gets it; unset: shards whose pixels nothing changed."""
+    shards = shards or ShardManifest.model_construct()
     return Inputs(
         "file:///none", make_checkpoint(), "file:///none", shards, Builder("tensorrt_rtx", "1", ()), RunConfig()
     )
 
 
-def write_export(folder: Path) -> ExportManifest:
+def write_export(folder: Path, shards: ShardManifest | None = None) -> ExportManifest:
     """Write a finished export without an engine."""
     folder.mkdir(parents=True, exist_ok=True)
     write_graph(folder / GRAPH_NAME)
     signature = image_signature(SIZE, len(CLASSES))
-    names = write_bundle(folder, make_inputs(), signature, model_name=GRAPH_NAME, max_batch=5)
+    names = write_bundle(folder, make_inputs(shards), signature, model_name=GRAPH_NAME, max_batch=5)
     return write_manifest(folder, names)
 
 

@@ -55,6 +55,7 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
         folder,
         inputs.checkpoint,
         signature,
+        prepared=inputs.shards.prepared,
         labels=inputs.checkpoint.classes,
         activation="softmax",
         model_name=model_name,

@@ -65,6 +65,7 @@ def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_na
         folder,
         checkpoint,
         signature,
+        prepared=inputs.shards.prepared,
         labels=[
             {"label": name, "threshold": threshold}
             for name, threshold in zip(checkpoint.classes, thresholds, strict=True)

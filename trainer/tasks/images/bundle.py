@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ExportManifest
+from contracts.artifacts import CheckpointManifest, ExportManifest, Prepared
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, StorageError
@@ -74,6 +74,7 @@ def write_files(
     checkpoint: CheckpointManifest,
     signature: Signature,
     *,
+    prepared: Prepared | None,
     labels: Sequence[object],
     activation: Literal["softmax", "sigmoid"],
     model_name: str,
@@ -85,6 +86,7 @@ def write_files(
         folder: Where the graphs lie.
         checkpoint: Its evaluation transform.
         signature: Names of input and output.
+        prepared: What sharding did to the pixels; None: nothing.
         labels: Entries of labels.json.
         activation: What makes scores of logits.
         model_name: File name of the graph that ships.
@@ -98,6 +100,10 @@ def write_files(
         "input": input_name,
         "output": output_name,
         "max_batch": max_batch,
+        "background": prepared.background if prepared is not None else None,
+        "convert": prepared.convert if prepared is not None else [],
+        "resize": prepared.resize if prepared is not None else None,
+        "jpeg_quality": prepared.jpeg_quality if prepared is not None else None,
         "color": "RGB",
         "crop": "center",
         "image_size": checkpoint.data["image_size"],

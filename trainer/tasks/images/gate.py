@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from contracts.artifacts import ShardManifest
 from contracts.artifacts.export import Figure, Gate
 from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
 from trainer.export.bundle.shipped import Shipped, ShippedFailed, ShippedProgram, name_versions
@@ -51,6 +52,8 @@ class _Asked:
 
     label: Any
     coloured: bool
+    changed: bool
+    """Whether sharding changed it, and the program gets the source's file."""
 
 
 @dataclass
@@ -59,6 +62,8 @@ class Findings:
 
     images: int = 0
     coloured: int = 0
+    changed: int = 0
+    """Images that sharding changed, asked about by the source's own files."""
     unanswered: int = 0
     first_error: str = ""
     failure: str = ""
@@ -87,6 +92,7 @@ class Findings:
         """Count the answer to one image, and return its predictions; None: it is an error."""
         self.images += 1
         self.coloured += asked.coloured
+        self.changed += asked.changed
         found = self.read(answer)
         if found is None:
             self.unanswered += 1
@@ -111,6 +117,7 @@ class Findings:
         return {
             "images": self.images,
             "coloured_images": self.coloured,
+            "changed_images": self.changed,
             "classes_predicted": len(self.predicted),
             "unanswered": self.unanswered,
             "mean_score": self.mean_score,
@@ -244,7 +251,8 @@ def conclude(
         name=GATE_NAME,
         precision=precision,
         status=status,
-        ran=f"the shipped {PREDICT_NAME} with {name_versions(_PACKAGES)}, on the source's files",
+        ran=f"the shipped {PREDICT_NAME} with {name_versions(_PACKAGES)}, on image files"
+        + (f", {found.changed} of them as they were before sharding changed them" if found.changed else ""),
         figures={**found.figures(), **figures},
         limits=dict(limits),
         reason="; ".join(wrong),
@@ -265,19 +273,86 @@ def _write_images(work: Path, shipped: Shipped, asked: deque[_Asked]) -> Generat
     from trainer.data.reader import ShardReader
 
     reader = ShardReader(shipped.shards_uri, shipped.shards, SPLIT, shipped.data)
+    source = SourceFiles(shipped) if is_changed(shipped.shards) else None
+    places = range(len(reader)) if shipped.places is None else shipped.places
     names: list[str] = []
     num_bytes = 0
-    for number, sample in enumerate(each_sample(reader, shipped.places, CHUNK_IMAGES)):
-        content = sample["image"]
+    for number, (place, sample) in enumerate(
+        zip(places, each_sample(reader, shipped.places, CHUNK_IMAGES), strict=True)
+    ):
+        stored = sample["image"]
+        content = stored if source is None else source.read(place, stored)
         names.append(f"{number:09d}")
         (work / names[-1]).write_bytes(content)
-        asked.append(_Asked(sample["label"], _is_coloured(content)))
+        asked.append(_Asked(sample["label"], _is_coloured(stored), content != stored))
         num_bytes += len(content)
         if len(names) == CHUNK_IMAGES or num_bytes > _CHUNK_BYTES:
             yield names
             names, num_bytes = [], 0
     if names:
         yield names
+
+
+def is_changed(shards: ShardManifest) -> bool:
+    """Whether sharding changed any image."""
+    return shards.prepared is not None and any(shards.prepared.changed.values())
+
+
+class SourceFiles:
+    """The source's own files of the samples that sharding changed.
+
+    Args:
+        shipped: The shards, which say where their source lies.
+    """
+
+    def __init__(self, shipped: Shipped) -> None:
+        from PIL import ImageColor
+
+        from records.convert import Changes
+        from records.samples import open_samples
+        from records.source import read_source
+
+        assert shipped.shards.prepared is not None
+        self._shards_uri, self._shards, self._prepared = shipped.shards_uri, shipped.shards, shipped.shards.prepared
+        self._samples, self._source = open_samples(self._shards, self._shards_uri), read_source(self._shards_uri)
+        own = self._prepared
+        self._background = None if own.background is None else ImageColor.getrgb(own.background)[:3]
+        self._changes = Changes(
+            **dict.fromkeys(own.convert, True), shorter_side=own.resize, jpeg_quality=own.jpeg_quality
+        )
+
+    def read(self, place: int, stored: bytes) -> bytes:
+        """Return the source's file of a sample of the test split, or `stored`.
+
+        `stored` where the file is gone, or has changed since: what sharding makes of it is not what the shard has.
+        """
+        from records.convert import change
+        from records.decode import UndecodableImage, decode
+
+        content = self._find(place)
+        if content is None:
+            return stored
+        try:
+            made, _ = change(content, decode(content, background=self._background), self._changes)
+        except UndecodableImage:
+            return stored
+        return content if made == stored else stored
+
+    def _find(self, place: int) -> bytes | None:
+        """Return the file at the sample's path in the source; None: it cannot be read."""
+        from records.description import read_path
+        from records.source import read_source_file
+
+        if self._source is None:
+            return None
+        shards = self._shards
+        record = self._samples[shards.splits[SPLIT].first + place]
+        path = read_path(
+            shards.shards[int(record["shard"])].uri(self._shards_uri),
+            record,
+            whole_format=shards.format if shards.whole_samples else None,
+        )
+        return None if path is None else read_source_file(self._source, path)
 
 
 def _is_coloured(content: bytes) -> bool:

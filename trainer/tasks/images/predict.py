@@ -14,13 +14,16 @@ labels.json has a threshold for each class, and the answer is every class whose 
 --top the K with the highest scores, whether they reach their threshold or not. Exit codes: 0; 2 for a bad argument, a
 folder that is not whole, or an image that cannot be used: all others are answered.
 
-Pixels are those that the model was evaluated with, to the bit: the whole image is decoded (orientation tags are not
-applied, transparency is dropped, 16-bit grey is scaled), cut and resized by Pillow, normalised in float32.
+Pixels are those that the model was evaluated with: the whole image is decoded (16-bit grey is scaled to 8 bits),
+changed as the training images were when they were sharded (preprocess.json: background, convert, resize, jpeg_quality),
+cut and resized by Pillow, normalised in float32. Of a file that sharding kept or stored without loss they are equal to
+the bit; one that it encoded again as JPEG is encoded again here, by the Pillow of this machine.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import struct
 import sys
 import zlib
@@ -86,6 +89,12 @@ _CHOICES: dict[str, list[Any]] = {
     "dtype": ["float32"],
     "activation": ["softmax", "sigmoid"],
 }
+# Changes that sharding may have made; depth needs nothing here: pixels are 8-bit anyway, and its files are lossless.
+_CHANGES = ["cmyk", "depth", "orientation"]
+# What undoes each value of the tag (EXIF 2.32, 4.6.4): number of quarter turns counter-clockwise, then mirrored or not.
+_TURNS = {2: (0, True), 3: (2, False), 4: (2, True), 5: (3, True), 6: (3, False), 7: (1, True), 8: (1, False)}
+_ORIENTATION_TAG = 0x0112
+_GREY_MODES = ("1", "L", "LA", "I", "F")
 
 # By the first bytes, and Pillow's class for each. Not Image.open: it would guess among forty formats.
 _FORMATS: list[tuple[tuple[bytes, ...], Callable[[io.BytesIO], Image.Image]]] = [
@@ -117,6 +126,14 @@ class Preprocessing:
     """Name of the model's output."""
     max_batch: int
     """Most images at a time."""
+    background: str | None
+    """Colour that a transparent image is laid on: white, black or #rrggbb. None: transparency is dropped."""
+    convert: list[str]
+    """Of `_CHANGES` those that are made: CMYK to RGB, 16 bits to 8, turned as the EXIF orientation says."""
+    resize: int | None
+    """Shorter side in pixels that a larger image is shrunk to, before it is cut. None: it keeps its size."""
+    jpeg_quality: int | None
+    """Of a changed image that came with lossy compression; None: no image is changed."""
     color: str
     """Order of the channels."""
     crop: str
@@ -161,7 +178,7 @@ class Preprocessing:
         Raises:
             BadSample: It is no image that can be used.
         """
-        pixels = decode_rgb(content)
+        pixels = self.prepare(content)
         height, width = pixels.shape[:2]
         size = self.image_size
         box = (0, 0, width, height)
@@ -170,6 +187,24 @@ class Preprocessing:
             top, left = (height - side) // 2, (width - side) // 2
             box = (left, top, left + side, top + side)
         return np.asarray(Image.fromarray(pixels).resize((size, size), _FILTERS[self.filter], box=box))
+
+    def prepare(self, content: bytes) -> Pixels:
+        """Decode an image file, and change it as sharding did: [H, W, 3] uint8 RGB.
+
+        Raises:
+            BadSample: It is no image that can be used.
+        """
+        image = decode(content, self.background)
+        pixels, changed = image.pixels, "cmyk" in self.convert and image.mode == "CMYK"
+        if "orientation" in self.convert and (turn := _TURNS.get(image.orientation)):
+            pixels = np.rot90(pixels, turn[0])
+            pixels, changed = (pixels[:, ::-1] if turn[1] else pixels), True
+        if self.resize is not None and min(pixels.shape[:2]) > self.resize:
+            pixels, changed = _shrink(pixels, self.resize), True
+        if changed and image.lossy and not image.transparent:
+            assert self.jpeg_quality is not None
+            return _through_jpeg(pixels, image.mode, self.jpeg_quality)
+        return np.ascontiguousarray(pixels)
 
     def normalise(self, images: Pixels) -> Array:
         """Map images [B, S, S, 3] uint8 RGB to the model's input.
@@ -313,8 +348,28 @@ def read_labels(path: Path, preprocessing: Preprocessing) -> tuple[list[str], li
     return [label["label"] for label in labels], [float(label["threshold"]) for label in labels]
 
 
-def decode_rgb(content: bytes) -> Pixels:
-    """Return the pixels of an image file: [H, W, 3] uint8 RGB. The format is found by content, never by the name.
+@dataclass(frozen=True)
+class Decoded:
+    """An image file's pixels, and what it was stored as."""
+
+    pixels: Pixels
+    """[H, W, 3] RGB."""
+    mode: str
+    """Colour mode of the file, in Pillow's terms."""
+    lossy: bool
+    """Whether its format loses detail: JPEG, WebP."""
+    transparent: bool
+    """Whether it was laid on a background that shows."""
+    orientation: int
+    """By its EXIF tag, 1 to 8; 1: upright."""
+
+
+def decode(content: bytes, background: str | None = None) -> Decoded:
+    """Decode an image file. The format is found by content, never by the name.
+
+    Args:
+        content: The file.
+        background: Colour that a transparent image is laid on; None: transparency is dropped.
 
     Raises:
         BadSample: It is empty, of no known format, damaged, or too large.
@@ -325,12 +380,15 @@ def decode_rgb(content: bytes) -> Pixels:
     if opener is None:
         raise serving.BadSample("not an image of a known format (jpeg, png, webp, gif, bmp, tiff, ppm)")
     try:
+        orientation = _read_orientation(content, opener)
         with opener(io.BytesIO(content)) as image:
             width, height = image.size
             if width * height > _MAX_PIXELS:
                 raise serving.BadSample(f"{width} x {height} pixels are more than the limit of {_MAX_PIXELS}")
             image.load()
-            return _to_rgb(image)
+            lossy, laid = opener in (Jpeg.JpegImageFile, WebP.WebPImageFile), _lay_on(background, image)
+            pixels = _to_rgb(image) if laid is None else laid
+            return Decoded(pixels, image.mode, lossy, laid is not None, orientation)
     except _PILLOW_ERRORS as error:
         raise serving.BadSample(f"damaged image: {error or type(error).__name__}") from None
 
@@ -340,6 +398,47 @@ def sigmoid(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     # Of numbers below 0 alone: powers of others leave the range of floats.
     powers: npt.NDArray[np.float64] = np.exp(-np.abs(logits.astype(np.float64)))
     return np.where(logits >= 0, 1.0, powers) / (1.0 + powers)
+
+
+def _read_orientation(content: bytes, opener: Callable[[io.BytesIO], Image.Image]) -> int:
+    if opener is Tiff.TiffImageFile:
+        # Pillow turns it while it is decoded.
+        return 1
+    try:
+        with opener(io.BytesIO(content)) as image:
+            value = image.getexif().get(_ORIENTATION_TAG, 1)
+    except _PILLOW_ERRORS:
+        return 1
+    return value if value in range(1, 9) else 1
+
+
+def _lay_on(background: str | None, image: Image.Image) -> Pixels | None:
+    """Return a loaded image laid on a background, [H, W, 3] uint8; None where it is opaque everywhere."""
+    if background is None or not image.has_transparency_data or image.mode.startswith("I"):
+        return None
+    image = image.convert("RGBA")
+    alpha = image.getchannel("A")
+    if alpha.getextrema() == (255, 255):
+        return None
+    laid = Image.new("RGB", image.size, background)
+    laid.paste(image, mask=alpha)
+    return np.array(laid)
+
+
+def _shrink(pixels: Pixels, shorter_side: int) -> Pixels:
+    height, width = pixels.shape[:2]
+    scale = shorter_side / min(height, width)
+    size = (max(shorter_side, round(width * scale)), max(shorter_side, round(height * scale)))
+    return np.asarray(Image.fromarray(np.ascontiguousarray(pixels)).resize(size, Image.Resampling.LANCZOS))
+
+
+def _through_jpeg(pixels: Pixels, mode: str, quality: int) -> Pixels:
+    """Return what is left of pixels [H, W, 3] that are stored as a JPEG; grey ones as a grey one."""
+    is_grey = mode in _GREY_MODES and bool((pixels[..., :1] == pixels).all())
+    stream = io.BytesIO()
+    image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if is_grey else pixels))
+    image.save(stream, "JPEG", quality=quality, subsampling="4:2:0")
+    return np.array(Jpeg.JpegImageFile(io.BytesIO(stream.getvalue())).convert("RGB"))
 
 
 def _to_rgb(image: Image.Image) -> Pixels:
@@ -365,6 +464,10 @@ def _is_label(value: Any) -> bool:
     return type(value["threshold"]) in (int, float) and 0 <= value["threshold"] <= 1
 
 
+def _is_colour(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"#[0-9a-f]{6}|white|black", value) is not None
+
+
 def _are_channels(values: Any, least: float) -> bool:
     # A NaN is not between anything.
     numbers = isinstance(values, list) and all(type(value) in (int, float) for value in values)
@@ -378,6 +481,10 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "input": runtimes.is_text,
     "output": runtimes.is_text,
     "max_batch": runtimes.is_size,
+    "background": lambda value: value is None or _is_colour(value),
+    "convert": lambda value: isinstance(value, list) and all(one in _CHANGES for one in value),
+    "resize": lambda value: value is None or runtimes.is_size(value),
+    "jpeg_quality": lambda value: value is None or (runtimes.is_size(value) and value <= 100),
     "image_size": runtimes.is_size,
     "mean": lambda values: _are_channels(values, -1e6),
     "std": lambda values: _are_channels(values, 1e-30),

@@ -50,6 +50,11 @@ class Export:
 def make_export(place: Path, **options: Any) -> Export:
     shards = colours.write_shards(place / "shards", **options)
     colours.write_export(place / "export")
+    return make_known(place, shards)
+
+
+def make_known(place: Path, shards: ShardManifest) -> Export:
+    """Return what is known of an export and shards below a folder."""
     uri = storage.normalise(place / "shards")
     reader = ShardReader(uri, shards, "test")
     mean, std = colours.MEAN, colours.STD
@@ -198,7 +203,7 @@ def test_a_program_that_does_not_answer_fails_the_gate(
 
 
 def test_images_without_an_answer_fail_the_gate(export: Export, copy: Path) -> None:
-    edit_program(copy, "        pixels = decode_rgb(content)\n", '        raise serving.BadSample("no")\n')
+    edit_program(copy, "image = decode(content, self.background)", 'raise serving.BadSample("no")')
     gate = export.check(copy)
     assert (gate.status, gate.figures["unanswered"], gate.figures["mean_score"]) == ("failed", 72, None)
     assert "72 images got no answer, the first: no" in gate.reason

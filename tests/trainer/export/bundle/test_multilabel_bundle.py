@@ -155,7 +155,9 @@ def edit_program(old: str, new: str) -> Callable[[Path], None]:
         pytest.param(set_value("activation", "softmax"), "predict.py ended with exit code 2", id="activation"),
         pytest.param(edit_program("scores[place] >= limits[place]", "scores[place] > 0.5"), "labels", id="halves"),
         pytest.param(
-            edit_program("        pixels = decode_rgb(content)\n", '        raise serving.BadSample("no")\n'),
+            edit_program(
+                "        image = decode(content, self.background)\n", '        raise serving.BadSample("no")\n'
+            ),
             "72 images got no answer, the first: no",
             id="no answers",
         ),
