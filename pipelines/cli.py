@@ -23,7 +23,6 @@ from pipelines.commands import images as images_commands
 from pipelines.commands import init as init_command
 from pipelines.commands import inspection as inspection_commands
 from pipelines.commands import plan as plan_command
-from pipelines.commands import project as project_commands
 from pipelines.commands import rehearse as rehearse_command
 from pipelines.commands import run_state as run_state_commands
 from pipelines.commands import schedule as schedule_commands
@@ -48,7 +47,6 @@ init_command.register(app)
 config_commands.register(app)
 compile_command.register(app)
 plan_command.register(app)
-project_commands.register(app)
 images_commands.register(app)
 submit_command.register(app)
 schedule_commands.register(app)

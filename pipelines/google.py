@@ -18,6 +18,10 @@ CALL_TIMEOUT_S = 60.0
 RETRY_DEADLINE_S = 180.0
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _MESSAGE_LIMIT = 1000
+_NAMED_PERMISSION = re.compile(
+    r"[Pp]ermission '?(?P<denied>[a-zA-Z]+\.[a-zA-Z.]+[a-zA-Z])'?|"
+    r"does not have (?P<lacked>(?:\w+\.){2,}\w+) (?:access|permission)"
+)
 
 
 class QuotaExceeded(TryAgain):
@@ -143,7 +147,7 @@ def to_ours(error: Any, what: str, *, project: str = "") -> ShardlineError:
     if isinstance(error, api.NotFound):
         todo = "check the name"
         if "serviceAccounts/" in text or "repositories/" in text:
-            todo += "; `shardline project plan CONFIG` shows what the project lacks, `project apply` makes it"
+            todo += "; deploy/terraform/project makes what a project needs"
         return ConfigError(f"{what}: not found ({text})", allowed="something that exists", todo=todo)
     if isinstance(error, api.TooManyRequests):
         metrics = find_quota_metrics(text)
@@ -224,14 +228,7 @@ def _forbidden(what: str, error: Any, text: str, project: str) -> ConfigError:
             allowed="a project in which the APIs of docs/vertex.md are enabled",
             todo=f"gcloud services enable {service}{f' --project={project}' if project else ''}",
         )
-    from pipelines.project.permissions import find_permission
-
     permission = find_permission(text)
-    if (known := _missing_role(permission)) is not None:
-        unsure = f", or there is no such project{f' {project}' if project else ''}" if "may not exist" in text else ""
-        return ConfigError(
-            f"{what}: permission {permission} is missing{unsure} ({text})", allowed=known[0], todo=known[1]
-        )
     if "may not exist" in text:
         return ConfigError(
             f"{what}: no permission, or no such project ({text})",
@@ -246,14 +243,11 @@ def _forbidden(what: str, error: Any, text: str, project: str) -> ConfigError:
     )
 
 
-def _missing_role(permission: str) -> tuple[str, str] | None:
-    """Return what is allowed and what to do, by the declared roles that hold a permission; None: none does."""
-    from pipelines.project.permissions import describe_roles
-
-    if not (roles := describe_roles(permission)):
-        return None
-    todo = "check the name; `shardline project plan CONFIG` shows which role is missing; `project apply` grants it"
-    return f"an account with a role that has it: {roles}", todo
+def find_permission(text: str) -> str:
+    """Return the first permission that a service's refusal names; empty: it names none."""
+    if (found := _NAMED_PERMISSION.search(text)) is not None:
+        return found["denied"] or found["lacked"]
+    return "iam.serviceAccounts.actAs" if re.search(r"permission to act as", text, re.IGNORECASE) else ""
 
 
 def _fields(error: Any) -> str:

@@ -158,10 +158,9 @@ cloud:
   project: {names.project}
   region: {names.region}
   service_account: shardline-runner@{account}
-  images: {{repository: {names.region}-docker.pkg.dev/{names.project}/shardline}}
-project:
-  build_account: shardline-build@{account}
-  users: []  # who else may submit: [user:MAIL, group:MAIL]
+  images:
+    repository: {names.region}-docker.pkg.dev/{names.project}/shardline
+    build_account: shardline-build@{account}
 """
     return text, name
 

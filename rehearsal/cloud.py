@@ -27,7 +27,6 @@ from rehearsal.machines.machine import Scale
 from rehearsal.machines.namespaces import NamespacesRefused
 from rehearsal.machines.network import Mode, Network
 from rehearsal.pipelines.pipeline_runs import PipelineRuns
-from rehearsal.projects.state import ProjectState
 from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.store import Store
 from rehearsal.vertex.logs import LogBook
@@ -72,7 +71,6 @@ class LocalCloud:
         quotas: Mapping[str, Mapping[str, int]] | None = None,
         network: Mode = "auto",
         lost_tasks: Iterable[str] = (),
-        set_up: ProjectState | None = None,
     ) -> None:
         self.folder = folder
         self.clock = clock or Clock()
@@ -132,7 +130,6 @@ class LocalCloud:
             dataflow=self.dataflow,
             logs=self.logs,
             quotas=self.quotas,
-            set_up=set_up,
         )
         self._mode: Mode = network
         self._stack = contextlib.ExitStack()

@@ -26,7 +26,6 @@ from contracts.config.export import ExportSection
 from contracts.config.fields import CLASS_KINDS, FILE_KINDS, FieldKind, FieldSection
 from contracts.config.former import rename_keys
 from contracts.config.profile import Knob, ProfileSection, read_off
-from contracts.config.project import ProjectSection
 from contracts.config.resources import MachineSection, ResourcesSection, RungSection, Strategy
 from contracts.config.run import InspectSection, RunSection, ScheduleSection
 from contracts.config.sharding import SPLITS, ConvertSection, ShardingSection, SplitFractions
@@ -66,7 +65,6 @@ __all__ = [
     "ModelSection",
     "ParallelSection",
     "ProfileSection",
-    "ProjectSection",
     "RegisteredModelSection",
     "ResourcesSection",
     "RunConfig",
@@ -106,7 +104,6 @@ class RunConfig(Section):
     dataflow: DataflowSection = DataflowSection()
     vertex: VertexSection = VertexSection()
     schedule: ScheduleSection = ScheduleSection()
-    project: ProjectSection = ProjectSection()
     validate: ValidateSection = ValidateSection()  # type: ignore[assignment]
 
     @model_validator(mode="before")

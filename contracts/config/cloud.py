@@ -23,6 +23,8 @@ class ImagesSection(Section):
     build_region: str = ""
     """Region in which Cloud Build builds; unset: `cloud.region`, and where the project may not build there, those that
     new projects may."""
+    build_account: str = ""
+    """E-mail address of the account that Cloud Build builds as; unset: the project's default account."""
     pipeline: str = ""
     """Image of the pipeline's own tasks and of Dataflow's workers."""
     trainer: str = ""

@@ -43,4 +43,4 @@ def init(
         names = Names(project, bucket, region=region, task=task, source=source, name=name, machine=machine)
         path = write_initial(names, output)
         print(path, flush=True)
-        print(f"next: shardline project apply {path}", file=sys.stderr, flush=True)
+        print(f"next: shardline submit {path} (docs/quickstart-vertex.md: what the project needs)", file=sys.stderr)

@@ -91,15 +91,6 @@ def rehearse_config(
     serve: Annotated[
         bool, typer.Option("--serve", help="Only start the cloud, print the variables that lead programs to it, serve.")
     ] = False,
-    empty: Annotated[
-        str, typer.Option("--empty", metavar="PROJECT", help="With --serve: this project, without anything in it yet.")
-    ] = "",
-    from_empty: Annotated[
-        bool, typer.Option("--from-empty", help="The five commands of the quickstart, in a project that has nothing.")
-    ] = False,
-    without_role: Annotated[
-        str, typer.Option("--without-role", metavar="ROLE", help="With --from-empty: taken away after project apply.")
-    ] = "",
     clock_rate: Annotated[
         float, typer.Option("--clock-rate", metavar="X", help="With --serve: seconds of the cloud's clock in one here.")
     ] = 1.0,
@@ -113,7 +104,6 @@ def rehearse_config(
     """Submit to a Google Cloud on this machine, and compare what happened with what should have."""
     with reported(debug):
         from pipelines.rehearse.disturbances import Disturbances
-        from pipelines.rehearse.from_empty import Beginning, rehearse_from_empty
         from pipelines.rehearse.options import parse_network, parse_preempt, parse_reading, read_rules
         from pipelines.rehearse.rehearse import Wanted, check, rehearse
         from pipelines.rehearse.report import print_rehearsal, to_json
@@ -142,21 +132,11 @@ def rehearse_config(
                 storage_fault_rate=storage_faults,
             ),
         )
-        check_options(
-            serve=serve,
-            config=config,
-            clock_rate=clock_rate,
-            empty=empty,
-            from_empty=from_empty,
-            without_role=without_role,
-        )
+        check_options(serve=serve, config=config, clock_rate=clock_rate)
         given = None if config is None else load(config, overrides)
         with claimed_folder(keep) as folder:
-            if from_empty:
-                beginning = Beginning(config, tuple(overrides or ()), source, without_role)
-                found = rehearse_from_empty(beginning, folder, wanted)
-            elif given is None or serve:
-                server = Server(given, source, weights, folder, wanted, clock_rate, empty)
+            if given is None or serve:
+                server = Server(given, source, weights, folder, wanted, clock_rate)
                 document = functools.partial(as_document, form=form) if documented else None
                 run_server(server, sys.stdout, sys.stderr, document=document)
                 return

@@ -25,8 +25,8 @@ from contracts import storage
 from contracts.config import RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, ConfigError, ShardlineError, TryAgain
 from contracts.stores import AlreadyPublished
+from pipelines.images.client import Client, Refused
 from pipelines.images.record import ROLES
-from pipelines.project.client import Client, Refused
 from pipelines.runs.diagnosis import Said, diagnose
 
 BUILD_FILE = "docker/cloudbuild.yaml"
@@ -82,9 +82,9 @@ def build_in_cloud(
         )
     source = publish_source(config, context, substitutions)
     body = make_build(config, context, substitutions, source)
-    with Client(config.cloud.project, config.cloud.region, limit_s=_NEW_API_S, say=say) as client:
+    with Client(config.cloud.project, limit_s=_NEW_API_S, say=say) as client:
         try:
-            # The first request: an API that `project apply` has just enabled refuses for a while.
+            # The first request: an API that was just enabled refuses for a while.
             (found,) = client.wait("Cloud Build", lambda: (find_build(client, config, source.tag),))
             name = found or _create(client, config, body, say)
             build = _follow(client, name, say, poll_s)
@@ -106,7 +106,7 @@ def publish_source(config: RunConfig, context: Path, substitutions: Mapping[str,
         # Where another machine was faster, it holds the same files.
         with contextlib.suppress(AlreadyPublished):
             storage.publish(uri, gzip.compress(content, LEVEL, mtime=0))
-    decides = json.dumps([digest, dict(substitutions), config.project.build_account], sort_keys=True)
+    decides = json.dumps([digest, dict(substitutions), config.cloud.images.build_account], sort_keys=True)
     return Source(uri, f"shardline-{hashlib.sha256(decides.encode()).hexdigest()[:32]}")
 
 
@@ -133,7 +133,7 @@ def make_build(config: RunConfig, context: Path, substitutions: Mapping[str, str
     body["source"] = {"storageSource": {"bucket": bucket, "object": path}}
     body["substitutions"] = dict(substitutions)
     body["tags"] = [source.tag]
-    if account := config.project.build_account:
+    if account := config.cloud.images.build_account:
         body["serviceAccount"] = f"projects/{config.cloud.project}/serviceAccounts/{account}"
     return body
 
@@ -151,9 +151,7 @@ def find_build(client: Client, config: RunConfig, tag: str) -> str | None:
     """Return the name of a build of this tag that is at work or has succeeded."""
     for region in regions_of(config):
         parent = f"projects/{config.cloud.project}/locations/{region}"
-        found = client.call(
-            "cloudbuild", "projects.locations.builds.list", parent=parent, filter=f'tags="{tag}"', pageSize=20
-        )
+        found = client.call("list", parent=parent, filter=f'tags="{tag}"', pageSize=20)
         for build in found.get("builds", []):
             if build["status"] == "SUCCESS" or build["status"] not in _ENDED:
                 return str(build["name"])
@@ -165,7 +163,7 @@ def _create(client: Client, config: RunConfig, body: dict[str, Any], say: Callab
     for region in regions:
         parent = f"projects/{config.cloud.project}/locations/{region}"
         try:
-            begun = client.call("cloudbuild", "projects.locations.builds.create", write=True, parent=parent, body=body)
+            begun = client.call("create", write=True, parent=parent, body=body)
         except Refused as error:
             if "cannot run builds in this region" not in error.text or region == regions[-1]:
                 raise
@@ -181,7 +179,7 @@ def _follow(client: Client, name: str, say: Callable[[str], None], poll_s: float
     """Return a build that has succeeded."""
     deadline, last = time.monotonic() + LIMIT_S, ""
     while True:
-        build = client.call("cloudbuild", "projects.locations.builds.get", name=name)
+        build = client.call("get", name=name)
         told = ", ".join(_progress(build)) or build["status"].lower()
         if told != last:
             say(told)

@@ -21,7 +21,7 @@ from contracts.config import RunConfig
 from contracts.errors import CheckFailed, ConfigError
 from contracts.stage import new_attempt_id
 from pipelines.rehearse.commands import ask_why, environment_of, led_to, play, signals_end
-from pipelines.rehearse.config import REGION, Prepared, prepare
+from pipelines.rehearse.config import PROJECT, REGION, Prepared, prepare
 from pipelines.rehearse.disturbances import Disturbances
 from pipelines.rehearse.rehearsed import Rehearsed, leave_evidence, look
 from pipelines.rehearse.steps import StepWatch
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from rehearsal.gcs import Rule
     from rehearsal.jobs.restarts import Reading
     from rehearsal.machines.network import Mode
-    from rehearsal.projects.state import ProjectState
 
 # The number that the bucket server gives its project: Google's SDK compares the two.
 PROJECT_NUMBER = "123456789012"
@@ -174,15 +173,15 @@ def make_cloud(folder: Path, prepared: Prepared, wanted: Wanted) -> LocalCloud:
     return LocalCloud(folder, projects=projects, buckets=sorted(prepared.buckets), location=given.region, **options)
 
 
-def make_bare_cloud(folder: Path, wanted: Wanted, state: ProjectState, buckets: Iterable[str] = ()) -> LocalCloud:
-    """Return a cloud of no configuration, which is not started yet: one project with what `state` says, and buckets."""
+def make_bare_cloud(folder: Path, wanted: Wanted, buckets: Iterable[str]) -> LocalCloud:
+    """Return a cloud of no configuration, which is not started yet: one project, and buckets."""
     from rehearsal.cloud import LocalCloud
     from rehearsal.jobs.market import Market
     from rehearsal.machines.machine import Scale
 
     return LocalCloud(
         folder,
-        projects={state.project: state.number},
+        projects={PROJECT: PROJECT_NUMBER},
         buckets=buckets,
         location=REGION,
         market=Market(seed=wanted.seed, rate=wanted.rate_per_h),
@@ -190,16 +189,7 @@ def make_bare_cloud(folder: Path, wanted: Wanted, state: ProjectState, buckets: 
         rules=wanted.rules,
         restarts=wanted.restarts,
         network=wanted.network,
-        set_up=state,
     )
-
-
-def make_empty_project(project: str) -> ProjectState:
-    """Return a project that has nothing, in which each change takes a look, and accounts may do what roles permit."""
-    from pipelines.project.permissions import PERMISSIONS
-    from rehearsal.projects.state import Lag, ProjectState
-
-    return ProjectState(project, PROJECT_NUMBER, empty=True, lag=Lag(1, 1, 1, 1), roles=PERMISSIONS)
 
 
 def _processes(config: RunConfig, wanted: Wanted, nodes: int) -> int | None:

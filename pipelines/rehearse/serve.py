@@ -18,17 +18,14 @@ from typing import TYPE_CHECKING, TextIO
 
 from contracts.errors import ConfigError
 from pipelines.rehearse.commands import signals_end
-from pipelines.rehearse.config import PROJECT, REGION, ROOT, prepare
+from pipelines.rehearse.config import REGION, ROOT, prepare
 from pipelines.rehearse.disturbances import Disturbances
 from pipelines.rehearse.rehearse import (
-    PROJECT_NUMBER,
     Wanted,
     make_bare_cloud,
     make_cloud,
-    make_empty_project,
     open_folder,
 )
-from pipelines.rules.cloud_names import check_name
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
@@ -51,43 +48,18 @@ class Server:
     wanted: Wanted
     clock_rate: float = 1.0
     """Seconds of the cloud's clock, by which schedules fire, in one of the machine's."""
-    empty: str = ""
-    """Id of a project that has nothing yet, neither APIs nor a bucket, instead of all that; "": none."""
 
 
-def check_options(
-    *,
-    serve: bool,
-    config: Path | None,
-    clock_rate: float,
-    empty: str = "",
-    from_empty: bool = False,
-    without_role: str = "",
-) -> None:
+def check_options(*, serve: bool, config: Path | None, clock_rate: float) -> None:
     """Refuse what does not go together.
 
     Raises:
-        ConfigError: Neither a configuration nor --serve nor --from-empty, a rate of the clock that is none, --empty
-            without --serve, or --without-role without --from-empty.
+        ConfigError: Neither a configuration nor --serve, or a rate of the clock that is none.
     """
-    if (from_empty and serve) or (without_role and not from_empty):
-        raise ConfigError(
-            "--from-empty with --serve" if from_empty else f"--without-role {without_role} without --from-empty",
-            allowed="--from-empty, which plays the commands, or --serve, against which you type them",
-            todo="choose one of them; --without-role goes with --from-empty",
-        )
-    if empty and (not serve or config is not None):
-        raise ConfigError(
-            f"--empty {empty} {'with CONFIG' if serve else 'without --serve'}",
-            allowed="with --serve and no configuration: nothing can be submitted to a project that has nothing",
-            todo="leave it out, or serve the empty project, and run `shardline project apply` against it",
-        )
-    for problem in check_name("project", "--empty", empty) if empty else ():
-        raise ConfigError(problem.given, allowed=problem.allowed, todo=problem.todo)
-    if config is None and not serve and not from_empty:
+    if config is None and not serve:
         raise ConfigError(
             "shardline rehearse without CONFIG",
-            allowed="a configuration, --serve, or --from-empty with --source",
+            allowed="a configuration, or --serve",
             todo="name the YAML file that is to be rehearsed",
         )
     if not 0 < clock_rate <= _MAX_CLOCK_RATE or (clock_rate != 1 and not serve):
@@ -132,8 +104,6 @@ def run_server(server: Server, stream: TextIO, log: TextIO, *, document: Callabl
 
 def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:
     """Return the cloud, which is not started yet, its region and its buckets."""
-    from rehearsal.projects.state import Lag, ProjectState
-
     wanted = server.wanted
     if wanted.schedule_days:
         raise ConfigError(
@@ -157,11 +127,8 @@ def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:
             "--processes, --keep",
             todo="leave the other options out, or name the configuration whose cloud is to be served",
         )
-    if server.empty:
-        return make_bare_cloud(server.folder, wanted, make_empty_project(server.empty)), REGION, []
     buckets = [ROOT.removeprefix("gs://").partition("/")[0]]
-    state = ProjectState(PROJECT, PROJECT_NUMBER, lag=Lag(1, 1, 1, 1))
-    return make_bare_cloud(server.folder, wanted, state, buckets), REGION, buckets
+    return make_bare_cloud(server.folder, wanted, buckets), REGION, buckets
 
 
 def _summary(cloud: LocalCloud) -> str:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from contracts.endings import EXIT_ABORTED
 from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument
-from pipelines.google import find_quota_metrics
-from pipelines.project.permissions import describe_roles, find_permission
+from pipelines.google import find_permission, find_quota_metrics
 from pipelines.runs.known_failures import CODE_NAMES, CODE_OF_EXCEPTION, MACHINES, PLACES, SERVICES, Known
 
 # What the next rung of a ladder may mend: other machines, another region, another quota.
@@ -65,7 +64,7 @@ def diagnose(said: Iterable[Said], documents: Sequence[ErrorDocument] = ()) -> D
     heard = [_Heard.of(item) for item in said if item.text.strip()]
     for document in documents:
         if document.exit_code == EXIT_USER_ERROR:
-            if _REFUSED.reads(document.message) and describe_roles(find_permission(document.message)):
+            if _REFUSED.reads(document.message) and find_permission(document.message):
                 return _of_table(_REFUSED, document.message)
             return _of_document(document, "user error", "a stage cannot work with what it was given")
     # A row that holds for any text wins over the order of the texts: the run's own message says little more than that
@@ -182,7 +181,5 @@ def _of_table(known: Known, text: str) -> Diagnosis:
     advice = known.advice
     if known is _REFUSED and (permission := find_permission(text)):
         cause = f"{cause}: {permission}"
-        if roles := describe_roles(permission):
-            cause = f"{cause}; declared roles that have it: {roles}"
-            advice = "`shardline project plan CONFIG` shows which of them is missing, and `project apply` grants it"
+        advice = "grant a role that has it: deploy/terraform/project lists the roles of a line"
     return Diagnosis(known.kind, cause, advice, known.exit_code, text)

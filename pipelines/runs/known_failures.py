@@ -180,7 +180,7 @@ SERVICES: tuple[Known, ...] = (
         "api not enabled",
         r"has not been used in project \S+ before or it is disabled|\bSERVICE_DISABLED\b",
         "an API of Google Cloud is not enabled in the project, or was enabled minutes ago",
-        "run `shardline project apply CONFIG`, which enables it and waits until it answers; then submit again",
+        "enable it (deploy/terraform/project does), wait some minutes, then submit again",
         EXIT_USER_ERROR,
     ),
     _known(

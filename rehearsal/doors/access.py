@@ -27,8 +27,6 @@ _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _LIFETIME_S = 3600
 # A clock that was set meanwhile ends no rehearsal.
 _CLOCK_SKEW_S = 300
-# Between the rehearsal's token and the account that one is of: in no token of secrets.token_urlsafe, nor in a JWT.
-_OF = "~"
 _GOOGLES = re.compile(r"([a-z0-9.-]+\.(?:googleapis\.com|pkg\.dev))(?::443)?", re.IGNORECASE)
 _OWN = re.compile(r"(?:127\.0\.0\.1|localhost)(?::\d+)?", re.IGNORECASE)
 
@@ -90,10 +88,8 @@ class Access:
         }
         write_private(self.key_file, json.dumps(account).encode())
 
-    def check(self, headers: Mapping[str, str]) -> str:
-        """Return who asks: the address of a service account, "" for who submits.
-
-        Refuses who does not bring a token of this rehearsal, or comes from a web page.
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Refuse who does not bring a token of this rehearsal, or comes from a web page.
 
         Args:
             headers: See `check_origin`.
@@ -103,12 +99,10 @@ class Access:
         """
         check_origin(headers)
         kind, _, credential = headers.get("authorization", "").partition(" ")
-        token = credential.partition(_OF)[0]
         if kind.lower() == "bearer":
-            if secrets.compare_digest(token.encode(), self.token.encode()):
-                return principal_of(credential)
-            if self._is_signed(credential):
-                return ""
+            is_token = secrets.compare_digest(credential.encode(), self.token.encode())
+            if is_token or self._is_signed(credential):
+                return
         problem = "has another token than" if credential else "is missing the authentication credential of"
         text = f"Request {problem} this rehearsal: the access token that GOOGLE_APPLICATION_CREDENTIALS leads to."
         raise ServiceError("UNAUTHENTICATED", text)
@@ -130,19 +124,6 @@ class Access:
         except (exceptions.GoogleAuthError, ValueError, TypeError, RecursionError):
             return False
         return bool(claims.get("iss") == self._email)
-
-
-def token_of(token: str, principal: str) -> str:
-    """Return a service account's token, from that of the rehearsal."""
-    return f"{token}{_OF}{principal.encode().hex()}" if principal else token
-
-
-def principal_of(credential: str) -> str:
-    """Return the address of the service account that a token is of, "" where it is the rehearsal's own."""
-    try:
-        return bytes.fromhex(credential.partition(_OF)[2]).decode()
-    except ValueError:
-        raise ServiceError("UNAUTHENTICATED", "The token names no service account.") from None
 
 
 def make_private(folder: Path) -> None:

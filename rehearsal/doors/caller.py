@@ -15,7 +15,5 @@ class Caller:
     user_agent: str = ""
     host: str = ""
     """By which it asks: a name of Google's, or this machine's address."""
-    principal: str = ""
-    """Mail address of the service account; "": who submits, the project's owner."""
     is_there: Callable[[], bool] = lambda: True
     """False once nobody waits for the answer any more."""

@@ -11,7 +11,6 @@ from rehearsal.doors.access_log import AccessLog
 from rehearsal.doors.errors import ServiceError
 from rehearsal.doors.hosts import check_host
 from rehearsal.doors.services import Method
-from rehearsal.projects.permissions import Permissions
 from rehearsal.resources.cloud_state import Caller, CloudState
 
 
@@ -21,7 +20,6 @@ class Dispatcher:
 
     state: CloudState
     access: Access
-    permissions: Permissions = field(default_factory=lambda: Permissions({}))
     log: AccessLog = field(default_factory=AccessLog)
     failures: list[str] = field(default_factory=list)
     """Faults of the local cloud itself, as tracebacks."""
@@ -32,7 +30,6 @@ class Dispatcher:
         status = "OK"
         try:
             check_host(caller, method.service, _resource(request))
-            self.permissions.check_method(caller.principal, name, _resource(request), request)
             with self.log.running(name):
                 return method.handler(self.state, request, caller)
         except ServiceError as error:

@@ -51,12 +51,12 @@ class GrpcDoor:
 
     def call(self, method: Method, requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         """Answer one call; its message is read and parsed for who may call."""
-        principal = self._admit(method.path, context)
+        self._admit(method.path, context)
         try:
             if (message := next(requests, None)) is None:
                 raise ServiceError("INVALID_ARGUMENT", "The call brings no message.")
             request = deserialize(method.request_type, message)
-            return self._dispatcher.call(method, request, _caller(context, principal))
+            return self._dispatcher.call(method, request, _caller(context))
         except ServiceError as error:
             _abort(context, error)
 
@@ -66,10 +66,10 @@ class GrpcDoor:
         self._dispatcher.log.add("grpc", path, "", "UNIMPLEMENTED", _caller(context).user_agent)
         _abort(context, ServiceError("UNIMPLEMENTED", f"the rehearsal's cloud has no {path}"))
 
-    def _admit(self, path: str, context: grpc.ServicerContext) -> str:
-        """End the call, and log it, unless its metadata has a token of this rehearsal; return whose."""
+    def _admit(self, path: str, context: grpc.ServicerContext) -> None:
+        """End the call, and log it, unless its metadata has a token of this rehearsal."""
         try:
-            return self._dispatcher.access.check(_headers(context))
+            self._dispatcher.access.check(_headers(context))
         except ServiceError as error:
             self._dispatcher.log.add("grpc", path, "", error.code, _caller(context).user_agent)
             _abort(context, error)
@@ -97,12 +97,12 @@ def _abort(context: grpc.ServicerContext, error: ServiceError) -> NoReturn:
     raise AssertionError("context.abort returned")
 
 
-def _caller(context: grpc.ServicerContext, principal: str = "") -> Caller:
+def _caller(context: grpc.ServicerContext) -> Caller:
     metadata = _headers(context)
     # A client library's own user agent stands in x-goog-api-client; user-agent has what was set beside grpc's.
     agent = " ".join(metadata[key] for key in ("user-agent", "x-goog-api-client") if key in metadata)
     is_there: Callable[[], bool] = context.is_active
-    return Caller("grpc", agent, metadata["host"], principal, is_there)
+    return Caller("grpc", agent, metadata["host"], is_there)
 
 
 def _headers(context: grpc.ServicerContext) -> dict[str, str]:

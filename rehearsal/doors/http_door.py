@@ -27,18 +27,10 @@ class HttpDoor:
         dispatcher: Where calls go.
         endpoints: What is asked before the services' routes: (request) -> a response, or None for "not mine".
         storage: What answers as storage.googleapis.com; None: nobody.
-        first: An endpoint that is asked before Cloud Storage too.
     """
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        endpoints: tuple[Endpoint, ...],
-        storage: Site | None = None,
-        first: Endpoint | None = None,
-    ) -> None:
-        self._dispatcher, self._storage, self._first = dispatcher, storage, first
-        self._endpoints = endpoints if first is None else (first, *endpoints)
+    def __init__(self, dispatcher: Dispatcher, endpoints: tuple[Endpoint, ...], storage: Site | None = None) -> None:
+        self._dispatcher, self._storage, self._endpoints = dispatcher, storage, endpoints
         self._routes = Routes(methods())
         self._server = HttpServer(Locked(self, dispatcher.access, self._log), dispatcher.failures)
         self.port, self.endpoint = self._server.port, self._server.endpoint
@@ -54,16 +46,6 @@ class HttpDoor:
     def serve(self, request: Request, send: Send) -> None:
         """Answer one request, of somebody who may ask."""
         if self._storage is not None and request.host == STORAGE_HOST:
-            asked = (self._first,) if self._first is not None else ()
-            if (response := self._ask(request, asked)) is not None:
-                send(response)
-                return
-            try:
-                self._dispatcher.permissions.check_storage(request.principal, request.method, request.path)
-            except ServiceError as error:
-                self._log(request, error.code)
-                send(refusal(error))
-                return
             self._storage.serve(request, send)
         else:
             send(self._answer(request))

@@ -42,9 +42,6 @@ class Request:
     is_there: Callable[[], bool] = lambda: True
     """False once nobody waits for the answer any more."""
 
-    principal: str = ""
-    """Who asks, as Caller has it."""
-
     @property
     def host(self) -> str:
         """The name of Google's that was asked, in small letters; "" where it is this machine's own."""
@@ -54,7 +51,7 @@ class Request:
     def caller(self) -> Caller:
         """Who asks, as the services see it."""
         agent = " ".join(self.headers[key] for key in ("user-agent", "x-goog-api-client") if key in self.headers)
-        return Caller("rest", agent, self.headers.get("host", ""), self.principal, self.is_there)
+        return Caller("rest", agent, self.headers.get("host", ""), self.is_there)
 
     def value(self) -> Any:
         """Return the body's JSON value; None for an empty one.

@@ -41,7 +41,7 @@ class Locked:
                 if is_token_request and (is_chunked or int(length) > _MAX_FORM_BYTES):
                     raise ServiceError("INVALID_ARGUMENT", f"A token request has at most {_MAX_FORM_BYTES} bytes.")
             else:
-                request.principal = self._access.check(request.headers)
+                self._access.check(request.headers)
         except ServiceError as error:
             self._log(request, error.code)
             send(refusal(error))

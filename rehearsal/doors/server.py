@@ -18,9 +18,6 @@ from rehearsal.doors.grpc_door import GrpcDoor
 from rehearsal.doors.http_door import HttpDoor, answer_allowed_locations
 from rehearsal.gcs.service import BucketService
 from rehearsal.guard import PYTHON_GUARD, REFUSED_VARIABLE, Guard, ProxyRequest, write_certificate
-from rehearsal.projects.apis import ProjectApis
-from rehearsal.projects.permissions import Permissions
-from rehearsal.projects.state import ProjectState
 from rehearsal.resources.buckets import Buckets
 from rehearsal.resources.cloud_state import CloudState
 from rehearsal.resources.quotas import Quotas
@@ -60,7 +57,6 @@ class VertexServer:
         buckets: Cloud Storage; None: there is none.
         dataflow: What executes Dataflow jobs; None: there are none.
         hold_s: How long Get of a custom job is held for a launcher's poll.
-        set_up: What the first project has, for the APIs that set one up; every API and nothing else where it is None.
     """
 
     def __init__(
@@ -78,7 +74,6 @@ class VertexServer:
         buckets: BucketService | None = None,
         dataflow: Jobs | None = None,
         hold_s: float = 600.0,
-        set_up: ProjectState | None = None,
     ) -> None:
         self.access = access or Access(folder, project=next(iter(projects)))
         self.state = CloudState(
@@ -93,14 +88,10 @@ class VertexServer:
             hold_s=hold_s,
             dataflow=dataflow,
         )
-        states = {project: ProjectState(project, number) for project, number in projects.items()}
-        if set_up is not None:
-            states[set_up.project] = set_up
-        apis = ProjectApis(states, lambda bucket: self.state.buckets.has(f"gs://{bucket}"))
-        self._dispatcher = Dispatcher(self.state, self.access, Permissions(apis.states))
+        self._dispatcher = Dispatcher(self.state, self.access)
         self._schedule_runner = ScheduleRunner(self.state, self._dispatcher.failures)
         self._folder = folder
-        self._http = HttpDoor(self._dispatcher, (answer_allowed_locations, Registry(self.state)), buckets, apis)
+        self._http = HttpDoor(self._dispatcher, (answer_allowed_locations, Registry(self.state)), buckets)
         self._grpc = GrpcDoor(self._dispatcher)
         self._certificate = write_certificate(folder)
         self._refused = folder / "refused-hosts.txt"

@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from rehearsal.doors.access import token_of
-
 ADDRESS, NAME = "169.254.169.254", "metadata.google.internal"
 _LOOPBACK = "127.0.0.1"
 _ROOT = "/computeMetadata/v1/"
@@ -156,7 +154,7 @@ class Metadata:
                 return None
             if words[3] == "token":
                 return {
-                    "access_token": token_of(self._identity.token(), self._identity.email),
+                    "access_token": self._identity.token(),
                     "expires_in": 3599,
                     "token_type": "Bearer",
                 }

@@ -15,7 +15,6 @@ from pipelines.initial_config import Names, make_initial, write_initial
 from pipelines.place import make_absolute
 from pipelines.plan.inputs import read_inputs
 from pipelines.plan.plan import make_plan
-from pipelines.project.declaration import declare
 from pipelines.rules.submission import Asked
 from tests.conftest import write_pictures
 from tests.pipelines.images import IMAGES
@@ -47,7 +46,7 @@ def test_a_first_configuration_has_no_problem_but_what_is_to_be_made(task: str, 
     config = make_absolute(load_config(path))
     assert (config.task.name, config.run.name) == (task, source.stem)
     assert not any(map(is_placeholder, path.read_text().split()))
-    assert declare(config).project == "my-project"
+    assert config.cloud.images.build_account == "shardline-build@my-project.iam.gserviceaccount.com"
     config = make_absolute(load_config(path, IMAGES))
     plan = make_plan(config, read_inputs(config), Asked(), complete=True)
     assert [problem.given for problem in plan.problems] == [f"sharding.source = {source}"]
@@ -66,7 +65,7 @@ def test_the_command_names_the_next_one_and_overwrites_nothing(tmp_path: Path, m
     runner = CliRunner()
     made = runner.invoke(app, ["init", *NAMES, "--source", "raw/cats"])
     assert (made.exit_code, made.stdout) == (0, "cats.yaml\n")
-    assert made.stderr == "next: shardline project apply cats.yaml\n"
+    assert made.stderr.startswith("next: shardline submit cats.yaml")
     assert [path.name for path in tmp_path.iterdir()] == ["cats.yaml"]
     (tmp_path / "cats.yaml").write_text("mine")
     again = runner.invoke(app, ["init", *NAMES, "--source", "raw/cats"])

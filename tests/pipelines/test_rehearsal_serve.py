@@ -91,33 +91,6 @@ def test_a_document_names_the_places_and_sigterm_ends_it_too(
     assert found["folder"] == str(tmp_path / "kept") and (tmp_path / "kept" / "buckets").is_dir()
 
 
-def test_an_empty_project_is_served_and_filled(tmp_path: Path) -> None:
-    account = "shardline-runner@acme-vision.iam.gserviceaccount.com"
-    config = tmp_path / "line.yaml"
-    config.write_text(
-        "run: {root: gs://acme-line/lines}\n"
-        f"cloud: {{project: acme-vision, region: us-central1, service_account: {account}}}\n"
-    )
-    server = serve(tmp_path, "-o", "json", "--empty", "acme-vision")
-    assert server.stdout is not None
-    try:
-        found = json.loads(server.stdout.readline())
-        assert (found["project"], found["buckets"]) == ("acme-vision", [])
-
-        def project(*arguments: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-W", "ignore", "-m", "pipelines.cli", "project", *arguments, str(config)]
-            environment = {**os.environ, **found["environment"]}
-            return subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
-
-        assert project("plan").returncode == 1
-        made = project("apply", "--yes")
-        assert made.returncode == 0 and "makes bucket acme-line" in made.stdout, made.stderr
-        assert project("apply", "--yes").stdout == "unchanged\n"
-    finally:
-        server.terminate()
-        server.communicate(timeout=60)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -127,15 +100,6 @@ def test_an_empty_project_is_served_and_filled(tmp_path: Path) -> None:
         (("--serve", "--schedule-days", "2"), "--schedule-days with --serve"),
         (("--serve", "--missing-image"), "--serve without CONFIG, with an option that speaks of one"),
         (("config.yaml", "--clock-rate", "2"), "--clock-rate 2 without --serve"),
-        (("--serve", "--empty", "Acme"), "--empty = Acme"),
-        (("config.yaml", "--empty", "acme-vision"), "--empty acme-vision without --serve"),
-        (("--serve", "--empty", "acme-vision", "config.yaml"), "--empty acme-vision with CONFIG"),
-        (("--from-empty",), "--from-empty without data"),
-        (("--from-empty", "--serve"), "--from-empty with --serve"),
-        (("--from-empty", "--source", "raw", "--preempt", "2"), "--from-empty with an option that disturbs a run"),
-        (("config.yaml", "--without-role", "roles/x"), "--without-role roles/x without --from-empty"),
-        (("--from-empty", "--source", "nowhere"), "nowhere is not there"),
-        (("--from-empty", "--source", ".", "--without-role", "roles/x"), "--without-role roles/x"),
     ],
 )
 def test_what_does_not_go_together(shardline: Shardline, arguments: tuple[str, ...], said: str) -> None:

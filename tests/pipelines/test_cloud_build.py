@@ -1,29 +1,31 @@
-"""Images built by Cloud Build's API, against the local cloud, which names digests and builds nothing."""
+"""Images built by Cloud Build's API: Google's client, against a server that names digests and builds nothing."""
 
 import gzip
 import hashlib
 import io
+import json
+import re
 import tarfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import googleapiclient.discovery
+import httplib2
 import pytest
 
 from contracts import storage
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, TryAgain
 from contracts.resolve import parse_config
-from pipelines.images import cloud_build
 from pipelines.images.build import build_images, find_sources, stage_context
+from pipelines.images.client import Client
 from pipelines.images.cloud_build import build_in_cloud, pack, regions_of
 from pipelines.images.record import ROLES, is_pinned
-from pipelines.project.apply import apply
-from pipelines.project.client import Client
-from pipelines.project.declaration import declare
-from pipelines.project.inspect import survey
-from rehearsal.projects.state import Lag, ProjectState
-from tests.pipelines.project.cloud import BUCKET, PROJECT, EmptyCloud
+from rehearsal.gcs import BucketServer
 
+PROJECT, BUCKET = "acme-vision", "bucket-1"
 ACCOUNT = f"shardline-build@{PROJECT}.iam.gserviceaccount.com"
 REPOSITORY = f"us-central1-docker.pkg.dev/{PROJECT}/shardline"
 VALUES: dict[str, Any] = {
@@ -31,10 +33,8 @@ VALUES: dict[str, Any] = {
     "cloud": {
         "project": PROJECT,
         "region": "us-central1",
-        "service_account": f"shardline-runner@{PROJECT}.iam.gserviceaccount.com",
-        "images": {"repository": REPOSITORY},
+        "images": {"repository": REPOSITORY, "build_account": ACCOUNT},
     },
-    "project": {"build_account": ACCOUNT},
 }
 GIVEN = {
     "_REPOSITORY": REPOSITORY,
@@ -47,13 +47,70 @@ GIVEN = {
 }
 
 
+@dataclass
+class CloudBuild:
+    """The server's side of projects.locations.builds: list, create, and get, whose second answer is the end."""
+
+    builds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    refusals: int = 0
+    """Requests that an API which is not enabled yet refuses."""
+    closed: set[str] = field(default_factory=set)
+    """Regions in which the project may not build."""
+    failure: str = ""
+
+    def request(self, uri: str, method: str = "GET", body: Any = None, **_: Any) -> tuple[Any, bytes]:
+        if self.refusals:
+            self.refusals -= 1
+            return answer(403, {"error": {"code": 403, "message": "cloudbuild.googleapis.com: it is disabled"}})
+        parts = urlsplit(uri)
+        if method == "POST":
+            region = re.search(r"locations/([^/]+)", parts.path)
+            assert region is not None
+            if region.group(1) in self.closed:
+                text = "failed precondition: due to quota restrictions, cannot run builds in this region"
+                return answer(400, {"error": {"code": 400, "message": text}})
+            name = f"projects/{PROJECT}/locations/{region.group(1)}/builds/{len(self.builds)}"
+            self.builds[name] = {**json.loads(body), "name": name, "status": "WORKING", "looks": 0}
+            return answer(200, {"metadata": {"build": {"name": name, "status": "QUEUED"}}})
+        if parts.path.endswith("/builds"):
+            tag = re.search(r"shardline-[0-9a-f]+", uri)
+            assert tag is not None
+            place = parts.path.removeprefix("/v1/")
+            found = [b for name, b in self.builds.items() if name.startswith(place) and tag.group() in b["tags"]]
+            return answer(200, {"builds": found})
+        build = self.builds[parts.path.removeprefix("/v1/")]
+        build["looks"] += 1
+        build["steps"] = [{"id": "trainer", "status": "WORKING"}]
+        if build["looks"] > 1:
+            build["status"] = "FAILURE" if self.failure else "SUCCESS"
+            build["steps"][0]["status"] = build["status"]
+            build["statusDetail"], build["logUrl"] = self.failure, "https://console.cloud.google.com/builds"
+            images = [
+                {"name": f"{build['substitutions']['_REPOSITORY']}/{role}:v1", "digest": DIGEST} for role in ROLES
+            ]
+            build["results"] = {} if self.failure else {"images": images}
+        return answer(200, build)
+
+    def close(self) -> None:
+        """As httplib2.Http."""
+
+
+DIGEST = f"sha256:{'ab' * 32}"
+
+
+def answer(status: int, value: Any) -> tuple[Any, bytes]:
+    return httplib2.Response({"status": status, "content-type": "application/json"}), json.dumps(value).encode()
+
+
 @pytest.fixture
-def state(cloud: EmptyCloud) -> ProjectState:
-    """A project that has what the configuration needs."""
-    state = cloud.empty(Lag(operation=2))
-    with Client(PROJECT, "us-central1") as client:
-        apply(client, survey(client, declare(parse_config(VALUES, where="test"))), lambda _: None)
-    return state
+def server(bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> CloudBuild:
+    server = CloudBuild()
+
+    def open_service(client: Client) -> Any:
+        return googleapiclient.discovery.build("cloudbuild", "v1", http=server, static_discovery=True)
+
+    monkeypatch.setattr(Client, "_open", open_service)
+    return server
 
 
 @pytest.fixture
@@ -68,12 +125,8 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def builds(state: ProjectState) -> list[dict[str, Any]]:
-    return [resource for name, resource in state.resources.items() if "/builds/" in name]
-
-
 def test_images_are_built_as_the_account_of_builds_and_recorded(
-    state: ProjectState, config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: CloudBuild, config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(build_in_cloud, "__kwdefaults__", {"poll_s": 0.0})
@@ -81,7 +134,7 @@ def test_images_are_built_as_the_account_of_builds_and_recorded(
     record = build_images(config, tool="cloud", tensorrt="11.2.1", say=said.append)
     assert all(is_pinned(getattr(record, role)) for role in ROLES)
     assert (tmp_path / f"images-{PROJECT}.json").exists()
-    (build,) = builds(state)
+    (build,) = server.builds.values()
     assert build["serviceAccount"] == f"projects/{PROJECT}/serviceAccounts/{ACCOUNT}"
     assert build["options"]["logging"] == "CLOUD_LOGGING_ONLY"
     assert build["substitutions"]["_TENSORRT"] == "11.2.1"
@@ -96,14 +149,14 @@ def test_images_are_built_as_the_account_of_builds_and_recorded(
     assert {"pyproject.toml", "docker/trainer.Dockerfile", "trainer/__init__.py"} <= set(names)
 
 
-def test_an_api_that_is_new_is_waited_for(state: ProjectState, config: RunConfig, context: Path) -> None:
-    state.enabled["cloudbuild.googleapis.com"] = 2
+def test_an_api_that_is_new_is_waited_for(server: CloudBuild, config: RunConfig, context: Path) -> None:
+    server.refusals = 2
     said: list[str] = []
     assert set(build_in_cloud(config, context, GIVEN, said.append, poll_s=0)) == set(ROLES)
     assert said[0] == "waiting for Cloud Build"
 
 
-def test_a_killed_command_goes_on_with_its_build(state: ProjectState, config: RunConfig, context: Path) -> None:
+def test_a_killed_command_goes_on_with_its_build(server: CloudBuild, config: RunConfig, context: Path) -> None:
     def kill(text: str) -> None:
         if "working" in text:
             raise KeyboardInterrupt
@@ -111,31 +164,20 @@ def test_a_killed_command_goes_on_with_its_build(state: ProjectState, config: Ru
     with pytest.raises(KeyboardInterrupt):
         build_in_cloud(config, context, GIVEN, kill, poll_s=0)
     first = build_in_cloud(config, context, GIVEN, lambda _: None, poll_s=0)
-    assert len(builds(state)) == 1
     assert build_in_cloud(config, context, GIVEN, lambda _: None, poll_s=0) == first
-    assert len(builds(state)) == 1
+    assert len(server.builds) == 1
     build_in_cloud(config, context, {**GIVEN, "_TENSORRT": "11.3.0"}, lambda _: None, poll_s=0)
-    assert len(builds(state)) == 2
-
-
-def test_another_machine_s_compressor_makes_no_other_build(
-    state: ProjectState, config: RunConfig, context: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = build_in_cloud(config, context, GIVEN, lambda _: None, poll_s=0)
-    monkeypatch.setattr(cloud_build, "LEVEL", 1)
-    assert build_in_cloud(config, context, GIVEN, lambda _: None, poll_s=0) == first
-    assert len(builds(state)) == 1
-    assert len(storage.list_names(f"gs://{BUCKET}/lines/digits/images")) == 1
+    assert len(server.builds) == 2
 
 
 def test_where_a_region_is_closed_the_next_open_one_builds(
-    state: ProjectState, config: RunConfig, context: Path
+    server: CloudBuild, config: RunConfig, context: Path
 ) -> None:
-    state.closed_build_regions = {"us-central1", "us-west2"}
+    server.closed = {"us-central1", "us-west2"}
     said: list[str] = []
     build_in_cloud(config, context, GIVEN, said.append, poll_s=0)
-    (build,) = builds(state)
-    assert "/locations/europe-west1/" in build["name"]
+    (name,) = server.builds
+    assert "/locations/europe-west1/" in name
     assert "the project may not build in us-central1" in said
     fixed = parse_config({**VALUES, "cloud": {**VALUES["cloud"], "images": {"build_region": "us-west2"}}}, where="test")
     assert regions_of(fixed) == ("us-west2",)
@@ -144,31 +186,24 @@ def test_where_a_region_is_closed_the_next_open_one_builds(
 
 
 def test_a_build_that_fails_is_told_with_its_log_and_made_again(
-    state: ProjectState, config: RunConfig, context: Path
+    server: CloudBuild, config: RunConfig, context: Path
 ) -> None:
-    state.build_failure = "Build step failure: step 1 exited with code 2"
+    server.failure = "Build step failure: step 1 exited with code 2"
     with pytest.raises(ConfigError, match=r"ended: failure: Build step failure: .*console\.cloud\.google\.com"):
         build_in_cloud(config, context, GIVEN, lambda _: None, poll_s=0)
-    state.build_failure = "These quota metrics exceed quota limits: cloudbuild.googleapis.com/concurrent_builds"
+    server.failure = "These quota metrics exceed quota limits: cloudbuild.googleapis.com/concurrent_builds"
     with pytest.raises(TryAgain, match="run the same command again"):
         build_in_cloud(config, context, GIVEN, lambda _: None, poll_s=0)
-    state.build_failure = ""
+    server.failure = ""
     assert set(build_in_cloud(config, context, GIVEN, lambda _: None, poll_s=0)) == set(ROLES)
-    assert len(builds(state)) == 3
+    assert len(server.builds) == 3
 
 
-def test_without_the_account_or_a_bucket_nothing_is_built(
-    state: ProjectState, config: RunConfig, context: Path
-) -> None:
-    other = parse_config(
-        {**VALUES, "project": {"build_account": f"nobody-at-all@{PROJECT}.iam.gserviceaccount.com"}}, where="test"
-    )
-    with pytest.raises(ConfigError, match="nobody-at-all"):
-        build_in_cloud(other, context, GIVEN, lambda _: None, poll_s=0)
+def test_without_a_bucket_nothing_is_built(server: CloudBuild, context: Path) -> None:
     here = parse_config({**VALUES, "run": {"root": "runs"}}, where="test")
     with pytest.raises(ConfigError, match="reads the source from a bucket"):
         build_in_cloud(here, context, GIVEN, lambda _: None, poll_s=0)
-    assert not builds(state)
+    assert not server.builds
 
 
 def test_a_folder_is_packed_the_same_each_time(tmp_path: Path) -> None:
