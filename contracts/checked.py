@@ -1,7 +1,7 @@
 """Checks of a configuration before its first stage: what they are for, and what they answer.
 
-`python -m trainer.check` and `python -m sharding.sources.check` print one `CheckAnswer` as the last line of stdout;
-pipelines/rules/checks.py asks them for `shardline run`, `plan` and `submit`.
+`python -m trainer.check` prints one `CheckAnswer` as the last line of stdout; pipelines/rules/checks.py asks it for
+`shardline run`, `plan` and `submit`.
 """
 
 from __future__ import annotations
@@ -76,8 +76,6 @@ class CheckAnswer(_Model):
     files: list[str] = []
     """Absolute paths of files and folders of this machine that the answer hangs on, besides the configuration and what
     is installed."""
-    num_classes: int | None = None
-    """Of the source; None: unknown."""
     complete: bool = True
     """False: a check failed by itself."""
 
@@ -90,7 +88,6 @@ class Findings:
     warnings: list[str] = field(default_factory=list)
     unchecked: list[Unchecked] = field(default_factory=list)
     files: set[str] = field(default_factory=set)
-    num_classes: int | None = None
     complete: bool = True
 
     @contextmanager
@@ -112,6 +109,5 @@ class Findings:
             warnings=list(dict.fromkeys(self.warnings)),
             unchecked=self.unchecked,
             files=sorted(self.files),
-            num_classes=self.num_classes,
             complete=self.complete,
         )

@@ -28,22 +28,3 @@ def check_classes(task: str, classes: Sequence[str], where: str) -> None:
             allowed=f"at least {least} {'classes' if least > 1 else 'class'}",
             todo="add rows of other classes, or name the column that holds classes in sharding.fields.label",
         )
-
-
-def check_targets(least: float, most: float, where: str) -> None:
-    """Refuse targets of a regression that are all alike.
-
-    Args:
-        least: The smallest.
-        most: The largest.
-        where: The source and its column, in words.
-
-    Raises:
-        DataError: They are.
-    """
-    if least == most:
-        raise DataError(
-            f"{where} holds {least:g} in every row: there is nothing to learn",
-            allowed="at least two different targets",
-            todo="add rows with other targets, or name the column of the target in sharding.fields.label",
-        )

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Document
-from contracts.artifacts.firing import FIRING_NAME, NOTHING, Firing
 from contracts.errors import DataError
 
 RUNS_FOLDER = "runs"
@@ -24,8 +23,6 @@ RUN_START_NAME = "run-start.json"
 # Of a Dataflow job: the run that submitted it. What a task started before it died is found by it.
 RUN_LABEL = "shardline-run"
 _LABEL_LENGTH = 63
-# Of a firing's document, which has a few hundred.
-_MOST_BYTES = 1 << 16
 
 
 def run_label(run_id: str) -> str:
@@ -90,18 +87,3 @@ def find_result(line: str, run_id: str, stage: str) -> StageResult | None:
 
 def _uri(line: str, run_id: str, stage: str) -> str:
     return storage.join(run_uri(line, run_id), RESULTS_FOLDER, f"{stage}.json")
-
-
-def find_firing(line: str, run_id: str) -> Firing | None:
-    """Return what a firing of the schedule has found; None: nobody asked, or it cannot be read."""
-    try:
-        uri = storage.join(run_uri(line, run_id), RESULTS_FOLDER, FIRING_NAME)
-        return Firing.model_validate_json(storage.read_range(uri, 0, _MOST_BYTES))
-    except (FileNotFoundError, ValidationError):
-        return None
-
-
-def had_nothing_to_do(line: str, run_id: str) -> bool:
-    """Whether a firing found too little that is new, so that no stage ran (`find_firing`)."""
-    firing = find_firing(line, run_id)
-    return firing is not None and firing.verdict == NOTHING

@@ -54,8 +54,6 @@ _MODEL_NAMES = {
     "image_classification": "classifier",
     "image_multilabel": "classifier",
     "text_classification": "classifier",
-    "tabular_classification": "classifier",
-    "tabular_regression": "regressor",
 }
 
 

@@ -12,10 +12,8 @@ from contracts.artifacts import MANIFEST_NAME, Duplicates, ShardManifest
 from contracts.artifacts.shard_table import shard_numbers
 from contracts.config import CLASS_KINDS
 from contracts.errors import ConfigError, DataError
-from inspection.run.data import list_columns
 from inspection.run.find import find_place
 from inspection.run.read import find_folder
-from inspection.run.view import ColumnView
 from records.decode import decode_rgb
 from records.in_turn import choose
 from records.payloads import read_images
@@ -64,9 +62,6 @@ def describe(manifest: ShardManifest) -> Iterator[str]:
     for name, field in manifest.sample_fields.items():
         classes = f", {len(field.classes)} classes" if field.kind in CLASS_KINDS else ""
         yield f"field {name}: {field.kind}{classes}"
-    for column in list_columns(manifest):
-        if said := _describe_column(column):
-            yield f"column {column.name}: {said}"
     if manifest.parent is not None:
         reused = sum(bool(entry.folder) for entry in manifest.shards)
         tombstones = sum(one.tombstones for one in numbers)
@@ -135,18 +130,6 @@ def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
         draw.text((left + 2, top + 2), caption[: _CELL_PIXELS // 7], fill="black")
     sheet.save(target, "PNG")
     return len(chosen)
-
-
-def _describe_column(column: ColumnView) -> str:
-    """Return the figures of a number, a category or a text, of the training split; empty for other kinds."""
-    figures = (("mean", column.mean), ("deviation", column.std), ("least", column.least), ("most", column.most))
-    parts = [f"{name} {value:.6g}" for name, value in figures if value is not None]
-    if column.kind == "category":
-        parts.append(f"{column.categories} categories")
-    if column.missing is not None:
-        parts.append(f"{column.missing} missing")
-    parts += [f"{samples} unseen in {split}" for split, samples in column.unseen.items() if samples]
-    return ", ".join(parts)
 
 
 def _describe_duplicates(found: Duplicates) -> str:

@@ -37,7 +37,6 @@ _STYLES = {
     "stopped": "red",
     "silent": "magenta",
     "unknown": "magenta",
-    "nothing to do": "dim",
 }
 NOT_KNOWN = ""
 

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from contracts import storage
 from contracts.artifacts import RunRecord
-from contracts.artifacts.firing import NOTHING
 from contracts.config import STAGES, RunConfig
 from contracts.previous import RUN_NAME
 from contracts.registration import Registration, find_registration
 from contracts.resolve import read_stage_config
-from contracts.result import RUN_START_NAME, find_firing, find_result, run_uri
+from contracts.result import RUN_START_NAME, find_result, run_uri
 from inspection.attempts import find_errors, find_last_error
 from inspection.goodput import read_goodput
 from inspection.profile_page import leave_profile_page
@@ -32,12 +31,6 @@ def run(options: argparse.Namespace) -> None:
     """Write run.json and report.md of the run, copy them to the line's top, and leave the pages of run and profile."""
     config = read_stage_config(options.config, None, None)
     record = collect(options.line, options.run_id, config)
-    if record.state == NOTHING:
-        # What looks for the newest run of the line wants one that has done something.
-        publish_record(record, line=options.line)
-        print(leave_page(options.line, record.id))
-        print(f"record: {record.state}")
-        return
     record = leave_profile_page(record, run_uri(options.line, record.id))
     close_run(record, line=options.line)
     print(leave_page(options.line, record.id))
@@ -83,10 +76,8 @@ def collect(line: str, run_id: str, config: RunConfig) -> RunRecord:
     traces = [read_trace(line, stage, run_id) for stage in STAGES]
     missing = [trace.name for trace in traces if not trace.finished]
     registration = find_registration(line, run_id)
-    firing = find_firing(line, run_id)
-    nothing = firing is not None and firing.verdict == NOTHING
-    error = _explain(line, run_id, missing) if missing and not nothing else ""
-    if not error and not nothing and config.vertex.model.upload:
+    error = _explain(line, run_id, missing) if missing else ""
+    if not error and config.vertex.model.upload:
         error = _explain_registration(registration, run_id)
     record = make_record(
         run_id=run_id,
@@ -97,10 +88,8 @@ def collect(line: str, run_id: str, config: RunConfig) -> RunRecord:
         error=error,
         goodput=read_goodput(line, run_id),
     )
-    found = {"firing": firing, "register": registration}
-    results = {name: document.model_dump(mode="json") for name, document in found.items() if document is not None}
-    state = {"state": NOTHING} if nothing else {}
-    return record.model_copy(update={**state, "results": {**record.results, **results}})
+    results = {"register": registration.model_dump(mode="json")} if registration is not None else {}
+    return record.model_copy(update={"results": {**record.results, **results}})
 
 
 def _explain_registration(registration: Registration | None, run_id: str) -> str:

@@ -29,10 +29,9 @@ from contracts.artifacts import (
     ProfileReport,
     ShardManifest,
 )
-from contracts.config import RunConfig
 from contracts.errors import DataError
 from contracts.refusal import find_refusal
-from contracts.result import RUN_START_NAME, StageResult, find_result, leave_result, run_uri
+from contracts.result import StageResult, find_result, leave_result
 from inspection.goodput import read_goodput
 from inspection.run.door import first_line
 from inspection.run.headline import headline
@@ -45,6 +44,7 @@ from pages.rendering import write
 from pages.stage import first
 from pages.stage.page import StageSummary, plain_page
 from pipeline_tasks.outputs import bound_metadata, write_metadata, write_parameter
+from records.compare import compare_with_previous
 
 if TYPE_CHECKING:
     from inspection.run.view import RunView
@@ -90,27 +90,9 @@ def run(options: argparse.Namespace) -> None:
         write_parameter(options.write_classification, json.dumps(classes))
         metadata["classification"] = {"display_name": f"{options.stage}: classification", **hashes, **classes}
     write_metadata(options.executor_input, metadata)
-    if options.stage == "shard":
-        _judge_data(options, result)
-
-
-def _judge_data(options: argparse.Namespace, result: StageResult) -> None:
-    """Compare the data with that of the run before: a job of Dataflow has written it, and compares nothing.
-
-    Raises:
-        DataError: Section validate does not allow it: no later stage begins.
-    """
-    from records.report.run import judge_data, require_sound
-
-    try:
-        start = json.loads(storage.read_bytes(storage.join(run_uri(options.line, options.run_id), RUN_START_NAME)))
-    except FileNotFoundError:
-        # Of a pipeline `begin` comes first; who reports by hand has the limits of a configuration without any.
-        start = {"config": {}}
-    report = judge_data(options.line, options.run_id, result.uri, RunConfig.model_validate(start["config"]).validate)
-    for words in report.warnings:
-        print(f"report: warning: {words}", file=sys.stderr)
-    require_sound(report)
+    if isinstance(document, ShardManifest):
+        for words in compare_with_previous(options.line, options.run_id, document):
+            print(f"report: warning: {words}", file=sys.stderr)
 
 
 def find_stage_result(line: str, run_id: str, stage: str, at: str) -> StageResult:

@@ -23,7 +23,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from contracts import storage
@@ -42,7 +41,7 @@ from contracts.output import Lock, is_locked
 from contracts.own_code import CODE_FOLDER
 from contracts.previous import RUN_NAME, find_previous, list_finished
 from contracts.registration import find_registration
-from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_result, had_nothing_to_do, run_uri
+from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_result, run_uri
 from pipelines.images.cloud_build import IMAGES_FOLDER
 from pipelines.submission.local_data import SOURCE_FOLDER
 
@@ -94,8 +93,8 @@ def find_leftovers(
     Args:
         line: URI of the line's folder.
         keep: Ids of runs to keep.
-        keep_last: Number of newest runs to keep besides; a firing that had nothing to do is none. Without either, all
-            runs are kept. A run without a record may be going on, and is always kept.
+        keep_last: Number of newest runs to keep besides. Without either, all runs are kept. A run without a record
+            may be going on, and is always kept.
         unfinished: Also work that was begun and not finished, by the stages, unless a process has it now; and shards of
             other versions beside a manifest. In a bucket none while a run has no record: its training may wait for
             machines for days.
@@ -190,7 +189,7 @@ def find_needed(line: str, *, keep: Sequence[str], keep_last: int | None) -> set
         )
     newest = sorted(started, key=lambda run: (started[run], run), reverse=True)
     if keep_last:
-        newest = [*islice((run for run in newest if not had_nothing_to_do(line, run)), keep_last)]
+        newest = newest[:keep_last]
     kept = set(started) if keep_last is None and not keep else {*keep, *(newest if keep_last else ())}
     named: set[Output] = set()
     for run in started:

@@ -25,16 +25,12 @@ _SOURCES = {
     "image_classification": "raw/images",
     "image_multilabel": "raw/labels.csv",
     "text_classification": "raw/texts.csv",
-    "tabular_classification": "raw/rows.csv",
-    "tabular_regression": "raw/rows.csv",
 }
 # What the comment beside the source says of it.
 _FORMS = {
     "image_classification": "one folder of images per class, or a table with the columns uri and label",
     "image_multilabel": "a table with the columns uri and label, a list of labels in each row",
     "text_classification": "a table with the columns text and label",
-    "tabular_classification": "a table whose column label is a class",
-    "tabular_regression": "a table whose column label is a number",
 }
 _FIELDS = {
     "text_classification": """\
@@ -42,16 +38,6 @@ _FIELDS = {
     text: {column: text, kind: text}
     label: {column: label, kind: class}
   tokenizer: {}  # trained on the texts
-""",
-    "tabular_classification": """\
-  fields:
-    label: {column: label, kind: class}
-    numbers: {columns: ["*"], kind: numbers, missing: keep}  # all other columns; text: {column: NAME, kind: category}
-""",
-    "tabular_regression": """\
-  fields:
-    label: {column: label, kind: number}
-    numbers: {columns: ["*"], kind: numbers, missing: keep}  # all other columns; text: {column: NAME, kind: category}
 """,
 }
 _SMALL_IMAGES = """\
@@ -73,10 +59,6 @@ model:
   architecture: bert
   arguments: {hidden_size: 128, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 256}
 train: {global_batch_size: 32, epochs: 10, learning_rate: 1.0e-3}
-"""
-_ROWS = """\
-model: {architecture: mlp}
-train: {global_batch_size: 64, epochs: 20, learning_rate: 3.0e-3}
 """
 
 
@@ -139,7 +121,7 @@ def make_initial(names: Names) -> tuple[str, str]:
     name = names.name or _name_after(source)
     gpus = find_machine_of(names.machine)
     is_image = task in _IMAGES
-    body = (_LARGE_IMAGES if gpus else _SMALL_IMAGES) if is_image else _TEXTS if "text" in task else _ROWS
+    body = (_LARGE_IMAGES if gpus else _SMALL_IMAGES) if is_image else _TEXTS
     note = "" if gpus else "  # no GPU: new projects have a quota for none; with it e.g. g2-standard-8"
     uploaded = "" if "://" in source else "; `shardline submit` uploads it"
     account = f"{names.project}.iam.gserviceaccount.com"

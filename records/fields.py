@@ -7,7 +7,6 @@ bytes with their checksum (records.index.read_payload), so what does not parse i
 from __future__ import annotations
 
 import json
-import math
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -73,9 +72,8 @@ class FieldReader:
     def read(self, stored: bytes, label: int) -> dict[str, Any]:
         """Return the value of each wanted field by name.
 
-        An image and bytes are the file (bytes), text and a category str, a class int, classes tuple[int, ...], a number
-        float (NaN where it is missing), numbers list[float], json the value. Classes are places in the field's list in
-        the manifest, ascending.
+        An image and bytes are the file (bytes), text str, a class int, classes tuple[int, ...], a number float, json
+        the value. Classes are places in the field's list in the manifest, ascending.
 
         Args:
             stored: What the index points at: the whole sample, or in version 1 of the index the image alone.
@@ -145,9 +143,7 @@ class FieldReader:
             elif kind == "classes":
                 found[name] = tuple(value["index"])
             elif kind == "number":
-                found[name] = _number(value)
-            elif kind == "numbers":
-                found[name] = [_number(one) for one in value]
+                found[name] = float(value)
             else:
                 found[name] = value
 
@@ -159,21 +155,19 @@ class FieldReader:
             name = field.decode()
             kind = self._stored.get(name)
             # What stands behind a slash is for other readers, but for the digits that float32 loses.
-            if kind is None or suffix != (b"float64" if kind in ("number", "numbers") else b""):
+            if kind is None or suffix != (b"float64" if kind == "number" else b""):
                 continue
             if kind in ("class", "classes"):
                 values = integer_values(sample, at)
                 found[name] = values if kind == "classes" else values[0]
             else:
                 content = bytes_value(sample, at)
-                if kind in ("text", "category"):
+                if kind == "text":
                     found[name] = content.decode()
                 elif kind == "json":
                     found[name] = json.loads(content)
                 elif kind == "number":
                     (found[name],) = struct.unpack("<d", content)
-                elif kind == "numbers":
-                    found[name] = list(struct.unpack(f"<{len(content) // 8}d", content))
                 else:
                     found[name] = content
             remaining -= 1
@@ -187,7 +181,3 @@ class FieldReader:
                 found[self._first_image] = bytes_value(sample, at)
             elif feature == b"image/class/label":
                 found["label"] = integer_values(sample, at)
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)

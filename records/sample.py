@@ -26,8 +26,7 @@ class Value(NamedTuple):
     kind: FieldKind
     value: Any
     """image, bytes: the file; text: str; class: place and name of the class; classes: their places and their names;
-    category: str; number: float, NaN where it is missing; numbers: these as packed float64, little-endian; json: the
-    value."""
+    number: float; json: the value."""
     image_format: str = ""
     """Format of an image by its content."""
 

@@ -1,8 +1,8 @@
 """WebDataset shards: tar files whose members KEY.<ext>, KEY.cls and KEY.json follow each other, sample by sample.
 
 With named fields: the first image is KEY.<ext>, a further one KEY.<field>.<ext>, bytes KEY.<field>.bin, text
-KEY.<field>.txt; all others are below "fields" in KEY.json, a class as its index and its name, a number that is missing
-as null. The first field of kind class is KEY.cls too.
+KEY.<field>.txt; all others are below "fields" in KEY.json, a class as its index and its name. The first field of kind
+class is KEY.cls too.
 
 Headers are packed by hand from one prepared block, since tarfile builds each in dozens of calls. Time, owner and mode
 of the members are fixed, so equal samples are equal bytes. The key is hexadecimal: it holds no dot (which WebDataset
@@ -13,7 +13,6 @@ JSON member. Layout: POSIX.1-1988 ustar, https://pubs.opengroup.org/onlinepubs/9
 from __future__ import annotations
 
 import json
-import struct
 
 from records.sample import ChecksumStream, Piece, Place, Sample
 
@@ -130,10 +129,6 @@ def _list_members(sample: Sample) -> list[tuple[str, bytes]]:
             described[name] = {"index": value[0], "name": value[1]}
             if kind == "class" and not labels:
                 labels.append(("cls", str(value[0]).encode()))
-        elif kind == "number":
-            described[name] = _number(value)
-        elif kind == "numbers":
-            described[name] = [_number(one) for one in struct.unpack(f"<{len(value) // 8}d", value)]
         else:
             described[name] = value
     description: dict[str, object] = {"path": sample.path}
@@ -141,11 +136,6 @@ def _list_members(sample: Sample) -> list[tuple[str, bytes]]:
         description |= {"width": sample.width, "height": sample.height, "mode": sample.mode}
     described_json = json.dumps({**description, "fields": described}, ensure_ascii=True, allow_nan=False)
     return [*images, *files, *texts, *labels, ("json", described_json.encode())]
-
-
-def _number(value: float) -> float | None:
-    """Return a number as JSON has it: null for one that is missing."""
-    return None if value != value else value
 
 
 def _describe(sample: Sample) -> list[tuple[str, bytes]]:

@@ -1,10 +1,9 @@
 """TFRecord shards: records of tf.train.Example with the feature names of TF-Slim.
 
-With named fields, a feature has the name of its field: an image, bytes, text, category and json a list of one bytes
-value, a class or classes their int64 indices, a number or numbers float32 values (NaN where one is missing). Beside
-them are NAME/format of an image, NAME/text (names) of classes, NAME/float64 (little-endian, packed in one bytes value:
-float32 alone would lose digits), and of the whole sample sample/path, sample/width and sample/height (of the first
-image).
+With named fields, a feature has the name of its field: an image, bytes, text and json a list of one bytes value, a
+class or classes their int64 indices, a number its float32 value. Beside them are NAME/format of an image, NAME/text
+(names) of classes, NAME/float64 (little-endian, in one bytes value: float32 alone would lose digits), and of the whole
+sample sample/path, sample/width and sample/height (of the first image).
 
 Framing and protocol buffers are written by hand: the message is small and fixed, and its image is never copied. A
 record is its length (8 bytes, little-endian), the masked crc32c of those, the data, and the masked crc32c of the data:
@@ -28,9 +27,7 @@ _MASK_DELTA = 0xA282EAD8
 
 # A record up to this size is written as one piece.
 _SMALL_BYTES = 1 << 16
-# Longer lists are converted by numpy, which takes a microsecond to begin.
-_SHORT_NUMBERS = 64
-# Beginnings of features and whole features that are kept: names, sizes, classes and categories come again and again.
+# Beginnings of features and whole features that are kept: names, sizes and classes come again and again.
 _KEPT_ENTRIES = 1 << 14
 
 # Tags of length-delimited fields: field number << 3 | 2.
@@ -105,16 +102,11 @@ def encode_fields(sample: Sample) -> list[bytes]:
     files: list[bytes] = []
     rest: list[bytes] = []
     for field, kind, value, image_format in sample.values:
-        if kind == "numbers":
-            singles = _to_float32(value)
-            rest += (_open_entry(field, len(singles), _FIELD_2), singles)
-            rest += (_open_entry(f"{field}/float64", len(value)), value)
-        elif kind == "number":
-            double = _DOUBLE.pack(value)
-            rest += (_open_entry(field, 4, _FIELD_2), _to_float32(double))
-            rest += (_open_entry(f"{field}/float64", 8), double)
-        elif kind == "category":
-            rest.append(_category_entry(field, value))
+        if kind == "number":
+            with np.errstate(over="ignore"):  # what is beyond float32's range becomes infinite
+                single = np.array(value, "<f4").tobytes()
+            rest += (_open_entry(field, len(single), _FIELD_2), single)
+            rest += (_open_entry(f"{field}/float64", 8), struct.pack("<d", value))
         elif kind == "text":
             content = value.encode()
             rest += (_open_entry(field, len(content)), content)
@@ -137,31 +129,6 @@ def encode_fields(sample: Sample) -> list[bytes]:
         rest.append(_entry(b"sample/height", _int64_feature(sample.height)))
     parts = [*files, b"".join(rest)]
     return [_FIELD_1 + _varint(sum(map(len, parts))), *parts]
-
-
-def _to_float32(packed: bytes) -> bytes:
-    """Return little-endian float64 as float32; what is beyond its range becomes infinite."""
-    count = len(packed) // 8
-    if count <= _SHORT_NUMBERS:
-        try:
-            return _format(count, "f").pack(*_format(count, "d").unpack(packed))
-        except OverflowError:
-            pass
-    with np.errstate(over="ignore"):
-        return np.frombuffer(packed, "<f8").astype("<f4").tobytes()
-
-
-@functools.cache
-def _format(count: int, kind: str) -> struct.Struct:
-    return struct.Struct(f"<{count}{kind}")
-
-
-_DOUBLE = _format(1, "d")
-
-
-@functools.lru_cache(_KEPT_ENTRIES)
-def _category_entry(field: str, value: str) -> bytes:
-    return _entry(field.encode(), _bytes_feature(value.encode()))
 
 
 @functools.lru_cache(_KEPT_ENTRIES)

@@ -29,7 +29,6 @@ from contracts.config import SPLITS, ShardingSection
 from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import fingerprint
 from records.convert import library_versions
-from records.field_statistics import FieldSums
 from records.index_parts import ROW
 from records.statistics import ChannelSums, Tally
 from sharding.limits import decode_name
@@ -143,10 +142,6 @@ class ShardRecord:
     """Number of its samples of each class; only where a sample may have several."""
     left_out: int = 0
     """Number of copies that were left out."""
-    field_sums: dict[str, FieldSums] = field(default_factory=dict)
-    """Statistics of its named fields."""
-    drawn: dict[str, bytes] = field(default_factory=dict)
-    """Its drawn samples, a column of float64 by name (records/drawn.py)."""
 
     @property
     def num_samples(self) -> int:
@@ -203,8 +198,6 @@ class PlannedJob(Document):
     multi_label: bool
     vocabularies: dict[str, list[str]] = Field(default={})
     """Names of the classes of each field of classes but the label, written likewise."""
-    columns: dict[str, list[str]] = Field(default={})
-    """Names of the columns of the field that `columns: ["*"]` is set for."""
     sharding: ShardingSection
     seed: int
     listing: str

@@ -21,8 +21,6 @@ from contracts.errors import DataError, StorageError
 
 # A message stays readable with this many names; the rest is counted.
 MAX_NAMED = 10
-# Different values of a field of kind category: its vocabulary is in the manifest, and each has a row of an embedding.
-MAX_CATEGORIES = 100_000
 # With fewer files a job on this machine takes some seconds itself; the process of a probe takes half a second.
 _LEAST_PROBED = 20_000
 # Names that are kept in their written form: that of a label is asked for with each sample.

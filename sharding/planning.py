@@ -83,7 +83,6 @@ def _publish(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
         classes=[encode_name(name) for name in listing.classes],
         multi_label=listing.multi_label,
         vocabularies={name: [encode_name(one) for one in names] for name, names in listing.vocabularies.items()},
-        columns={name: list(columns) for name, columns in listing.columns.items()},
         sharding=section,
         seed=stage.config.run.seed,
         listing=name,

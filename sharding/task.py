@@ -30,6 +30,7 @@ from contracts.fingerprint import combine
 from contracts.process import run_process
 from contracts.refusal import REFUSAL_NAME, find_refusal
 from contracts.stage import Output, Stage, run_stage
+from records.compare import compare_with_previous
 from sharding.adoption import find_running, name_finished_job, name_job
 from sharding.increment.choice import Choice, choose
 from sharding.limits import check_rejected, space_needed
@@ -118,7 +119,7 @@ def _reuse(stage: Stage, output: Output) -> None:
         stage.log(f"{storage.display(output.uri)} is reused: {versions}")
     for warning in manifest.warnings:
         stage.log(f"warning: {warning}")
-    _judge(stage, output, manifest)
+    _compare(stage, manifest)
     if stage.launch is not None:
         name_finished_job(stage, stage.launch)
 
@@ -137,23 +138,11 @@ def _check_limits(stage: Stage, manifest: ShardManifest) -> None:
         check_duplicates(manifest.duplicates, shown, section)
 
 
-def _judge(stage: Stage, output: Output, manifest: ShardManifest) -> None:
-    """Compare the data with that of earlier runs: in a pipeline its task `report` does, which waits for the job.
-
-    Raises:
-        DataError: Section validate does not allow it.
-    """
-    asked = stage.run or stage.config.validate.fields
-    if not asked or stage.where or stage.locate or stage.launch is not None:
-        # Nothing to compare with: a reuse is over before numpy would be imported.
-        return
-    from records.report.run import judge_data, require_sound
-
-    run = stage.run if stage.line else ""
-    report = judge_data(stage.line, run, output.uri, stage.config.validate, manifest)
-    for words in report.warnings:
-        stage.log(f"warning: {words}")
-    require_sound(report)
+def _compare(stage: Stage, manifest: ShardManifest) -> None:
+    """Say how the data differs from that of the run before: in a pipeline its task `report` does, which waits."""
+    if stage.run and stage.line and not (stage.where or stage.locate) and stage.launch is None:
+        for words in compare_with_previous(stage.line, stage.run, manifest):
+            stage.log(f"warning: {words}")
 
 
 def _check_apart(stage: Stage) -> None:
@@ -298,7 +287,7 @@ def _finish(stage: Stage, output: Output, engine: str, said: Collection[str] = (
     for warning in manifest.warnings:
         if warning not in said:
             stage.log(f"warning: {warning}")
-    _judge(stage, output, manifest)
+    _compare(stage, manifest)
     stage.finished(output, _describe(manifest))
 
 

@@ -44,10 +44,7 @@ from contracts.artifacts.profile import (
 )
 from contracts.artifacts.run import RunRecord, StageRecord
 from contracts.artifacts.shards import (
-    ColumnStatistics,
     Copy,
-    Drawn,
-    DrawnColumn,
     DuplicateGroup,
     Duplicates,
     FieldEntry,
@@ -74,15 +71,12 @@ __all__ = [
     "Attempt",
     "Calibration",
     "CheckpointManifest",
-    "ColumnStatistics",
     "ComputePoint",
     "Contract",
     "Copy",
     "Dimension",
     "Direction",
     "Document",
-    "Drawn",
-    "DrawnColumn",
     "DuplicateGroup",
     "Duplicates",
     "EarlyStopping",

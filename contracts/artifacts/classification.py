@@ -11,7 +11,7 @@ from contracts.artifacts.document import Document
 from contracts.artifacts.evaluation import FORMER_TASK
 from contracts.artifacts.task_details import TaskDetails
 
-TASKS = (FORMER_TASK, "text_classification", "tabular_classification")
+TASKS = (FORMER_TASK, "text_classification")
 """Names of the tasks whose samples have one class each."""
 
 

@@ -31,9 +31,8 @@ class RunRecord(Contract):
 
     kind: Literal["run"] = "run"
     id: str
-    state: Literal["succeeded", "failed", "interrupted", "nothing to do"]
-    """interrupted: a user's signal (Ctrl-C, SIGTERM) ended it; the same command continues. nothing to do: its schedule
-    has fired, and the source had nothing new (`results` has the firing)."""
+    state: Literal["succeeded", "failed", "interrupted"]
+    """interrupted: a user's signal (Ctrl-C, SIGTERM) ended it; the same command continues."""
     error: str = ""
     started_at: str
     """UTC, ISO 8601."""

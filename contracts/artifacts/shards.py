@@ -55,21 +55,6 @@ class ShardEntry(FileEntry):
     """crc32c of its rows in the index (records/index_parts.py); empty in index version 1."""
 
 
-class ColumnStatistics(Document):
-    """Numbers of one column, over the training split; what is missing is not counted in the others."""
-
-    name: str
-    """Of the column."""
-    count: NonNegativeInt
-    missing: NonNegativeInt
-    mean: float | None
-    """None where nothing but missing values was seen; so std, least and most."""
-    std: float | None
-    """Of the population; 0 where all are alike."""
-    least: float | None
-    most: float | None
-
-
 class FieldEntry(Document):
     """One field of the samples."""
 
@@ -79,22 +64,8 @@ class FieldEntry(Document):
     classes: list[str] = Field(default=[])
     """Names of the classes of a field of kind class or classes, written as in `ShardManifest.classes`; a value is a
     place in this list. Empty for other kinds."""
-    columns: list[str] = Field(default=[])
-    """Columns of the source that it was read from: one, or of a field of kind numbers one for each of them."""
-    statistics: list[ColumnStatistics] = Field(default=[])
-    """Of a field of kind number or numbers, an entry for each number; none of lists that differ in length. A chain of
-    increments keeps those of its first manifest."""
-    vocabulary: list[str] = Field(default=[])
-    """Of a field of kind category: its values in the training split, sorted; an empty one is not among them."""
-    unseen: dict[str, NonNegativeInt] = Field(default={})
-    """Of a field of kind category: samples whose value is not in the vocabulary, by split. An increment has some in
-    training too: a chain keeps the vocabulary of its first manifest."""
-    missing: dict[str, NonNegativeInt] = Field(default={})
-    """Of a field of kind text or category: samples whose value is empty, by split; tombstones of an increment included,
-    as in `unseen` and `lengths`."""
-    lengths: list[NonNegativeInt] = Field(default=[])
-    """Of a field of kind text: samples of all splits by the number of bits that their length in bytes takes; the first
-    are empty ones, the second have one byte, the third two or three."""
+    column: str = ""
+    """Column of the source that it was read from; empty: of class folders or adopted shards."""
 
 
 class TokenizerEntry(FileEntry):
@@ -115,24 +86,6 @@ class IndexPart(FileEntry):
     first: NonNegativeInt
     """Place of its first sample in the index."""
     samples: NonNegativeInt
-
-
-class DrawnColumn(Document):
-    """One number of the drawn samples."""
-
-    name: str
-    """Of images bytes, width, height, brightness, contrast; of fields their name, of numbers their column's."""
-    kind: Literal["number", "category"]
-    """Of a category the values are codes of its texts (records/drawn.py); of a text they are lengths in characters."""
-
-
-class Drawn(FileEntry):
-    """Samples of the training split that later data is compared with (records/drawn.py)."""
-
-    share: float
-    """Those whose hash is below it: of some 10,000 samples and fewer all."""
-    samples: NonNegativeInt
-    columns: list[DrawnColumn]
 
 
 class Rejected(Document):
@@ -254,8 +207,6 @@ class ShardManifest(Contract):
     """None where no two images have the same bytes."""
     tokenizer: TokenizerEntry | None = None
     """The tokenizer of `sharding.tokenizer`; None where it is not set."""
-    drawn: Drawn | None = None
-    """None: written by a version that drew none."""
     neighbours: list[FileEntry] = Field(default=[])
     """Files for other libraries: an index of each shard in DALI's form, and lists of the shards for WIDS."""
     parent: str | None = None
@@ -313,7 +264,7 @@ class ShardManifest(Contract):
 
     def owned_files(self) -> list[FileEntry]:
         """Return the shards, the index and what goes with it, and what others read."""
-        others = (self.shard_table, self.sources, self.tombstones, self.tokenizer, self.drawn)
+        others = (self.shard_table, self.sources, self.tombstones, self.tokenizer)
         beside: list[FileEntry] = [entry for entry in others if entry is not None]
         return [*self.shards, *self.index_files(), *beside, *self.neighbours]
 

@@ -6,7 +6,6 @@ Every model is frozen and refuses unknown keys, so a typing mistake is found bef
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +36,6 @@ from contracts.config.training import (
     ParallelSection,
     TrainSection,
 )
-from contracts.config.validate import FieldLimits, ValidateSection
 from contracts.errors import ConfigError
 
 __all__ = [
@@ -56,7 +54,6 @@ __all__ = [
     "EarlyStoppingSection",
     "ExportSection",
     "FieldKind",
-    "FieldLimits",
     "FieldSection",
     "ImagesSection",
     "InspectSection",
@@ -76,12 +73,8 @@ __all__ = [
     "Strategy",
     "TaskSection",
     "TrainSection",
-    "ValidateSection",
     "VertexSection",
 ]
-
-# pydantic has a deprecated method of this name, which nobody calls.
-warnings.filterwarnings("ignore", message='Field name "validate" in "RunConfig" shadows', category=UserWarning)
 
 
 class RunConfig(Section):
@@ -104,7 +97,6 @@ class RunConfig(Section):
     dataflow: DataflowSection = DataflowSection()
     vertex: VertexSection = VertexSection()
     schedule: ScheduleSection = ScheduleSection()
-    validate: ValidateSection = ValidateSection()  # type: ignore[assignment]
 
     @model_validator(mode="before")
     @classmethod
@@ -140,31 +132,10 @@ class RunConfig(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _target_is_no_input(self) -> RunConfig:
-        label = self.sharding.fields.get("label")
-        if label is None:
-            return self
-        for name, field in self.sharding.fields.items():
-            if (
-                name != "label"
-                and field.kind in self.task.input_kinds
-                and label.column in (field.column, *field.columns)
-            ):
-                raise refusal(
-                    f"column {label.column!r} is what task {self.task.name} learns (sharding.fields.label), and field "
-                    f"{name} ({field.kind}) reads it too: the answer would be an input",
-                    allowed="other columns as inputs",
-                    todo=f"remove sharding.fields.{name}"
-                    if field.column
-                    else f"leave it out of sharding.fields.{name}.columns",
-                )
-        return self
-
 
 # The sections that each stage is given. What a stage does not get cannot change its result.
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
-    "shard": ("run", "sharding", "resources", "cloud", "dataflow", "validate"),
+    "shard": ("run", "sharding", "resources", "cloud", "dataflow"),
     "profile": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "profile", "resources"),
     "train": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "resources", "inspect"),
     "export": ("run", "task", "code", "data", "model", "export", "resources"),

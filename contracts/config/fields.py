@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from contracts.config.base import Section
 
-FieldKind = Literal["image", "text", "class", "classes", "category", "number", "numbers", "bytes", "json"]
+FieldKind = Literal["image", "text", "class", "classes", "number", "bytes", "json"]
 # Kinds whose cells hold the URI or path of a file; all others hold their value.
 FILE_KINDS: tuple[FieldKind, ...] = ("image", "bytes")
 # Kinds whose values are names out of a list that the manifest holds.
 CLASS_KINDS: tuple[FieldKind, ...] = ("class", "classes")
-# Kinds whose cells may be empty, where `missing` is keep.
-MISSING_KINDS: tuple[FieldKind, ...] = ("text", "category", "number", "numbers", "classes")
-# Stands in `columns` for all columns that nothing else names.
-OTHER_COLUMNS = "*"
 # It is part of the names of members of a tar, which have less than 100 bytes.
 FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
@@ -25,33 +21,13 @@ FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 class FieldSection(Section):
     """Where a field of a sample comes from, and what it is."""
 
-    column: str = ""
+    column: Annotated[str, Field(min_length=1)]
     """Column of a CSV or Parquet file, or key of a JSONL file."""
-    columns: list[Annotated[str, Field(min_length=1)]] = []
-    """Of kind numbers, in place of `column`: the columns that hold one number each. `["*"]`: all that no other field
-    and no split or group is read from, in the order of the file."""
     kind: FieldKind
-    """image, bytes: URI or path of a file; text: text; class: one name out of a list; classes: several; category: text
-    whose values in the training split are a vocabulary; number: a float; numbers: several; json: any JSON value."""
-    missing: Literal["refuse", "keep"] = "refuse"
-    """Whether an empty cell ends the stage, or is kept: as not a number, as empty text, or as no class. For text,
-    category, number, numbers and classes."""
+    """image, bytes: URI or path of a file; text: text; class: one name out of a list; classes: several; number: a
+    float; json: any JSON value."""
     place: Annotated[int, Field(strict=True, ge=0)] | None = None
     """Place among the fields: the first image is the one that is changed and measured. Unset: that in the file."""
-
-    @model_validator(mode="after")
-    def _columns_fit_the_kind(self) -> FieldSection:
-        if bool(self.column) == bool(self.columns):
-            raise ValueError("exactly one of column and columns is set")
-        if self.columns and self.kind != "numbers":
-            raise ValueError(f"columns are for kind numbers; a field of kind {self.kind} has one column")
-        if OTHER_COLUMNS in self.columns and len(self.columns) > 1:
-            raise ValueError(f'["{OTHER_COLUMNS}"] stands alone: it is all columns that are not named elsewhere')
-        if len(set(self.columns)) < len(self.columns):
-            raise ValueError("a column is named twice")
-        if self.missing == "keep" and self.kind not in MISSING_KINDS:
-            raise ValueError(f"missing=keep is for {', '.join(MISSING_KINDS)}, not for {self.kind}")
-        return self
 
 
 def order_fields(fields: Mapping[str, FieldSection]) -> dict[str, FieldSection]:
@@ -84,11 +60,6 @@ def find_label(kinds: Mapping[str, FieldKind]) -> str | None:
 def find_image(kinds: Mapping[str, FieldKind]) -> str | None:
     """Return the first field of kind image."""
     return next((name for name, kind in kinds.items() if kind == "image"), None)
-
-
-def find_rest(fields: Mapping[str, FieldSection]) -> str | None:
-    """Return the field of all columns that nothing else names."""
-    return next((name for name, field in fields.items() if OTHER_COLUMNS in field.columns), None)
 
 
 def find_file(kinds: Mapping[str, FieldKind]) -> str | None:

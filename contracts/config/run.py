@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from contracts.config.base import NotBool, Section
+from contracts.config.base import Section
 
 
 class RunSection(Section):
@@ -27,23 +27,6 @@ class InspectSection(Section):
     """Whether pictures, text and rows of samples are shown; `hide` keeps them off every page and artifact."""
 
 
-class WhenSection(Section):
-    """What a firing must find to train; nothing set: every firing does. It is read from the source's listing alone."""
-
-    new_samples: Annotated[int, Field(strict=True, ge=1)] | None = None
-    """So many samples that the newest run that succeeded had not, or that were changed since."""
-    new_share: Annotated[float, Field(gt=0), NotBool] | None = None
-    """The same as a share of the samples of that run: 0.1 is a tenth."""
-    drift: bool = False
-    """Whether a class that came or went, or shares of classes that moved by the limits of `validate`, are reason
-    enough. What is inside of files is judged once they are sharded, by the data report."""
-
-    @property
-    def is_set(self) -> bool:
-        """Whether a firing may end with nothing to do."""
-        return self != WhenSection()
-
-
 class ScheduleSection(Section):
     """When the line runs by itself (`shardline schedule`)."""
 
@@ -57,5 +40,3 @@ class ScheduleSection(Section):
     """Last moment; unset: none."""
     queue: bool = False
     """Whether a run that comes due while one is active waits for it, instead of being left out."""
-    when: WhenSection = WhenSection()
-    """What a firing must find to train: any of it is enough. A firing with nothing new ends as "nothing to do"."""

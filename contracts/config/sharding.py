@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from contracts.config.base import Fraction, PositiveInt, Section, refusal
-from contracts.config.fields import FILE_KINDS, OTHER_COLUMNS, FieldName, FieldSection, order_fields
+from contracts.config.fields import FILE_KINDS, FieldName, FieldSection, order_fields
 
 SPLITS = ("train", "validation", "test")
 
@@ -149,13 +149,6 @@ class ShardingSection(Section):
             # By value: a configuration that was written out names every field.
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is not used beside fields: name the column there, or unset it")
-        return self
-
-    @model_validator(mode="after")
-    def _one_field_has_the_rest(self) -> ShardingSection:
-        rest = [name for name, field in self.fields.items() if OTHER_COLUMNS in field.columns]
-        if len(rest) > 1:
-            raise ValueError(f'fields {" and ".join(rest)} both have columns: ["{OTHER_COLUMNS}"]: one may')
         return self
 
     @model_validator(mode="after")

@@ -9,19 +9,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from contracts.config.base import Section, refusal
-from contracts.config.fields import FieldKind
 
 # The tasks that come with the tool.
 TASKS = (
     "image_classification",
     "image_multilabel",
     "text_classification",
-    "tabular_classification",
-    "tabular_regression",
 )
-
-# Kinds of the columns that the tasks of tables learn from.
-INPUT_KINDS: tuple[FieldKind, ...] = ("number", "numbers", "category")
 
 
 def _check_name(name: str) -> str:
@@ -47,13 +41,6 @@ class TaskSection(Section):
     def may_read_images(self) -> bool:
         """Whether samples may have images: of the tool's tasks those that are named so, and each of the user's."""
         return self.is_own or self.name.startswith("image_")
-
-    @property
-    def input_kinds(self) -> tuple[FieldKind, ...]:
-        """Kinds of the fields with values (not files) that the task learns from; none is known of an own task."""
-        if self.name == "text_classification":
-            return ("text",)
-        return INPUT_KINDS if self.name.startswith("tabular_") and not self.is_own else ()
 
     @property
     def is_own(self) -> bool:

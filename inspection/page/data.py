@@ -1,18 +1,16 @@
-"""The shards: samples by split and class, columns, sizes of shards, what was left out, images and lengths of texts."""
+"""The shards: samples by split and class, sizes of shards, what was left out, and images."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
-from contracts.artifacts.data_report import FieldReport
-from contracts.config import SPLITS
 from inspection.page.links import make_link
-from inspection.page.subject import NO_VALUE, Limits, Subject, left_out
-from inspection.run.view import ColumnView, DataView, PictureView, ShardView, shows_samples
+from inspection.page.subject import Limits, Subject, left_out
+from inspection.run.view import DataView, PictureView, ShardView, shows_samples
 from inspection.tasks.pictures import file_uri
 from pages.chart import bars
 from pages.markup import Html, shorten
@@ -41,9 +39,6 @@ from pages.quantities import count, number, percent, several, size
 from pages.run.picture import Picture, make_picture
 
 TITLE = "Data"
-MOST_COMPARED = 4
-# Of FieldReport: least, 5, 25, 50, 75, 95 % and most.
-_QUANTILES = range(7)
 _MOST_OF_CELL = 600
 MOST_SPLITS = 6
 """There are three; a document from elsewhere may have any number."""
@@ -61,10 +56,6 @@ def _parts(subject: Subject, found: DataView) -> Iterator[Part | None]:
     yield _tiles(found)
     yield Title("Samples by class")
     yield from _classes(subject, found)
-    yield from _changes(subject)
-    if found.columns:
-        yield Title("Columns")
-        yield _columns(subject, found)
     yield from _samples(subject)
     if strips := [_strip(subject, each) for each in found.shards[:MOST_SPLITS] if each.shards]:
         yield Title("Sizes of shards")
@@ -75,9 +66,6 @@ def _parts(subject: Subject, found: DataView) -> Iterator[Part | None]:
     if about := _images(found):
         yield Title("Images")
         yield Pairs(about)
-    for name, lengths in found.lengths.items():
-        yield Title(f"Lengths of {name}")
-        yield _lengths(name, lengths)
 
 
 def _tiles(found: DataView) -> Tiles:
@@ -173,92 +161,6 @@ def _images(found: DataView) -> list[tuple[str, Cell]]:
         shown = " · ".join(map(number, values or ()))
         about += [(name, f"{shown} (red, green, blue, of 1)")] if values else []
     return about
-
-
-def _columns(subject: Subject, found: DataView) -> Table:
-    """Return the columns of samples with named fields; figures that no column has are left out."""
-    listed = found.columns[: subject.limits.rows]
-    unseen = [split for split in SPLITS if any(split in one.unseen for one in listed)]
-    figures: list[tuple[str, str, str, Callable[[ColumnView], float | None]]] = [
-        ("Mean", "mean", "number", lambda one: one.mean),
-        ("Deviation", "std", "number", lambda one: one.std),
-        ("Minimum", "least", "number", lambda one: one.least),
-        ("Maximum", "most", "number", lambda one: one.most),
-        ("Missing", "missing", "count", lambda one: one.missing),
-        ("Categories", "categories", "count", lambda one: one.categories),
-        *(
-            (f"Unseen in {split}", f"unseen.{split}", "count", lambda one, split=split: one.unseen.get(split))
-            for split in unseen
-            # A training split has no value that its vocabulary lacks, unless an increment has added it.
-            if split != "train" or any(one.unseen.get(split) for one in listed)
-        ),
-    ]
-    told = [each for each in figures if any(each[3](one) is not None for one in listed)]
-    rows: list[tuple[Cell, ...]] = [
-        (
-            subject.name(one.name),
-            subject.name(one.field),
-            one.kind,
-            *(Figure(f"data.columns.{place}.{key}", value(one), unit, NO_VALUE) for _, key, unit, value in told),
-        )
-        for place, one in enumerate(listed)
-    ]
-    return Table(
-        "columns",
-        "Columns of the source: values and categories of the training split, its samples that miss a value, and "
-        "samples of the others whose category it lacks",
-        ("Column", "Field", "Kind", *(title for title, *_ in told)),
-        rows,
-        3,
-        left_out(len(listed), found.num_columns, "columns"),
-    )
-
-
-def _changes(subject: Subject) -> Iterator[Part]:
-    """Yield the training data beside that of earlier runs."""
-    report, limit = subject.view.data_report, subject.limits.rows
-    for place, one in enumerate(report.comparisons[:MOST_COMPARED] if report is not None else ()):
-        key, of = f"data.changes.{place}", subject.name(one.of)
-        yield Title(f"Compared with {of}")
-        if one.not_compared:
-            yield Text(f"Not compared: {subject.reason(one.not_compared)}", "missing block", f"{key}.not")
-            continue
-        if one.same:
-            yield Text("The same shards.", "block", f"{key}.same")
-            continue
-        for what, found in (("New", one.new_classes), ("Vanished", one.vanished_classes)):
-            for name, names in list(found.items())[:limit]:
-                field, listed = subject.name(name), subject.reason(", ".join(names))
-                yield Text(f"{what} in {field}: {listed}", "block", f"{key}.{what.lower()}.{field}")
-        if one.moved:
-            words = f"{several(one.moved, 'sample')} in another split than before"
-            yield Text(words, "block bad", data={"figure": f"{key}.moved"})
-        yield Table(
-            f"changes-{place}",
-            f"Training samples, field by field, beside those of {of}: 5, 50 and 95 % of the values. Excess PSI above "
-            "0.1 with p below 0.001 is a change (docs/retraining.md).",
-            ("Field", "Verdict", "Before", "Now", "Missing", "Excess PSI", "p"),
-            [_change(subject, f"{key}.{subject.name(field.name)}", field) for field in one.fields[:limit]],
-            2,
-            left_out(min(limit, len(one.fields)), len(one.fields), "fields"),
-        )
-
-
-def _change(subject: Subject, key: str, field: FieldReport) -> tuple[Cell, ...]:
-    def spread(values: list[float] | None) -> str:
-        known = values is not None and len(values) == len(_QUANTILES)
-        return " · ".join(number(values[place]) for place in (1, 3, 5)) if known and values is not None else NO_VALUE
-
-    styles = {"fail": "bad", "warn": "warning"}
-    return (
-        subject.name(field.name),
-        Words(field.verdict, subject.reason("; ".join(field.said)), styles.get(field.verdict, "")),
-        spread(field.earlier),
-        spread(field.quantiles),
-        percent(field.missing),
-        Figure(f"{key}.excess", field.excess, "number", "not judged"),
-        number(field.p) if field.p is not None else NO_VALUE,
-    )
 
 
 def _classes(subject: Subject, found: DataView) -> Iterator[Part | None]:
@@ -376,15 +278,3 @@ def _rejected(subject: Subject, found: DataView) -> Iterator[Part]:
 def kind_of(reason: str) -> str:
     """Return a reason without what differs from file to file: numbers, and what is quoted."""
     return re.sub(r"'[^']*'|\"[^\"]*\"", "…", re.sub(r"\d+", "N", reason[:500]))
-
-
-def _lengths(name: str, counts: list[int]) -> Table:
-    """Return samples by the length of a text: each row holds lengths up to twice those of the one before."""
-    most = max(counts, default=0) or 1
-    first = next((bits for bits, samples in enumerate(counts) if samples), 0)
-    rows: list[tuple[Cell, ...]] = []
-    for bits in range(first, len(counts)):
-        least, longest, key = 1 << bits >> 1, (1 << bits) - 1, f"data.lengths.{name}.{bits}"
-        span = f"{count(least)} to {count(longest)}" if least < longest else count(least)
-        rows.append((span, Figure(key, counts[bits], "count", bar=counts[bits] / most)))
-    return Table(f"lengths-{name}", f"Samples of all splits by the length of {name}", ("Bytes", "Samples"), rows)

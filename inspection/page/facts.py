@@ -64,8 +64,6 @@ def _facts(view: RunView) -> Iterator[tuple[str, str]]:
         environment.get("device", ""),
     ]
     yield "Machine", ", ".join(filter(None, where))
-    if view.firing is not None:
-        yield "Firing of the schedule", f"{view.firing.verdict}: {view.firing.reason}"
     code = as_object(view.config.get("code"))
     own = [_words(code, "path", "own code {}"), _words(code, "sha256")[:12]]
     torch = environment.get("torch", "")

@@ -8,7 +8,6 @@ from functools import cache, lru_cache
 from typing import Any
 
 from contracts import storage
-from contracts.artifacts.firing import NOTHING
 from contracts.config import RunConfig
 from contracts.config.former import rename_keys
 from contracts.previous import RUN_NAME
@@ -99,8 +98,6 @@ def _read_ended(place: RunPlace) -> tuple[str, str] | None:
             record = as_object(parse_json(door.read(storage.join(folder, RUN_NAME), SMALL_BYTES)))
         except HARM:
             record = {}
-        if record.get("state") == NOTHING:
-            continue
         stages = record.get("stages")
         if config and isinstance(stages, list):
             return name, json.dumps({"config": config, "stages": stages})

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
-from contracts.artifacts import FieldEntry, ShardManifest, SplitEntry
+from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.artifacts.shard_table import shard_numbers
-from contracts.config import CLASS_KINDS, SPLITS
-from inspection.run.view import ColumnView, DataView, ShardView, SplitView
+from contracts.config import SPLITS
+from inspection.run.view import DataView, ShardView, SplitView
 
 # Of long lists, what a page can show; counts are always of all.
 MOST_CLASSES = 2000
 MOST_REJECTED = 200
 MOST_REASONS = 30
 MOST_SIZES = 2000
-MOST_COLUMNS = 500
 MOST_WARNINGS = 50
 _NAME, _WARNING = 200, 2000
-# No field has 2**64 bytes.
-_MOST_BITS, _MOST_FIELDS = 64, 64
 
 T = TypeVar("T")
 
@@ -36,7 +33,6 @@ def describe_data(uri: str, manifest: ShardManifest, *, searched: bool = True) -
     """
     places = _largest(manifest)
     images, copies = manifest.images, manifest.duplicates
-    columns = list_columns(manifest)
     return DataView(
         uri=uri,
         format=manifest.format,
@@ -70,50 +66,8 @@ def describe_data(uri: str, manifest: ShardManifest, *, searched: bool = True) -
         mean=manifest.mean,
         std=manifest.std,
         warnings=[warning[:_WARNING] for warning in manifest.warnings[:MOST_WARNINGS]],
-        lengths={
-            name: entry.lengths[:_MOST_BITS]
-            for name, entry in list(manifest.sample_fields.items())[:_MOST_FIELDS]
-            if entry.kind == "text" and entry.lengths
-        },
-        columns=columns[:MOST_COLUMNS],
-        num_columns=len(columns),
         has_images=manifest.image_field is not None,
     )
-
-
-def list_columns(manifest: ShardManifest) -> list[ColumnView]:
-    """Return the columns of samples with named fields, in the order of the fields; of other samples none.
-
-    Args:
-        manifest: Of their shards.
-    """
-    fields = manifest.sample_fields.items() if manifest.fields else ()
-    return [column for name, entry in fields for column in _columns(name[:_NAME], entry)]
-
-
-def _columns(name: str, entry: FieldEntry) -> Iterator[ColumnView]:
-    """Yield a field's columns: of numbers one for each, of other kinds one."""
-    for own in entry.statistics:
-        yield ColumnView(
-            name=own.name[:_NAME],
-            field=name,
-            kind=entry.kind,
-            mean=own.mean,
-            std=own.std,
-            least=own.least,
-            most=own.most,
-            missing=own.missing,
-        )
-    if not entry.statistics:
-        counted = {"category": len(entry.vocabulary)} | dict.fromkeys(CLASS_KINDS, len(entry.classes))
-        yield ColumnView(
-            name=(entry.columns[0] if len(entry.columns) == 1 else name)[:_NAME],
-            field=name,
-            kind=entry.kind,
-            missing=entry.missing.get("train"),
-            categories=counted.get(entry.kind),
-            unseen={split: entry.unseen[split] for split in SPLITS if split in entry.unseen},
-        )
 
 
 def _in_order(manifest: ShardManifest) -> list[tuple[str, SplitEntry]]:

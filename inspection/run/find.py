@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from contracts import storage
-from contracts.artifacts.firing import FIRING_NAME
 from contracts.config import RunSection
 from contracts.errors import ConfigError
-from contracts.result import RESULTS_FOLDER, RUN_START_NAME, RUNS_FOLDER, had_nothing_to_do, run_uri
+from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
 from inspection.run.door import Door
 
 # Requests under way at a time: a listing of a bucket takes some 30 ms, whatever it holds.
@@ -93,20 +92,12 @@ def _find(run: str, uri: str) -> RunPlace:
 
 
 def newest(places: Sequence[RunPlace]) -> RunPlace:
-    """Return the newest of a line's runs: by the time in their ids, where one has none by their start documents.
-
-    A firing of the schedule that had nothing to do is passed by: who names a line wants what it has come to.
-    """
+    """Return the newest of a line's runs: by the time in their ids, where one has none by their start documents."""
     if all(_time_in(place.run_id) for place in places):
         in_order = places
     else:
         in_order = sorted(places, key=lambda place: (str(read_start(place).get("started_at", "")), place.run_id))
-    return next((place for place in reversed(in_order) if not _had_nothing_to_do(place)), in_order[-1])
-
-
-def _had_nothing_to_do(place: RunPlace) -> bool:
-    document = storage.join(place.folder, RESULTS_FOLDER, FIRING_NAME)
-    return Door(place.line).inside(document) and had_nothing_to_do(place.line, place.run_id)
+    return in_order[-1]
 
 
 def read_start(place: RunPlace) -> Mapping[str, Any]:

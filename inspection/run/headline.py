@@ -29,7 +29,6 @@ STATE_NOTES: Mapping[State, str] = {
     "interrupted": "the same command continues",
     "failed": "it failed",
     "succeeded": "all stages are done",
-    "nothing to do": "its schedule fired, and the source had nothing new",
 }
 # What to do with a run that has not gone through, and is not going on.
 NEXT: Mapping[State, str] = {

@@ -24,9 +24,7 @@ from contracts.artifacts import (
     ShardManifest,
     Verification,
 )
-from contracts.artifacts.data_report import REPORT_NAME, DataReport
 from contracts.artifacts.evaluation import FIRST_ROWS_NAME, FirstRows
-from contracts.artifacts.firing import FIRING_NAME, Firing
 from contracts.artifacts.profile import PAGE_NAME
 from contracts.config import STAGES
 from contracts.config.former import rename_keys
@@ -50,7 +48,7 @@ from inspection.run.view import Missing, RunView, StageView, shows_samples
 from inspection.tasks import find_pages
 from inspection.tasks.pictures import NamedSamples
 
-Result = TypeVar("Result", DataReport, Firing, FirstRows, Registration)
+Result = TypeVar("Result", FirstRows, Registration)
 
 # What the parts are called that come out of shards and pictures.
 CONTACT_SHEET, OF_TASK, TASK_PICTURES = "the contact sheet", "what the task shows", "the task's pictures"
@@ -121,10 +119,6 @@ def read_run(
         uris = _find_uris(stages, documents)
         parts["lineage"] = find_lineage(documents, uris, _check_hashes(reading, stages, uris))
         shard = next(stage for stage in stages if stage.name == "shard")
-        parts["data_report"] = reading.attempt(
-            "the data report", partial(_read_result, reading, REPORT_NAME, DataReport)
-        )
-        parts["firing"] = reading.attempt("what the firing found", partial(_read_result, reading, FIRING_NAME, Firing))
         parts["before"] = reading.attempt("the run before", partial(find_before, place, config, shard))
     return RunView(
         id=place.run_id,

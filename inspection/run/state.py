@@ -19,7 +19,7 @@ SILENT_S = 600.0
 UNKNOWN_S = 86_400.0
 
 
-Recorded = Literal["succeeded", "failed", "interrupted", "nothing to do"]
+Recorded = Literal["succeeded", "failed", "interrupted"]
 
 
 def find_state(place: RunPlace, recorded: Recorded | None, *, last_word_at: float | None, now: float) -> State:

@@ -11,7 +11,6 @@ from pydantic import Field, ValidationError
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ExportManifest, RunRecord
 from contracts.artifacts.document import Document
-from contracts.artifacts.firing import NOTHING
 from contracts.config import RunConfig
 from contracts.previous import RUN_NAME
 from contracts.proof import VERIFIED_FOLDER
@@ -89,7 +88,7 @@ def _read(reading: Reading) -> RunLine:
     return _line(
         place,
         find_record_headline(record, verdict=verdict),
-        stage="" if record.state in ("succeeded", NOTHING) else at,
+        stage="" if record.state == "succeeded" else at,
         error=record.error,
         started_at=as_moment(record.started_at),
         config=todays(record.config),

@@ -21,15 +21,12 @@ from contracts.artifacts import (
     Rejected,
     Verification,
 )
-from contracts.artifacts.data_report import DataReport
 from contracts.artifacts.evaluation import FirstRows
-from contracts.artifacts.firing import Firing
-from contracts.config import FieldKind
 
-State = Literal["running", "silent", "unknown", "stopped", "interrupted", "failed", "succeeded", "nothing to do"]
+State = Literal["running", "silent", "unknown", "stopped", "interrupted", "failed", "succeeded"]
 """silent: in a bucket, no record and no event for ten minutes; unknown: for a day, so that it was cancelled or
 lost; stopped: its process is gone and has left no record;
-interrupted: a user's signal ended it; nothing to do: its schedule fired, and there was nothing new."""
+interrupted: a user's signal ended it."""
 StageState = Literal["waiting", "running", "done", "reused", "failed", "interrupted", "stopped", "not started"]
 MarkKind = Literal["start", "checkpoint", "best", "preemption", "interruption", "kill", "crash", "resume", "end"]
 
@@ -123,25 +120,6 @@ class PictureView(Document):
     split: str
 
 
-class ColumnView(Document):
-    """A field of the samples; of a field of numbers, one of its columns. Numbers are of the training split."""
-
-    name: str
-    """Of the column in the source."""
-    field: str
-    kind: FieldKind
-    mean: float | None = None
-    std: float | None = None
-    least: float | None = None
-    most: float | None = None
-    missing: int | None = None
-    """Training samples that lack a value; None: not counted for its kind."""
-    categories: int | None = None
-    """Values of its vocabulary, or its classes; None: it has neither."""
-    unseen: dict[str, int] = Field(default={})
-    """Of a category: samples whose value the vocabulary lacks, by split."""
-
-
 class DataView(Document):
     """What the shards hold."""
 
@@ -174,12 +152,6 @@ class DataView(Document):
     std: list[float] | None
     warnings: list[str] = Field(default=[])
     """What was remarked about the source; the first of them."""
-    lengths: dict[str, list[int]] = Field(default={})
-    """Of each field of text: samples by the number of bits that their length in bytes takes."""
-    columns: list[ColumnView] = Field(default=[])
-    """Of samples with named fields: their columns, in the order of the fields; the first of very many."""
-    num_columns: int = 0
-    """More than `columns` has, where there are very many."""
     has_images: bool = True
     """Whether samples have a field of kind image."""
 
@@ -322,10 +294,6 @@ class RunView(Document):
     config: dict[str, Any]
     stages: list[StageView]
     data: DataView | None = None
-    data_report: DataReport | None = None
-    """How the data differs from that of the run before."""
-    firing: Firing | None = None
-    """What its schedule's firing has found; None: nobody asked."""
     pictures: list[PictureView] = Field(default=[])
     first_slot: PictureView | None = None
     """The first samples of the training as its network got them: one picture of up to 16."""

@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.artifacts.shard_table import shard_numbers
 from contracts.config import SPLITS
-from inspection.run.data import list_columns
-from inspection.run.view import ColumnView
 from inspection.stages.told import Told, known
 from pages.markdown import code, whole
 from pages.quantities import count as show_count
-from pages.quantities import number, several, size
+from pages.quantities import several, size
 from pages.rendering import write
 from pages.stage import Block, Summary, first, listed
 
@@ -61,7 +59,6 @@ def _card(shards: ShardManifest) -> Summary:
     blocks = [
         Block(text=[f"{several(samples, 'sample')}{of_classes} in {held}."]),
         *listed("Warnings", shards.warnings),
-        *_columns(list_columns(shards)),
         Block("Splits", head=("split", "samples", "shards", "source files"), rows=first(splits)),
         _classes(shards),
         *(_images(shards) if shards.image_field is not None else []),
@@ -83,24 +80,6 @@ def _ordered(shards: ShardManifest) -> list[tuple[str, SplitEntry]]:
     return sorted(
         shards.splits.items(), key=lambda split: SPLITS.index(split[0]) if split[0] in SPLITS else len(SPLITS)
     )
-
-
-def _columns(columns: list[ColumnView]) -> list[Block]:
-    def row(one: ColumnView) -> tuple[str, ...]:
-        unseen = {split: samples for split, samples in one.unseen.items() if samples or split != "train"}
-        figures = (one.mean, one.std, one.least, one.most)
-        return (
-            one.name,
-            one.field,
-            one.kind,
-            *("" if value is None else number(value) for value in figures),
-            *("" if value is None else show_count(value) for value in (one.missing, one.categories)),
-            ", ".join(f"{split} {show_count(samples)}" for split, samples in unseen.items()),
-        )
-
-    about = "Values, missing ones and categories are those of the training split; unseen are samples of the others."
-    head = ("column", "field", "kind", "mean", "std", "minimum", "maximum", "missing", "categories", "unseen")
-    return [Block("Columns", [about], head, 3, first(list(map(row, columns))))] if columns else []
 
 
 def _classes(shards: ShardManifest) -> Block:

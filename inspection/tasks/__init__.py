@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from contracts.artifacts import Document, EvaluationReport
 from contracts.artifacts.classification import TASKS as CLASSIFICATIONS
 from contracts.artifacts.multilabel import TASKS as SEVERAL_LABELS
-from contracts.artifacts.regression import TASKS as REGRESSIONS
 from pages.markdown import Markdown
 from pages.markup import Html
 from pages.quantities import exact_percent, metric_number
@@ -48,10 +47,6 @@ def find_pages(task: str) -> TaskPages | None:
         return PAGES
     if task in SEVERAL_LABELS:
         from inspection.tasks.multilabel.pages import PAGES
-
-        return PAGES
-    if task in REGRESSIONS:
-        from inspection.tasks.regression.pages import PAGES
 
         return PAGES
     return None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from contracts import storage
-from contracts.artifacts import EvaluationReport, FieldEntry, ShardManifest
+from contracts.artifacts import EvaluationReport, ShardManifest
 from inspection.run.door import HARM, Door, as_object
 from inspection.run.pictures import draw, shard_uri
 from inspection.run.view import PictureView
@@ -22,7 +21,7 @@ _MOST_BYTES = 32 << 20
 PATH = 1100
 # How paths of rows without a file begin, and names of tables that list files.
 _ROW, _TABLES = "row:", (".csv", ".jsonl", ".parquet")
-_WORDED_KINDS = ("text", "category", "number", "numbers")
+_WORDED_KINDS = ("text", "number")
 # The field that is learnt: its name is fixed (docs/decisions/0017-tasks-of-the-tool.md).
 _LABEL = "label"
 T = TypeVar("T")
@@ -83,7 +82,7 @@ class NamedSamples:
         values = FieldReader(self.manifest, wanted).read(stored, int(record["label"]))
         if len(wanted) == 1 and isinstance(text := values[wanted[0]], str):
             return text[:WORDS]
-        return ", ".join(part for name in wanted for part in _shown(name, fields[name], values[name]))[:WORDS]
+        return ", ".join(f"{fields[name].column or name}: {_value(values[name])}" for name in wanted)[:WORDS]
 
     def _path(self, record: Any) -> str | None:
         from records.description import read_path
@@ -128,17 +127,5 @@ def file_uri(config: Mapping[str, Any], path: str) -> str:
     return f"{folder}/{plain}" if folder.startswith("gs://") else f"{storage.normalise(folder)}/{quote(plain)}"
 
 
-def _shown(field: str, entry: FieldEntry, value: Any) -> Iterator[str]:
-    """Yield a field's columns, each with its value: a list as one of numbers where its columns are not known."""
-    values = value if isinstance(value, list) else [value]
-    names = [one.name for one in entry.statistics] or entry.columns
-    if len(names) != len(values):
-        yield f"{field}: {' '.join(map(_value, values))}"
-        return
-    yield from (f"{name}: {_value(one)}" for name, one in zip(names, values, strict=True))
-
-
 def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return "missing" if math.isnan(value) else f"{value:.6g}"
-    return str(value) or "missing"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -8,8 +8,6 @@ The stages are wired by the function that the local graph uses (pipelines/graph/
     export     a CustomJob on the GPU that will serve; report
     register   the gate; if it says so: the model registry
 
-With `schedule.when` they are in a sub-pipeline, which a firing that finds nothing new passes by.
-
 Nothing is cached by KFP: what is finished is known by its content-addressed folder, which holds no run id and is looked
 at by the tasks themselves (docs/decisions/0004-reuse-by-content.md). No job is tried again by KFP: a retry would find
 the failed job in gcp_resources and wait for that one.
@@ -36,18 +34,16 @@ from components.find_profile import find_profile
 from components.gate import gate, refused
 from components.launch_dataflow import launch_dataflow
 from components.list_source import list_source
-from components.look_for_new import look_for_new
 from components.record import record
 from components.registered import registered
 from components.report import report
 from components.report_training import report_training
 from components.titles import titled
-from contracts.artifacts.firing import GO
 from contracts.config import RunConfig
 from contracts.result import RUNS_FOLDER
 from contracts.serving import model_name
 from pipelines.backends.vertex import Vertex
-from pipelines.graph.wiring import COMMON, PLACE, Stages, stage, sub_pipeline, wire
+from pipelines.graph.wiring import PLACE, Stages, stage, sub_pipeline, wire
 from pipelines.images.record import Containers
 from pipelines.jobs import INPUTS, machine_name, stage_job
 
@@ -65,7 +61,7 @@ def make_pipeline(config: RunConfig, containers: Containers) -> Callable[..., An
     """
     stages = vertex_stages(config, containers)
     register = register_stage(config, containers) if config.vertex.model.upload else None
-    image, looks = containers.pipeline_image, config.schedule.when.is_set
+    image = containers.pipeline_image
 
     def add_stages(given: dict[str, Any], configs: dict[str, Any]) -> list[Any]:
         made = wire(stages, configs, given)
@@ -75,26 +71,10 @@ def make_pipeline(config: RunConfig, containers: Containers) -> Callable[..., An
             tasks.append(titled(never_cached(registers), "register"))
         return tasks
 
-    def add_if_new(given: dict[str, Any]) -> None:
-        with dsl.If(given["verdict"] == GO, name="something-new"):
-            add_stages(_some(given, common), {name: given[f"{name}_config"] for name in INPUTS})
-
-    common = tuple(name for name in COMMON if name != "config")
-    taken = (*common, *(f"{name}_config" for name in INPUTS), "verdict")
-    # kfp compiles a sub-pipeline where it is made.
-    stages_if_new = sub_pipeline("stages-if-new", taken, add_if_new, returns=None) if looks else None
-
     def build(configs: dict[str, Any], run_config: Any, given: dict[str, Any]) -> None:
         started = titled(own(begin(line=given["line"], config=run_config), image), "begin")
         given = {**given, "run_id": started.outputs["run_id"], "data_date": started.outputs["data_date"]}
-        if stages_if_new is None:
-            tasks = add_stages(given, configs)
-        else:
-            look = look_for_new(config=run_config, **_some(given, ("line", "run_id", "data_date")))
-            looked = titled(own(look, image), "look-for-new")
-            sections = {f"{name}_config": config for name, config in configs.items()}
-            inner = stages_if_new(**given, **sections, verdict=looked.outputs["verdict"])
-            tasks = [looked, titled(never_cached(inner), "stages-if-new")]
+        tasks = add_stages(given, configs)
         last = record(line=given["line"], config=run_config, run_name=dsl.PIPELINE_JOB_NAME_PLACEHOLDER)
         own(titled(last, "record"), image).after(started, *tasks).ignore_upstream_failure()
 

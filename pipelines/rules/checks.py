@@ -1,6 +1,5 @@
 """Checks before the first stage: the stages' own, asked by command.
 
-    sharding.sources.check   labels against the task: one or several, classes or numbers
     trainer.check network    own code, network and arguments, patterns of names, weights
     trainer.check place      precision, spread over ranks, export targets
 
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from components.launch import last_line, stage_environment
 from contracts import storage
-from contracts.checked import OFFLINE, THIS_MACHINE, CheckAnswer, PlannedMachine, PlannedPlace, Unchecked
+from contracts.checked import THIS_MACHINE, CheckAnswer, PlannedMachine, PlannedPlace, Unchecked
 from contracts.config import RunConfig
 from contracts.machines import ACCELERATORS, Machine
 from contracts.own_code import named_code
@@ -31,11 +30,9 @@ from pipelines.rules.check_cache import find_answer, keep_answer, name_question
 from pipelines.rules.problem import Problem
 
 TIMEOUT_S = 120.0
-_SOURCE = ("sharding.sources.check",)
 _NETWORK = ("trainer.check", "network")
 _PLACE = ("trainer.check", "place")
-_ABOUT = {
-    _SOURCE: "the labels of sharding.source",
+_ABOUT: dict[tuple[str, ...], str] = {
     _NETWORK: "own code, network, weights",
     _PLACE: "precision, the spread over ranks, export targets",
 }
@@ -93,10 +90,7 @@ def check_planned(
 
 def _check(config: RunConfig, place: str, *, online: bool) -> Checked:
     config = _with_previous(with_data_date(config, ""))
-    answers = [_ask_source(config, online=online)]
     network = _config_option(_sections_of_network(config))
-    if answers[0].num_classes:
-        network.append(f"--num-classes={answers[0].num_classes}")
     asks_bucket = online and _is_remote(config.model.weights)
     if asks_bucket:
         network.append("--online")
@@ -104,8 +98,10 @@ def _check(config: RunConfig, place: str, *, online: bool) -> Checked:
         network.append("--elsewhere")
     folder = str(Path.cwd()) if config.model.weights else ""
     # Own code may read what nobody knows of.
-    answers.append(_ask(_NETWORK, network, keeps=not asks_bucket and not named_code(config), folder=folder))
-    answers.append(_ask(_PLACE, [*_config_option(_sections_of_place(config)), f"--for={place}"]))
+    answers = [
+        _ask(_NETWORK, network, keeps=not asks_bucket and not named_code(config), folder=folder),
+        _ask(_PLACE, [*_config_option(_sections_of_place(config)), f"--for={place}"]),
+    ]
     return Checked(
         tuple(Problem(found.given, found.allowed, found.todo) for answer in answers for found in answer.problems),
         tuple(text for answer in answers for text in (*answer.warnings, *map(str, answer.unchecked))),
@@ -119,16 +115,6 @@ def _with_previous(config: RunConfig) -> RunConfig:
         return config
     found = find_previous(storage.join(root, config.run.name)) or ""
     return config.model_copy(update={"model": config.model.model_copy(update={"weights": found})})
-
-
-def _ask_source(config: RunConfig, *, online: bool) -> CheckAnswer:
-    source = config.sharding.source
-    if not source.strip():
-        return CheckAnswer()
-    if _is_remote(source) and not online:
-        return CheckAnswer(unchecked=[Unchecked(what=f"the labels in {source}", why=OFFLINE)])
-    sections = config.model_dump(mode="json", include={"sharding": True, "task": {"name"}})
-    return _ask(_SOURCE, _config_option(sections), not _is_remote(source))
 
 
 def _is_remote(uri: str) -> bool:

@@ -10,7 +10,6 @@ from typing import Any, TextIO
 from contracts.artifacts import GoodputRecord
 from contracts.errors import ShardlineError
 from contracts.goodput import count_stops
-from contracts.result import find_firing
 from inspection.goodput import read_goodput
 from pipelines.google import first_line
 from pipelines.local.shard_warnings import read_warnings_of_run
@@ -42,7 +41,7 @@ class Status:
     warnings: tuple[str, ...]
     """What was remarked about the source of its shards."""
     note: str
-    """What the firing of its schedule has found, or why there is no account of the training."""
+    """Why there is no account of the training; empty: there is one, or none is expected."""
     diagnosis: Diagnosis | None
     """Why it failed; None: it has not."""
 
@@ -63,8 +62,6 @@ def read_status(client: Any, name: RunName) -> Status:
         try:
             goodput = read_goodput(line, name.id)
             warnings = read_warnings_of_run(line, name.id)
-            if (firing := find_firing(line, name.id)) is not None:
-                note = f"firing of the schedule: {firing.verdict}: {firing.reason}"
         except ShardlineError as error:
             # The services have answered: that is worth showing without the bucket.
             note = f"no account of the training: {first_line(error)}"

@@ -18,6 +18,7 @@ from contracts import storage
 from contracts.artifacts import (
     MANIFEST_NAME,
     Duplicates,
+    FieldEntry,
     FileEntry,
     ImageStatistics,
     IndexPart,
@@ -31,13 +32,9 @@ from contracts.artifacts.shard_table import MOST_LISTED, pack_table
 from contracts.config import SPLITS
 from contracts.errors import ShardlineError, TryAgain
 from records.convert import Changes, library_versions
-from records.drawn import join_drawn
-from records.field_statistics import FieldSums, add_fields
 from records.source import write_source
 from records.statistics import ChannelSums, Tally, channel_statistics
-from sharding.commit.drawn import publish_drawn
 from sharding.commit.duplicates import Findings, check_duplicates, describe_duplicates
-from sharding.commit.fields import describe_fields
 from sharding.commit.kept import Kept
 from sharding.commit.records import MAX_REJECTED, Summary, drop_record, drop_summary, load_summaries
 from sharding.commit.tokenizer import add_tokenizer
@@ -119,7 +116,7 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         seed=planned.seed,
         classes=planned.classes,
         multi_label=planned.multi_label,
-        fields=describe_fields(opened, collected.field_sums, kept),
+        fields=_describe_fields(opened),
         splits=splits,
         shards=[] if table else collected.shards,
         shard_table=table,
@@ -135,7 +132,6 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         images=describe_images(collected.tally) if has_images else None,
         prepared=_describe_changes(planned, changes, collected.tally) if has_images else None,
         duplicates=duplicates,
-        drawn=publish_drawn(opened, collected.drawn, kept),
         parent=kept.append.parent if kept is not None else None,
         generation=kept.append.generation if kept is not None else 0,
         code_version=importlib.metadata.version("shardline"),
@@ -164,9 +160,6 @@ class _Collected:
         self.rejected: list[tuple[bytes, str]] = []
         self.channel_sums = ChannelSums()
         self.tally = Tally()
-        self.field_sums: tuple[dict[str, FieldSums], ...] = tuple({} for _ in SPLITS)
-        """Of each split."""
-        self.drawn: dict[str, bytes] = {}
 
     def add(self, summary: Summary) -> None:
         """Take in a group; groups come in the order of their shards."""
@@ -196,9 +189,6 @@ class _Collected:
         self.num_files += summary.num_files
         self.channel_sums += summary.channel_sums
         self.tally += summary.tally
-        own = self.field_sums[summary.split]
-        own |= add_fields(own, summary.field_sums)
-        self.drawn = join_drawn(self.drawn, summary.drawn)
 
     def take_over(self, split: int, kept: Kept) -> None:
         """Take in what a split of an increment's parent keeps."""
@@ -240,6 +230,21 @@ def _collect(summaries: Iterable[Summary], opened: OpenJob, kept: Kept | None) -
     # Those of each group are in order; all together are not.
     collected.rejected = sorted(collected.rejected)[:MAX_REJECTED]
     return collected
+
+
+def _describe_fields(opened: OpenJob) -> dict[str, FieldEntry]:
+    """Return the named fields; none where samples are an image and a label."""
+    fields = opened.job.fields
+    if fields is None:
+        return {}
+    classes = {name: list(names) for name, names in opened.job.vocabularies.items()}
+    if fields.label is not None:
+        classes[fields.label] = opened.planned.classes
+    section = opened.planned.sharding.fields
+    return {
+        name: FieldEntry(kind=kind, place=place, classes=classes.get(name, []), column=section[name].column)
+        for place, (name, kind) in enumerate(fields.kinds.items())
+    }
 
 
 def _required(opened: OpenJob, training_samples: list[int]) -> tuple[tuple[bytes, ...], list[int]]:

@@ -11,14 +11,12 @@ import dataclasses
 import marshal
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from contracts import storage
-from records.drawn import join_drawn
-from records.field_statistics import FieldSums, add_fields
 from records.index_parts import ROW, checksum_rows, write_part
 from records.statistics import ChannelSums, Tally
 from sharding.job import Job, OpenJob, ShardRecord, scratch_file
@@ -69,8 +67,6 @@ class Summary:
     num_rejected: int
     channel_sums: ChannelSums
     tally: Tally
-    field_sums: dict[str, FieldSums]
-    drawn: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 def has_record(shard: int, opened: OpenJob) -> bool:
@@ -103,7 +99,6 @@ def load_records(shards: Sequence[int], opened: OpenJob) -> Iterator[ShardRecord
             fields = marshal.loads(content)
             fields["channel_sums"] = ChannelSums(**fields["channel_sums"])
             fields["tally"] = Tally(**fields["tally"])
-            fields["field_sums"] = _load_sums(fields["field_sums"])
             yield ShardRecord(**fields)
 
 
@@ -159,12 +154,7 @@ def load_summaries(opened: OpenJob) -> Iterator[Summary]:
             fields["shards"] = tuple(ShardSummary(*one) for one in fields["shards"])
             fields["channel_sums"] = ChannelSums(**fields["channel_sums"])
             fields["tally"] = Tally(**fields["tally"])
-            fields["field_sums"] = _load_sums(fields["field_sums"])
             yield Summary(**fields)
-
-
-def _load_sums(values: dict[str, Any]) -> dict[str, FieldSums]:
-    return {name: FieldSums.of(one) for name, one in values.items()}
 
 
 def drop_summary(group: int, opened: OpenJob) -> None:
@@ -183,8 +173,6 @@ def merge_group(group: int, opened: OpenJob) -> None:
     source_bytes = num_rejected = num_files = 0
     rejected: list[tuple[bytes, str]] = []
     channel_sums, tally = ChannelSums(), Tally()
-    field_sums: dict[str, FieldSums] = {}
-    drawn: dict[str, bytes] = {}
     for record in load_records(opened.groups[group], opened):
         rejected += record.rejected
         num_rejected += len(record.rejected)
@@ -206,8 +194,6 @@ def merge_group(group: int, opened: OpenJob) -> None:
         source_bytes += record.source_bytes
         channel_sums += record.channel_sums
         tally += record.tally
-        field_sums = add_fields(field_sums, record.field_sums)
-        drawn = join_drawn(drawn, record.drawn)
     part = None
     if parts:
         name = f"index-{job.key}-{group:05d}.bin"
@@ -232,8 +218,6 @@ def merge_group(group: int, opened: OpenJob) -> None:
         num_rejected,
         channel_sums,
         tally,
-        field_sums,
-        drawn,
     )
     save_summary(group, summary, opened)
 

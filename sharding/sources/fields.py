@@ -1,10 +1,10 @@
 """The named fields of a source: their kinds, and how the cells of a sample travel with its reference.
 
 A sample of named fields is a file (of the first field of kind image, else of kind bytes) or a row alone, a label (of
-the first field of kind class, else of kind classes), and the cells of all other fields: the numbers as float64 (NaN
-where one is missing), the length of each other content in bytes, and these contents, each in the order of the fields.
-A content is UTF-8 of text, of a category and of the name of a class, packed float64 of numbers, and JSON of all else:
-the names of classes, any value, and of a file its path, size, generation and hash.
+the first field of kind class, else of kind classes), and the cells of all other fields: the numbers as float64, the
+length of each other content in bytes, and these contents, each in the order of the fields. A content is UTF-8 of text
+and of the name of a class, and JSON of all else: the names of classes, any value, and of a file its path, size,
+generation and hash.
 """
 
 from __future__ import annotations
@@ -74,11 +74,6 @@ class Fields:
         """Names of the fields of classes in the cells."""
         return tuple(name for name in self.others if self.kinds[name] in CLASS_KINDS)
 
-    @cached_property
-    def categories(self) -> tuple[str, ...]:
-        """Names of the fields of kind category."""
-        return tuple(name for name in self.others if self.kinds[name] == "category")
-
     def pack(self, numbers: Sequence[float], contents: Sequence[bytes]) -> bytes:
         """Return cells as they travel: equal cells are equal bytes; none where there is no other field."""
         return _head(len(numbers), len(contents)).pack(*numbers, *map(len, contents)) + b"".join(contents)
@@ -115,11 +110,6 @@ class Fields:
                 file = SourceFile(unquote_to_bytes(path), size, generation, content_hash.encode(), is_image)
                 found.append((name, file))
         return found
-
-
-def pack_numbers(numbers: Sequence[float]) -> bytes:
-    """Return the content of a field of kind numbers."""
-    return _head(len(numbers), 0).pack(*numbers)
 
 
 def pack_file(path: bytes, size: int, generation: int, content_hash: bytes) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -64,8 +63,6 @@ class Listing:
     """For each split, the number of samples."""
     vocabularies: dict[str, tuple[bytes, ...]]
     """Names of the classes of each field of classes but the label."""
-    columns: dict[str, tuple[str, ...]]
-    """Names of the columns of the field that `columns: ["*"]` is set for."""
     parts: tuple[Path, ...]
     """Files of `PART_REFERENCES` references each (fewer where cells are long), the last one of the rest; sorted by
     path."""
@@ -102,7 +99,6 @@ class Found:
     splits_given: bool = False
     is_remote: bool = False
     vocabularies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
-    columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
     is_cut: bool = False
     """Whether the files of the stretches are the parts: one process has written all of them, in order."""
     keeps_empty: bool = True
@@ -144,8 +140,6 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
         total.update(b"%b\0" % name)
     for field_name, names in found.vocabularies.items():
         total.update(b"\0%b\0" % field_name.encode() + b"\0".join(names))
-    for field_name, columns in found.columns.items():
-        total.update(b"\0columns of %b\0" % field_name.encode() + json.dumps(columns).encode())
     changes_path = None
     if labels or moves:
         # Of another name each time: a process that loads it keeps it.
@@ -183,7 +177,6 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
         not any(stretch.unhashed for stretch in found.stretches),
         tuple(split_files),
         found.vocabularies,
-        found.columns,
         tuple(written),
     )
 

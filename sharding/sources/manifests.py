@@ -1,7 +1,7 @@
 """From the rows of a manifest to a listing: labels to classes, paths to files that are there, splits.
 
-Rows are sorted by path on disk (parts.sort_records): of a manifest of any length only classes, values of categories,
-and groups with a given split, are held in memory.
+Rows are sorted by path on disk (parts.sort_records): of a manifest of any length only classes, and groups
+with a given split, are held in memory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Any
 
 from contracts import storage
 from contracts.config import ShardingSection
-from contracts.config.fields import find_rest
 from contracts.errors import DataError, TryAgain, UserError
-from sharding.limits import MAX_CATEGORIES, MAX_NAMED, encode_path
+from sharding.limits import MAX_NAMED, encode_path
 from sharding.sources.buckets import hash_of
 from sharding.sources.cells import Values
 from sharding.sources.fields import Fields, count_path, hash_cells, make_row_path, pack_file
@@ -29,7 +28,7 @@ from sharding.sources.parts import Names, StretchWriter, keep_records, sort_reco
 from sharding.sources.reference import NO_CLASS, absolute_path, remote_uri
 from sharding.sources.rows import Row, normalise_path
 from sharding.sources.splitting import Splitter, make_group_finder
-from sharding.sources.tables import is_vertex, name_columns, no_rows, read_rows
+from sharding.sources.tables import is_vertex, no_rows, read_rows
 
 # A row whose path is known, as marshal knows it: path; place in the file; labels, and whether they are a list; split
 # and group, where given; and of named fields the cells of the reference (where there are further files, whose sizes are
@@ -104,7 +103,6 @@ def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
         is_remote=not storage.is_local(folder_uri) or checks.names_objects,
         is_cut=True,
         vocabularies={name: tuple(map(_to_bytes, own.order())) for name, own in checks.further.items()},
-        columns=_named_columns(section, uri),
     )
 
 
@@ -136,11 +134,6 @@ def find_places(section: ShardingSection, paths: Collection[str]) -> dict[str, s
         }
         return {path: counted[path] for path in paths if path in counted}
     return {}
-
-
-def _named_columns(section: ShardingSection, uri: str) -> dict[str, tuple[str, ...]]:
-    name = find_rest(section.fields)
-    return {} if name is None else {name: tuple(name_columns(section, uri).fields[name].columns)}
 
 
 def _add_files(marshalled: bytes, fields: Fields, files: dict[str, _FileInfo]) -> tuple[bytes, int]:
@@ -286,11 +279,9 @@ class _Checks:
         self._labels = _Vocabulary(shown)
         self.further: dict[str, _Vocabulary] = {}
         self._files: list[int] = []
-        self._categories: list[tuple[int, str, set[bytes]]] = []
         if fields is not None:
             self.further = {name: _Vocabulary(f"{shown}, field {name}") for name in fields.vocabularies}
             self._files = [fields.contents.index(name) for name in fields.further_files]
-            self._categories = [(fields.contents.index(name), name, set()) for name in fields.categories]
         self._first_of_form: dict[bool, str] = {}
         self._straddling: DataError | None = None
 
@@ -300,11 +291,7 @@ class _Checks:
         return True in self._first_of_form
 
     def take_in(self, row: Row, path: bytes, group: bytes | None) -> None:
-        """Take in a row.
-
-        Raises:
-            DataError: A category has too many values.
-        """
+        """Take in a row."""
         self.num_items += 1
         self.names_objects |= path.startswith(b"gs://")
         if row.is_list not in self._first_of_form:
@@ -316,10 +303,6 @@ class _Checks:
                 vocabulary.learn(labels, row.place)
             for at in self._files:
                 self.names_objects |= os.fsencode(contents[at]).startswith(b"gs://")
-            for at, name, seen in self._categories:
-                seen.add(contents[at])
-                if len(seen) > MAX_CATEGORIES:
-                    raise _too_many(self._shown, name, contents[at].decode())
         if row.split is not None:
             self.gives_splits = True
             try:
@@ -396,15 +379,6 @@ class _Vocabulary:
         if str in first:
             return sorted(self._classes, key=lambda name: os.fsencode(str(name)))
         return sorted(self._classes)
-
-
-def _too_many(shown: str, name: str, example: str) -> DataError:
-    return DataError(
-        f"{shown}: field {name} (category) has more than {MAX_CATEGORIES} different values, such as {example[:100]!r}: "
-        "it looks like an identifier of the rows, or like free text",
-        allowed=f"at most {MAX_CATEGORIES} different values in a field of kind category",
-        todo=f"remove sharding.fields.{name}, or set its kind to number or text",
-    )
 
 
 class _Finder:

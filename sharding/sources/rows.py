@@ -58,10 +58,7 @@ def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[s
             shown = "is empty" if label is None or label == "" else f"is {label!r} ({type(label).__name__})"
             todo = "correct the row, or leave it out of the manifest"
             if isinstance(label, float):
-                todo = (
-                    "name the column that holds classes; numbers are learnt by task tabular_regression, from a field "
-                )
-                todo += "label of kind number"
+                todo = "name the column that holds classes"
             raise DataError(
                 f"{where}: the label {shown}",
                 allowed="text or a whole number; several as a list, or with sharding.label_separator",

@@ -7,7 +7,6 @@ form, and so is every Parquet file. A CSV whose first line starts with an ML_USE
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
@@ -17,9 +16,7 @@ from typing import IO, Any, cast
 
 from contracts import storage
 from contracts.config import ShardingSection
-from contracts.config.fields import OTHER_COLUMNS, find_rest
 from contracts.errors import ConfigError, DataError
-from sharding.limits import name_some
 from sharding.sources import vertex
 from sharding.sources.cells import RowParser
 from sharding.sources.layout import ALLOWED
@@ -40,8 +37,6 @@ _BATCH_ROWS = 4096
 _PIECE_BYTES = 1 << 18
 # Of a cell of a CSV: of named fields, and Python's own limit.
 _MOST_CELL_BYTES, _MOST_NAME_BYTES = 1 << 30, 1 << 17
-# Of the names of columns in which pandas keeps the index of rows.
-_INDEX_PREFIX = "__index_level_"
 # What other tables have between cells.
 _OTHER_SEPARATOR = re.compile(r"[;\t|]")
 # Names of columns shown in an error.
@@ -56,77 +51,14 @@ def read_rows(section: ShardingSection, uri: str) -> Iterator[Row]:
     """
     shown = storage.display(uri)
     suffix = _suffix(uri)
-    named = name_columns(section, uri)
     if suffix == ".parquet":
-        yield from _read_parquet(named, uri, shown)
+        yield from _read_parquet(section, uri, shown)
         return
     with _open_text(uri) as stream:
         if suffix == ".csv":
-            yield from _read_csv(named, stream, shown)
+            yield from _read_csv(section, stream, shown)
         else:
-            yield from _read_jsonl(named, stream, shown, is_exact=named is not section)
-
-
-def name_columns(section: ShardingSection, uri: str) -> ShardingSection:
-    """Return the section with the names of the columns that `columns: ["*"]` stands for, in the order of the file.
-
-    Of a JSONL file these are the keys of its first row.
-
-    Raises:
-        DataError: The file cannot be read, or nothing is left for the field.
-    """
-    name = find_rest(section.fields)
-    if name is None:
-        return section
-    header = _read_header(uri)
-    if not header:
-        return section  # it is said when its rows are read
-    columns = _rest_of(section, header, name, storage.display(uri))
-    fields = {**section.fields, name: section.fields[name].model_copy(update={"columns": columns})}
-    return section.model_copy(update={"fields": fields})
-
-
-def _rest_of(section: ShardingSection, header: list[str], name: str, shown: str) -> list[str]:
-    """Return the columns that nothing else is read from."""
-    used = {section.split_column, section.group_by, *_columns(section).values()}
-    rest = [column for column in header if column not in used or not column]
-    setting = f"sharding.fields.{name}.columns"
-    if unnamed := [column for column in rest if not column.strip() or column.startswith(_INDEX_PREFIX)]:
-        # A row's number would be learned from.
-        raise DataError(
-            f"{shown} has a column {unnamed[0]!r}, such as pandas writes for the index of the rows",
-            allowed='columns with names, where sharding.fields has columns: ["*"]',
-            todo=f"write the file without its index, rename the column, or name the columns in {setting}",
-        )
-    if not rest:
-        raise DataError(
-            f'{shown} has no column for field {name} ({setting} is ["*"]): all are read by others',
-            allowed="at least one column that no other field and no split or group is read from",
-            todo="remove the field",
-        )
-    return rest
-
-
-def _read_header(uri: str) -> list[str]:
-    """Return the names of the columns of a file: its first line, the keys of its first object, or its schema."""
-    suffix, shown = _suffix(uri), storage.display(uri)
-    if suffix == ".parquet":
-        import pyarrow  # type: ignore[import-untyped]
-        import pyarrow.parquet  # type: ignore[import-untyped]
-
-        try:
-            with _open(uri) as stream:
-                return list(pyarrow.parquet.ParquetFile(stream).schema_arrow.names)
-        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise _no_parquet(shown, error) from None
-    with _open_text(uri) as stream:
-        if suffix == ".csv":
-            csv.field_size_limit(_MOST_CELL_BYTES)
-            # What cannot be read is said when the rows are.
-            with contextlib.suppress(csv.Error):
-                return next(csv.reader(stream, strict=True), [])
-            return []
-        return next((list(values) for _, values in _read_objects(stream, shown)), [])
+            yield from _read_jsonl(section, stream, shown)
 
 
 def _suffix(uri: str) -> str:
@@ -258,25 +190,11 @@ def _read_objects(stream: IO[str], shown: str) -> Iterator[tuple[str, dict[str, 
         yield place, values
 
 
-def _read_jsonl(section: ShardingSection, stream: IO[str], shown: str, *, is_exact: bool) -> Iterator[Row]:
-    """Yield the rows.
-
-    Args:
-        section: Names of columns.
-        stream: The file.
-        shown: Its name in errors.
-        is_exact: All rows have the same keys, but for the split: a column is what the first row has.
-    """
+def _read_jsonl(section: ShardingSection, stream: IO[str], shown: str) -> Iterator[Row]:
     own: bool | None = None
-    keys: set[str] = set()
     needed = {*_columns(section).values(), *filter(None, [section.group_by])}
     parse = RowParser(section, shown, None, holds_json=False).parse if section.fields else None
     for place, values in _read_objects(stream, shown):
-        if is_exact:
-            here = values.keys() - {section.split_column}
-            keys = keys or here
-            if here != keys:
-                raise _other_keys(here, keys, f"{shown}, {place}")
         if own is None:
             own = _is_own(section, values)
         if not own:
@@ -293,8 +211,8 @@ def _read_jsonl(section: ShardingSection, stream: IO[str], shown: str, *, is_exa
 
 
 def _read_parquet(section: ShardingSection, uri: str, shown: str) -> Iterator[Row]:
-    import pyarrow
-    import pyarrow.parquet
+    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow.parquet  # type: ignore[import-untyped]
 
     wanted = dict.fromkeys((*_columns(section).values(), section.split_column, section.group_by))
     number = 0
@@ -320,16 +238,6 @@ def _read_parquet(section: ShardingSection, uri: str, shown: str) -> Iterator[Ro
 def _no_parquet(shown: str, error: Exception) -> DataError:
     return DataError(
         f"{shown} cannot be read as Parquet: {error}", allowed="a Parquet file", todo="write the manifest again"
-    )
-
-
-def _other_keys(found: set[str], first: set[str], where: str) -> DataError:
-    lacks = f"it lacks {name_some(sorted(map(repr, first - found)))}" if first - found else ""
-    more = f"it has {name_some(sorted(map(repr, found - first)))} besides" if found - first else ""
-    return DataError(
-        f"{where} has other keys than the first row: {' and '.join(filter(None, (lacks, more)))}",
-        allowed='the same keys in all rows, where sharding.fields has columns: ["*"]',
-        todo="correct the row (null stands for a value that is missing), or name the columns",
     )
 
 
@@ -377,14 +285,7 @@ def _show_columns(names: list[str]) -> str:
 def _columns(section: ShardingSection) -> dict[str, str]:
     """Return the columns that hold samples, by what names them in the section sharding."""
     if section.fields:
-        single = {f"fields.{name}.column": field.column for name, field in section.fields.items() if field.column}
-        several = {
-            f"fields.{name}.columns[{at}]": column
-            for name, field in section.fields.items()
-            for at, column in enumerate(field.columns)
-            if column != OTHER_COLUMNS
-        }
-        return single | several
+        return {f"fields.{name}.column": field.column for name, field in section.fields.items()}
     return {"uri_column": section.uri_column, "label_column": section.label_column}
 
 

@@ -134,7 +134,7 @@ def make_values(
             # An image may be of no class.
             own, names = zip(*named, strict=True) if named else ((), ())
             value = (own[0], names[0]) if kind == "class" else (own, names)
-        elif kind in ("text", "category"):
+        elif kind == "text":
             value = cells[name].decode()
         elif kind == "json":
             value = json.loads(cells[name])

@@ -23,8 +23,6 @@ import numpy as np
 from contracts import storage
 from records import tar, tfrecord
 from records.decode import UndecodableImage
-from records.drawn import DrawnSamples
-from records.field_statistics import FieldCounter
 from records.index import NO_LABEL
 from records.index_parts import ROW
 from records.sample import ChecksumStream, Place, ShardWriter
@@ -124,7 +122,7 @@ def write_shard(
     Args:
         name_stem: Its file name without the suffix.
         shard: Its number in the plan.
-        split: Place in contracts.config.SPLITS; only its training images and numbers are summed up.
+        split: Place in contracts.config.SPLITS; only its training images are summed up.
         references: Its files, in any order.
         job: What all shards have in common.
         verdicts: Reason of each path that was rejected beforehand; it is not opened.
@@ -142,8 +140,6 @@ def write_shard(
     rejected = list(verdicts.items())
     samples = _Samples(job)
     channel_sums = ChannelSums()
-    counter = FieldCounter(is_training=split == 0)
-    drawn = DrawnSamples()
     looks = look if job.checks.verify != "none" else None
     try:
         with (
@@ -177,14 +173,9 @@ def write_shard(
                         looks.end()
                 sample = make_sample(reference, key, accepted, job)
                 samples.add(reference, accepted, key, writer.write(sample))
-                counter.add(sample.values)
-                image, own = accepted.image, None
+                image = accepted.image
                 if with_pixels and image is not None and image.pixels is not None:
-                    own = ChannelSums.of(image.pixels)
-                    channel_sums += own
-                if split == 0 and is_summed(key, job.summed_share):
-                    size = (image.width, image.height) if image is not None and image.width else None
-                    drawn.add(key, sample.values, source_bytes=reference.source_bytes, size=size, pixels=own)
+                    channel_sums += ChannelSums.of(image.pixels)
             writer.close()
             behind.close()
         _publish_verdicts(name_stem, job, verdicts)
@@ -209,8 +200,6 @@ def write_shard(
         channel_sums=channel_sums,
         tally=samples.counter.total(),
         label_counts=tuple(samples.label_counts),
-        field_sums=counter.total(),
-        drawn=drawn.total(),
     )
 
 

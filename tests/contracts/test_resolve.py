@@ -33,7 +33,7 @@ def test_the_resolved_configuration_survives_yaml_and_json() -> None:
 
 def test_a_stage_gets_its_sections_only() -> None:
     sections = stage_config(load_config(DIGITS), "shard")
-    assert set(sections) == {"run", "sharding", "resources", "cloud", "dataflow", "validate"}
+    assert set(sections) == {"run", "sharding", "resources", "cloud", "dataflow"}
 
 
 @pytest.mark.parametrize(
@@ -55,22 +55,8 @@ def test_a_stage_gets_its_sections_only() -> None:
         ({"task": {"name": "text_clasification"}}, "task.name = 'text_clas", "did you mean text_classification?"),
         ({"task": {"name": "poetry"}}, "task.name = 'poetry'", "choose one of them (docs/tasks.md)"),
         (
-            {
-                "task": {"name": "tabular_regression"},
-                "sharding": {
-                    "fields": {
-                        "label": {"column": "a", "kind": "number"},
-                        "note": {"column": "a", "kind": "text"},
-                        "numbers": {"columns": ["b", "a"], "kind": "numbers"},
-                    }
-                },
-            },
-            "column 'a' is what task tabular_regression learns (sharding.fields.label), and field numbers (numbers)",
-            "leave it out of sharding.fields.numbers.columns",
-        ),
-        (
-            {"sharding": {"tokenizer": {}, "fields": {"text": {"column": "a", "kind": "category"}}}},
-            "sharding.tokenizer reads the field 'text', which is of kind category",
+            {"sharding": {"tokenizer": {}, "fields": {"text": {"column": "a", "kind": "class"}}}},
+            "sharding.tokenizer reads the field 'text', which is of kind class",
             "set sharding.fields.text.kind=text, or unset sharding.tokenizer",
         ),
         (
@@ -131,11 +117,11 @@ def test_a_wrong_value_says_what_was_given_and_what_to_do(values: dict[str, obje
         ("resources.beam_options=x", "a list"),
         (
             "sharding.fields.mask={column: a, kind: picture}",
-            "one of image, text, class, classes, category, number, numbers, bytes, json",
+            "one of image, text, class, classes, number, bytes, json",
         ),
         (
             "sharding.fields.mask={column: a, kind: text, name: b}",
-            "sharding.fields.mask: column, columns, kind, missing, place",
+            "sharding.fields.mask: column, kind, place",
         ),
         (
             'vertex.model.aliases=["A"]',

@@ -14,7 +14,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from contracts import storage
-from contracts.artifacts import RunRecord, ShardManifest
+from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
 from contracts.fingerprint import export_inputs, profile_inputs, shard_inputs, train_inputs
 from contracts.own_code import append_code
@@ -30,7 +30,6 @@ from tests.inspection.lines import plant
 from tests.inspection.page.test_sections import part, said
 from tests.pipeline_tasks.test_task import report
 from tests.trainer.one_rank import one_rank, train
-from tests.trainer.tasks.tabular import tables
 from tests.trainer.tasks.text_classification.texts import make_shards, make_texts
 from tests.trainer.tasks.text_classification.texts import sections as text_sections
 from tests.trainer.texts import text_of, words_config, write_shards
@@ -182,24 +181,6 @@ def test_texts_are_shown_or_nowhere(rank: Rank, tmp_path: Path) -> None:
     config = text_sections(train={"epochs": 1}, run={"name": "photos"})
     # Whole: a word or two may be in a tokenizer.
     check_shown_and_hidden(rank, tmp_path, shards, config, [text for text, _ in rows if len(text.split()) > 3])
-
-
-@pytest.mark.parametrize("task", ["tabular_regression", "tabular_classification"])
-def test_rows_are_shown_or_nowhere(rank: Rank, tmp_path: Path, task: str) -> None:
-    shards = tables.write_shards(tmp_path / "table", task)
-    config: dict[str, Any] = {
-        "task": {"name": task},
-        "data": {"num_workers": 0},
-        "model": {"architecture": "mlp", "arguments": {"width": 8}},
-        "train": {"global_batch_size": 16, "epochs": 1},
-        "parallel": {"slot_size": 8},
-    }
-    # Of each row a number that no other has, with all its digits and as pages have it; statistics are always shown.
-    numbers = ShardManifest.load(shards).fields["numbers"].statistics
-    known = {value for one in numbers for value in (one.least, one.most)}
-    incomes = [row[2] for row in tables.make_rows(120) if row[2] not in known]
-    texts = [form for one in incomes for form in (repr(one), f"income: {one:.6g}")]
-    check_shown_and_hidden(rank, tmp_path, shards, config, texts)
 
 
 def test_it_is_in_no_fingerprint_and_hides_where_nothing_is_known() -> None:

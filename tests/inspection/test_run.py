@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from contracts import storage
-from contracts.artifacts.firing import Firing
 from contracts.config import STAGES
 from contracts.errors import ConfigError
 from contracts.scalars import SCALARS_FOLDER
@@ -379,12 +378,6 @@ def test_a_run_is_a_folder_a_line_or_an_id(line: Path, small_shards: str, monkey
     assert [place.run_id for place in list_places(str(line.parent))] == [old.run_id, new.run_id]
     assert list_places(str(line)) == list_places(str(line.parent)) == list_places(str(line / "runs"))
     assert find_place(f"photos/{old.run_id}").run_id == old.run_id
-    # A firing that had nothing to do is newer.
-    idle = line / "runs" / "20991231-235959-0001"
-    (idle / "results").mkdir(parents=True)
-    (idle / "run-start.json").write_text(json.dumps({"id": idle.name, "started_at": "2099-12-31T23:59:59Z"}))
-    firing = Firing(verdict="nothing to do", reason="the source is as run x found it")
-    (idle / "results" / "firing.json").write_text(firing.model_dump_json())
     assert find_place("photos:latest").run_id == find_place(f"{line}:latest").run_id == new.run_id
 
 

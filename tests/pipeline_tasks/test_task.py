@@ -11,7 +11,6 @@ import pytest
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, Gate, ProfileReport, RunRecord
 from contracts.artifacts.classification import RocCurve
-from contracts.artifacts.firing import FIRING_NAME, Firing
 from contracts.config import STAGES, RunConfig
 from contracts.errors import DataError, StorageError
 from contracts.pinned import pin
@@ -19,7 +18,7 @@ from contracts.previous import find_previous, read_previous
 from contracts.refusal import leave_refusal
 from contracts.registration import Registration, find_registration, leave_registration
 from contracts.resolve import with_data_date
-from contracts.result import RESULTS_FOLDER, find_result, leave_result, run_uri
+from contracts.result import find_result, leave_result
 from contracts.serving import RELEASES
 from inspection.attempts import find_errors
 from pipeline_tasks.begin import data_date
@@ -458,22 +457,6 @@ def test_a_bucket_that_fails_once_fails_the_record(line: str, monkeypatch: pytes
     monkeypatch.setattr(storage, "read_range", fails)
     with pytest.raises(StorageError, match="no answer"):
         read_trace(line, "train", "r9")
-
-
-def test_a_firing_that_found_nothing_is_recorded_and_leaves_the_lines_own_record(tmp_path: Path, line: str) -> None:
-    config = publish_config(line)
-    storage.replace(storage.join(line, "run.json"), b"of the run before")
-    assert begin(tmp_path, line, config, "--scheduled-at", "2026-11-22T06:00:00Z") == 0
-    firing = Firing(verdict="nothing to do", reason="the source is as run before found it", since="before")
-    uri = storage.join(run_uri(line, RUN), RESULTS_FOLDER, FIRING_NAME)
-    storage.replace(uri, firing.model_dump_json().encode())
-    assert main(["record", "--line", line, "--run-id", RUN, "--config", config]) == 0
-    folder = storage.join(line, "runs", RUN)
-    record = RunRecord.model_validate_json(storage.read_bytes(storage.join(folder, "run.json")))
-    assert (record.state, record.error, record.results["firing"]["since"]) == ("nothing to do", "", "before")
-    assert {stage.state for stage in record.stages} == {"not started"}
-    assert storage.read_bytes(storage.join(line, "run.json")) == b"of the run before"
-    assert b"the source is as run before found it" in storage.read_bytes(storage.join(folder, "report.html"))
 
 
 def test_a_small_tasks_error_is_left_for_who_asks_why(

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, Contract, ShardManifest
-from contracts.artifacts.firing import Firing
 from contracts.errors import ConfigError, DataError
 from contracts.output import Lock
 from contracts.registration import Registration, leave_registration
@@ -96,14 +95,6 @@ def test_what_all_runs_need_is_kept(line: Path) -> None:
 
 def test_what_only_an_older_run_needs_goes_with_it(line: Path) -> None:
     before = all_files(line)
-    # A firing of the schedule that had nothing to do is newer, and counts as no run.
-    idle = line / "runs" / "20261123-070000-0001"
-    (idle / "results").mkdir(parents=True)
-    (idle / "run-start.json").write_text(json.dumps({"id": idle.name, "started_at": "2026-11-23T07:00:00Z"}))
-    firing = Firing(verdict="nothing to do", reason="the source is as run x found it")
-    (idle / "results" / "firing.json").write_text(firing.model_dump_json())
-    record = json.loads((line / "runs" / NEW / "run.json").read_bytes())
-    (idle / "run.json").write_text(json.dumps({**record, "id": idle.name, "state": "nothing to do", "stages": []}))
     found = find_leftovers(storage.normalise(line), keep_last=1)
     assert [leftover.name for leftover in found] == [f"shard/{ONE}", f"train/{ONE}"]
     assert all(

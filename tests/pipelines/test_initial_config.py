@@ -30,8 +30,6 @@ def write_data(folder: Path, task: str) -> Path:
     rows = {
         "image_multilabel": [{"uri": f"p/{n}.png", "label": ["red"] if n % 2 else ["red", "blue"]} for n in range(24)],
         "text_classification": [{"text": f"word {n} of {n % 2}", "label": "ab"[n % 2]} for n in range(24)],
-        "tabular_classification": [{"size": n, "age": n % 7, "label": "ab"[n % 2]} for n in range(24)],
-        "tabular_regression": [{"size": n, "age": n % 7, "label": n / 3} for n in range(24)],
     }[task]
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -30,7 +30,6 @@ from tests.two_versions import write_versions
 FORMATS = ("webdataset", "tfrecord")
 WRITERS = {"webdataset": TarWriter, "tfrecord": TFRecordWriter}
 IMAGE = b"\x89PNG an image" * 50
-VECTOR = [1e300, -0.0, 5e-324, 1 / 3]
 VALUES: tuple[Value, ...] = (
     Value("note", "text", "two\nlines, ünïcode and \x00"),
     Value("blob", "bytes", b"\x00\xff" * 300),
@@ -40,12 +39,9 @@ VALUES: tuple[Value, ...] = (
     Value("kind", "class", (1, "b")),
     Value("tags", "classes", ((0, 300), ("x", "y"))),
     Value("price", "number", 0.1),
-    Value("city", "category", "Århus"),
-    Value("empty", "category", ""),
-    Value("vector", "numbers", struct.pack("<4d", *VECTOR)),
     Value("more", "json", {"a": [1, 1.0, None, True, "ü"], "b": {}}),
 )
-EXPECTED = {value.name: value.value for value in VALUES} | {"label": 2, "kind": 1, "tags": (0, 300), "vector": VECTOR}
+EXPECTED = {value.name: value.value for value in VALUES} | {"label": 2, "kind": 1, "tags": (0, 300)}
 VOCABULARIES = {"label": ["ant", "bee", "cow"], "kind": ["a", "b"], "tags": [str(n) for n in range(301)]}
 
 
@@ -90,7 +86,6 @@ def test_every_kind_comes_back(shard_format: str) -> None:
     assert {name: type(value) for name, value in found.items()} == {
         **{name: type(value) for name, value in EXPECTED.items()}
     }
-    assert [one.hex() for one in found["vector"]] == [one.hex() for one in EXPECTED["vector"]]
     assert [type(one) for one in found["more"]["a"][:2]] == [int, float]
     assert image_of(stored, manifest) == IMAGE and path_in(stored, shard_format) == "cät/1.png"
     for name in EXPECTED:
@@ -102,32 +97,19 @@ def test_every_kind_comes_back(shard_format: str) -> None:
 @given(
     st.sampled_from(FORMATS),
     st.floats(allow_nan=False, allow_infinity=False),
-    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20),
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
 )
-def test_numbers_and_text_come_back_bit_for_bit(
-    shard_format: str, number: float, numbers: list[float], text: str
-) -> None:
-    packed = struct.pack(f"<{len(numbers)}d", *numbers)
-    values = (Value("x", "number", number), Value("xs", "numbers", packed), Value("t", "text", text))
+def test_numbers_and_text_come_back_bit_for_bit(shard_format: str, number: float, text: str) -> None:
+    values = (Value("x", "number", number), Value("t", "text", text))
     found = FieldReader(manifest_of(values, shard_format)).read(write(values, shard_format), NO_LABEL)
     assert struct.pack("<d", found["x"]) == struct.pack("<d", number)
-    assert struct.pack(f"<{len(numbers)}d", *found["xs"]) == packed
     assert found["t"] == text
 
 
-@pytest.mark.parametrize("shard_format", FORMATS)
-def test_a_missing_number_is_not_a_number(shard_format: str) -> None:
-    packed = struct.pack("<3d", 1.0, math.nan, 1e300)
-    values = (Value("x", "number", math.nan), Value("xs", "numbers", packed), Value("y", "number", -1e300))
-    stored = write(values, shard_format)
-    found = FieldReader(manifest_of(values, shard_format)).read(stored, NO_LABEL)
-    assert math.isnan(found["x"]) and math.isnan(found["xs"][1])
-    assert (found["xs"][0], found["xs"][2], found["y"]) == (1.0, 1e300, -1e300)
-    if shard_format == "tfrecord":
-        # Readers of float32 see the same, and what is beyond its range as infinite.
-        for expected in (struct.pack("<3f", 1.0, math.nan, math.inf), struct.pack("<f", -math.inf)):
-            assert expected in stored
+def test_readers_of_float32_see_what_is_beyond_its_range_as_infinite() -> None:
+    stored = write((Value("x", "number", -1e300),), "tfrecord")
+    assert struct.pack("<f", -math.inf) in stored
+    assert FieldReader(manifest_of((Value("x", "number", -1e300),), "tfrecord")).read(stored, NO_LABEL) == {"x": -1e300}
 
 
 @pytest.mark.parametrize("shard_format", FORMATS)
@@ -220,7 +202,6 @@ def test_a_tf_train_example_has_a_feature_for_each_field() -> None:
     assert found["label"] == (3, [b"\x02"]) and found["label/text"] == (1, [b"cow"])
     assert found["tags"] == (3, [b"\x00\xac\x02"]) and found["tags/text"] == (1, [b"x", b"y"])
     assert found["price"] == (2, [struct.pack("<f", 0.1)]) and found["price/float64"] == (1, [struct.pack("<d", 0.1)])
-    assert struct.unpack("<4f", found["vector"][1][0])[0] == float("inf")
     assert json.loads(found["more"][1][0]) == EXPECTED["more"]
     assert found["sample/path"] == (1, ["cät/1.png".encode()])
 
@@ -243,8 +224,5 @@ def test_a_tar_has_a_member_for_each_file() -> None:
         "kind": {"index": 1, "name": "b"},
         "tags": {"index": [0, 300], "name": ["x", "y"]},
         "price": 0.1,
-        "city": "Århus",
-        "empty": "",
-        "vector": EXPECTED["vector"],
         "more": EXPECTED["more"],
     }

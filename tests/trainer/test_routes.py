@@ -14,7 +14,6 @@ ELSEWHERE = (
     # What an export ships: predict.py is one file that runs alone.
     "trainer/tasks/images/predict.py",
     "trainer/tasks/text_classification/predict.py",
-    "trainer/tasks/tabular/predict.py",
 )
 
 

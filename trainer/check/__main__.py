@@ -1,6 +1,6 @@
 """The command: checks of a configuration before its first stage.
 
-    python -m trainer.check network --config-json TEXT [--num-classes N] [--elsewhere] [--online]
+    python -m trainer.check network --config-json TEXT [--elsewhere] [--online]
     python -m trainer.check place --config-json TEXT [--for this-machine | --for JSON]
 
 `network` is the same wherever the line runs, and imports torch; `place` holds precision, spread and export targets
@@ -31,7 +31,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("what", choices=("network", "place"))
     parser.add_argument("--config-json", required=True, help="the configuration, as JSON")
     parser.add_argument("--for", dest="place", default=THIS_MACHINE, help="a PlannedPlace as JSON, or this-machine")
-    parser.add_argument("--num-classes", type=int, help="classes of the source, where they are known")
     parser.add_argument("--elsewhere", action="store_true", help="it is to run where more may be installed")
     parser.add_argument("--online", action="store_true", help="ask the bucket of model.weights")
     parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
@@ -47,23 +46,18 @@ def main(arguments: list[str] | None = None) -> int:
     # Own code may print; the answer must be the last line.
     with contextlib.redirect_stdout(sys.stderr):
         if options.what == "network":
-            findings = check_all_of_network(
-                config, num_classes=options.num_classes, online=options.online, elsewhere=options.elsewhere
-            )
+            findings = check_all_of_network(config, online=options.online, elsewhere=options.elsewhere)
         else:
             findings = check_all_of_place(config, place)
     print(findings.answer().model_dump_json(), flush=True)
     return EXIT_OK
 
 
-def check_all_of_network(
-    config: RunConfig, *, num_classes: int | None = None, online: bool = False, elsewhere: bool = False
-) -> Findings:
+def check_all_of_network(config: RunConfig, *, online: bool = False, elsewhere: bool = False) -> Findings:
     """Look at own code, network, patterns and weights; a check that fails by itself is named as unchecked.
 
     Args:
         config: The configuration.
-        num_classes: Of the source; None: not known.
         online: Whether the bucket of model.weights may be asked.
         elsewhere: It is to run on other machines, whose image may have what own code lacks here.
     """
@@ -78,9 +72,8 @@ def check_all_of_network(
         from trainer.check.network import check_network, check_patterns, check_task, check_weights, plan_task
         from trainer.tasks.metrics import check_metrics
 
-        task = plan_task(config, num_classes, findings, online=online) if imported else None
-        known = num_classes is not None
-        model = None if task is None else check_network(config, task, classes_known=known, findings=findings)
+        task = plan_task(config, findings, online=online) if imported else None
+        model = None if task is None else check_network(config, task, findings=findings)
         if model is not None:
             with findings.refusals():
                 check_patterns(model, config)

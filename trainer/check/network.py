@@ -15,10 +15,10 @@ from torch import nn
 
 from contracts import storage
 from contracts.artifacts import ShardManifest, SplitEntry
-from contracts.artifacts.shards import ColumnStatistics, FieldEntry, TokenizerEntry
+from contracts.artifacts.shards import FieldEntry, TokenizerEntry
 from contracts.checked import OFFLINE, Findings
 from contracts.config import SPLITS, RunConfig, TaskSection
-from contracts.config.fields import CLASS_KINDS, find_label
+from contracts.config.fields import CLASS_KINDS
 from contracts.config.sharding import TokenizerSection
 from contracts.errors import ConfigError, ModelError, UserError
 from contracts.previous import PREVIOUS
@@ -41,17 +41,17 @@ from trainer.tasks.protocol import Mode, Sample, Task
 from trainer.tasks.text_classification.inputs import NO_CRC32C
 from trainer.weights.fit import check_fit
 from trainer.weights.source import find_source
-from trainer.weights.start import find_head, match_inputs
+from trainer.weights.start import check_inputs, find_head
 
 # What a network may take that cannot be built on the meta device: one that takes more is left to the stages.
 MEMORY_BYTES = 4 << 30
 # Parameters times numbers of an input: half a minute on two cores.
 MOST_WORK = 250e9
-# Stands for the number of classes where it is not known before sharding.
+# Stands for the number of classes, which is not known before sharding.
 _SOME_CLASSES = 2
 
 
-def plan_task(config: RunConfig, num_classes: int | None, findings: Findings, *, online: bool = False) -> Task | None:
+def plan_task(config: RunConfig, findings: Findings, *, online: bool = False) -> Task | None:
     """Make the task for shards as the configuration would make them; return it, None where it cannot be had.
 
     One of the tool is made without data.transform, which has been looked at already (own_code.py) and may lack what
@@ -60,7 +60,6 @@ def plan_task(config: RunConfig, num_classes: int | None, findings: Findings, *,
 
     Args:
         config: The configuration.
-        num_classes: Classes of the source; None: not known yet.
         findings: Gets what is wrong.
         online: Whether the bucket of a tokenizer may be asked.
     """
@@ -68,7 +67,7 @@ def plan_task(config: RunConfig, num_classes: int | None, findings: Findings, *,
     if section is not None and section.file and storage.is_local(uri := tokenizer_uri(section.file)):
         findings.files.add(str(storage.local_path(uri)))
     tokenizer = _planned_tokenizer(section, online=online)
-    shards = _planned_shards(config, num_classes or _SOME_CLASSES, tokenizer)
+    shards = _planned_shards(config, tokenizer)
     if not config.task.is_own:
         config = config.model_copy(update={"data": config.data.model_copy(update={"transform": ""})})
     with findings.refusals():
@@ -79,34 +78,24 @@ def plan_task(config: RunConfig, num_classes: int | None, findings: Findings, *,
     return None
 
 
-def _planned_shards(config: RunConfig, num_classes: int, tokenizer: TokenizerEntry | None) -> ShardManifest:
-    classes = [f"class {number}" for number in range(num_classes)]
+def _planned_shards(config: RunConfig, tokenizer: TokenizerEntry | None) -> ShardManifest:
+    classes = [f"class {number}" for number in range(_SOME_CLASSES)]
     given = config.sharding.fields.items()
-    label = find_label({name: field.kind for name, field in given})
     fields = {
         name: FieldEntry(
             kind=field.kind,
             place=place,
-            classes=classes
-            if name == label
-            else [f"class {number}" for number in range(_SOME_CLASSES)]
-            if field.kind in CLASS_KINDS
-            else [],
-            statistics=[_planned_column(one) for one in field.columns or [field.column]]
-            if field.kind in ("number", "numbers")
-            else [],
-            vocabulary=[f"value {number}" for number in range(_SOME_CLASSES)] if field.kind == "category" else [],
+            classes=classes if field.kind in CLASS_KINDS else [],
         )
         for place, (name, field) in enumerate(given)
     }
-    split = SplitEntry(first=0, samples=num_classes, source_bytes=0, samples_by_class=[1] * num_classes)
+    split = SplitEntry(first=0, samples=_SOME_CLASSES, source_bytes=0, samples_by_class=[1] * _SOME_CLASSES)
     return ShardManifest(
         fingerprint="planned",
         made_from={},
         format="webdataset",
         seed=0,
         classes=classes,
-        # What rows without named fields hold is the source's check to say (sharding/sources/check.py).
         multi_label=not given and FIELDS.get(config.task.name, {}).get("label") == "classes",
         fields=fields,
         splits=dict.fromkeys(SPLITS, split),
@@ -116,10 +105,6 @@ def _planned_shards(config: RunConfig, num_classes: int, tokenizer: TokenizerEnt
         std=[0.25] * 3,
         tokenizer=tokenizer,
     )
-
-
-def _planned_column(name: str) -> ColumnStatistics:
-    return ColumnStatistics(name=name, count=2, missing=0, mean=0.0, std=1.0, least=-1.0, most=1.0)
 
 
 def _planned_tokenizer(section: TokenizerSection | None, *, online: bool) -> TokenizerEntry | None:
@@ -157,13 +142,12 @@ def _read_tokenizer(section: TokenizerSection, *, online: bool) -> tuple[int, in
     return count_tokens(tokenizer, padding), padding, storage.crc32c(content)
 
 
-def check_network(config: RunConfig, task: Task, *, classes_known: bool, findings: Findings) -> nn.Module | None:
+def check_network(config: RunConfig, task: Task, *, findings: Findings) -> nn.Module | None:
     """Build the network and run it on the task's example; return it, None where it cannot be had.
 
     Args:
         config: The configuration.
         task: Its task.
-        classes_known: Whether the task was made for as many classes as the source has.
         findings: Gets what is wrong.
     """
     if ":" not in config.model.architecture and not config.task.is_own:
@@ -191,8 +175,7 @@ def check_network(config: RunConfig, task: Task, *, classes_known: bool, finding
         elif "cuda" in error.given.lower() and not torch.cuda.is_available():
             findings.leave_unchecked("the network and its arguments", "it asks for a GPU, and there is none here")
         elif (
-            not classes_known
-            and is_own_network(config)
+            is_own_network(config)
             and any(kind in CLASS_KINDS for kind in task.fields.values())
             and error.allowed.startswith("outputs")
         ):
@@ -311,7 +294,7 @@ def _made_up(task: Task) -> Sample:
     picture = io.BytesIO()
     Image.new("RGB", (64, 64)).save(picture, "PNG")
     values: dict[str, object] = {"image": picture.getvalue(), "text": "text", "class": 0, "classes": (0,)}
-    values |= {"category": "", "number": 0.0, "numbers": [0.0], "bytes": b"", "json": {}}
+    values |= {"number": 0.0, "bytes": b"", "json": {}}
     return {name: values[kind] for name, kind in task.fields.items()}
 
 
@@ -384,13 +367,8 @@ def check_weights(
                 f"whether model.weights {weights} fits", "the tokenizer's size is not known before sharding"
             )
             return
-        if config.task.name.startswith("tabular_"):
-            findings.leave_unchecked(
-                f"whether model.weights {weights} fits", "columns and vocabularies are not known before sharding"
-            )
-            return
         least = config.model.min_matched_fraction
         with _memory_limited():
-            unread = check_fit(uri, model, find_head(task), least, partial(match_inputs, task))
+            unread = check_fit(uri, model, find_head(task), least, partial(check_inputs, task))
         if unread:
             findings.leave_unchecked(unread, "that takes as long as the file is large")

@@ -18,7 +18,6 @@ from contracts.config import DataSection
 from contracts.errors import ConfigError, UserError
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.clock import DataClock
-from trainer.data.columns import collate_columns
 from trainer.data.device import find_other, map_tensors, to_device
 from trainer.data.loader import as_it_is, begin_loader_process, collate, prepare_sample
 from trainer.data.reader import ShardReader
@@ -57,8 +56,6 @@ class EvaluationDataset(Dataset[EvaluationBatch | UserError]):
         """Read, prepare and collate the samples at `places`."""
         mode = Mode(training=False)
         try:
-            if (batch := collate_columns(self.task, self.reader, places)) is not None:
-                return EvaluationBatch(batch, len(places))
             self.reader.prepare(list(places))
             samples = [prepare_sample(self.task, self.reader, place, mode) for place in places]
             return EvaluationBatch(collate(self.task, samples, mode), len(places))

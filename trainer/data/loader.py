@@ -14,7 +14,6 @@ from contracts.errors import ConfigError, UserError
 from contracts.process import end_with_parent
 from records.decode import UndecodableImage
 from records.index import DamagedSample
-from trainer.data.columns import HeldRows, collate_columns
 from trainer.data.device import find_tensor, map_tensors
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.randomness import global_generators_kept, seed_global_generators
@@ -67,7 +66,6 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
     seed: int
     replace_bad: bool = False
     """Whether a bad sample is replaced by the next of its class; otherwise it is an error."""
-    _held: HeldRows | None = field(default=None, init=False, repr=False)
 
     def __getitem__(self, request: SlotRequest) -> SlotBatch | UserError:
         """Read the samples of one slot, prepare and collate them."""
@@ -83,8 +81,6 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
             DataError: A sample is damaged.
             ConfigError: The task fails on a sample, or makes no batch of tensors.
         """
-        if (batch := self._take_columns(request)) is not None:
-            return SlotBatch(request, batch, units=count_units(self.task, batch))
         samples, replaced = self.prepare(request)
         key = (self.seed, request.step, request.slot, 0, _OF_SLOT)
         with global_generators_kept() if self._seeds else nullcontext():
@@ -92,13 +88,6 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
                 seed_global_generators(*key)
             batch = collate(self.task, samples, Mode(training=True, key=key))
         return SlotBatch(request, batch, tuple(replaced), count_units(self.task, batch))
-
-    def _take_columns(self, request: SlotRequest) -> Batch | None:
-        """Return the batch of a slot whose samples the task takes as columns; None where it does not."""
-        if self._held is None:
-            self._held = HeldRows(self.task, self.reader)
-        found = self._held.take(request.samples, request)
-        return collate_columns(self.task, self.reader, request.samples, request) if found is None else found
 
     @property
     def _seeds(self) -> bool:

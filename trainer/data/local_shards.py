@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.errors import DataError
-from records.columns import Stored
-from records.index import Index, key_of, read_fully, read_payload
+from records.index import key_of, read_payload
 from records.samples import SampleIndex
 from trainer.data.order.cursor import SlotRequest
 
 # Shards held open by one reader: far below the usual limit of 1,024 files a process, and opening one costs little.
 MAX_OPEN_SHARDS = 64
-# Samples of one shard are read as one where what lies between them is at most as much again.
-_DENSE = 2
 
 
 class LocalShards:
@@ -51,33 +45,6 @@ class LocalShards:
         else:
             self._descriptors.move_to_end(number)
         return read_payload(descriptor, record, name=self._shards[number].relative_path)
-
-    def read_many(self, places: Sequence[int], records: Index) -> Stored | None:
-        """Return the bytes of samples, checked; None where some are damaged."""
-        try:
-            found = self._read_many(records)
-        except OSError:
-            return None
-        return found if found.is_as(records) else None
-
-    def _read_many(self, records: Index) -> Stored:
-        shards, offsets, sizes = (records[name].astype(np.int64) for name in ("shard", "offset", "size"))
-        first, end = int(offsets.min()), int((offsets + sizes).max())
-        if (shards == shards[0]).all() and end - first <= _DENSE * int(sizes.sum()):
-            # Samples that lie side by side are read as one.
-            content = read_fully(self._descriptor(int(shards[0]), records[0]), first, end - first)
-            return Stored(content, offsets - first, sizes)
-        columns = zip(shards.tolist(), offsets.tolist(), sizes.tolist(), strict=True)
-        return Stored.join(
-            [
-                os.pread(self._descriptor(number, records[place]), size, offset)
-                for place, (number, offset, size) in enumerate(columns)
-            ]
-        )
-
-    def _descriptor(self, number: int, record: Any) -> int:
-        descriptor = self._descriptors.get(number)
-        return self._open(number, record) if descriptor is None else descriptor
 
     def _open(self, number: int, record: Any) -> int:
         """Open a shard, and keep it open; the least recently used one is closed when there are many."""

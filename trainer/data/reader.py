@@ -15,12 +15,11 @@ from contracts import storage
 from contracts.artifacts import ShardManifest, find_damage
 from contracts.config import DataSection
 from contracts.errors import DataError
-from records.columns import ColumnReader, Columns, Stored
 from records.decode import UndecodableImage
 from records.fields import FieldReader
-from records.index import DamagedSample, Index, key_of
+from records.index import DamagedSample, key_of
 from records.index_file import IndexFile, PartFiles
-from records.samples import PartedIndex, SampleIndex, count_samples, take_records
+from records.samples import PartedIndex, SampleIndex, count_samples
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.bucket.fetch import Fetcher
 from trainer.data.bucket.plan import Grid, ReadPlan, ahead_bytes, blocks_bytes, evaluation_bytes
@@ -46,9 +45,6 @@ class Shards(Protocol):
 
     def read(self, place: int) -> bytes:
         """Return the bytes of one sample; DataError when they are damaged."""
-
-    def read_many(self, places: Sequence[int], records: Index) -> Stored | None:
-        """Return the bytes of samples, whose records are given; None where some are damaged."""
 
 
 class ShardReader:
@@ -81,7 +77,6 @@ class ShardReader:
     ) -> None:
         self.data = data or DataSection()
         self._fields = FieldReader(manifest, fields)
-        self._columns = ColumnReader(manifest, tuple(manifest.sample_fields if fields is None else fields))
         self._shards_uri, self._manifest, self._split = shards_uri, manifest, split
         self._first, self._count = manifest.splits[split].first, manifest.splits[split].samples
         self.fetcher: Fetcher | None = None
@@ -100,11 +95,6 @@ class ShardReader:
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the shards are files of this machine."""
-        return self.fetcher is None
 
     def fetch_index(self) -> int:
         """Fetch all parts of the index that hold the split, for an order that reads all over it; return their bytes.
@@ -153,24 +143,6 @@ class ShardReader:
         )
         plan = ReadPlan(self.grid, self._split, order, global_batch_size, streams, whole, fits)
         self._shards = BucketShards(self.fetcher, plan, readers)
-
-    def sizes(self, places: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Return the bytes [B] that samples have in their shards."""
-        records = take_records(self.index, [self._first + place for place in places])
-        return np.asarray(records["size"], np.int64)
-
-    def columns(self, places: Sequence[int]) -> Columns | None:
-        """Return the fields of samples as columns, their bytes checked against the index.
-
-        None where they are to be read one by one: for fields and shards that are not read so, and where anything is
-        wrong, which `sample` tells.
-        """
-        if not self._columns.possible or not places or min(places) < 0 or max(places) >= self._count:
-            return None
-        shifted = [self._first + place for place in places]
-        records = take_records(self.index, shifted)
-        stored = self._shards.read_many(shifted, records)
-        return None if stored is None else self._columns.read(stored, records["label"])
 
     def sample(self, place: int) -> dict[str, Any]:
         """Return the fields of the sample at `place` by name, its bytes checked against the index.

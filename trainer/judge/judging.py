@@ -36,12 +36,8 @@ _CLASS_METRICS = ("accuracy", "f1_macro", "recall_macro")
 METRICS: dict[str, tuple[str, ...]] = {
     "image_classification": _CLASS_METRICS,
     "text_classification": _CLASS_METRICS,
-    "tabular_classification": _CLASS_METRICS,
-    "tabular_regression": ("r2", "mae", "rmse"),
 }
 """Metrics that two models of a task of the tool can be compared by; the first one is the default."""
-ERRORS = frozenset({"mae", "rmse"})
-"""Metrics in the unit of the target, of which a lower value is better."""
 
 
 class NotJudged(Exception):
@@ -193,7 +189,7 @@ class _Pair:
     champion: Values
     challenger: Values
     classes: list[str]
-    """Names of places; none: values."""
+    """Names of places."""
     left_out: str = ""
     """Which samples are not compared, and why."""
 
@@ -210,16 +206,11 @@ def _ask_both(trial: Trial, document: ExportManifest, champion: str) -> _Pair:
             theirs, known = _ask(champion, trial, places, Path(name) / "champion", task=document.task)
         with _as_not_judged("the new model cannot be judged"):
             ours, _ = _ask(trial.export, trial, places, Path(name) / "challenger", task=document.task)
-    if known is None:
-        if None in (*ours.said, *theirs.said):
-            raise NotJudged("a row of the test split got no answer")
-        truths, *said = (np.array(values, np.float64) for values in (ours.truths, theirs.said, ours.said))
-        return _Pair(truths, said[0], said[1], [])
     return _pair_classes(ours, theirs, trial.shards.classes, known)
 
 
-def _ask(uri: str, trial: Trial, places: Places, work: Path, *, task: str) -> tuple[Answers, list[str] | None]:
-    """Return an export's answers, and the names of its classes; None: it gives values.
+def _ask(uri: str, trial: Trial, places: Places, work: Path, *, task: str) -> tuple[Answers, list[str]]:
+    """Return an export's answers, and the names of its classes.
 
     Raises:
         NotJudged, ShippedFailed, ShardlineError, OSError, ValueError, LookupError: It cannot be asked.
@@ -244,7 +235,7 @@ def _ask(uri: str, trial: Trial, places: Places, work: Path, *, task: str) -> tu
         )
         bundle = bundle_of(document.task)
         answers, _ = run_step(bundle.answer_split, shipped, document, work)
-        return answers, bundle.read_labels(root)
+        return answers, bundle.read_labels(root) or []
 
 
 @contextmanager
@@ -291,13 +282,13 @@ def _conclude(pair: _Pair, limits: Limits, metric: str) -> Judgement:
     if samples < limits.least_samples:
         raise _too_few(samples, limits)
     found = compare(metric, pair.truths, pair.champion, pair.challenger)
-    losses = compare_classes(pair.truths, pair.champion, pair.challenger) if pair.classes else []
+    losses = compare_classes(pair.truths, pair.champion, pair.challenger)
     judged = [one for one in losses if one.samples >= limits.least_samples]
     changes = [
         ClassChange(name=pair.classes[one.place], samples=one.samples, champion=one.champion, challenger=one.challenger)
         for one in losses
     ]
-    against, words = _hold(found, metric, limits, lower_is_better=metric in ERRORS)
+    against, words = _hold(found, metric, limits, lower_is_better=False)
     for one in judged:
         loss = one.champion - one.challenger
         if loss > limits.class_floor and one.p * len(judged) < _SIGNIFICANCE:
@@ -310,7 +301,7 @@ def _conclude(pair: _Pair, limits: Limits, metric: str) -> Judgement:
         verdict="keep" if against else "promote",
         reasons=reasons + ([pair.left_out] if pair.left_out else []),
         metric=metric,
-        higher_is_better=metric not in ERRORS,
+        higher_is_better=True,
         samples=samples,
         champion_value=found.champion,
         challenger_value=found.challenger,

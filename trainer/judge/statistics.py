@@ -62,29 +62,10 @@ def f1_macro(truths: Values, answers: Values, weights: Floats) -> float:
     return float((2 * right / np.maximum(both, 1)).sum() / (both > 0).sum())
 
 
-def mae(truths: Values, answers: Values, weights: Floats) -> float:
-    """Return the mean absolute error."""
-    return float(weights @ np.abs(answers - truths) / weights.sum())
-
-
-def rmse(truths: Values, answers: Values, weights: Floats) -> float:
-    """Return the root of the mean squared error."""
-    return math.sqrt(float(weights @ np.square(answers - truths) / weights.sum()))
-
-
-def r2(truths: Values, answers: Values, weights: Floats) -> float:
-    """Return the share of the targets' variance that answers explain; 0 where they have none."""
-    spread = float(weights @ np.square(truths - weights @ truths / weights.sum()))
-    return 1 - float(weights @ np.square(answers - truths)) / spread if spread > 0 else 0.0
-
-
 SCORES: dict[str, Score] = {
     "accuracy": accuracy,
     "f1_macro": f1_macro,
     "recall_macro": recall_macro,
-    "mae": mae,
-    "rmse": rmse,
-    "r2": r2,
 }
 
 
@@ -100,8 +81,8 @@ def compare(
 
     Args:
         metric: A name of `SCORES`.
-        truths: [N], at least one sample; of classes their places, int64 from 0.
-        champion: [N] answers of the model in production; of classes -1 is one that no sample has.
+        truths: [N] places of classes, int64 from 0; at least one sample.
+        champion: [N] answers of the model in production; -1 is a class that no sample has.
         challenger: [N] answers of the other one.
         draws: Of the bootstrap.
     """

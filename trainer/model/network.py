@@ -29,7 +29,7 @@ from trainer.parallel.process_group import Rank, on_first_rank
 from trainer.tasks.load import network_name
 from trainer.tasks.loss import checked_loss
 from trainer.tasks.protocol import Batch, Mode, Task
-from trainer.weights.start import StartWeights, find_head, match_inputs, start_from
+from trainer.weights.start import StartWeights, check_inputs, find_head, start_from
 
 # Bytes on a GPU that the passes on two samples take, in multiples of the network's own: itself, its gradients, and as
 # much for activations.
@@ -171,7 +171,7 @@ def _examine(
     """
     initial = None
     if start is not None:
-        initial = start_from(module, start, find_head(task), alive or start.alive, partial(match_inputs, task))
+        initial = start_from(module, start, find_head(task), alive or start.alive, partial(check_inputs, task))
     parallel = config.parallel
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     require_storable(module, network_name(config))

@@ -89,8 +89,7 @@ def answer_samples(
         if model.graph.path != ships:
             raise folder.damaged(f"its files are for {model.graph.path}, and {ships} ships")
         with tempfile.TemporaryDirectory(prefix="shardline-tables-") as work:
-            tables = options.samples if kind.column is None else ()
-            files = [name for name in (*tables, options.lines, options.json_lines, options.manifest) if name]
+            files = [name for name in (options.lines, options.json_lines, options.manifest) if name]
             options.copies = {name: _copy(name, Path(work, str(at))) for at, name in enumerate(files) if "://" in name}
             run, ran = _open_runner(folder, model, options.url)
             print(f"predict: {ran}", file=sys.stderr, flush=True)

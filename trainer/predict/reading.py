@@ -10,7 +10,7 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -63,9 +63,7 @@ class Asked(NamedTuple):
     name: str
     """In messages and answers."""
     value: Any
-    """A path, a text, or the cells of a row by column; an exception: why there is none."""
-    is_text: bool = False
-    """Of a row: whether all cells are text (CSV)."""
+    """A path or a text; an exception: why there is none."""
 
 
 @dataclass(frozen=True)
@@ -78,46 +76,41 @@ class Kind:
     """What an argument of the command is: IMAGE."""
     allowed: str
     """What a sample may be, in words."""
-    column: str | None
-    """Column of a table that holds a sample; None: a row is one."""
+    column: str
+    """Column of a table that holds a sample."""
     key: str | None = None
     """Entry of an answer in JSON that names the sample; None: it is not named."""
-    default_format: str = "text"
 
 
 def read_samples(
-    options: argparse.Namespace, kind: Kind, columns: Sequence[str], expand: Callable[[str], Iterator[Asked] | None]
+    options: argparse.Namespace, kind: Kind, expand: Callable[[str], Iterator[Asked]]
 ) -> Iterator[Asked | None]:
     """Yield the samples that options name, in their order; None asks for the answers to those before.
 
     Args:
         options: Of the command.
         kind: Of the samples.
-        columns: That each row must have.
-        expand: Yields the samples that an argument names; None: it is a table.
+        expand: Yields the samples that an argument names.
 
     Raises:
-        BadInput: A file cannot be read, or lacks a column.
+        BadInput: A file cannot be read, or lacks the column.
     """
     for argument in options.samples:
-        found = expand(argument)
-        table = read_table(argument, kind, columns, copies=options.copies)
-        yield from table if found is None else found
+        yield from expand(argument)
     if options.lines is not None:
         with _open(options.lines, options.copies) as stream:
             for number, line in enumerate(stream, start=1):
                 yield _checked(f"line {number}", line.rstrip("\r\n"), kind)
     if options.json_lines is not None:
-        yield from _read_json(options.json_lines, kind, columns, options.copies, flushes=True)
+        yield from _read_json(options.json_lines, kind, options.copies, flushes=True)
     if options.manifest is not None:
-        table = read_table(options.manifest, kind, columns, column=options.column, copies=options.copies)
+        table = read_table(options.manifest, kind, column=options.column, copies=options.copies)
         yield from table
 
 
 def read_table(
     name: str,
     kind: Kind,
-    columns: Sequence[str] = (),
     *,
     column: str | None = None,
     copies: Mapping[str, str] = MappingProxyType({}),
@@ -127,14 +120,13 @@ def read_table(
     Args:
         name: Of the file; - is standard input, JSON lines.
         kind: Of the samples.
-        columns: That each row must have.
         column: That holds the sample; None: the kind's own.
         copies: Where files lie that are not on this machine, by name.
     """
     if name == "-" or name.lower().endswith(JSON_SUFFIXES):
-        yield from _read_json(name, kind, columns, copies, column=column)
+        yield from _read_json(name, kind, copies, column=column)
     elif name.lower().endswith(".csv"):
-        yield from _read_csv(name, kind, columns, copies, column)
+        yield from _read_csv(name, kind, copies, column)
     else:
         raise BadInput(
             f"{name} is of no known form",
@@ -143,20 +135,17 @@ def read_table(
         )
 
 
-def _read_csv(
-    name: str, kind: Kind, columns: Sequence[str], copies: Mapping[str, str], column: str | None
-) -> Iterator[Asked]:
+def _read_csv(name: str, kind: Kind, copies: Mapping[str, str], column: str | None) -> Iterator[Asked]:
     csv.field_size_limit(1 << 30)
     wanted = column or kind.column
     with _open(name, copies) as stream:
         try:
             reader = csv.reader(stream, strict=True)
             header = next(reader, [])
-            needed = [wanted] if wanted else columns
-            if missing := [one for one in needed if header.count(one) != 1]:
+            if header.count(wanted) != 1:
                 raise BadInput(
-                    f"the header of {name} has {header.count(missing[0])} columns {missing[0]!r}",
-                    allowed=f"one of each: {', '.join(map(repr, needed))}",
+                    f"the header of {name} has {header.count(wanted)} columns {wanted!r}",
+                    allowed="one of them",
                     todo="add the column, correct its name, or name another with --column",
                 )
             for number, cells in enumerate((cells for cells in reader if cells), start=1):
@@ -164,8 +153,7 @@ def _read_csv(
                 if len(cells) != len(header):
                     yield Asked(where, BadSample(f"it has {len(cells)} cells, the header {len(header)}"))
                     continue
-                row = dict(zip(header, cells, strict=True))
-                yield _checked(where, row[wanted], kind) if wanted else Asked(where, row, is_text=True)
+                yield _checked(where, cells[header.index(wanted)], kind)
         except csv.Error as error:
             raise BadInput(f"{name} cannot be read: {error}", allowed="a CSV file", todo="correct it") from None
 
@@ -173,7 +161,6 @@ def _read_csv(
 def _read_json(
     name: str,
     kind: Kind,
-    columns: Sequence[str],
     copies: Mapping[str, str],
     *,
     column: str | None = None,
@@ -193,15 +180,7 @@ def _read_json(
             except (ValueError, RecursionError):
                 yield Asked(where, BadSample("the line is no JSON"))
                 continue
-            if wanted is not None:
-                yield _checked(where, value.get(wanted) if isinstance(value, dict) else value, kind, wanted)
-            elif isinstance(value, dict) and not (missing := [one for one in columns if one not in value]):
-                yield Asked(where, value)
-            else:
-                lacks = (
-                    f"it lacks {', '.join(map(repr, missing[:5]))}" if isinstance(value, dict) else "it is no object"
-                )
-                yield Asked(where, BadSample(lacks))
+            yield _checked(where, value.get(wanted) if isinstance(value, dict) else value, kind, wanted)
 
 
 def _checked(where: str, value: Any, kind: Kind, column: str | None = None) -> Asked:

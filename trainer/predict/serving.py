@@ -60,12 +60,8 @@ class Model(Protocol):
     def batch(self) -> int:
         """Samples at a time."""
 
-    @property
-    def columns(self) -> Sequence[str]:
-        """Columns that every row has; empty where samples are no rows."""
-
-    def expand(self, argument: str) -> Iterator[Asked] | None:
-        """Yield the samples that an argument names; None: it is a table."""
+    def expand(self, argument: str) -> Iterator[Asked]:
+        """Yield the samples that an argument names."""
 
     def prepare(self, asked: Asked) -> Any:
         """Return what `answer` takes of a sample.
@@ -75,7 +71,7 @@ class Model(Protocol):
         """
 
     def answer(self, samples: Sequence[Any], run: Runner, top: int | None) -> list[dict[str, Any]]:
-        """Return what is said of each sample: `label` and `score`, `predictions` with such, `value`, or `error`."""
+        """Return what is said of each sample: `label` and `score`, `predictions` with such, or `error`."""
 
     def notes(self) -> Iterable[str]:
         """Return what else is said at the end."""
@@ -138,7 +134,7 @@ def add_options(parser: argparse.ArgumentParser, kind: Kind | None = None) -> No
     parser.add_argument("--json-lines", metavar="FILE", help="a file with one sample a line, as JSON; - is stdin")
     parser.add_argument("--manifest", metavar="FILE", help="a table of samples: CSV or JSON lines; - is stdin")
     parser.add_argument("--column", metavar="NAME", help="column of the manifest that holds the sample")
-    parser.add_argument("--format", choices=FORMATS, help=f"of answers [{kind.default_format if kind else 'text'}]")
+    parser.add_argument("--format", choices=FORMATS, default="text", help="of answers [text]")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
     parser.add_argument("--url", metavar="URL", help="ask a running Triton: http://HOST:8000")
     parser.add_argument("--top", type=int, metavar="K", help="most labels of a sample")
@@ -150,10 +146,8 @@ def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace, 
     """Refuse options that say nothing, or that samples of this kind do not have; the program ends with 2."""
     if options.top is not None and options.top < 1:
         parser.error(f"--top {options.top}: allowed are whole numbers from 1")
-    if options.column is not None and (options.manifest is None or kind.column is None):
+    if options.column is not None and options.manifest is None:
         parser.error(f"--column {options.column}: it is for a --manifest with a column of {kind.noun}")
-    if kind.column is None and options.lines is not None:
-        parser.error(f"--lines {options.lines}: rows come from CSV files, or as --json-lines")
     if not options.samples and options.lines is None and options.json_lines is None and options.manifest is None:
         parser.error(f"none of {kind.noun} was given: name some, or a file with --lines, --json-lines or --manifest")
 
@@ -202,16 +196,15 @@ def _answered(
 
 def print_answers(kind: Kind, model: Model, run: Runner, options: argparse.Namespace) -> int:
     """Print the answers to what options name; return the exit code."""
-    form = options.format or kind.default_format
     writer = csv.writer(sys.stdout, lineterminator="\n")
     told, failed, number, began = time.monotonic(), 0, 0, time.monotonic()
     shows_progress = sys.stderr.isatty() and not sys.stdout.isatty()
     for number, (asked, answer) in enumerate(
-        answers(model, run, read_samples(options, kind, model.columns, model.expand), options.top), start=1
+        answers(model, run, read_samples(options, kind, model.expand), options.top), start=1
     ):
-        if form == "json":
+        if options.format == "json":
             print(json.dumps({**({kind.key: asked.name} if kind.key else {}), **answer}), flush=True)
-        elif form == "csv":
+        elif options.format == "csv":
             write_csv(writer, asked.name, answer, with_header=number == 1)
         elif "error" not in answer:
             print(f"{asked.name}: {in_words(answer)}", flush=True)
@@ -236,8 +229,6 @@ def print_answers(kind: Kind, model: Model, run: Runner, options: argparse.Names
 
 def in_words(answer: Mapping[str, Any]) -> str:
     """Return an answer as text that is part of a line."""
-    if "value" in answer:
-        return f"{answer['value']:.6g}"
     words = []
     for one in answer.get("predictions", [answer]):
         limit = one.get("threshold")
@@ -247,8 +238,8 @@ def in_words(answer: Mapping[str, Any]) -> str:
 
 
 def write_csv(writer: Any, name: str, answer: Mapping[str, Any], *, with_header: bool) -> None:
-    """Write a row for each label of a sample, or for its value; of one without any, a row with the error."""
+    """Write a row for each label of a sample; of one without any, a row with the error."""
     if with_header:
-        writer.writerow(["sample", "label", "score", "value", "error"])
-    for one in ([answer] if {"error", "value"} & answer.keys() else answer.get("predictions", [answer])) or [{}]:
-        writer.writerow([name, *(one.get(entry, "") for entry in ("label", "score", "value", "error"))])
+        writer.writerow(["sample", "label", "score", "error"])
+    for one in ([answer] if "error" in answer else answer.get("predictions", [answer])) or [{}]:
+        writer.writerow([name, *(one.get(entry, "") for entry in ("label", "score", "error"))])

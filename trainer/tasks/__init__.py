@@ -7,5 +7,5 @@ optional.py            members that a task may have besides, to show something
 needs.py               what the tool's tasks need of shards, without torch
 classes/               what tasks have in common whose samples have one class each
 images/                what tasks have in common whose samples are an image and its classes
-image_classification/, image_multilabel/, text_classification/, tabular/   the tasks that come with the tool
+image_classification/, image_multilabel/, text_classification/   the tasks that come with the tool
 """

@@ -31,8 +31,6 @@ _CLASSES = {
     "image_classification": ("image_classification.task", "ImageClassification"),
     "image_multilabel": ("image_multilabel.task", "ImageMultilabel"),
     "text_classification": ("text_classification.task", "TextClassification"),
-    "tabular_classification": ("tabular.classification", "TabularClassification"),
-    "tabular_regression": ("tabular.regression", "TabularRegression"),
 }
 
 

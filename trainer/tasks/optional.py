@@ -9,7 +9,6 @@ first_slot() -> FirstSlot         what TensorBoard shows of the first batch of t
 document() -> dict                what checkpoints say of the task's inputs
 warnings() -> list of str         what is set in vain: said when training begins
 check_device(device)              raises ConfigError where the task cannot be trained on the device
-collate_columns(columns) -> batch what `prepare` and `collate` make of samples, out of all their fields at once
 unit, count_units(batch) -> int   what throughput is told in besides samples, and how many of it a batch has
 largest_example(size) -> Batch    the example batch with every dimension of the signature at max, to try memory
 
@@ -28,7 +27,6 @@ import torch
 
 from contracts.artifacts import EvaluationReport
 from contracts.errors import ConfigError, UserError
-from records.columns import Columns
 from trainer.model.sizes import largest_sizes, resize_inputs
 from trainer.tasks.protocol import Batch, Outputs, Sample, Task
 
@@ -40,10 +38,6 @@ SHOWN_SAMPLES = 16
 MOST_PICTURES = 16
 _NAME = re.compile(r"\w{1,64}")
 _UNIT = re.compile(r"[a-z][a-z0-9_]{0,31}")
-ColumnsCollator = Callable[[Columns], dict[str, torch.Tensor] | None]
-"""Makes tensors [B, ...] by name of columns (records/columns.py), to the bit as `prepare` and `collate` do of the same
-samples, in training and in evaluation; the rows of a batch do not depend on each other, and nothing is drawn. None:
-these samples are to be taken one by one, so that one that is wrong is named."""
 Picture = npt.NDArray[np.uint8]
 """[H, W, 3]"""
 
@@ -170,12 +164,6 @@ def warnings_of(task: Task) -> list[str]:
     """Return what the task says is set in vain."""
     make: Callable[[], list[str]] | None = _find(task, "warnings")
     return [] if make is None else make()
-
-
-def columns_collator(task: Task) -> ColumnsCollator | None:
-    """Return what makes a batch of columns; None: the task has no `collate_columns`."""
-    found: ColumnsCollator | None = _find(task, "collate_columns")
-    return found
 
 
 def check_device(task: Task, device: torch.device) -> None:

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 Sample = dict[str, Any]
 """Values of the fields by name. image and bytes: the file, as bytes; text: str; class: int, its place in the field's
-classes; classes: tuple of such; category: str, empty where it is missing; number: float, nan where it is missing;
-numbers: list of float; json: what it holds."""
+classes; classes: tuple of such; number: float; json: what it holds."""
 Prepared = Any
 """What `prepare` makes of one sample: tensors, arrays and numbers, in dictionaries."""
 Batch = dict[str, Any]

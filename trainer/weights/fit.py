@@ -16,7 +16,6 @@ from torch import nn
 from contracts import storage
 from contracts.artifacts import InitialWeights
 from trainer.checkpoint.framing import LENGTH_BYTES, Malformed, header_bytes, parse_header
-from trainer.weights.parts import InputParts
 from trainer.weights.source import SAFETENSORS, WeightSource, find_source, refused
 from trainer.weights.start import Head, require_match, take_tensors
 from trainer.weights.tensors import tensors_of_torch_file
@@ -29,7 +28,7 @@ def check_fit(
     network: nn.Module,
     head: Head | None,
     least: float,
-    match: Callable[[WeightSource], InputParts | None] = lambda source: None,
+    check: Callable[[WeightSource], None] = lambda source: None,
 ) -> str:
     """Refuse weights of which too little fits a network; return why that could not be found out, empty: it was.
 
@@ -38,19 +37,19 @@ def check_fit(
         network: On the meta device, or anywhere; it stays as it is.
         head: Its head.
         least: Share of its elements that must fit.
-        match: Returns the tensors that belong to inputs.
+        check: Refuses weights of other inputs.
 
     Raises:
         ModelError: The weights are not there, cannot be read, or are those of another network or other inputs.
         DataError: A document of theirs is damaged.
     """
     source = find_source(uri)
-    parts = match(source)
+    check(source)
     shapes = _read_shapes(source)
     if shapes is None:
         return f"the names in {storage.display(uri)}: a torch file in a bucket is read when training starts"
     given = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    found = take_tensors(network, given, head, theirs=None, parts=parts, looks=True)
+    found = take_tensors(network, given, head, theirs=None, looks=True)
     report = InitialWeights(source=source.uri, kind=source.kind, sha256="", **found)  # type: ignore[arg-type]
     require_match(report, least, network, source)
     return ""

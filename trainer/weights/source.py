@@ -34,10 +34,6 @@ _INDEX_NAME = "model.safetensors.index.json"
 _ADAPTER_CONFIG = "adapter_config.json"
 _PROCESSOR_CONFIG = "preprocessor_config.json"
 WEIGHTS_NAME = "model.safetensors"
-# Of an export of a table (trainer/tasks/tabular/bundle.py).
-_TABLE_NAME = "table.json"
-# What weights are taken by besides names, shapes and classes.
-_NAMING_INPUTS = ("fields", "target", "tokenizer")
 # One of several files of a network: this tool's parts of ranks and transformers' shards have such names.
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
 
@@ -59,8 +55,8 @@ class WeightSource:
     """Of a transformers folder: its config.json."""
     pixels: dict[str, Any] = field(default_factory=dict)
     """Fields of data that its network was trained with (image_size, mean, std), as far as it says."""
-    inputs: dict[str, Any] = field(default_factory=dict)
-    """What its task says of its inputs (`document`), as far as it is known: columns, target, tokenizer."""
+    tokenizer_crc32c: str | None = None
+    """crc32c of the tokenizer that it was trained with, as far as it is known."""
     tokenizer_uri: str = ""
     """Its tokenizer, where it has one beside it."""
 
@@ -89,7 +85,7 @@ class WeightSource:
                 except (FileNotFoundError, IsADirectoryError):
                     raise refused(uri, "is no file", todo="copy the folder whole") from None
         # Those decide too what is taken. Sources of images are named as before.
-        inputs = {name: self.inputs[name] for name in _NAMING_INPUTS if name in self.inputs}
+        inputs = {"tokenizer": self.tokenizer_crc32c} if self.tokenizer_crc32c is not None else {}
         named = [self.kind, self.classes, files, *([inputs] if inputs else [])]
         return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
@@ -170,18 +166,17 @@ def _of_export(uri: str, names: set[str]) -> WeightSource:
     """Return an export of any task: what lies beside its weights says of which inputs and classes they are."""
     lists = {file.name for file in ExportManifest.load(uri).files}
     # What the manifest names must be there.
-    said = {name: _read_json(uri, name, names) for name in (PREPROCESS_NAME, _TABLE_NAME, LABELS_NAME) if name in lists}
-    pixels, table = said.get(PREPROCESS_NAME, {}), said.get(_TABLE_NAME, {})
+    said = {name: _read_json(uri, name, names) for name in (PREPROCESS_NAME, LABELS_NAME) if name in lists}
+    pixels = said.get(PREPROCESS_NAME, {})
     if WEIGHTS_NAME not in names:
         raise refused(uri, f"is an export without {WEIGHTS_NAME}", todo="copy the folder whole, or name its training")
     if TRANSFORMERS_CONFIG in names:
         return replace(_find_transformers(uri, names), kind="export", pixels=pixels)
-    classes = said.get(LABELS_NAME, table.get("labels", []))
+    classes = said.get(LABELS_NAME, [])
     if not isinstance(classes, list):
         raise refused(uri, f"has a {LABELS_NAME} that is no list", todo="copy the export again")
     found = WeightSource(uri, "export", (storage.join(uri, WEIGHTS_NAME),), tuple(map(class_of, classes)))
-    inputs = {name: table[name] for name in ("fields", "target") if name in table}
-    return _with_tokenizer(replace(found, pixels=pixels, inputs=inputs), names)
+    return _with_tokenizer(replace(found, pixels=pixels), names)
 
 
 def _with_tokenizer(source: WeightSource, names: set[str]) -> WeightSource:
@@ -189,7 +184,7 @@ def _with_tokenizer(source: WeightSource, names: set[str]) -> WeightSource:
     if TOKENIZER_NAME not in names:
         return source
     uri = storage.join(source.uri, TOKENIZER_NAME)
-    return replace(source, inputs={**source.inputs, "tokenizer": storage.crc32c_of(uri)}, tokenizer_uri=uri)
+    return replace(source, tokenizer_crc32c=storage.crc32c_of(uri), tokenizer_uri=uri)
 
 
 def _of_checkpoint(uri: str, manifest: CheckpointManifest) -> WeightSource:
@@ -198,7 +193,13 @@ def _of_checkpoint(uri: str, manifest: CheckpointManifest) -> WeightSource:
         raise refused(uri, "is a checkpoint without a network", todo="name another checkpoint")
     files = tuple(file.uri(uri) for file in wanted)
     return WeightSource(
-        uri, "checkpoint", files, tuple(manifest.classes), manifest=manifest, pixels=manifest.data, inputs=manifest.data
+        uri,
+        "checkpoint",
+        files,
+        tuple(manifest.classes),
+        manifest=manifest,
+        pixels=manifest.data,
+        tokenizer_crc32c=manifest.data.get("tokenizer"),
     )
 
 

@@ -15,7 +15,6 @@ from contracts.artifacts.training import first_names
 from contracts.config import RunConfig
 from contracts.errors import DataError, ModelError
 from trainer.tasks.protocol import Task
-from trainer.weights.parts import InputParts, take_part
 from trainer.weights.source import WeightSource, find_source
 from trainer.weights.tensors import other_names, plain_name, read_tensors
 
@@ -70,14 +69,15 @@ def find_head(task: Task) -> Head | None:
     return None if head is None else head()
 
 
-def match_inputs(task: Task, source: WeightSource) -> InputParts | None:
-    """Return the tensors that a task's network and a source have of their inputs; None: all go by name and shape.
+def check_inputs(task: Task, source: WeightSource) -> None:
+    """Have a task refuse weights that were trained with other inputs, such as another tokenizer.
 
     Raises:
         ModelError: The weights are those of other inputs.
     """
-    match: Callable[[WeightSource], InputParts] | None = getattr(task, "match_inputs", None)
-    return None if match is None else match(source)
+    check: Callable[[WeightSource], None] | None = getattr(task, "check_inputs", None)
+    if check is not None:
+        check(source)
 
 
 def start_from(
@@ -85,7 +85,7 @@ def start_from(
     wanted: StartWeights,
     head: Head | None,
     alive: Callable[[], object] = lambda: None,
-    match: Callable[[WeightSource], InputParts | None] = lambda source: None,
+    check: Callable[[WeightSource], None] = lambda source: None,
 ) -> InitialWeights:
     """Give a network the weights that it starts from, and return what was taken.
 
@@ -94,7 +94,7 @@ def start_from(
         wanted: Where they are.
         head: Its head, whose rows are taken by their meaning.
         alive: Called while files are read.
-        match: Returns the tensors that belong to inputs.
+        check: Refuses weights of other inputs.
 
     Raises:
         ModelError: They cannot be read, are those of other inputs, or too few of them fit.
@@ -108,9 +108,9 @@ def start_from(
             allowed="the same content for all attempts",
             todo="run the command again: it is another training then",
         )
-    parts = match(source)
+    check(source)
     given = read_tensors(source, network, alive)
-    found = take_tensors(network, given, head, theirs=source.classes, parts=parts)
+    found = take_tensors(network, given, head, theirs=source.classes)
     report = InitialWeights(source=source.uri, kind=source.kind, sha256=sha256, **found)  # type: ignore[arg-type]
     require_match(report, wanted.min_matched_fraction, network, source)
     return report
@@ -123,7 +123,6 @@ def take_tensors(
     head: Head | None,
     *,
     theirs: Sequence[str] | None,
-    parts: InputParts | None = None,
     looks: bool = False,
 ) -> dict[str, object]:
     """Copy the tensors that fit by name and shape; return the fields of InitialWeights that tell of it.
@@ -133,11 +132,8 @@ def take_tensors(
         given: Tensors by name.
         head: The network's head.
         theirs: Meaning of the source's rows of the head; None: unknown, and the head is drawn anew.
-        parts: Tensors that belong to inputs, taken by their meaning; None: by name and shape as all others.
         looks: Only tell: nothing is copied.
     """
-    parts = parts or InputParts()
-    about = {part.tensor: key for key, part in parts.ours.items()}
     find = _name_finder(given, network)
     head_tensors = () if head is None else head.tensors
     state = network.state_dict()
@@ -146,25 +142,16 @@ def take_tensors(
     missing: list[str] = []
     other_shape: list[str] = []
     classes_taken: list[str] = []
-    # Elements taken of tensors that were not taken whole.
-    partly: dict[str, int] = {}
     for name, tensor in state.items():
-        part = parts.theirs.get(about[name]) if name in about else None
-        found = find(name) if name not in about else find(part.tensor) if part is not None else None
+        found = find(name)
         if found is not None:
             used.add(found)
         if head is not None and name in head_tensors:
             if found is not None and theirs is not None:
                 rows = head.take_rows(name, tensor, given[found], theirs)
                 classes_taken = rows or classes_taken
-        elif name in parts.kept:
-            continue
         elif found is None:
             missing.append(name)
-        elif part is not None:
-            count = take_part(tensor, given[found], parts.ours[about[name]], part, looks=looks)
-            partly[name] = count or 0
-            (other_shape if count is None else taken if count else missing).append(name)
         elif given[found].shape != tensor.shape:
             other_shape.append(name)
         else:
@@ -175,11 +162,9 @@ def take_tensors(
     holders = {name: id(tensor) for name, tensor in _named_tensors(network)}
     came = {holders.get(name) for name in taken}
     missing = [name for name in missing if holders.get(name) not in came]
-    left_out = {*head_tensors, *parts.kept}
-    elements = {name: state[name].numel() for name in state if name not in left_out}
+    elements = {name: state[name].numel() for name in state if name not in head_tensors}
     total = sum(elements.values())
     random = {name: elements[name] for name in [*missing, *other_shape]}
-    random |= {name: elements[name] - count for name, count in partly.items()}
     return {
         "matched_fraction": 1.0 if not total else 1.0 - sum(random.values()) / total,
         "taken": len(taken),

@@ -27,10 +27,10 @@ T4 = PlannedMachine(label="n1-standard-8 with 1 x NVIDIA_TESLA_T4", gpus=1, gpu=
 H100 = PlannedMachine(label="a3-highgpu-8g with 8 x NVIDIA_H100_80GB", gpus=8, gpu="H100", capability="sm90")
 
 
-def network(num_classes: int | None = 3, **sections: Any) -> CheckAnswer:
+def network(**sections: Any) -> CheckAnswer:
     values: dict[str, Any] = {"model": {"architecture": f"{OWN}:without_batchnorm"}, "data": {"image_size": 16}}
     values |= {"code": {"path": str(OWN_CODE)}} | sections
-    return check_all_of_network(parse_config(values, where="test"), num_classes=num_classes).answer()
+    return check_all_of_network(parse_config(values, where="test")).answer()
 
 
 def place(where: PlannedPlace | None, **sections: Any) -> CheckAnswer:
@@ -69,11 +69,6 @@ def test_a_network_that_can_be_trained_passes(model: dict[str, Any]) -> None:
         ({"model": {"architecture": f"{OWN}:without_batchnorm", "arguments": {"drop": 1}}}, "cannot be built", "drop"),
         ({"model": {"architecture": f"{OWN}:nothing_here"}}, "nothing_here", "name what it has: "),
         ({"model": {"architecture": "no_such_module:net"}}, "holds no module no_such_module", "install the package"),
-        (
-            {"model": {"architecture": "networks:of_ten"}},
-            "torch.float32 tensor of shape (2, 10)",
-            "",
-        ),
         ({"model": {"architecture": "networks:breaks"}}, "cannot be built: OSError: no such device", "correct"),
         ({"data": {"transform": "no_such_module:change"}}, "data.transform 'no_such_module:change'", "install"),
         ({"data": {"transform": f"{OWN}:__name__"}}, "is a str", "name a function"),
@@ -119,42 +114,23 @@ def test_metrics_are_looked_at_before_the_first_stage(
     assert given in in_words(answer) and len(answer.problems) == bool(given), answer
 
 
-TABLE: dict[str, Any] = {"x": {"column": "x", "kind": "number"}}
-
-
 @pytest.mark.parametrize(
     ("name", "label", "metrics"),
     [
         ("image_multilabel", "classes", ["average_precision", "average_precision_binned", "f1_macro", "f1_micro"]),
-        ("tabular_classification", "class", ["accuracy", "f1_macro", "recall_macro"]),
-        ("tabular_regression", "number", ["r2", "mae", "rmse"]),
+        ("image_classification", "class", ["accuracy", "f1_macro", "recall_macro"]),
     ],
 )
 def test_each_metric_that_is_documented_may_be_asked_for(name: str, label: str, metrics: list[str]) -> None:
     """Of average precision it is the size of the shards that decides which of both there is."""
-    inputs = {"image": FIELDS["image"]} if name == "image_multilabel" else TABLE
     sections: dict[str, Any] = {
         "task": {"name": name},
-        "sharding": {"fields": {**inputs, "label": {"column": "label", "kind": label}}},
+        "sharding": {"fields": {"image": FIELDS["image"], "label": {"column": "label", "kind": label}}},
     }
-    if name != "image_multilabel":
-        sections |= {"model": {"architecture": "mlp"}}
     for metric in [*metrics, "loss"]:
         answer = network(checkpoint={"best_metric": f"validation_{metric}"}, **sections)
         assert not answer.problems, in_words(answer)
     assert "has no metric of that name" in in_words(network(checkpoint={"best_metric": "validation_iou"}, **sections))
-
-
-def test_weights_of_a_table_are_not_compared_with_columns_that_nobody_knows_yet(tmp_path: Path) -> None:
-    save_file({"body.embeddings.0.weight": torch.zeros(4000, 64)}, tmp_path / "net.safetensors")
-    town = {"town": {"column": "town", "kind": "category"}}
-    answer = network(
-        task={"name": "tabular_classification"},
-        sharding={"fields": {**town, "label": {"column": "label", "kind": "class"}}},
-        model={"architecture": "mlp", "weights": str(tmp_path / "net.safetensors")},
-    )
-    assert not answer.problems, in_words(answer)
-    assert any("columns and vocabularies are not known before sharding" in one.why for one in answer.unchecked)
 
 
 def test_mistakes_of_task_and_network_are_told_together() -> None:
@@ -170,7 +146,7 @@ def test_a_transform_that_needs_what_other_machines_have_is_left_unchecked(tmp_p
     """Making the task must not import it once more, and call it a mistake."""
     (tmp_path / "needs_cloud.py").write_text("import no_such_module_here\n")
     values = {"code": {"path": str(tmp_path)}, "data": {"transform": "needs_cloud:change"}}
-    answer = check_all_of_network(parse_config(values, where="test"), num_classes=3, elsewhere=True).answer()
+    answer = check_all_of_network(parse_config(values, where="test"), elsewhere=True).answer()
     assert answer.problems == []
     assert "whether data.transform 'needs_cloud:change' imports" in str(answer.unchecked[0])
 
@@ -210,12 +186,10 @@ def test_what_an_image_may_have_is_unchecked_for_other_machines(tmp_path: Path) 
     assert look("no_such_module_of_mine", elsewhere=True) == (1, 0)
 
 
-def test_a_fixed_width_is_refused_only_where_the_number_of_classes_is_known() -> None:
-    model = {"architecture": "networks:of_ten"}
-    assert network(10, model=model).problems == []
-    unknown = network(None, model=model)
-    assert unknown.problems == []
-    assert "the number of classes is not known before sharding" in str(unknown.unchecked[0])
+def test_a_fixed_width_is_left_unchecked_since_classes_are_not_known_yet() -> None:
+    answer = network(model={"architecture": "networks:of_ten"})
+    assert answer.problems == []
+    assert "the number of classes is not known before sharding" in str(answer.unchecked[0])
 
 
 def test_a_network_too_large_for_the_check_is_left_unchecked() -> None:
@@ -381,9 +355,9 @@ def test_positions_of_a_network_on_the_meta_device_are_looked_up_on_the_cpu(monk
     task = Words(None, positions=40)
     config = parse_config({}, where="test")
     findings = Findings()
-    assert check_network(config, task, classes_known=True, findings=findings) is not None
+    assert check_network(config, task, findings=findings) is not None
     assert "fails at length 64" in in_words(findings.answer())
     monkeypatch.setattr("trainer.check.network.MOST_WORK", 1)
     findings = Findings()
-    check_network(config, task, classes_known=True, findings=findings)
+    check_network(config, task, findings=findings)
     assert "has a value for each position of length 64" in str(findings.answer().unchecked)

@@ -23,18 +23,6 @@ def test_the_interval_of_right_answers_agrees_with_mcnemars_test() -> None:
     assert statistics.paired_interval(0, 0, 30) == pytest.approx((-0.1135, 0.1135), abs=1e-4)
 
 
-def test_a_bootstrap_is_that_of_scipy() -> None:
-    random = np.random.default_rng(2)
-    truths = random.normal(0, 3, 400)
-    champion, challenger = truths + random.normal(0, 1, 400), truths + random.normal(0, 0.9, 400)
-    found = statistics.compare("mae", truths, champion, challenger)
-    assert found == statistics.compare("mae", truths, champion, challenger)
-    apart = np.abs(challenger - truths) - np.abs(champion - truths)
-    assert found.challenger - found.champion == pytest.approx(apart.mean())
-    expected = stats.bootstrap((apart,), np.mean, n_resamples=2000, method="percentile", rng=3).confidence_interval
-    assert found.interval == pytest.approx((expected.low, expected.high), abs=0.01)
-
-
 def test_a_jackknife_of_groups_holds_what_it_promises() -> None:
     """Of a mean it is Student's interval over the groups' means; of medians it is about as wide as it must be."""
     random = np.random.default_rng(5)
@@ -57,7 +45,7 @@ def test_a_jackknife_of_groups_holds_what_it_promises() -> None:
         statistics.jackknife(0.0, [0.0] * 7)
 
 
-@pytest.mark.parametrize("name", ["accuracy", "f1_macro", "recall_macro", "mae", "rmse", "r2"])
+@pytest.mark.parametrize("name", ["accuracy", "f1_macro", "recall_macro"])
 def test_each_metric_is_that_of_its_definition_whatever_a_sample_counts(name: str) -> None:
     random = np.random.default_rng(4)
     truths, answers = random.integers(0, 7, 300), random.integers(-1, 9, 300)
@@ -75,9 +63,6 @@ def test_each_metric_is_that_of_its_definition_whatever_a_sample_counts(name: st
         "accuracy": right.mean(),
         "recall_macro": np.mean(recalls),
         "f1_macro": np.mean([2 * (right & (repeated[0] == k)).sum() / n for k, n in zip(classes, both, strict=True)]),
-        "mae": np.abs(repeated[0] - repeated[1]).mean(),
-        "rmse": np.sqrt(np.square(repeated[0] - repeated[1]).mean()),
-        "r2": 1 - np.square(repeated[0] - repeated[1]).mean() / repeated[0].var(),
     }
     assert whole == pytest.approx(expected[name])
 

@@ -367,12 +367,12 @@ def test_folders_manifests_and_lines_name_images_and_answers_are_a_table(
     found = run_alone(folder, *given, packages=packages, input=f"{tmp_path}/c.png\n")
     assert found.returncode == 2
     rows = [row.split(",") for row in found.stdout.splitlines()]
-    assert rows[0] == ["sample", "label", "score", "value", "error"]
+    assert rows[0] == ["sample", "label", "score", "error"]
     names = [colours.CLASSES[label] for label in (1, 2, 0, 0)]
     files = ["in/b.png", "in/below/a.png", "c.png", "c.png", "none.png"]
     assert [row[0] for row in rows[1:]] == [f"{tmp_path}/{name}" for name in files]
     assert [row[1] for row in rows[1:5]] == names and float(rows[1][2]) > 0.5
-    assert rows[5][4].startswith("cannot be read: No such file")
+    assert rows[5][3].startswith("cannot be read: No such file")
     assert "error: 1 of 5 images could not be used" in found.stderr
 
 

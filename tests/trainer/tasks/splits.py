@@ -131,34 +131,6 @@ def evaluate_split(samples: int, task: Made) -> dict[str, Any] | None:
     return {"metrics": found.metrics, "loss": found.loss, "samples": found.samples, "first": firsts}
 
 
-# Far from 0, as years are: sums of squares would leave nothing of their variance.
-TARGET_MEAN = 1e8
-
-
-class Regression(Made):
-    """The same with one number for each sample: the first logit, and a target that is not far from it."""
-
-    headline = "r2"
-
-    def loss(self, outputs: torch.Tensor, batch: Batch, mode: Mode) -> Loss:
-        return (outputs[:, 0] - batch["label"]).square().sum(), len(outputs)
-
-    def metrics(self) -> dict[str, Any]:
-        from trainer.tasks.tabular.metrics import make_metrics
-
-        return dict(make_metrics(TARGET_MEAN))
-
-    def update(self, metrics: Mapping[str, Any], outputs: torch.Tensor, batch: Batch) -> None:
-        values, targets = values_and_targets(outputs, batch["label"])
-        for metric in metrics.values():
-            metric.update(values, targets)
-
-
-def values_and_targets(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what a regression says and should say, [N] float64 each, of a split."""
-    return TARGET_MEAN + logits[:, 0].double(), TARGET_MEAN + logits[:, 0].double() * 0.5 + labels
-
-
 def too_large() -> str:
     """What is said of list states that are too large in all, of which no rank has too much."""
     from trainer.tasks import metrics
@@ -173,10 +145,6 @@ def too_large() -> str:
 
 CASES = {
     **{name: (lambda samples=samples: evaluate_split(samples, Made("all"))) for name, samples in SAMPLES.items()},
-    **{
-        f"regression of {name}": (lambda samples=samples: evaluate_split(samples, Regression()))
-        for name, samples in SAMPLES.items()
-    },
     "too large": too_large,
 }
 

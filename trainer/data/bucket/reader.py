@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from records.columns import Stored
-from records.index import DamagedSample, Index, find_damage_of
+from records.index import DamagedSample, find_damage_of
 from trainer.data.bucket.cache import CachedRange
 from trainer.data.bucket.fetch import Fetcher
 from trainer.data.bucket.plan import ReadPlan
@@ -106,13 +105,6 @@ class BucketShards:
             if cached is not None:
                 self.fetcher.cache.discard(held)
         return content
-
-    def read_many(self, places: Sequence[int], records: Index) -> Stored | None:
-        """Return the bytes of samples; None where some are damaged."""
-        try:
-            return Stored.join([self.read(place) for place in places])
-        except DamagedSample:
-            return None
 
     def _fetch(self, piece: tuple[int, int, int] | None, place: int | None) -> None:
         if piece is not None:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 GATE_NAME = "bundle"
 PREDICT_NAME = "predict.py"
-# Folder in trainer/tasks/, where it has another name than the task.
-_FOLDERS = {"tabular_classification": "tabular", "tabular_regression": "tabular"}
 
 
 class Bundle(Protocol):
@@ -144,5 +142,5 @@ def bundle_of(task: str) -> Bundle:
         task: task.name.
     """
     is_own = ":" in task
-    name = "trainer.export.bundle.arrays_bundle" if is_own else f"trainer.tasks.{_FOLDERS.get(task, task)}.bundle"
+    name = "trainer.export.bundle.arrays_bundle" if is_own else f"trainer.tasks.{task}.bundle"
     return cast(Bundle, importlib.import_module(name))

@@ -61,7 +61,7 @@ class Answers:
     """A test split that a program has answered, in its order."""
 
     truths: list[Any]
-    """Names of classes, or values."""
+    """Names of classes."""
     said: list[Any]
     """The same of each sample; None: it was answered by an error."""
 

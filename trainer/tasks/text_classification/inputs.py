@@ -7,14 +7,13 @@ from contextlib import suppress
 from contracts import storage
 from contracts.artifacts.shards import TokenizerEntry
 from contracts.errors import ModelError
-from trainer.weights.parts import InputParts
 from trainer.weights.source import WeightSource
 
 # Of a tokenizer that is not there yet.
 NO_CRC32C = "00000000"
 
 
-def match_tokenizer(source: WeightSource, entry: TokenizerEntry, shards_uri: str) -> InputParts:
+def check_tokenizer(source: WeightSource, entry: TokenizerEntry, shards_uri: str) -> None:
     """Refuse weights that were trained with other tokens; of a file nobody knows.
 
     Args:
@@ -25,9 +24,9 @@ def match_tokenizer(source: WeightSource, entry: TokenizerEntry, shards_uri: str
     Raises:
         ModelError: An identifier stands for another token there.
     """
-    theirs = source.inputs.get("tokenizer")
+    theirs = source.tokenizer_crc32c
     if theirs in (None, entry.crc32c) or entry.crc32c == NO_CRC32C:
-        return InputParts()
+        return
     if source.tokenizer_uri:
         # Another file may have the same tokens.
         with suppress(FileNotFoundError):
@@ -36,7 +35,7 @@ def match_tokenizer(source: WeightSource, entry: TokenizerEntry, shards_uri: str
             if our_tokens is None or all(
                 our_tokens.get(number, token) == token for number, token in their_tokens.items()
             ):
-                return InputParts()
+                return
     where = storage.display(source.tokenizer_uri or source.uri)
     raise ModelError(
         f"model.weights {storage.display(source.uri)} were trained with another tokenizer than the shards have: "

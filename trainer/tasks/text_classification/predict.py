@@ -194,7 +194,6 @@ class Classifier:
     preparation: Preparation
     encoder: Encoder
     labels: list[str]
-    columns: tuple[str, ...] = ()
 
     @property
     def graph(self) -> runtimes.Graph:

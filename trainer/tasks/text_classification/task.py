@@ -18,7 +18,7 @@ from trainer.tasks.classes import losses
 from trainer.tasks.classes.head import Head, find_head
 from trainer.tasks.needs import check_shards
 from trainer.tasks.protocol import Batch, Loss, Mode, Prepared, Sample, TaskContext
-from trainer.tasks.text_classification.inputs import match_tokenizer
+from trainer.tasks.text_classification.inputs import check_tokenizer
 from trainer.tasks.text_classification.network import Text, build_network
 from trainer.tasks.text_classification.predict import Encoder, pad
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from trainer.report.first_rows import RowsSlot
     from trainer.tasks.classes.report import ClassificationReport
-    from trainer.weights.parts import InputParts
     from trainer.weights.source import WeightSource
 
 # Tensor cores take sizes that are multiples of 8, and fewer sizes are fewer plans of kernels.
@@ -117,13 +116,13 @@ class TextClassification:
         on_meta = not is_own(self._config.model)
         return Head(find_head(self._build, len(self.classes), example=example, on_meta=on_meta), tuple(self.classes))
 
-    def match_inputs(self, source: WeightSource) -> InputParts:
+    def check_inputs(self, source: WeightSource) -> None:
         """Refuse weights that were trained with another tokenizer.
 
         Raises:
             ModelError: They were.
         """
-        return match_tokenizer(source, self._entry, self._shards_uri)
+        check_tokenizer(source, self._entry, self._shards_uri)
 
     def _build(self, num_classes: int) -> nn.Module:
         text = Text(self.vocabulary, self.padding, _round_up(self._max_length))

@@ -209,7 +209,7 @@ def test_it_can_be_made_before_there_are_shards() -> None:
     from contracts.checked import Findings
 
     findings = Findings()
-    task = plan_task(parse_config(sections(), where="test"), 4, findings)
+    task = plan_task(parse_config(sections(), where="test"), findings)
     assert findings.problems == [] and isinstance(task, TextClassification)
     example = task.example(2)
     length = task.signature.dimensions["length"]
@@ -218,7 +218,7 @@ def test_it_can_be_made_before_there_are_shards() -> None:
     assert task.padding not in example["tokens"]
     assert task.build_model()(example["tokens"], example["mask"]).shape == (2, 4)
     findings = Findings()
-    assert plan_task(parse_config(sections(sharding={"tokenizer": None}), where="test"), 4, findings) is None
+    assert plan_task(parse_config(sections(sharding={"tokenizer": None}), where="test"), findings) is None
     assert "needs a tokenizer" in findings.problems[0].given and "sharding.tokenizer" in findings.problems[0].todo
 
 

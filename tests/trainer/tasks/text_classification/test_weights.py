@@ -17,10 +17,10 @@ from tests.trainer.weights.exports import write_export
 from trainer.model.build import build_model
 from trainer.tasks.classes.labels import LABELS_NAME, write_json
 from trainer.tasks.load import load_task
-from trainer.tasks.text_classification.inputs import NO_CRC32C, match_tokenizer
+from trainer.tasks.text_classification.inputs import NO_CRC32C, check_tokenizer
 from trainer.weights.save import save_weights
 from trainer.weights.source import WeightSource, find_source
-from trainer.weights.start import StartWeights, find_head, match_inputs, start_from
+from trainer.weights.start import StartWeights, check_inputs, find_head, start_from
 
 
 def network(shards: str, seed: int) -> tuple[Any, Any]:
@@ -49,7 +49,7 @@ def start(folder: Path, shards: str) -> tuple[Any, Any]:
     uri = storage.normalise(folder)
     task, net = network(shards, 2)
     wanted = StartWeights(uri, find_source(uri).sha256(), 0.5)
-    return net, start_from(net, wanted, find_head(task), match=lambda source: match_inputs(task, source))
+    return net, start_from(net, wanted, find_head(task), check=lambda source: check_inputs(task, source))
 
 
 @pytest.mark.parametrize("has_config", [True, False])
@@ -91,11 +91,11 @@ def test_a_checkpoint_says_which_tokenizer_it_is_of(text_shards: str) -> None:
     task, _ = network(text_shards, 1)
     entry = ShardManifest.load(text_shards).tokenizer
     assert entry is not None
-    source = WeightSource("file:///there", "checkpoint", (), inputs=task.document())
-    match_tokenizer(source, entry, text_shards)
+    source = WeightSource("file:///there", "checkpoint", (), tokenizer_crc32c=task.document()["tokenizer"])
+    check_tokenizer(source, entry, text_shards)
     other = entry.model_copy(update={"crc32c": "12345678"})
     with pytest.raises(ModelError, match="another tokenizer"):
-        match_tokenizer(source, other, text_shards)
+        check_tokenizer(source, other, text_shards)
     for unknown in (WeightSource("file:///file", "file", ()), WeightSource("file:///old", "checkpoint", ())):
-        match_tokenizer(unknown, other, text_shards)
-    match_tokenizer(source, entry.model_copy(update={"crc32c": NO_CRC32C}), "")
+        check_tokenizer(unknown, other, text_shards)
+    check_tokenizer(source, entry.model_copy(update={"crc32c": NO_CRC32C}), "")

@@ -27,7 +27,7 @@ SECTIONS: dict[str, Any] = {
     "task": {"name": "text_classification", "arguments": {"max_length": 60}},
     "sharding": {
         "fields": {
-            "text": {"column": "text", "kind": "text", "missing": "keep"},
+            "text": {"column": "text", "kind": "text"},
             "label": {"column": "label", "kind": "class"},
         },
         "tokenizer": {"vocabulary": 400},
