@@ -11,7 +11,7 @@ export MKL_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-line test-slow test-gpu check format bench bench-training bench-export bench-profiling dist clean
+.PHONY: help install demo test test-line test-slow test-gpu check format bench dist clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -55,19 +55,10 @@ format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 
 bench: $(STAMP) ## benchmarks, as ratios against named peers
-	$(BIN)/python benchmarks/line.py
 	$(BIN)/python benchmarks/sharding.py
 	$(BIN)/python benchmarks/reading.py
-
-bench-training: $(STAMP) ## checkpoints, the training loop and restarts, beside named peers
-	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/training.py
-
-bench-export: $(STAMP) ## the export beside its three calls by hand
 	$(BIN)/python benchmarks/export.py
-
-bench-profiling: $(STAMP) ## the sweep beside the full grid
-	$(BIN)/python benchmarks/profiling.py
 
 dist: $(STAMP) ## the wheel and the source distribution, in dist/
 	$(BIN)/python -m hatchling build

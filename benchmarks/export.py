@@ -2,17 +2,14 @@
 
     python benchmarks/export.py                                       # ResNet-50 and ViT-B; half an hour and more
     python benchmarks/export.py --only wall --models resnet --rounds 3 --record benchmarks/results
-    python benchmarks/export.py --only gates --models resnet --rounds 3
 
-`wall`: seconds of an fp16 export for one target without its gates over those of export_by_hand.py, a process of its own
+`wall`: seconds of an fp16 export for one target without its gates over those of a process of its own
 with torch.onnx.export, one conversion and one engine build. Only steps that are named here as gates are left out; all
 else counts as ours: the stage's start, the bundle's files, the Triton repository, publishing. What judges and what
 serves the judging are said apart: `samples` decodes the test and calibration images that gates run on, `ranges` and
 `layers` decide which nodes stay in fp32. A second ratio has what serves among ours. The arm by hand runs twice in
 each round: its ratio to itself (A/A) is what noise alone makes.
 Beside seconds stand processor seconds (user and system, of all processes): other work changes them less.
-`gates`: seconds of all gates of an fp16 export on 512 test images, decoding and ranges included, over those of
-gates_by_hand.py: torch and each graph that ships see each image once.
 `memory`: the largest process of an fp16 and of an int8 export of ViT-B over its weights in fp32.
 `gpu`: latency of the engine beside torch eager, torch.compile and ONNX Runtime, by the stage's own bench; only where a
 GPU is. An engine that does not run there is said with its reason, and the others are compared.
@@ -31,31 +28,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.figures import describe_machine, judge, quotients, record, summary
-from benchmarks.pictures import write_pictures
-from benchmarks.reading import run
+from benchmarks.shared import describe_machine, judge, quotients, record, run, summary, write_pictures
 from contracts import storage
-from contracts.artifacts import ExportManifest, ShardManifest
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest
+from contracts.config import ModelSection
 from contracts.config.export import MIN_CALIBRATION_SAMPLES
 from contracts.process import available_cores, thread_environment
 from trainer.export.targets import gpu_target
 
-HERE = Path(__file__).parent
-REPOSITORY = HERE.parent
 # transformers' own defaults of the two are ResNet-50 and ViT-B/16.
 NAMES = {"resnet": "ResNet-50", "vit": "ViT-B"}
 SIZE = 224
 PROFILE = (1, 8, 32)
-# As export_checkpoint.py writes it; imported it would bring torch into this process.
 WEIGHTS_NAME = "model.safetensors"
-PARTS = ("wall", "gates", "memory", "gpu")
-# Test images of `gates`.
-GATED_IMAGES = 512
+PARTS = ("wall", "memory", "gpu")
 # Steps of an export whose result is proof; "... outputs" beside them: of each graph, and of an engine that runs.
 GATES = ("torch", "batches", "coverage", "engine metrics", "engine speed", "bundle", "bench")
 # Steps whose result the gates need. A step that is in neither counts as making what ships.
@@ -65,7 +57,13 @@ FP16_WEIGHTS, FP16_MORE_BYTES, INT8_WEIGHTS = 3, 1e9, 12
 
 
 def main() -> None:
-    """Run what the arguments ask for and print it."""
+    """Run what the arguments ask for and print it; or one arm."""
+    if sys.argv[1:2] == ["by-hand"]:
+        export_by_hand(json.loads(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
+        return
+    if sys.argv[1:2] == ["checkpoint"]:
+        write_checkpoint(sys.argv[2], int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]))
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=PARTS, default=None)
     parser.add_argument("--models", nargs="+", choices=sorted(NAMES), default=sorted(NAMES))
@@ -82,7 +80,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         for part in PARTS if options.only is None else (options.only,):
-            measure = {"wall": measure_wall, "gates": measure_gates, "memory": measure_memory, "gpu": measure_gpu}[part]
+            measure = {"wall": measure_wall, "memory": measure_memory, "gpu": measure_gpu}[part]
             models = ["vit"] if part == "memory" else options.models
             for model in models:
                 found = measure(place, model, options.rounds, options.images)
@@ -121,7 +119,7 @@ def measure_wall(place: Path, model: str, rounds: int, images: int) -> dict[str,
             "threads": available_cores(),
             "profile": PROFILE,
         }
-        command = [sys.executable, str(HERE / "export_by_hand.py"), json.dumps(given)]
+        command = [sys.executable, __file__, "by-hand", json.dumps(given)]
         before = _processor_s()
         began = time.perf_counter()
         said = run([*command, str(Path(checkpoint) / WEIGHTS_NAME), str(folder)], _threads())
@@ -145,40 +143,6 @@ def measure_wall(place: Path, model: str, rounds: int, images: int) -> dict[str,
         ),
         "gates, s": summary(gates),
         "what serves the gates, s": summary(serving),
-    }
-
-
-def measure_gates(place: Path, model: str, rounds: int, images: int) -> dict[str, object]:
-    """Return the seconds of the gates on `GATED_IMAGES` images over the same passes by hand."""
-    shards = make_shards(place, GATED_IMAGES)
-    checkpoint = make_checkpoint(place, model, shards)
-    samples = ShardManifest.load(shards).splits["test"].samples
-    graphs: list[str] = []
-
-    def ours() -> float:
-        _, document = export(place, model, checkpoint, shards, {"proof_samples": GATED_IMAGES})
-        folder = max(place.glob(f"tmp*/{document.fingerprint}"), key=lambda path: path.stat().st_mtime)
-        graphs[:] = [str(folder / entry.name) for entry in document.graphs]
-        return sum(gate_seconds(document))
-
-    def by_hand() -> float:
-        given = {
-            "architecture": model,
-            "classes": len(ShardManifest.load(shards).classes),
-            "size": SIZE,
-            "threads": available_cores(),
-            "samples": min(samples, GATED_IMAGES),
-        }
-        command = [sys.executable, str(HERE / "gates_by_hand.py"), json.dumps(given)]
-        return float(run([*command, str(Path(checkpoint) / WEIGHTS_NAME), *graphs], _threads()).splitlines()[-1])
-
-    # In this order: the graphs of an export are what the passes by hand run.
-    found = {"shardline": [ours() for _ in range(rounds)], "by hand": [by_hand() for _ in range(rounds)]}
-    again = quotients(found["by hand"][1:], found["by hand"][:-1]) or [1.0]
-    return {
-        "test images": samples,
-        "seconds": {name: summary(values) for name, values in found.items()},
-        "time over that by hand": judge(quotients(found["shardline"], found["by hand"]), again, at_most=1.3),
     }
 
 
@@ -296,8 +260,94 @@ def make_checkpoint(place: Path, model: str, shards: str) -> str:
     """Write a checkpoint for these shards with random weights, unless it is there; return its folder."""
     folder = place / f"{model}-{shards.rpartition('/')[2]}"
     if not folder.exists():
-        run([sys.executable, str(HERE / "export_checkpoint.py"), model, str(SIZE), shards, str(folder)])
+        run([sys.executable, __file__, "checkpoint", model, str(SIZE), shards, str(folder)])
     return str(folder)
+
+
+def export_by_hand(given: dict[str, Any], weights: str, target: Path) -> None:
+    """Export as it is done by hand, and print the seconds of the three calls.
+
+    Nothing of ours is used, and nothing is checked: model, torch.onnx.export, a conversion to fp16, an engine.
+    """
+    import onnx
+    import tensorrt_rtx as trt
+    import torch
+    from onnxconverter_common import float16
+    from safetensors.torch import load_file
+    from transformers import AutoConfig, AutoModelForImageClassification
+
+    torch.set_num_threads(given["threads"])
+    config = AutoConfig.for_model(given["architecture"], num_labels=given["classes"])
+    network = AutoModelForImageClassification.from_config(config).eval()
+    network.load_state_dict({name.removeprefix("network."): tensor for name, tensor in load_file(weights).items()})
+    times = [time.perf_counter()]
+
+    example = torch.zeros(2, 3, given["size"], given["size"])
+    batch = torch.export.Dim("batch", min=1)
+    torch.onnx.export(
+        network,
+        (example,),
+        target / "fp32.onnx",
+        dynamo=True,
+        opset_version=20,
+        input_names=["images"],
+        output_names=["logits"],
+        dynamic_shapes=({0: batch},),
+        external_data=False,
+    )
+    times.append(time.perf_counter())
+
+    half = float16.convert_float_to_float16(onnx.load(target / "fp32.onnx"), keep_io_types=True)
+    onnx.save(half, target / "fp16.onnx")
+    times.append(time.perf_counter())
+
+    logger = trt.Logger(trt.Logger.ERROR)
+    builder = trt.Builder(logger)
+    parsed = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    assert trt.OnnxParser(parsed, logger).parse_from_file(str(target / "fp16.onnx"))
+    settings, profile = builder.create_builder_config(), builder.create_optimization_profile()
+    profile.set_shape("images", *((size, 3, given["size"], given["size"]) for size in given["profile"]))
+    settings.add_optimization_profile(profile)
+    settings.num_compute_capabilities = 1
+    settings.set_compute_capability(trt.ComputeCapability.SM89, 0)
+    (target / "model.engine").write_bytes(builder.build_serialized_network(parsed, settings))
+    times.append(time.perf_counter())
+    print(json.dumps([later - earlier for earlier, later in pairwise(times)]))
+
+
+def write_checkpoint(architecture: str, size: int, shards_uri: str, place: Path) -> None:
+    """Write a finished training's folder with random weights."""
+    import torch
+    from safetensors.torch import save_file
+
+    from tests.trainer.tasks.for_tests import image_network
+    from trainer.model.build import parameters_sha256
+
+    shards = ShardManifest.load(shards_uri)
+    torch.manual_seed(0)
+    section = ModelSection.model_validate({"architecture": architecture})
+    model = image_network(section, len(shards.classes), size)
+    place.mkdir(parents=True)
+    state = model.state_dict()
+    save_file(state, place / WEIGHTS_NAME)
+    manifest = CheckpointManifest(
+        fingerprint="0" * 16,
+        finished=True,
+        step=0,
+        position=0,
+        epoch=0,
+        slot_size=1,
+        model=section.model_dump(mode="json"),
+        classes=shards.classes,
+        data={"image_size": size, "mean": shards.mean, "std": shards.std},
+        shards_fingerprint=shards.fingerprint,
+        metrics={},
+        best_step=0,
+        parameters_sha256=parameters_sha256(state),
+        environment={},
+        files=[FileEntry.of(storage.normalise(place), WEIGHTS_NAME)],
+    )
+    (place / MANIFEST_NAME).write_bytes(manifest.to_json())
 
 
 def _processor_s() -> float:

@@ -3,60 +3,61 @@
     python benchmarks/reading.py --files 3000                       # this environment: no litdata, no mosaicml
     python benchmarks/reading.py --peers FOLDER --record benchmarks/results
 
-Every arm reads the same pictures (reading_arms.py says what work that is), each time in a process of its own, in turn,
-for several rounds; a ratio is that of one round, and what is printed is the median of the rounds and their range. Files
-come from memory: they are read once beforehand. litdata and mosaicml-streaming need other versions of what this project
-needs: `--peers FOLDER` is where their environments are made, once; what cannot be installed is said. A start or a
-resume is measured inside one process, positions in turn.
+Every arm reads the same pictures, each time in a process of its own, in turn, for several rounds; a ratio is that of
+one round, and what is printed is the median of the rounds and their range. Files come from memory: they are read once
+beforehand. litdata and mosaicml-streaming need other versions of what this project needs: `--peers FOLDER` is where
+their environments are made, once; what cannot be installed is said.
 
-Reading from a bucket is benchmarks/reading_bucket.py.
+All arms do the same work: whole epochs in random order in batches of 32; a random resized crop and a flip drawn per
+sample, 224 px, decoded by trainer/data's scaled decoding, bytes to the main process, float32 and normalisation there.
+An arm (`reading.py arm KIND PLACE`) runs with the interpreter of a peer as well, so that it imports nothing which a
+peer's environment lacks.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.figures import describe_machine, ratios, summary
-from benchmarks.pictures import write_pictures
-from contracts import storage
-from contracts.process import thread_environment
+from benchmarks.shared import describe_machine, make_peers, ratios, record, run, summary, write_pictures
 
-REPOSITORY = Path(__file__).parents[1]
-ARMS = Path(__file__).parent / "reading_arms.py"
-# What trainer/data imports, beside the peer itself; torch is the one that pip finds for the peer.
-SHARED = ("simplejpeg==1.9.0", "pillow==12.3.0", "pydantic", "google-crc32c", "PyYAML")
 PEERS = {"litdata": "litdata==0.2.76", "mosaicml": "mosaicml-streaming==0.13.0"}
 SECTION = {"splits": {"train": 1.0, "validation": 0.0, "test": 0.0}, "target_shard_bytes": 16 << 20}
+BATCH_SIZE = 32
+IMAGE_SIZE = 224
+CHUNK_BYTES = 16 << 20
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A reader on a place, with a decoder."""
+    """A reader on a place."""
 
     kind: str
     place: str
-    decoder: str
     python: str = sys.executable
 
     def run(self, workers: int) -> float:
         """Return samples a second."""
-        command = [self.python, str(ARMS), self.kind, self.place, "--workers", str(workers), "--decoder", self.decoder]
+        command = [self.python, __file__, "arm", self.kind, self.place, f"--workers={workers}"]
         answer = json.loads(run(command).splitlines()[-1])
         return float(answer["samples"] / answer["seconds"])
 
 
 def main() -> None:
     """Run what the arguments ask for and print it."""
+    if sys.argv[1:2] == ["arm"]:
+        run_arm(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=3000, help="number of pictures [default: 3000]")
     parser.add_argument("--kilobytes", type=int, default=50, help="size of a picture [default: 50]")
@@ -65,60 +66,33 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=None, help="folder for the environments of peers")
     parser.add_argument("--folder", type=Path, default=None, help="where to work [default: a temporary folder]")
     parser.add_argument("--record", type=Path, default=None, help="folder for a dated result file")
-    parser.add_argument("--only", choices=("decode", "bytes", "resume"), default=None)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        place = Path(name)
-        write_pictures(
-            place / "raw", total_bytes=options.files * options.kilobytes * 1000, file_bytes=options.kilobytes * 1000
-        )
+        place, size = Path(name), options.kilobytes * 1000
+        write_pictures(place / "raw", total_bytes=options.files * size, file_bytes=size)
         shards = shard(place)
         peers, missing = make_peers(options.peers, {name: (requirement,) for name, requirement in PEERS.items()})
-        report: dict[str, object] = {"about": _describe(options), "not installed": missing}
         for path in (place / "raw").glob("*/*"):
             path.read_bytes()
-        if options.only in (None, "decode"):
-            arms = decoding_arms(place, shards, peers)
-            report["with decoding"] = {f"{n} workers": compare(arms, n, options.rounds) for n in options.workers}
-        if options.only in (None, "bytes"):
-            arms = byte_arms(place, shards, peers)
-            report["bytes only"] = {f"{n} workers": compare(arms, n, options.rounds) for n in options.workers}
-        if options.only in (None, "resume"):
-            report["first batch, seconds"] = {f"{n} workers": time_resume(shards, n) for n in options.workers}
-    text = json.dumps(report, indent=1)
-    print(text)
+        arms = {
+            "folder": Arm("folder", str(place / "raw")),
+            "folder again": Arm("folder", str(place / "raw")),
+            "shardline": Arm("shards", shards),
+            "webdataset": Arm("webdataset", shards),
+        }
+        for name, python in peers.items():
+            out = place / name
+            run([python, __file__, "arm", f"write-{name}", str(place / "raw"), f"--out={out}"])
+            arms[name] = Arm(name, str(out), python)
+        asked = {"files": options.files, "kilobytes": options.kilobytes, "rounds": options.rounds}
+        report: dict[str, object] = {
+            "about": {**describe_machine("torch", "webdataset", "simplejpeg", "pillow"), **PEERS, **asked},
+            "not installed": missing,
+            **{f"{number} workers": compare(arms, number, options.rounds) for number in options.workers},
+        }
+    print(json.dumps(report, indent=1))
     if options.record:
-        options.record.mkdir(parents=True, exist_ok=True)
-        (options.record / f"{datetime.now(UTC):%Y-%m-%d}-reading.json").write_text(text + "\n")
-
-
-def decoding_arms(place: Path, shards: str, peers: dict[str, str]) -> dict[str, Arm]:
-    """Return the arms that decode; ratios are to the first."""
-    raw = str(place / "raw")
-    arms = {
-        "folder": Arm("folder", raw, "ours"),
-        "folder again": Arm("folder", raw, "ours"),
-        "shardline": Arm("shards", shards, "ours"),
-        "webdataset, our decoder": Arm("webdataset", shards, "ours"),
-        "webdataset, its own": Arm("webdataset", shards, "own"),
-    }
-    for name, python in peers.items():
-        for decoder, words in (("ours", "our decoder"), ("own", "its own")):
-            arms[f"{name}, {words}"] = Arm(name, write_peer(place, name, python, decoder), decoder, python)
-    return arms
-
-
-def byte_arms(place: Path, shards: str, peers: dict[str, str]) -> dict[str, Arm]:
-    """Return the arms that only read bytes."""
-    arms = {
-        "folder": Arm("folder", str(place / "raw"), "none"),
-        "folder again": Arm("folder", str(place / "raw"), "none"),
-        "shardline": Arm("shards", shards, "none"),
-        "webdataset": Arm("webdataset", shards, "none"),
-    }
-    for name, python in peers.items():
-        arms[name] = Arm(name, write_peer(place, name, python, "ours"), "none", python)
-    return arms
+        record(options.record, "reading", report)
 
 
 def compare(arms: dict[str, Arm], workers: int, rounds: int) -> dict[str, object]:
@@ -137,86 +111,201 @@ def compare(arms: dict[str, Arm], workers: int, rounds: int) -> dict[str, object
     }
 
 
-def time_resume(shards: str, workers: int) -> dict[str, object]:
-    """Return the time to the first batch at three positions, and what the later ones take above the start."""
-    command = [sys.executable, str(ARMS), "resume", shards, "--workers", str(workers)]
-    return above_start(json.loads(run(command).splitlines()[-1]))
-
-
-def above_start(found: dict[str, list[float]]) -> dict[str, object]:
-    """Summarise seconds by place, and what each place takes above the start."""
-    above = {
-        name: summary([one - start for one, start in zip(values, found["start"], strict=True)])
-        for name, values in found.items()
-        if name != "start"
-    }
-    return {**{name: summary(values) for name, values in found.items()}, "above the start": above}
-
-
 def shard(place: Path) -> str:
     """Write shards of the pictures; return their URI."""
     config = {"sharding": {"source": str(place / "raw"), **SECTION}}
     run([sys.executable, "-m", "sharding.task", "--config-json", json.dumps(config), "--output", str(place / "out")])
-    return storage.normalise(place / "out")
+    return f"file://{(place / 'out').absolute()}"
 
 
-def make_peers(
-    folder: Path | None, wanted: dict[str, tuple[str, ...]], *, sees_ours: bool = False
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the interpreters of the environments of peers with what each wants, and why others have none.
+@dataclass
+class FolderReader:
+    """What ShardReader does, on a plain folder of class folders."""
 
-    Args:
-        folder: Where they are made, once; None: there are none.
-        wanted: By name of the peer, what pip is asked for.
-        sees_ours: They see this environment's packages, so that torch is the same; else they have what `SHARED` names.
-    """
-    if folder is None:
-        return {}, dict.fromkeys(wanted, "no --peers folder was given")
-    peers, missing = {}, {}
-    for name, requirements in wanted.items():
-        python = folder / name / "bin/python"
-        try:
-            if not python.exists():
-                run([sys.executable, "-m", "venv", str(folder / name)])
-            if sees_ours:
-                (site,) = (folder / name).glob("lib/python*/site-packages")
-                (site / "ours.pth").write_text("".join(f"{path}\n" for path in sys.path if "site-packages" in path))
-            shared = () if sees_ours else SHARED
-            run([str(python), "-m", "pip", "install", "--quiet", *requirements, *shared])
-        except subprocess.CalledProcessError as error:
-            missing[name] = error.stderr.strip().splitlines()[-1]
-            continue
-        peers[name] = str(python)
-    return peers, missing
+    files: list[tuple[str, int]]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def prepare(self, places: list[int], request: Any) -> None:
+        """Do nothing, as on any disk."""
+
+    def sample(self, place: int) -> dict[str, Any]:
+        """Return the file and its label."""
+        path, label = self.files[place]
+        with open(path, "rb", 0) as stream:
+            return {"image": stream.read(), "label": label}
 
 
-def write_peer(place: Path, name: str, python: str, decoder: str) -> str:
-    """Write the pictures in a peer's format, once; return where."""
-    out = place / f"{name}-{decoder}"
-    if not out.exists():
-        raw = str(place / "raw")
-        run([python, str(ARMS), f"write-{name}", raw, "--out", str(out), "--decoder", decoder])
-    return str(out)
+class Finish:
+    """From what a peer yields for a sample to pixels and label."""
+
+    def __init__(self) -> None:
+        from trainer.tasks.images.transforms import EvaluationTransform, TrainTransform
+
+        self._transform = TrainTransform(IMAGE_SIZE, "random_resized", True, EvaluationTransform(IMAGE_SIZE, MEAN, STD))
+
+    def __call__(self, image: Any, label: Any, number: int) -> Any:
+        """Finish one sample; `number` keys its random crop."""
+        from trainer.data.randomness import generator_of
+
+        return self._transform.pixels(bytes(image), generator_of(0, 0, number)).copy(), int(label)
 
 
-def run(command: list[str], more: dict[str, str] | None = None) -> str:
-    """Run a command on one thread, with more variables; return what it prints."""
-    environment = {**os.environ, **thread_environment(1), "PYTHONPATH": str(REPOSITORY), **(more or {})}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        print(done.stderr[-3000:], file=sys.stderr)
-        done.check_returncode()
-    return done.stdout
+def list_files(folder: Path) -> list[tuple[str, int]]:
+    """Return the files of class folders with their labels."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    return [(str(path), label) for label, place in enumerate(classes) for path in sorted(place.iterdir())]
 
 
-def _describe(options: argparse.Namespace) -> dict[str, object]:
-    return {
-        **describe_machine("torch", "webdataset", "simplejpeg", "pillow"),
-        **PEERS,
-        "files": options.files,
-        "kilobytes": options.kilobytes,
-        "rounds": options.rounds,
-    }
+def make_task() -> Any:
+    """Return the task with the transform of all arms, for any number of classes."""
+    from contracts.config import DataSection
+    from tests.trainer.tasks.for_tests import image_task
+
+    data = DataSection(
+        image_size=IMAGE_SIZE, crop="random_resized", horizontal_flip=True, mean=list(MEAN), std=list(STD)
+    )
+    return image_task(1, data)
+
+
+def read_ours(kind: str, place: str, workers: int) -> Iterator[int]:
+    """Yield the sizes of batches, read by our loader from a folder or from shards."""
+    from trainer.data.loader import SlotDataset, make_loader, read_slots
+    from trainer.data.order.cursor import slot_requests
+    from trainer.data.order.resolve import FullOrder
+    from trainer.tasks.protocol import Mode
+
+    if kind == "folder":
+        reader: Any = FolderReader(list_files(Path(place)))
+    else:
+        from contracts.artifacts import ShardManifest
+        from trainer.data.reader import ShardReader
+
+        reader = ShardReader(place, ShardManifest.load(place), "train")
+    dataset = SlotDataset(reader, make_task(), 0)
+    cut = {"global_batch_size": BATCH_SIZE, "slot_size": BATCH_SIZE, "rank": 0, "ranks": 1}
+    requests = slot_requests(0, order=FullOrder(len(reader), 0), epochs=1, **cut)
+    for slot in read_slots(make_loader(dataset, requests, num_workers=workers, prefetch_factor=2, pin_memory=False)):
+        yield len(dataset.task.to_model(slot.batch, Mode(training=True))["label"])
+
+
+def read_webdataset(kind: str, place: str, workers: int) -> Iterator[int]:
+    """As above by webdataset, with its shuffle buffer."""
+    import webdataset
+
+    from trainer.data.order.permutation import hash_integers
+
+    finish = Finish()
+    urls = [str(path) for path in sorted(Path(place.removeprefix("file://")).glob("*.tar"))]
+    pipeline = webdataset.WebDataset(urls, shardshuffle=len(urls), seed=0, empty_check=False).shuffle(1000)
+
+    def convert(sample: dict[str, Any]) -> Any:
+        return finish(sample["jpg"], int(bytes(sample["cls"])), hash_integers(hash(sample["__key__"])))
+
+    yield from _read_peer("torch.utils.data", "DataLoader", pipeline.map(convert), workers)
+
+
+def read_litdata(kind: str, place: str, workers: int) -> Iterator[int]:
+    """As above by litdata."""
+    from litdata import StreamingDataset
+
+    finish = Finish()
+
+    class Dataset(StreamingDataset):  # type: ignore[misc]
+        def __getitem__(self, index: Any) -> Any:
+            item = super().__getitem__(index)
+            return finish(item["image"], item["label"], getattr(index, "index", 0))
+
+    yield from _read_peer("litdata", "StreamingDataLoader", Dataset(place, shuffle=True, seed=0), workers)
+
+
+def read_mosaicml(kind: str, place: str, workers: int) -> Iterator[int]:
+    """As above by mosaicml-streaming."""
+    from streaming import StreamingDataset
+
+    finish = Finish()
+
+    class Dataset(StreamingDataset):  # type: ignore[misc]
+        def __getitem__(self, index: Any) -> Any:
+            item = super().__getitem__(index)
+            return finish(item["image"], item["label"], int(index))
+
+    dataset = Dataset(local=place, shuffle=True, batch_size=BATCH_SIZE)
+    yield from _read_peer("torch.utils.data", "DataLoader", dataset, workers)
+
+
+def _read_peer(module: str, loader: str, dataset: Any, workers: int) -> Iterator[int]:
+    import importlib
+
+    from trainer.tasks.images.transforms import normalise
+
+    options: dict[str, Any] = {"batch_size": BATCH_SIZE, "num_workers": workers, "collate_fn": _stack}
+    if workers:
+        options["prefetch_factor"] = 2
+    for images, _ in getattr(importlib.import_module(module), loader)(dataset, **options):
+        yield len(normalise(images, MEAN, STD))
+
+
+def _stack(samples: list[Any]) -> Any:
+    import numpy as np
+    import torch
+
+    return torch.from_numpy(np.stack([image for image, _ in samples])), torch.tensor([label for _, label in samples])
+
+
+def write_litdata(source: Path, out: Path) -> None:
+    """Write the folder as litdata's chunks, files as they are."""
+    from litdata import optimize
+
+    optimize(_read_item, list_files(source), str(out), num_workers=1, chunk_bytes=CHUNK_BYTES, start_method="fork")
+
+
+def _read_item(item: tuple[str, int]) -> dict[str, Any]:
+    return {"image": Path(item[0]).read_bytes(), "label": item[1]}
+
+
+def write_mosaicml(source: Path, out: Path) -> None:
+    """Write the folder as mosaicml's shards, likewise."""
+    from streaming import MDSWriter
+
+    with MDSWriter(out=str(out), columns={"image": "bytes", "label": "int"}, size_limit=CHUNK_BYTES) as writer:
+        for item in list_files(source):
+            writer.write(_read_item(item))
+
+
+READERS: dict[str, Callable[[str, str, int], Iterator[int]]] = {
+    "folder": read_ours,
+    "shards": read_ours,
+    "webdataset": read_webdataset,
+    "litdata": read_litdata,
+    "mosaicml": read_mosaicml,
+}
+
+
+def run_arm(arguments: list[str]) -> None:
+    """Read all samples once, and print what it took as JSON; or write a peer's format."""
+    import torch
+
+    from trainer.tasks.images.transforms import normalise
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=[*READERS, "write-litdata", "write-mosaicml"])
+    parser.add_argument("place")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args(arguments)
+    if options.kind.startswith("write-"):
+        {"write-litdata": write_litdata, "write-mosaicml": write_mosaicml}[options.kind](
+            Path(options.place), options.out
+        )
+        return
+    torch.set_num_threads(1)
+    # torch's and numpy's first calls are not the reader's cost.
+    normalise(torch.zeros(2, IMAGE_SIZE, IMAGE_SIZE, 3, dtype=torch.uint8), MEAN, STD)
+    began = time.perf_counter()
+    samples = sum(READERS[options.kind](options.kind, options.place, options.workers))
+    print(json.dumps({"samples": samples, "seconds": time.perf_counter() - began}))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
     python benchmarks/sharding.py                        # about 10 minutes
     python benchmarks/sharding.py --gigabytes 5 --rounds 5 --record benchmarks/results
-    python benchmarks/sharding.py --former ../shardline-before        # beside the stage of another checkout
-    python benchmarks/sharding.py --only report          # what the data report adds, over 10^6 rows and 10^5 images
 
 Every arm works on the same files with as many processes, in turn, for several rounds; a ratio is that of one round, and
 what is printed is the median of the rounds and their range. All arms have their bytes on the disk before they count as
@@ -17,48 +15,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 
-import numpy as np
-import simplejpeg
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.figures import describe_machine, ratios, summary
-from benchmarks.pictures import write_pictures
-from contracts.process import available_cores, thread_environment
+from benchmarks.shared import describe_machine, ratios, record, run, summary, write_pictures
+from contracts.process import available_cores
 
 SHARD_BYTES = 128 << 20
 # Fields of `sharding` in all arms: a single split, so that shards are as large as they were asked to be.
 SECTION = {"splits": {"train": 1.0, "validation": 0.0, "test": 0.0}, "target_shard_bytes": SHARD_BYTES}
-
-TABLE = {
-    "fields": {
-        "town": {"column": "town", "kind": "category"},
-        "size": {"column": "size", "kind": "number"},
-        "label": {"column": "kind", "kind": "class"},
-    },
-}
-# Runs alone in its process; memory is what the report takes beyond its imports.
-REPORT = """
-import json, resource, sys, time
-from contracts.config import ValidateSection
-from records.report.run import judge_data
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-before, began = peak(), time.perf_counter()
-found = judge_data(sys.argv[1], sys.argv[2], sys.argv[3], ValidateSection())
-compared = [one for one in found.comparisons if not one.same and not one.not_compared]
-print(json.dumps([time.perf_counter() - began, peak() - before, len(compared)]))
-"""
 
 Arm = Callable[[], float]
 
@@ -72,14 +44,12 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=available_cores())
     parser.add_argument("--folder", type=Path, default=None, help="where to work [default: a temporary folder]")
     parser.add_argument("--record", type=Path, default=None, help="folder for a dated result file")
-    parser.add_argument("--former", type=Path, default=None, help="another checkout, whose stage is an arm too")
-    parser.add_argument("--only", choices=("write", "decode", "report"), default=None)
-    parser.add_argument("--samples", type=int, default=1_000_000, help="rows for the report; a tenth as many images")
+    parser.add_argument("--only", choices=("write", "decode"), default=None)
     options = parser.parse_args()
     decode_gigabytes = options.decode_gigabytes or options.gigabytes / 2
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         place = Path(name)
-        report = {"about": _describe(options)}
+        report: dict[str, object] = {"about": _describe(options)}
         if options.only in (None, "write"):
             report["write"] = compare_writing(place, options.gigabytes, options)
         if options.only in (None, "decode"):
@@ -87,16 +57,9 @@ def main() -> None:
                 f"{kilobytes} KB": compare_decoding(place, decode_gigabytes, kilobytes, options)
                 for kilobytes in (100, 25)
             }
-        if options.only == "report":
-            report["report"] = {
-                "table": measure_report(place, _write_rows, options.samples, options, TABLE),
-                "images": measure_report(place, _write_small_pictures, options.samples // 10, options, {}),
-            }
-    text = json.dumps(report, indent=1)
-    print(text)
+    print(json.dumps(report, indent=1))
     if options.record:
-        options.record.mkdir(parents=True, exist_ok=True)
-        (options.record / f"sharding-{datetime.now(UTC):%Y-%m-%d}.json").write_text(text + "\n")
+        record(options.record, "sharding", report)
 
 
 def compare_writing(place: Path, gigabytes: float, options: argparse.Namespace) -> dict[str, object]:
@@ -114,10 +77,6 @@ def compare_writing(place: Path, gigabytes: float, options: argparse.Namespace) 
         "webdataset": lambda: _in_processes(_write_webdataset, files, source, place / "out", processes),
         "start-up": lambda: _run_stage(few, place / "out", processes, verify="none"),
     }
-    if options.former:
-        former = options.former.resolve()
-        arms["former stage"] = lambda: _run_stage(source, place / "out", processes, verify="none", checkout=former)
-        arms["former start-up"] = lambda: _run_stage(few, place / "out", processes, verify="none", checkout=former)
     times, busy = _take_turns(arms, place / "out", options.rounds)
     shutil.rmtree(source)
     return {
@@ -126,7 +85,6 @@ def compare_writing(place: Path, gigabytes: float, options: argparse.Namespace) 
         "processor seconds per GB": {
             name: summary([seconds / gigabytes for seconds in values]) for name, values in busy.items()
         },
-        **({"former stage / stage": ratios(times["former stage"], times["stage"])} if options.former else {}),
         "copy / copy again": ratios(times["copy"], times["copy again"]),
         "copy / stage": ratios(times["copy"], times["stage"]),
         "copy / (stage - start-up)": ratios(times["copy"], _less(times["stage"], times["start-up"])),
@@ -160,70 +118,6 @@ def compare_decoding(place: Path, gigabytes: float, kilobytes: int, options: arg
     }
 
 
-def measure_report(
-    place: Path,
-    write: Callable[[Path, int], Path],
-    samples: int,
-    options: argparse.Namespace,
-    section: dict[str, object],
-) -> dict[str, object]:
-    """Return what the data report takes of the stage's time, and its memory, beside an earlier state of the source."""
-    line, shares, seconds, reports, memory = place / "line", [], [], [], []
-    splits = {"train": 0.8, "validation": 0.1, "test": 0.1}
-    for number in range(options.rounds + 1):
-        # One sample more each time: other shards, and all the keys of before are found again.
-        source = write(place / "source", samples + number)
-        config = {"sharding": {"source": str(source), "splits": splits, **section}}
-        config["resources"] = {"beam_workers": options.processes}
-        command = [sys.executable, "-m", "sharding.task", "--config-json", json.dumps(config)]
-        environment = {**os.environ, **thread_environment(1), "PYTHONPATH": str(Path(__file__).parents[1])}
-        began = time.perf_counter()
-        command += ["--line", str(line), "--run", f"{number:03d}"]
-        subprocess.run(command, check=True, capture_output=True, env=environment)
-        took = time.perf_counter() - began
-        if not number:
-            continue
-        shards = json.loads((line / "runs" / f"{number:03d}" / "results" / "shard.json").read_text())["uri"]
-        alone = [sys.executable, "-c", REPORT, line.as_uri(), f"{number:03d}", shards]
-        done = subprocess.run(alone, check=True, capture_output=True, env=environment)
-        report_s, report_mb, compared = json.loads(done.stdout)
-        assert compared == 1, "the report compared nothing"
-        seconds.append(took)
-        reports.append(report_s)
-        memory.append(report_mb)
-        shares.append(report_s / (took - report_s))
-    shutil.rmtree(line)
-    return {
-        "samples": samples,
-        "stage with its report, seconds": summary(seconds),
-        "report, seconds": summary(reports),
-        "report / stage without it": summary(shares),
-        "report, MB": summary(memory),
-    }
-
-
-def _write_rows(source: Path, samples: int) -> Path:
-    """Write a table anew; its first rows are the same each time."""
-    draw = random.Random(1)
-    path = source.with_suffix(".csv")
-    with path.open("w") as stream:
-        stream.write("town,size,kind\n")
-        for number in range(samples):
-            stream.write(f"{'abcdefgh'[draw.randrange(8)]},{draw.gauss(0, 1):.6f},{('low', 'high')[number % 2]}\n")
-    return path
-
-
-def _write_small_pictures(source: Path, samples: int) -> Path:
-    """Write what is missing of so many images."""
-    for number in range(samples):
-        path = source / f"{number % 10}" / f"{number:07d}.jpg"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pixels = np.random.default_rng(number).integers(0, 255, (32, 32, 3), np.uint8)
-            path.write_bytes(simplejpeg.encode_jpeg(pixels))
-    return source
-
-
 def _take_turns(arms: dict[str, Arm], out: Path, rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Return the seconds of each arm in each round, and the processor seconds of the machine meanwhile."""
     times: dict[str, list[float]] = {name: [] for name in arms}
@@ -246,21 +140,14 @@ def _processor_s() -> float:
     return sum(int(fields[place]) for place in (0, 1, 2, 5, 6)) / os.sysconf("SC_CLK_TCK")
 
 
-def _run_stage(
-    source: Path, out: Path, processes: int, *, verify: str, checkout: Path = Path(__file__).parents[1]
-) -> float:
+def _run_stage(source: Path, out: Path, processes: int, *, verify: str) -> float:
     config = {
         "sharding": {"source": str(source), "verify": verify, **SECTION},
         "resources": {"beam_workers": processes},
     }
     command = [sys.executable, "-m", "sharding.task", "--config-json", json.dumps(config), "--root", str(out)]
-    environment = {
-        **os.environ,
-        **thread_environment(1),
-        "PYTHONPATH": str(checkout),
-    }
     began = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, env=environment)
+    run(command)
     return time.perf_counter() - began
 
 
