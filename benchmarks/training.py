@@ -6,9 +6,9 @@
 
 `loop`: beside a bare torch DDP loop and Lightning, which train the same model on the same slots of the same shards,
 read by the same reader and taken by the same AdamW; what differs is the loop. `restart`: seconds from the kill of a
-rank until training goes on, over those of a cold start. `checkpoint`: how long training stands still while one is saved,
-beside a bare copy into memory and torch.distributed.checkpoint's async_save (a vision transformer of 25 million
-parameters with AdamW's state, one rank, one thread).
+rank until training goes on, over those of a cold start. `checkpoint`: how long training stands still while one is
+saved, beside a bare copy into memory and torch.distributed.checkpoint's async_save (a vision transformer of 25
+million parameters with AdamW's state, one rank, one thread).
 
 The bare loop runs twice in each round: its ratio to itself (A/A) is what noise alone makes. A line is decided only when
 A/A lies within half of the line's margin. Two gloo ranks of one thread each; a round runs all arms in turn, and a ratio
