@@ -18,8 +18,7 @@ Every module, by what it is about:
                  schedule and drift
     runs/        follow, status, logs, cancel; name, tasks, jobs find what belongs to one; evidence and diagnosis say
                  why one failed, by the table known_failures
-    rehearse/    rehearse, undisturbed, rehearsed, disturbances; from_empty; serve, config, options, report, steps,
-                 commands
+    rehearse/    rehearse, undisturbed, rehearsed, disturbances; serve, config, manifest_files, report, steps, commands
     project/     what a Google Cloud project needs: declaration, roles, permissions, terraform, gcloud; client, kinds,
                  policies and made are of inspect, apply, destroy
     google       the clients and the services' failures in our terms

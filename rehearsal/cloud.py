@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from contracts.errors import ConfigError
 from rehearsal.clock import Clock
 from rehearsal.doors.access import Access
 from rehearsal.doors.server import VertexServer
@@ -22,12 +21,9 @@ from rehearsal.gcs import BucketService, Rule
 from rehearsal.jobs.custom_jobs import CustomJobRuns
 from rehearsal.jobs.dataflow import DataflowJobs
 from rehearsal.jobs.market import Market
-from rehearsal.jobs.restarts import Reading
 from rehearsal.machines.machine import Scale
-from rehearsal.machines.namespaces import NamespacesRefused
-from rehearsal.machines.network import Mode, Network
+from rehearsal.machines.network import Network
 from rehearsal.pipelines.pipeline_runs import PipelineRuns
-from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.store import Store
 from rehearsal.vertex.logs import LogBook
 
@@ -46,13 +42,6 @@ class LocalCloud:
         scale: How machines are played that this one cannot hold.
         clock: Of the rehearsed cloud.
         rules: Faults and costs of the bucket server.
-        missing_images: Images that cannot be pulled.
-        restarts: Reading of the rules by which custom jobs are restarted (rehearsal/jobs/restarts.py).
-        quotas: Metric -> region -> limit; what is not named has none.
-        network: "namespaces": each machine has a network of its own, and clients need no variables to find this cloud;
-            "loopback": they share this machine's; "auto": the first where this user may.
-        lost_tasks: Names of tasks that lose their machine once, in each run.
-        set_up: What the first project has, for the APIs that set one up [default: every API is enabled].
     """
 
     def __init__(
@@ -66,11 +55,6 @@ class LocalCloud:
         scale: Scale | None = None,
         clock: Clock | None = None,
         rules: Iterable[Rule] = (),
-        missing_images: Iterable[str] = (),
-        restarts: Reading = "strict",
-        quotas: Mapping[str, Mapping[str, int]] | None = None,
-        network: Mode = "auto",
-        lost_tasks: Iterable[str] = (),
     ) -> None:
         self.folder = folder
         self.clock = clock or Clock()
@@ -79,7 +63,6 @@ class LocalCloud:
         self.store = Store()
         self.logs = LogBook()
         folder.mkdir(parents=True, exist_ok=True)
-        missing, self.quotas = frozenset(missing_images), Quotas(quotas)
         access = Access(folder / "vertex", project=next(iter(projects)))
         self.buckets = BucketService(
             folder / BUCKETS_FOLDER,
@@ -96,9 +79,6 @@ class LocalCloud:
             market=self.market,
             scale=self.scale,
             token=lambda: access.token,
-            missing_images=missing,
-            restarts=restarts,
-            quotas=self.quotas,
         )
         self.dataflow = DataflowJobs(
             self.store,
@@ -115,8 +95,6 @@ class LocalCloud:
             project_numbers=projects,
             token=lambda: access.token,
             cancel_resource=self.cancel_resource,
-            missing_images=missing,
-            lost_tasks=lost_tasks,
         )
         self.vertex = VertexServer(
             self.store,
@@ -129,9 +107,7 @@ class LocalCloud:
             buckets=self.buckets,
             dataflow=self.dataflow,
             logs=self.logs,
-            quotas=self.quotas,
         )
-        self._mode: Mode = network
         self._stack = contextlib.ExitStack()
 
     @property
@@ -140,15 +116,14 @@ class LocalCloud:
         return self.vertex.environment
 
     def calm(self) -> None:
-        """Let nothing go wrong any more: no stockouts, quotas or faults of buckets; machines come at once."""
+        """Let nothing go wrong any more: no stockouts or faults of buckets."""
         self.market.calm()
-        self.quotas.limits.clear()
         self.buckets.faults.set()
 
     @property
     def machine_environment(self) -> dict[str, str]:
-        """Variables of machines' containers: in a network of their own only what lets them trust its certificate."""
-        return self.vertex.trust if self.network.has_namespaces else self.vertex.loopback_environment
+        """Variables of machines' containers."""
+        return self.vertex.machine_environment
 
     def cancel_resource(self, name: str) -> None:
         """End a custom job or a Dataflow job by its name."""
@@ -161,10 +136,8 @@ class LocalCloud:
         with contextlib.ExitStack() as stack:
             stack.callback(self.buckets.close)
             stack.enter_context(self.vertex)
-            self.network = stack.enter_context(self._open_network())
-            if self.network.front is not None:
-                self.vertex.listen(self.network.front)
-            self.custom_jobs.network = self.dataflow.network = self.pipelines.network = self.network
+            network = stack.enter_context(Network(refuse=self.vertex.note_refused))
+            self.custom_jobs.network = self.dataflow.network = network
             self.custom_jobs.environment = self.dataflow.environment = self.machine_environment
             self.pipelines.environment = self.environment
             self.pipelines.container_environment = self.machine_environment
@@ -174,16 +147,6 @@ class LocalCloud:
             stack.callback(self.vertex.stop_schedules)
             self._stack = stack.pop_all()
         return self
-
-    def _open_network(self) -> Network:
-        try:
-            return Network(self.folder / "network", refuse=self.vertex.note_refused, mode=self._mode)
-        except NamespacesRefused as error:
-            raise ConfigError(
-                f"--network namespaces: {error}",
-                allowed="loopback, or auto, which takes namespaces where they are permitted",
-                todo="leave --network out, or let this user make network namespaces",
-            ) from None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

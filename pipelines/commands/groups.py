@@ -8,9 +8,9 @@ from typer.core import TyperGroup
 
 GROUPS = {
     "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify", "serve", "drill"),
-    "Look at runs": ("runs", "inspect", "report", "ui", "goodput", "tensorboard", "clean"),
+    "Look at runs": ("runs", "inspect", "report", "goodput", "tensorboard", "clean"),
     "Google Cloud": (
-        *("init", "project", "plan", "compile", "submit", "status", "logs", "cancel", "schedule", "images", "rehearse"),
+        *("init", "plan", "compile", "submit", "status", "logs", "cancel", "schedule", "images", "rehearse"),
     ),
     "Data and configuration": ("data", "config"),
 }

@@ -36,38 +36,16 @@ def rehearse_config(
         ),
     ] = None,
     preempt: Annotated[
-        str,
-        typer.Option("--preempt", metavar="N|RATE/h", help="Machines taken away: so many, or so many an hour each."),
-    ] = "0",
+        int, typer.Option("--preempt", min=0, max=100, metavar="N", help="Machines taken away: so many.")
+    ] = 0,
     faults: Annotated[
         Path | None,
         typer.Option("--faults", metavar="RULES", help="JSON list of faults of the buckets (rehearsal/gcs)."),
     ] = None,
-    restarts: Annotated[
-        str,
-        typer.Option("--restarts", metavar="strict|lenient", help="Reading of Vertex AI's rules (docs/rehearsal.md)."),
-    ] = "strict",
-    network: Annotated[
-        str,
-        typer.Option("--network", metavar="auto|namespaces|loopback", help="Of the machines (docs/rehearsal.md)."),
-    ] = "auto",
     stockout: Annotated[
         list[str] | None,
-        typer.Option("--stockout", metavar="REGION|ZONE[@RUNG]", help="No machines there, for one rung or for all."),
+        typer.Option("--stockout", metavar="REGION[@RUNG]", help="No machines there, for one rung or for all."),
     ] = None,
-    quota: Annotated[
-        list[str] | None,
-        typer.Option("--quota", metavar="METRIC=N", help="Limit of a quota that `shardline plan` lists."),
-    ] = None,
-    missing_image: Annotated[
-        bool, typer.Option("--missing-image", help="The trainer's image cannot be pulled.")
-    ] = False,
-    kill_task: Annotated[
-        list[str] | None, typer.Option("--kill-task", metavar="NAME", help="A task that loses its machine once.")
-    ] = None,
-    slow_start: Annotated[
-        float, typer.Option("--slow-start", metavar="S", help="Seconds for which each job waits for machines.")
-    ] = 0.0,
     storage_faults: Annotated[
         float, typer.Option("--storage-faults", metavar="RATE", help="Share of requests to buckets that fail (503).")
     ] = 0.0,
@@ -103,36 +81,25 @@ def rehearse_config(
 ) -> None:
     """Submit to a Google Cloud on this machine, and compare what happened with what should have."""
     with reported(debug):
-        from pipelines.rehearse.disturbances import Disturbances
-        from pipelines.rehearse.options import parse_network, parse_preempt, parse_reading, read_rules
+        from pipelines.rehearse.disturbances import Disturbances, read_rules
         from pipelines.rehearse.rehearse import Wanted, check, rehearse
         from pipelines.rehearse.report import print_rehearsal, to_json
         from pipelines.rehearse.serve import Server, check_options, run_server
         from rehearsal.leftovers import claimed_folder
 
         documented = is_document(form, as_json)
-        count, rate = parse_preempt(preempt)
         wanted = Wanted(
-            preemptions=count,
-            rate_per_h=rate,
+            preemptions=preempt,
             rules=read_rules(faults),
             schedule_days=schedule_days,
             time_scale=time_scale,
             seed=seed,
             processes_per_node=processes,
             samples=samples,
-            restarts=parse_reading(restarts),
-            network=parse_network(network),
-            disturbances=Disturbances(
-                stockouts=tuple(stockout or ()),
-                quotas=tuple(quota or ()),
-                missing_image=missing_image,
-                kill_tasks=tuple(kill_task or ()),
-                slow_start_s=slow_start,
-                storage_fault_rate=storage_faults,
-            ),
+            disturbances=Disturbances(stockouts=tuple(stockout or ()), storage_fault_rate=storage_faults),
         )
-        check_options(serve=serve, config=config, clock_rate=clock_rate)
+        bound = source is not None or weights is not None
+        check_options(wanted, serve=serve, config=config, bound=bound, clock_rate=clock_rate)
         given = None if config is None else load(config, overrides)
         with claimed_folder(keep) as folder:
             if given is None or serve:
@@ -140,8 +107,7 @@ def rehearse_config(
                 document = functools.partial(as_document, form=form) if documented else None
                 run_server(server, sys.stdout, sys.stderr, document=document)
                 return
-            else:
-                found = rehearse(given, source=source, weights=weights, folder=folder, wanted=wanted)
+            found = rehearse(given, source=source, weights=weights, folder=folder, wanted=wanted)
         if documented:
             print_document(to_json(found), form)
         else:

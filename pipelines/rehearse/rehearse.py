@@ -30,8 +30,6 @@ from pipelines.rehearse.undisturbed import begin_training, compare
 if TYPE_CHECKING:
     from rehearsal.cloud import LocalCloud
     from rehearsal.gcs import Rule
-    from rehearsal.jobs.restarts import Reading
-    from rehearsal.machines.network import Mode
 
 # The number that the bucket server gives its project: Google's SDK compares the two.
 PROJECT_NUMBER = "123456789012"
@@ -45,8 +43,6 @@ class Wanted:
     """What a rehearsal is asked for."""
 
     preemptions: int = 0
-    rate_per_h: float = 0.0
-    """Preemptions for each machine and hour of its running."""
     rules: tuple[Rule, ...] = ()
     schedule_days: float = 0.0
     time_scale: float = 0.1
@@ -55,10 +51,6 @@ class Wanted:
     processes_per_node: int | None = None
     samples: int | None = None
     """Files of the source at most; None: all."""
-    restarts: Reading = "strict"
-    """Of the rules by which custom jobs are restarted."""
-    network: Mode = "auto"
-    """Of the machines (docs/rehearsal.md)."""
     disturbances: Disturbances = field(default_factory=Disturbances)
 
 
@@ -144,22 +136,14 @@ def cloud_options(config: RunConfig, wanted: Wanted) -> dict[str, Any]:
     nodes, disturbances = num_nodes(config), wanted.disturbances
     return {
         "market": Market(
-            seed=wanted.seed,
             preemptions=spread(wanted.preemptions, seed=wanted.seed, nodes=nodes, job=f"{config.run.name}-train"),
-            rate=wanted.rate_per_h,
             stockouts=disturbances.places(config),
             # As it comes after the service's own attempts; how long those take is not known.
             stockout="fail",
-            slow_start_s=disturbances.slow_start_s,
             watch=StepWatch,
         ),
         "scale": Scale(processes_per_node=_processes(config, wanted, nodes), time_scale=wanted.time_scale),
         "rules": (*wanted.rules, *disturbances.rules(wanted.seed)),
-        "restarts": wanted.restarts,
-        "network": wanted.network,
-        "quotas": disturbances.limits(config),
-        "missing_images": disturbances.images(config),
-        "lost_tasks": disturbances.tasks(config),
     }
 
 
@@ -174,21 +158,18 @@ def make_cloud(folder: Path, prepared: Prepared, wanted: Wanted) -> LocalCloud:
 
 
 def make_bare_cloud(folder: Path, wanted: Wanted, buckets: Iterable[str]) -> LocalCloud:
-    """Return a cloud of no configuration, which is not started yet: one project, and buckets."""
+    """Return a cloud of no configuration, which is not started yet: one project with buckets."""
     from rehearsal.cloud import LocalCloud
-    from rehearsal.jobs.market import Market
     from rehearsal.machines.machine import Scale
 
+    require_new(folder)
     return LocalCloud(
         folder,
         projects={PROJECT: PROJECT_NUMBER},
         buckets=buckets,
         location=REGION,
-        market=Market(seed=wanted.seed, rate=wanted.rate_per_h),
         scale=Scale(processes_per_node=wanted.processes_per_node, time_scale=wanted.time_scale),
         rules=wanted.rules,
-        restarts=wanted.restarts,
-        network=wanted.network,
     )
 
 
@@ -221,7 +202,7 @@ def _processes(config: RunConfig, wanted: Wanted, nodes: int) -> int | None:
 def _rehearse_run(cloud: LocalCloud, prepared: Prepared, path: Path, wanted: Wanted) -> Rehearsed:
     """Submit, and where something was to disturb the result, train again undisturbed and compare."""
     run_id, over, training = f"rehearsal-{new_attempt_id()}", threading.Event(), None
-    has_rules, has_preemptions = bool(cloud.buckets.faults.rules), bool(wanted.preemptions or wanted.rate_per_h)
+    has_rules, has_preemptions = bool(cloud.buckets.faults.rules), bool(wanted.preemptions)
     # What else disturbs the run would disturb the second training too, which waits for the end of the run then.
     if has_preemptions and not has_rules and wanted.disturbances == Disturbances():
         line = storage.join(prepared.config.run.root, prepared.config.run.name)
@@ -231,7 +212,6 @@ def _rehearse_run(cloud: LocalCloud, prepared: Prepared, path: Path, wanted: Wan
     finally:
         over.set()
     found = look(cloud, prepared, run_id, code, num_rules=len(wanted.rules))
-    found.idle_rate = wanted.rate_per_h > 0 and not found.preempted
     found.struck = wanted.disturbances.find_struck(cloud)
     found.idle = wanted.disturbances.find_idle(cloud)
     if found.exit_code:

@@ -79,14 +79,8 @@ class Rehearsed:
     """Options of disturbances that struck nothing."""
     artefact: str = ""
     """Folder of the export, what ships and its verdict; empty: there is none."""
-    set_up: list[str] = field(default_factory=list)
-    """What was done before the run, in words."""
-    unmet: list[str] = field(default_factory=list)
-    """What the commands before the run, or their words, should have been and were not."""
     ended_by: str = ""
     """Likely cause of the run's failure; empty: it succeeded."""
-    idle_rate: bool = False
-    """A rate of preemptions was asked for, and none happened."""
 
     @property
     def complaints(self) -> list[str]:
@@ -96,11 +90,8 @@ class Rehearsed:
     def _complaints(self) -> Iterator[str]:
         if self.exit_code:
             yield f"the run failed (exit code {self.exit_code})" + (f", {self.ended_by}" if self.ended_by else "")
-        yield from self.unmet
         if self.missing_preemptions:
             yield f"{self.missing_preemptions} of the preemptions asked for did not happen"
-        if self.idle_rate:
-            yield "no machine was taken away at that rate: give a higher one, or a number"
         for number in self.unused_rules:
             yield f"rule {number} of --faults struck nothing"
         for option in self.idle:
@@ -138,7 +129,6 @@ def look(cloud: LocalCloud, prepared: Prepared, run_id: str, exit_code: int, *, 
 
     line = storage.join(prepared.config.run.root, prepared.config.run.name)
     found = Rehearsed(run_id, line, exit_code, prepared.config, prepared.stand_ins, dict(cloud.scale.variables))
-    found.variables["network"] = "namespaces" if cloud.network.has_namespaces else f"loopback: {cloud.network.refused}"
     for job in cloud.store.list("projects/"):
         kind = type(job).__name__
         # The newest first: of a ladder the last rung that was tried.

@@ -28,7 +28,7 @@ def print_rehearsal(found: Rehearsed, stream: TextIO, *, kept: Path | None = Non
     if kept is not None:
         # The objects of its buckets are files there, so that no server is needed to look at them.
         line = kept / BUCKETS_FOLDER / found.line.removeprefix("gs://")
-        print(f"  {'look':<14}shardline report {line}; shardline ui {line.parent}", file=stream)
+        print(f"  {'look':<14}shardline report {line}; shardline runs {line.parent}", file=stream)
 
 
 def rows(found: Rehearsed) -> Iterator[tuple[str, str]]:
@@ -37,8 +37,6 @@ def rows(found: Rehearsed) -> Iterator[tuple[str, str]]:
         yield "stand-in", stand_in
     for name, value in sorted(found.variables.items()):
         yield "runner", f"{name}={value} (the specification is unchanged)"
-    for text in found.set_up:
-        yield "set up", text
     if found.hash:
         yield "specification", f" sha256:{found.hash}"
     for name, state, seconds in found.tasks:

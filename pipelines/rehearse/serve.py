@@ -20,12 +20,7 @@ from contracts.errors import ConfigError
 from pipelines.rehearse.commands import signals_end
 from pipelines.rehearse.config import REGION, ROOT, prepare
 from pipelines.rehearse.disturbances import Disturbances
-from pipelines.rehearse.rehearse import (
-    Wanted,
-    make_bare_cloud,
-    make_cloud,
-    open_folder,
-)
+from pipelines.rehearse.rehearse import Wanted, make_bare_cloud, make_cloud, open_folder
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
@@ -50,11 +45,19 @@ class Server:
     """Seconds of the cloud's clock, by which schedules fire, in one of the machine's."""
 
 
-def check_options(*, serve: bool, config: Path | None, clock_rate: float) -> None:
+def check_options(wanted: Wanted, *, serve: bool, config: Path | None, bound: bool, clock_rate: float) -> None:
     """Refuse what does not go together.
 
+    Args:
+        wanted: What is to happen.
+        serve: Whether the cloud is only served.
+        config: The configuration's path; None: none was given.
+        bound: Whether there is an option that speaks of a configuration: a source, weights.
+        clock_rate: Of the cloud's clock.
+
     Raises:
-        ConfigError: Neither a configuration nor --serve, or a rate of the clock that is none.
+        ConfigError: Neither a configuration nor --serve, options that need a configuration, or a rate of the clock
+            that is none.
     """
     if config is None and not serve:
         raise ConfigError(
@@ -67,6 +70,17 @@ def check_options(*, serve: bool, config: Path | None, clock_rate: float) -> Non
             f"--clock-rate {clock_rate:g}{'' if serve else ' without --serve'}",
             allowed=f"with --serve a number above 0, up to {_MAX_CLOCK_RATE:.0f}; 1 is the real time",
             todo="correct it; a rehearsal of a configuration has --schedule-days",
+        )
+    if serve and wanted.schedule_days:
+        raise ConfigError(
+            "--schedule-days with --serve", allowed="--clock-rate", todo="let the served clock run faster instead"
+        )
+    is_bound = bound or wanted.preemptions or wanted.samples or wanted.disturbances != Disturbances()
+    if config is None and is_bound:
+        raise ConfigError(
+            "--serve without CONFIG, with an option that speaks of one",
+            allowed="--faults, --clock-rate, --time-scale, --seed, --processes, --keep",
+            todo="leave the other options out, or name the configuration whose cloud is to be served",
         )
 
 
@@ -81,7 +95,7 @@ def run_server(server: Server, stream: TextIO, log: TextIO, *, document: Callabl
             document is.
 
     Raises:
-        ConfigError: Options that need a configuration, or a folder in use.
+        ConfigError: What was given cannot be rehearsed, or the folder is in use.
     """
     cloud, region, buckets = _prepare(server)
     with signals_end(), cloud:
@@ -94,7 +108,7 @@ def run_server(server: Server, stream: TextIO, log: TextIO, *, document: Callabl
         else:
             text = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
         print(text, file=stream, flush=True)
-        places = ", ".join(f"gs://{bucket}" for bucket in buckets) or "no bucket"
+        places = ", ".join(f"gs://{bucket}" for bucket in buckets)
         print(f"serving project {project}, {region}, {places}; Ctrl-C ends it", file=log, flush=True)
         try:
             threading.Event().wait()
@@ -105,28 +119,11 @@ def run_server(server: Server, stream: TextIO, log: TextIO, *, document: Callabl
 def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:
     """Return the cloud, which is not started yet, its region and its buckets."""
     wanted = server.wanted
-    if wanted.schedule_days:
-        raise ConfigError(
-            "--schedule-days with --serve", allowed="--clock-rate", todo="let the served clock run faster instead"
-        )
     if server.config is not None:
         prepared = prepare(server.config, server.source, server.weights)
         open_folder(server.folder, prepared, wanted.samples)
         cloud = make_cloud(server.folder, prepared, wanted)
         return cloud, prepared.config.cloud.region, sorted(prepared.buckets)
-    if wanted.preemptions:
-        raise ConfigError(
-            f"--preempt {wanted.preemptions} with --serve and no CONFIG",
-            allowed="a rate, as 30/h: there is no training whose steps could be counted",
-            todo="give a rate or a configuration",
-        )
-    if server.source or server.weights or wanted.samples or wanted.disturbances != Disturbances():
-        raise ConfigError(
-            "--serve without CONFIG, with an option that speaks of one",
-            allowed="--preempt RATE/h, --faults, --restarts, --network, --clock-rate, --time-scale, --seed, "
-            "--processes, --keep",
-            todo="leave the other options out, or name the configuration whose cloud is to be served",
-        )
     buckets = [ROOT.removeprefix("gs://").partition("/")[0]]
     return make_bare_cloud(server.folder, wanted, buckets), REGION, buckets
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -100,10 +99,6 @@ class VertexServer:
             self._certificate, grpc_port=self._grpc.port, http_port=self._http.port, on_request=self._log_proxied
         )
 
-    def listen(self, front: socket.socket) -> None:
-        """Be Google's hosts on a further socket, which listens already: at port 443 of a network of machines."""
-        self._guard.listen(front.dup())
-
     def note_refused(self, host: str) -> None:
         """Take down that somebody wanted a host outside."""
         self._asked_for.setdefault(host)
@@ -114,8 +109,8 @@ class VertexServer:
         return dict.fromkeys(_TRUST_VARIABLES, str(self._certificate.authority.absolute()))
 
     @property
-    def loopback_environment(self) -> dict[str, str]:
-        """Variables of machines that share this one's network: proxy, trust, and the guard of Python processes.
+    def machine_environment(self) -> dict[str, str]:
+        """Variables of machines' containers: proxy, trust, and the guard of Python processes.
 
         What is left to clients on Google's machines, the account and the project, is the metadata server's to say.
         """

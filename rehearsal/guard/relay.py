@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
 import threading
 from collections import deque
@@ -64,14 +63,6 @@ class Guard:
         self._thread.start()
         self._ready.wait()
         return self
-
-    def listen(self, front: socket.socket) -> None:
-        """Speak TLS on a further socket, which listens already: in a network of machines, say."""
-
-        async def begin() -> None:
-            self._servers.append(await asyncio.start_server(self._accept_tls, sock=front, ssl=self._tls))
-
-        asyncio.run_coroutine_threadsafe(begin(), self._loop).result()
 
     def stop(self) -> None:
         """End all connections and stop listening."""

@@ -33,7 +33,6 @@ from rehearsal.jobs.restarts import (
     MAX_JOB_RESTARTS,
     MAX_WORKER_RESTARTS,
     TRANSIENT_CODES,
-    Reading,
     RestartBudget,
     Scope,
 )
@@ -113,7 +112,6 @@ class Gang:
         market: Takes machines away.
         scale: Of the rehearsal.
         now: The rehearsed time, in seconds since the epoch.
-        reading: Of the rules for restarts.
         on_running: Called once, when all machines are up.
     """
 
@@ -130,7 +128,6 @@ class Gang:
         market: Market,
         scale: Scale,
         now: Callable[[], float],
-        reading: Reading = "strict",
         on_running: Callable[[], None] = lambda: None,
     ) -> None:
         self._job, self._machines, self._folder = job, machines, folder
@@ -139,14 +136,13 @@ class Gang:
         self._say, self._market, self._scale, self._now = say, market, scale, now
         scheduling = job.job_spec.scheduling
         self._all_together = bool(scheduling.restart_job_on_worker_restart)
-        self._budget = RestartBudget(reading, may_restart=not scheduling.disable_retries)
+        self._budget = RestartBudget(may_restart=not scheduling.disable_retries)
         self._on_running = on_running
         self._is_spot = scheduling.strategy.name == "SPOT"
         self._timeout_s = scheduling.timeout.total_seconds() if scheduling.timeout else 0.0
         self._grace_s = NOTICE_S * scale.time_scale
         self._nodes: list[_Node] = []
         self._starts = self._disks = 0
-        self._drawn: list[Preemption] = []
         self._notice: _Notice | None = None
         self._began_at = self._started_at = 0.0
         self._pools: dict[str, list[str]] = {}
@@ -191,14 +187,12 @@ class Gang:
     # --- preemptions --------------------------------------------------------------------------------------------------
 
     def _find_due(self) -> Preemption | None:
-        if not self._drawn and not self._market.missing:
+        if not self._market.missing:
             return None
         first = self._nodes[0].watch
         first.look()
         running_s = (time.monotonic() - self._started_at) / self._scale.time_scale
-        return self._market.due(
-            self._drawn, self._job.display_name, len(self._nodes), (first.step, first.total, running_s)
-        )
+        return self._market.due(self._job.display_name, len(self._nodes), (first.step, first.total, running_s))
 
     def _preempt(self, preemption: Preemption) -> Ended | None:
         """Tell a machine that it is taken away, or take it away at once; one that is done is let alone."""
@@ -262,13 +256,13 @@ class Gang:
             self._notice = None
         what = f"The replica {machine.name} exited with a non-zero status of {code}."
         self._say(machine, what, "ERROR")
-        scope = self._budget.after_exit(number, code)
+        scope = self._budget.after_exit(code)
         if scope is not None:
             self._restart(number, scope, new_disk=was_told)
             return None
         if not self._budget.may_restart:
             what += " Retries are disabled."
-        elif self._budget.reading == "strict" and code not in TRANSIENT_CODES:
+        elif code not in TRANSIENT_CODES:
             what += " Termination reason: Error."
         else:
             what += f" The job was restarted {MAX_JOB_RESTARTS} times."
@@ -285,13 +279,12 @@ class Gang:
             self._remove(node)
         self._starts += 1
         self._nodes[number] = self._start(node.machine, None if new_disk else node)
-        self._begin_to_count()
+        self._started_at = time.monotonic()
 
     # --- starts and ends ----------------------------------------------------------------------------------------------
 
     def _start_all(self, *, new_disks: bool) -> None:
-        port = None if self._network.has_namespaces else free_ports(len(self._machines))
-        self._pools = cluster(self._machines, self._job, loopback_port=port)
+        self._pools = cluster(self._machines, free_ports(len(self._machines)))
         if new_disks:
             for node in self._nodes:
                 self._remove(node)
@@ -308,12 +301,7 @@ class Gang:
                 break
             nodes[number] = self._start(self._machines[number], nodes.get(number))
             self._nodes = [nodes[one] for one in sorted(nodes)]
-        self._begin_to_count()
-
-    def _begin_to_count(self) -> None:
         self._started_at = time.monotonic()
-        # A rate has no memory: whoever was spared so far is drawn for again.
-        self._drawn = self._market.draw(len(self._machines), self._job.display_name) if self._is_spot else []
 
     def _remove(self, node: _Node) -> None:
         node.host.close()

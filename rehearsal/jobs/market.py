@@ -68,10 +68,9 @@ class Preempted:
 
 @dataclass(frozen=True)
 class Stockout:
-    """A place without machines."""
+    """A region without machines."""
 
-    place: str
-    """A region; or a zone, beside which the region's others have machines."""
+    region: str
     strategy: str = ""
     """STANDARD, SPOT or FLEX_START; empty: whatever jobs ask by."""
     machine: str = ""
@@ -79,15 +78,10 @@ class Stockout:
     jobs: int | None = None
     """How many jobs find none; None: all."""
 
-    @property
-    def is_zone(self) -> bool:
-        """Whether the place is a zone."""
-        return self.place.count("-") == 2
-
     def strikes(self, region: str, machines: Iterable[str], strategy: str) -> bool:
         """Whether it is where a job of these machine types looks for them."""
-        place = self.place.rpartition("-")[0] if self.is_zone else self.place
-        return place == region and self.strategy in ("", strategy) and (not self.machine or self.machine in machines)
+        is_asked = self.strategy in ("", strategy) and (not self.machine or self.machine in machines)
+        return region == self.region and is_asked
 
 
 class Progress(Protocol):
@@ -103,7 +97,7 @@ class Progress(Protocol):
 
 
 class NoProgress:
-    """Of a program whose steps nobody can read: it is preempted by rate alone."""
+    """Of a program whose steps nobody can read: it is preempted by time alone."""
 
     step = total = 0
 
@@ -118,31 +112,23 @@ class Market:
     """What becomes of the custom jobs of a rehearsal.
 
     Args:
-        seed: Of everything that is drawn.
         preemptions: Machines to take away, in this order; only of jobs with strategy SPOT.
-        rate: Preemptions for each machine and hour (of the platform's) of running, beside those; drawn at each start.
-        stockouts: Places without machines.
+        stockouts: Regions without machines.
         stockout: Whether such a job stays pending, or fails as Vertex says it may.
-        slow_start_s: Seconds, of the platform's, for which each job waits for its machines.
         watch: Reads how far a training is below its first machine's TMPDIR; preemptions at a step need it.
     """
 
     def __init__(
         self,
         *,
-        seed: int = 0,
         preemptions: Iterable[Preemption] = (),
-        rate: float = 0.0,
         stockouts: Iterable[Stockout] = (),
         stockout: Literal["pending", "fail"] = "pending",
-        slow_start_s: float = 0.0,
         watch: Callable[[Path], Progress] = NoProgress,
     ) -> None:
-        self._random = random.Random(seed)
         self._wanted = list(preemptions)
-        self._rate = rate
         self._stockouts = [(one, itertools.count(1)) for one in stockouts]
-        self.stockout, self.slow_start_s, self.watch = stockout, slow_start_s, watch
+        self.stockout, self.watch = stockout, watch
         self._lock = threading.Lock()
         self.preempted: list[Preempted] = []
         """Those that happened."""
@@ -156,52 +142,36 @@ class Market:
             return len(self._wanted)
 
     def take_stockout(self, region: str, machines: Iterable[str], strategy: str, job: str = "") -> Stockout | None:
-        """Return what keeps a new job from machines, a region before a zone, if anything does; a count ends by it."""
+        """Return what keeps a new job from machines, if anything does; a count ends by it."""
         machines = tuple(machines)
         with self._lock:
-            for one, count in sorted(self._stockouts, key=lambda pair: pair[0].is_zone):
+            for one, count in self._stockouts:
                 if one.strikes(region, machines, strategy) and (one.jobs is None or next(count) <= one.jobs):
                     self.struck.append((one, job))
                     return one
         return None
 
     def calm(self) -> None:
-        """Let every job find machines at once, from now on."""
+        """Let every job find machines, from now on."""
         with self._lock:
             self._stockouts.clear()
-            self.slow_start_s = 0.0
 
-    def draw(self, nodes: int, display_name: str) -> list[Preemption]:
-        """Return preemptions that the rate brings a job, by time."""
-        with self._lock:
-            if self._rate <= 0:
-                return []
-            times = [(3600 * self._random.expovariate(self._rate), node) for node in range(nodes)]
-            return [
-                Preemption(node, self._random.choice(("sigterm", "sigkill")), after_s=after_s, job=display_name)
-                for after_s, node in sorted(times)
-            ]
-
-    def due(
-        self, drawn: list[Preemption], display_name: str, nodes: int, at: tuple[int, int, float]
-    ) -> Preemption | None:
-        """Return a preemption whose time has come for a job: the next of those asked for, or one that was drawn.
+    def due(self, display_name: str, nodes: int, at: tuple[int, int, float]) -> Preemption | None:
+        """Return the next preemption where its time has come for a job.
 
         Args:
-            drawn: Of this job, by the rate.
             display_name: Of the job.
             nodes: Its machines.
             at: Step, total number of steps, and seconds since its machines have started.
         """
         with self._lock:
             first = next((one for one in self._wanted if one.job in display_name and one.node < nodes), None)
-            return next((one for one in (first, *drawn) if one is not None and one.is_due(*at)), None)
+            return first if first is not None and first.is_due(*at) else None
 
     def note(self, preemption: Preemption, happened: Preempted) -> None:
         """Keep what happened."""
         with self._lock:
-            if preemption in self._wanted:
-                self._wanted.remove(preemption)
+            self._wanted.remove(preemption)
             self.preempted.append(happened)
 
 

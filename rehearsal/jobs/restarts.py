@@ -1,14 +1,8 @@
-"""Restart rules of a custom job: what follows the exit of a container and the loss of a machine, by two readings.
+"""Restart rules of a custom job: what follows the exit of a container and the loss of a machine.
 
-Google's pages can be read in two ways, and a line should survive both:
-
-    strict   A non-zero exit code is a user code exception, which shuts down all workers: the job has failed. Codes 6
-             and 134 (SIGABRT), 11 and 139 (SIGSEGV) may be transient: the job is restarted up to three times.
-    lenient  A container that exits otherwise than with 0 is restarted on its machine, up to five times; then the job is
-             restarted on new machines, up to three times.
-
-By both, a lost machine restarts its worker up to five times, then the job up to three times. Scheduling.disable_retries
-allows none of all this.
+A non-zero exit code is a user code exception, which shuts down all workers: the job has failed. Codes 6 and 134
+(SIGABRT), 11 and 139 (SIGSEGV) may be transient: the job is restarted up to three times. A lost machine restarts its
+worker up to five times, then the job up to three times. Scheduling.disable_retries allows none of all this.
 https://docs.cloud.google.com/vertex-ai/docs/training/understanding-training-service,
 https://docs.cloud.google.com/vertex-ai/docs/training/use-spot-vms; what no page says is in docs/rehearsal.md.
 """
@@ -19,8 +13,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-Reading = Literal["strict", "lenient"]
-READINGS: tuple[Reading, ...] = ("strict", "lenient")
 Scope = Literal["worker", "job"]
 """What is restarted: one container, or all on new machines."""
 MAX_WORKER_RESTARTS = 5
@@ -34,27 +26,20 @@ class RestartBudget:
     """Restarts that one job has left.
 
     Args:
-        reading: By which its containers' exit codes are judged.
         may_restart: False: Scheduling.disable_retries is set.
     """
 
-    reading: Reading = "strict"
     may_restart: bool = True
     _worker_restarts: Counter[int] = field(default_factory=Counter)
     """By machine, since the job was last restarted."""
     _job_restarts: int = 0
 
-    def after_exit(self, node: int, code: int) -> Scope | None:
+    def after_exit(self, code: int) -> Scope | None:
         """Spend a restart after a container's exit with a code other than 0; None: the job has failed."""
-        if self.reading == "lenient":
-            return self._spend_worker(node)
         return self._spend_job() if code in TRANSIENT_CODES else None
 
     def after_loss(self, node: int) -> Scope | None:
         """Spend a restart after the loss of a machine; None: the job has failed."""
-        return self._spend_worker(node)
-
-    def _spend_worker(self, node: int) -> Scope | None:
         if self.may_restart and self._worker_restarts[node] < MAX_WORKER_RESTARTS:
             self._worker_restarts[node] += 1
             return "worker"

@@ -19,13 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from contracts.process import available_cores, thread_environment
-from rehearsal.machines.metadata import Identity
-from rehearsal.machines.network import LOOPBACK
+from rehearsal.machines.metadata import LOOPBACK, Identity
 
-# Vertex's, at which machines meet.
-PORT = 2222
-# On the loopback, what the launchers of a training need: one to meet, the others for the stores of their ranks. Below
-# those that the system gives to clients.
+# What the launchers of a training need: one to meet, the others for the stores of their ranks. Below those that the
+# system gives to clients.
 _PORTS = 17
 _PORTS_FROM, _PORTS_TO = 20000, 32000
 # torchrun's own: processes of a machine, where resources.ranks is auto.
@@ -150,21 +147,17 @@ def tenant_identity(
     )
 
 
-def cluster(machines: Sequence[Machine], job: Any, *, loopback_port: int | None = None) -> dict[str, list[str]]:
+def cluster(machines: Sequence[Machine], first_port: int) -> dict[str, list[str]]:
     """Return the addresses of all machines by pool.
 
     Args:
         machines: All of the job.
-        job: The CustomJob.
-        loopback_port: Where machines share the loopback: the first of so many that are free (`free_ports`).
+        first_port: The first of so many that are free (`free_ports`).
     """
     pools: dict[str, list[str]] = {}
     for machine in machines:
-        if loopback_port is None:
-            address = f"{host_name(machine, job)}:{PORT}"
-        else:
-            # Nobody meets at another machine than the first: ports only tell them apart.
-            address = f"{LOOPBACK}:{loopback_port + (_PORTS + machine.node if machine.node else 0)}"
+        # Nobody meets at another machine than the first: ports only tell them apart.
+        address = f"{LOOPBACK}:{first_port + (_PORTS + machine.node if machine.node else 0)}"
         pools.setdefault(f"workerpool{machine.pool}", []).append(address)
     return pools
 

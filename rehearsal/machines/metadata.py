@@ -3,7 +3,7 @@
 Keys: https://docs.cloud.google.com/compute/docs/metadata/predefined-metadata-keys. Queries, wait_for_change among them:
 https://docs.cloud.google.com/compute/docs/metadata/querying-metadata. Only what is named there is answered, and only to
 who sends `Metadata-Flavor: Google`; who comes by another host's name, or as a proxy (X-Forwarded-For), is refused. So
-is another user of this computer, where machines share its loopback: the token opens the doors.
+is another user of this computer: the token opens the doors.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-ADDRESS, NAME = "169.254.169.254", "metadata.google.internal"
-_LOOPBACK = "127.0.0.1"
+_ADDRESS, _NAME = "169.254.169.254", "metadata.google.internal"
+LOOPBACK = "127.0.0.1"
 _ROOT = "/computeMetadata/v1/"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _FLAVOR = "Metadata-Flavor: Google"
@@ -129,7 +129,7 @@ class Metadata:
         if "x-forwarded-for" in headers or "origin" in headers:
             return "a request of a proxy or of a web page"
         host = headers.get("host", "").partition(":")[0]
-        return None if host in (ADDRESS, NAME, "metadata", "127.0.0.1") else f"asked as {host}"
+        return None if host in (_ADDRESS, _NAME, "metadata", LOOPBACK) else f"asked as {host}"
 
     async def _wait(self, path: str, query: Mapping[str, str]) -> None:
         """Wait until a value is another than the one that is known, as long as the query says."""
@@ -169,7 +169,7 @@ class Metadata:
 
 
 def _is_own(peer: tuple[str, int], here: tuple[str, int]) -> bool:
-    """Whether a connection is of this user, or does not come by the loopback that all users share.
+    """Whether a connection is of this user: all users of this computer share its loopback.
 
     Args:
         peer: Address and port of the client.
@@ -177,8 +177,6 @@ def _is_own(peer: tuple[str, int], here: tuple[str, int]) -> bool:
 
     /proc/net/tcp: https://man7.org/linux/man-pages/man5/proc_pid_net.5.html. Where there is none, nobody is known.
     """
-    if here[0] != _LOOPBACK:
-        return True
     ports = f"{peer[1]:04X}", f"{here[1]:04X}"
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,7 +20,6 @@ from pathlib import Path
 import rehearsal
 from contracts.process import THREAD_VARIABLES, available_cores
 from rehearsal.guard import PYTHON_GUARD
-from rehearsal.machines.namespaces import Inside
 
 MARK_VARIABLE = "SHARDLINE_REHEARSAL_TREE"
 # Of this process's environment, what a container of the same system would have too: where programs and the GPU are.
@@ -90,7 +88,6 @@ class ProcessTree:
         on_line: Called with each line that it prints, in a thread.
         pass_fds: Descriptors that it inherits.
         cores: Those that it may use; none given: all of this process's.
-        inside: The machine in whose namespaces it runs, as process 1 of its own; None: beside this process.
     """
 
     def __init__(
@@ -102,21 +99,14 @@ class ProcessTree:
         on_line: Callable[[str], None],
         pass_fds: Sequence[int] = (),
         cores: Sequence[int] = (),
-        inside: Inside | None = None,
     ) -> None:
         self._id = uuid.uuid4().hex
-        self._inside = inside
-        self._environment = dict(environment)
-        if inside is None:
-            above = environment.get(MARK_VARIABLE, "")
-            self._environment[MARK_VARIABLE] = f"{above}/{self._id}"
+        self._environment = {**environment, MARK_VARIABLE: f"{environment.get(MARK_VARIABLE, '')}/{self._id}"}
         self._command, self._folder, self._on_line, self._fds = list(command), folder, on_line, tuple(pass_fds)
         self._cores = list(cores)
         self._process: subprocess.Popen[bytes] | None = None
-        # Of the first process, where that is not the one that is started here.
-        self._first: int | None = None
         self._started, self._heard, self._ended = threading.Event(), threading.Event(), threading.Event()
-        self._killing, self._sending = threading.Lock(), threading.Lock()
+        self._killing = threading.Lock()
         self.returncode: int | None = None
         """Exit code of the first process, negative for a signal; None while it runs."""
         # The kernel ends the process with the thread that started it: so that thread waits for it too.
@@ -132,20 +122,16 @@ class ProcessTree:
         """Send a signal to the first process alone, as a container runtime does.
 
         That is process 1 of a container, to which the kernel passes only signals that it handles, and SIGKILL
-        (https://man7.org/linux/man-pages/man7/pid_namespaces.7.html); without a namespace it is made so here.
+        (https://man7.org/linux/man-pages/man7/pid_namespaces.7.html); it is made so here.
         """
-        # Not while the descriptor is closed.
-        with contextlib.suppress(ProcessLookupError), self._sending:
-            if self._first is not None:
-                signal.pidfd_send_signal(self._first, number)
-            elif self._process is not None and self._process.poll() is None and _accepts(self._process.pid, number):
+        with contextlib.suppress(ProcessLookupError):
+            if self._process is not None and self._process.poll() is None and _accepts(self._process.pid, number):
                 self._process.send_signal(number)
 
     def kill(self) -> None:
         """Kill the first process and all below it; return when none is left."""
         self.send(signal.SIGKILL)
-        if self._inside is None:
-            self._kill_marked()
+        self._kill_marked()
         self._ended.wait()
 
     def stop(self, grace_s: float) -> int | None:
@@ -170,43 +156,23 @@ class ProcessTree:
         finally:
             self._started.set()
         threading.Thread(target=self._hear, args=(process,), name="output of a container", daemon=True).start()
-        # In a namespace it ends once all processes of it have.
         code = process.wait()
-        if self._inside is None:
-            self._kill_marked()
+        self._kill_marked()
         # All that could hold the other end are gone.
         self._heard.wait(_OUTPUT_S)
-        with self._sending:
-            if self._first is not None:
-                os.close(self._first)
-                self._first = None
         self.returncode = code
         self._ended.set()
 
     def _begin(self) -> subprocess.Popen[bytes]:
-        if self._inside is None:
-            cores = ",".join(map(str, self._cores))
-            return self._popen([sys.executable, "-S", "-c", _RUN, str(os.getpid()), cores, *self._command], self._fds)
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            command = self._inside.command(theirs.fileno(), self._cores, self._command)
-            process = self._popen(command, (*self._fds, theirs.fileno(), self._inside.user, self._inside.net))
-            theirs.close()
-            if pid := ours.recv(16):
-                # None: it has ended already.
-                with contextlib.suppress(ProcessLookupError):
-                    self._first = os.pidfd_open(int(pid))
-        return process
-
-    def _popen(self, command: Sequence[str], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+        cores = ",".join(map(str, self._cores))
         return subprocess.Popen(
-            command,
+            [sys.executable, "-S", "-c", _RUN, str(os.getpid()), cores, *self._command],
             env=self._environment,
             cwd=self._folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=descriptors,
+            pass_fds=self._fds,
             start_new_session=True,
         )
 

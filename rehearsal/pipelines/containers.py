@@ -8,9 +8,8 @@ import json
 import shutil
 import signal
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,11 +32,6 @@ _MAIL_MODULE = "google_cloud_pipeline_components.container.v1.vertex_notificatio
 # Python components see their inputs as files, whether or not their command names a path.
 _SEES_INPUTS = ("kfp.dsl.executor_main",)
 _TAIL_LINES = 8
-# In the log of a task whose machine was lost.
-LOST_WORDS = "the machine was lost of task"
-# After a launcher has told of its job: it polls then.
-_LOST_AFTER_S = 2.0
-_LOOK_S = 0.1
 # Vertex sets it for GCPC's launchers, which put these labels on what they start.
 _LABELS_VARIABLE = "VERTEX_AI_PIPELINES_RUN_LABELS"
 
@@ -86,7 +80,6 @@ class Containers:
         self._network, self._token = network, token
         self._names = itertools.count()
         self._trees: set[ProcessTree] = set()
-        self._lost = list(job.lost_tasks)
         self._lock = threading.Lock()
         self.cancelled = threading.Event()
 
@@ -114,8 +107,6 @@ class Containers:
             TaskFailed: It ended with an error, or its image, its inputs or its placeholders are not there.
         """
         self.note_running(task.path, attempt)
-        if task.image in self.job.missing_images:
-            raise TaskFailed(f"image {task.image} was not found, or may not be pulled")
         executor_input = self.output_files(task.executor_input)
         if any(_MAIL_MODULE in word for word in task.words):
             inputs = executor_input["inputs"]["parameterValues"]
@@ -131,13 +122,8 @@ class Containers:
             self._fetch_inputs(task, executor_input)
             # The mount makes folders of whatever is written below them.
             Path(self.mount.path_of(root)).mkdir(parents=True, exist_ok=True)
-            resources = executor_input["outputs"].get("parameters", {}).get("gcp_resources", {}).get("outputFile")
             env = {"CLOUD_ML_JOB_ID": str(custom_job_id(task_id(self.job.uuid, task.path), attempt)), **env}
-            code, tail = self._execute(task.path, f"{attempt}", words, env, self._when_lost(task.path, resources))
-            if code is None:
-                # On another machine, with what it had written to the mount: a launcher finds the job that it started.
-                self._reporter.log(task.path, f"{LOST_WORDS} {'.'.join(task.path)}: its container starts again")
-                code, tail = self._execute(task.path, f"{attempt}-again", words, env)
+            code, tail = self._execute(task.path, f"{attempt}", words, env)
             self._send_outputs(root, executor_input)
         except ShardlineError as error:
             raise TaskFailed(f"the bucket of the task's files does not answer as it should: {error}") from None
@@ -194,28 +180,6 @@ class Containers:
                 self.mount.send(uri)
         self.mount.send(root)
 
-    def _when_lost(self, path: TaskPath, resources: str | None) -> Callable[[], bool] | None:
-        """Return whether the machine of a task is lost now, asked for again and again; None: it is not lost.
-
-        Args:
-            path: Of the task.
-            resources: File in which it says what it has started; None: it starts nothing.
-        """
-        with self._lock:
-            name = next((name for name in self._lost if is_named(path, name)), None)
-            if name is None:
-                return None
-            self._lost.remove(name)
-        began = time.monotonic()
-
-        def is_lost() -> bool:
-            nonlocal began
-            if resources is not None and not (Path(resources).is_file() and Path(resources).stat().st_size):
-                began = time.monotonic()
-            return time.monotonic() - began > (_LOST_AFTER_S if resources else 0.0)
-
-        return is_lost
-
     def _identity(self) -> Identity:
         # A task runs as a custom job does: in a tenant project.
         return tenant_identity(
@@ -228,9 +192,8 @@ class Containers:
         attempt: str,
         command: list[str],
         env: Mapping[str, str],
-        is_lost: Callable[[], bool] | None = None,
-    ) -> tuple[int | None, list[str]]:
-        """Run a container; return its exit code and its last lines; no code where its machine was lost before."""
+    ) -> tuple[int, list[str]]:
+        """Run a container; return its exit code and its last lines."""
         place = self._folder / "tasks" / "/".join((*path, attempt))
         folders = {name: place / name for name in ("home", "tmp", "work")}
         for folder in folders.values():
@@ -255,23 +218,13 @@ class Containers:
             tree = host.start(command, environment=environment, folder=folders["work"], on_line=hear)
             self._trees.add(tree)
         try:
-            code = None
-            while code is None:
-                # Before the first wait: what starts nothing else may end soon.
-                if is_lost is not None and is_lost():
-                    return None, list(tail)
-                code = tree.wait(_LOOK_S if is_lost else None)
+            code = tree.wait()
+            assert code is not None, "it has no limit"
         finally:
             host.close()
             with self._lock:
                 self._trees.discard(tree)
         return (128 - code if code < 0 else code), list(tail)
-
-
-def is_named(path: TaskPath, name: str) -> bool:
-    """Return whether a task is meant by a name: its own, that of one around it, or the end of its dotted path."""
-    whole = ".".join(path)
-    return whole == name or whole.startswith(f"{name}.") or whole.endswith(f".{name}")
 
 
 def read_artifacts(path: Path) -> list[dict[str, Any]]:

@@ -95,7 +95,6 @@ class Walk:
         self._reporter.task((), "RUNNING", is_dag=True)
         sources = {name: {"runtimeValue": {"constant": value}} for name, value in job.parameters.items()}
         inputs, _ = resolve_inputs({"inputs": {"parameters": sources}}, root, Data(), {})
-        inputs.artifacts = dict(job.artifacts)
         try:
             result = Result("SUCCEEDED", await self._run_dag((), root, inputs, at_exit=False))
         except _TASK_ERRORS as error:

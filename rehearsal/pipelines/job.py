@@ -36,14 +36,8 @@ class Job:
     encryption_key: str = ""
     persistent_resource_id: str = ""
     fails_fast: bool = False
-    missing_images: list[str] = field(default_factory=list)
-    """Images that cannot be pulled."""
-    lost_tasks: list[str] = field(default_factory=list)
-    """Names of tasks, each of which loses its machine once."""
     cache_folder: str = ""
     """Of the location's execution cache; empty: none."""
-    artifacts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Input artifacts of the run by name, as RuntimeArtifacts in JSON."""
     labels: dict[str, str] = field(default_factory=dict)
     """Of the run; launchers put them on what they start."""
 

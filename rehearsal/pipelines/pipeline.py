@@ -17,7 +17,7 @@ from pathlib import Path
 
 from contracts.process import end_with_parent
 from rehearsal.guard import REFUSED_VARIABLE
-from rehearsal.machines.network import Network, Share
+from rehearsal.machines.network import Network
 from rehearsal.machines.processes import MARK_VARIABLE
 from rehearsal.pipelines.containers import Containers
 from rehearsal.pipelines.dag import Result, Walk
@@ -30,18 +30,15 @@ PLACE_VARIABLE = "SHARDLINE_REHEARSAL_PLACE"
 
 @dataclass(frozen=True)
 class ContainerPlace:
-    """Where the containers of tasks run, and what leads their clients."""
+    """What leads the clients of tasks' containers."""
 
-    share: Share | None = None
-    """Of the network of the rehearsal; None: it has no namespaces."""
     environment: Mapping[str, str] = field(default_factory=dict)
     token: str = ""
 
     @classmethod
     def read(cls, text: str) -> ContainerPlace:
         """Read one from JSON."""
-        value = json.loads(text)
-        return cls(**{**value, "share": Share(**value["share"]) if value["share"] else None})
+        return cls(**json.loads(text))
 
 
 def main(folder: Path, descriptor: int) -> None:
@@ -49,14 +46,10 @@ def main(folder: Path, descriptor: int) -> None:
     end_with_parent()
     job = Job.read(folder)
     given = ContainerPlace.read(os.environ.pop(PLACE_VARIABLE))
-    assert MARK_VARIABLE in os.environ
-    network = Network(folder / "network", refuse=_note_refused, mode="loopback", share=given.share)
-    with network, os.fdopen(descriptor, "wb") as stream:
+    with Network(refuse=_note_refused) as network, os.fdopen(descriptor, "wb") as stream:
         reporter = Reporter(stream, job.uuid)
-        environment = dict(given.environment)
-        if given.share is None:
-            # Beside this process they are found by its mark.
-            environment[MARK_VARIABLE] = os.environ[MARK_VARIABLE]
+        # They are found by its mark.
+        environment = {**given.environment, MARK_VARIABLE: os.environ[MARK_VARIABLE]}
         containers = Containers(job, folder, environment, reporter, network, given.token)
         result = asyncio.run(_walk(containers, reporter))
         reporter.end(result.state, result.error or None)

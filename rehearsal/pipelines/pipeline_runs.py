@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from io import FileIO
 from pathlib import Path
@@ -18,7 +18,6 @@ from google.rpc import status_pb2
 from google.rpc.code_pb2 import CANCELLED, INTERNAL, INVALID_ARGUMENT, UNIMPLEMENTED
 
 from contracts.canonical import canonical
-from rehearsal.guard import PYTHON_GUARD
 from rehearsal.jobs.lifecycle import JobRuns, Surroundings
 from rehearsal.jobs.logbook import JOB_RESOURCE, severity_of
 from rehearsal.machines.mount import GCS_PREFIX
@@ -28,7 +27,6 @@ from rehearsal.pipelines.pipeline import PLACE_VARIABLE, ContainerPlace
 from rehearsal.pipelines.reports import error_of, task_id
 from rehearsal.pipelines.spec import find_refusals, normalise
 from rehearsal.pipelines.task_details import job_of, moment, note_tasks
-from rehearsal.pipelines.values import TaskFailed
 from rehearsal.resources.states import has_ended
 from rehearsal.resources.store import Store
 
@@ -52,8 +50,6 @@ class PipelineRuns(JobRuns):
         project_numbers: By project id.
         container_environment: Of tasks' containers; may be set later; None: as of the process that executes a pipeline.
         cancel_resource: Ends what a cancelled run had started, by its name in the store: custom and Dataflow jobs.
-        missing_images: Images that cannot be pulled.
-        lost_tasks: Names of tasks; of each run the first task that one means loses its machine once.
         surroundings: Those of JobRuns, the environment that of the process that executes a pipeline; without a
             network: this machine's own.
     """
@@ -65,13 +61,10 @@ class PipelineRuns(JobRuns):
         project_numbers: Mapping[str, str] | None = None,
         container_environment: Mapping[str, str] | None = None,
         cancel_resource: Callable[[str], None] | None = None,
-        missing_images: frozenset[str] = frozenset(),
-        lost_tasks: Iterable[str] = (),
         **surroundings: Unpack[Surroundings],
     ) -> None:
         super().__init__("pipeline", store, **surroundings)
         self.container_environment = container_environment
-        self._missing_images, self._lost_tasks = sorted(missing_images), list(lost_tasks)
         self._numbers = dict(project_numbers or {})
         self._cancel_resource = cancel_resource
         self.mails: list[dict[str, Any]] = []
@@ -90,11 +83,7 @@ class PipelineRuns(JobRuns):
         self._finish(name, "FAILED", error_of(INTERNAL, f"the rehearsal's own fault: {fault}"))
 
     def _execute(self, name: str, cancelled: threading.Event) -> None:
-        try:
-            job = self._make_job(name)
-        except TaskFailed as error:
-            self._finish(name, "FAILED", error_of(INVALID_ARGUMENT, str(error)))
-            return
+        job = self._make_job(name)
         if not job.pipeline_root.startswith(GCS_PREFIX):
             given = f"runtime_config.gcs_output_directory is {job.pipeline_root!r}: a folder gs://BUCKET/... is needed"
             self._finish(name, "FAILED", error_of(INVALID_ARGUMENT, given))
@@ -154,16 +143,10 @@ class PipelineRuns(JobRuns):
                 print(line, file=stream)
 
         command = [sys.executable, "-m", "rehearsal.pipelines.pipeline", str(folder.absolute()), str(writer)]
-        share = None if self.network is None else self.network.share()
         containers = self.environment if self.container_environment is None else self.container_environment
-        place = json.dumps(asdict(ContainerPlace(share, dict(containers), self._token())))
+        place = json.dumps(asdict(ContainerPlace(dict(containers), self._token())))
         environment = clean_environment(self.environment, {PLACE_VARIABLE: place})
-        if share is not None:
-            # It serves names and metadata in machines' networks, whose addresses the guard takes for others'.
-            folders = environment["PYTHONPATH"].split(os.pathsep)
-            environment["PYTHONPATH"] = os.pathsep.join(part for part in folders if part != str(PYTHON_GUARD))
-        descriptors = [writer, *((share.user, share.net) if share else ())]
-        return ProcessTree(command, environment=environment, folder=folder, on_line=hear, pass_fds=descriptors)
+        return ProcessTree(command, environment=environment, folder=folder, on_line=hear, pass_fds=[writer])
 
     def _begin(self, job: Any) -> None:
         if not has_ended(job) and job.state != State.PIPELINE_STATE_CANCELLING:
@@ -246,27 +229,11 @@ class PipelineRuns(JobRuns):
             schedule_time=_rfc3339(self._store.scheduled_s.get(name, created)),
             labels=dict(message.labels),
             cache_folder=str((self._folder / "cache").absolute()),
-            missing_images=self._missing_images,
-            lost_tasks=self._lost_tasks,
-            artifacts={key: [self._input_artifact(name, given)] for key, given in config.input_artifacts.items()},
             service_account=message.service_account,
             network=message.network,
             encryption_key=message.encryption_spec.kms_key_name,
             fails_fast=config.failure_policy == aiplatform_v1.PipelineFailurePolicy.PIPELINE_FAILURE_POLICY_FAIL_FAST,
         )
-
-    def _input_artifact(self, name: str, given: Any) -> dict[str, Any]:
-        """Return an artifact of the metadata store that a run is given, as a RuntimeArtifact in JSON."""
-        place = f"{name.rpartition('/pipelineJobs/')[0]}/metadataStores/default/artifacts/{given.artifact_id}"
-        artifact = self._store.find(place)
-        if artifact is None:
-            raise TaskFailed(f"runtime_config.input_artifacts names {given.artifact_id!r}: there is no {place}")
-        return {
-            "name": artifact.name,
-            "uri": artifact.uri,
-            "type": {"schemaTitle": artifact.schema_title, "schemaVersion": artifact.schema_version},
-            "metadata": canonical(json_format.MessageToDict(type(artifact).pb(artifact).metadata)),
-        }
 
 
 def _rfc3339(seconds: float) -> str:

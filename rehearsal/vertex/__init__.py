@@ -8,7 +8,7 @@ What executes pipelines and custom jobs is given to it (`Runs`); it answers, che
 rehearsal.doors, the resources in rehearsal.resources. A service each, with what it refuses:
 
     pipeline_jobs, pipeline_rules     custom_jobs, rules, machines     dataflow_jobs     models
-    metadata, lineage                 runs, experiments; artifacts and executions
+    metadata                          experiments and their runs
     schedules, schedule_runner, cron  what is scheduled; the thread that starts it; the times of a cron line
     logs              what containers printed
     registry          a KFP repository of Artifact Registry

@@ -1,4 +1,4 @@
-"""MetadataService as far as runs and experiments go: stores, contexts and their children (the rest: lineage.py).
+"""MetadataService as far as experiments go: stores, contexts with their children, artifacts that clients create.
 
 Vertex makes two contexts of every pipeline job itself, one of the pipeline and one of the run; so does `add_run`.
 
@@ -12,11 +12,11 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf.field_mask_pb2 import FieldMask
 
+from rehearsal.doors.errors import not_found
 from rehearsal.doors.messages import plain
 from rehearsal.resources.cloud_state import Caller, CloudState
-from rehearsal.resources.listing import list_page
+from rehearsal.resources.listing import list_page, page, select
 from rehearsal.resources.operations import finished
-from rehearsal.vertex import lineage
 
 _VERSION = "0.0.1"
 
@@ -86,6 +86,66 @@ def add_children(
     return types.AddContextChildrenResponse()
 
 
+def create_artifact(cloud: CloudState, request: types.CreateArtifactRequest, caller: Caller) -> types.Artifact:
+    """Create an artifact in a store that is there."""
+    parent = cloud.find(request.parent, "aiplatform.artifacts.create").name
+    artifact = types.Artifact(request.artifact)
+    artifact.name = f"{parent}/artifacts/{request.artifact_id or cloud.store.new_id()}"
+    artifact.create_time = artifact.update_time = cloud.now()
+    cloud.add(artifact)
+    return artifact
+
+
+def get_artifact(cloud: CloudState, request: types.GetArtifactRequest, caller: Caller) -> types.Artifact:
+    """Return an artifact."""
+    return types.Artifact(cloud.find(request.name, "aiplatform.artifacts.get"))
+
+
+def add_to_context(
+    cloud: CloudState, request: types.AddContextArtifactsAndExecutionsRequest, caller: Caller
+) -> types.AddContextArtifactsAndExecutionsResponse:
+    """Put artifacts into a context."""
+    context = cloud.find(request.context, "aiplatform.contexts.addContextArtifactsAndExecutions").name
+    place, _, name = context.partition("/contexts/")
+    asked = types.AddContextArtifactsAndExecutionsRequest(context=context)
+    for artifact in request.artifacts:
+        asked.artifacts.append(cloud.find(artifact, "aiplatform.artifacts.get").name)
+    cloud.store.add(f"{place}/memberships/{name}/{cloud.store.new_id()}", asked)
+    return types.AddContextArtifactsAndExecutionsResponse()
+
+
+def list_artifacts(
+    cloud: CloudState, request: types.ListArtifactsRequest, caller: Caller
+) -> types.ListArtifactsResponse:
+    """List artifacts, the newest first."""
+    place = cloud.find(request.parent, "aiplatform.artifacts.list").name
+    contexts: dict[str, set[str]] = {}
+    for given in cloud.store.list(f"{place}/memberships/", types.AddContextArtifactsAndExecutionsRequest):
+        for name in given.artifacts:
+            contexts.setdefault(name, set()).add(given.context)
+    found = select(
+        cloud.store.list(f"{place}/artifacts/", types.Artifact),
+        types.Artifact,
+        filter=request.filter,
+        order_by=request.order_by,
+        contexts_of=lambda item: contexts.get(item.name, set()),
+    )
+    chosen, token = page(found, request.page_size, request.page_token)
+    return types.ListArtifactsResponse(artifacts=chosen, next_page_token=token)
+
+
+def get_execution(cloud: CloudState, request: types.GetExecutionRequest, caller: Caller) -> types.Execution:
+    """Say that there is no such execution: none is kept here, and the SDK asks before it makes a row."""
+    raise not_found(request.name)
+
+
+def list_executions(
+    cloud: CloudState, request: types.ListExecutionsRequest, caller: Caller
+) -> types.ListExecutionsResponse:
+    """List none."""
+    return types.ListExecutionsResponse()
+
+
 def add_run(cloud: CloudState, parent: str, job_id: str, pipeline: str) -> tuple[types.Context, types.Context]:
     """Make the contexts of a pipeline and of one of its runs; return (pipeline's, run's)."""
     place = f"{parent}/metadataStores/default"
@@ -117,5 +177,10 @@ METHODS = {
     "ListContexts": list_contexts,
     "UpdateContext": update_context,
     "AddContextChildren": add_children,
-    **lineage.METHODS,
+    "CreateArtifact": create_artifact,
+    "GetArtifact": get_artifact,
+    "ListArtifacts": list_artifacts,
+    "AddContextArtifactsAndExecutions": add_to_context,
+    "GetExecution": get_execution,
+    "ListExecutions": list_executions,
 }

@@ -49,7 +49,6 @@ def check_custom_job(cloud: CloudState, job: types.CustomJob, parent: str) -> No
         found.append(Violation("job_spec.psc_interface_config", "excludes job_spec.network: one of the two is set."))
     if found:
         raise refuse(found)
-    cloud.quotas.check(job, location)
 
 
 def _check_pools(spec: Any) -> list[Violation]:

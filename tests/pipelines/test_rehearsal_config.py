@@ -12,7 +12,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.resolve import load_config
 from pipelines.rehearse.config import prepare
-from pipelines.rehearse.options import parse_preempt, read_rules
+from pipelines.rehearse.disturbances import read_rules
 from pipelines.rehearse.rehearse import open_folder
 from tests.pipelines.compiled import compile_config
 from tests.pipelines.images import IMAGES, REGISTERED
@@ -159,17 +159,6 @@ def test_the_folder_of_a_rehearsal_is_its_users_alone(tmp_path: Path) -> None:
     open_folder(kept, prepare(config, None), None)
     folders = [kept, *(path for path in kept.rglob("*") if path.is_dir())]
     assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
-
-
-@pytest.mark.parametrize(("text", "found"), [("0", (0, 0.0)), ("2", (2, 0.0)), ("0.5/h", (0, 0.5))])
-def test_preemptions_are_a_number_or_a_rate(text: str, found: tuple[int, float]) -> None:
-    assert parse_preempt(text) == found
-
-
-@pytest.mark.parametrize("text", ["", "-1", "101", "two", "1/s", "0/h", "nan/h", "1.5"])
-def test_other_preemptions_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--preempt"):
-        parse_preempt(text)
 
 
 def test_rules_are_those_of_the_bucket_server(tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.pipelines.conftest import Shardline
+from contracts.errors import ConfigError
+from pipelines.rehearse.disturbances import Disturbances
+from pipelines.rehearse.rehearse import Wanted
+from pipelines.rehearse.serve import check_options
 
 REPOSITORY = Path(__file__).parents[2]
 # A program of its own that uses Google's client as it is.
@@ -92,16 +95,24 @@ def test_a_document_names_the_places_and_sigterm_ends_it_too(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("options", "given", "said"),
     [
-        ((), "rehearse without CONFIG"),
-        (("--serve", "--clock-rate", "0"), "--clock-rate 0\n"),
-        (("--serve", "--preempt", "2"), "--preempt 2 with --serve and no CONFIG"),
-        (("--serve", "--schedule-days", "2"), "--schedule-days with --serve"),
-        (("--serve", "--missing-image"), "--serve without CONFIG, with an option that speaks of one"),
-        (("config.yaml", "--clock-rate", "2"), "--clock-rate 2 without --serve"),
+        ({}, {}, "shardline rehearse without CONFIG"),
+        ({"serve": True, "clock_rate": 0.0}, {}, "--clock-rate 0"),
+        ({"serve": True}, {"preemptions": 2}, "--serve without CONFIG, with an option that speaks of one"),
+        ({"serve": True}, {"samples": 2}, "--serve without CONFIG, with an option that speaks of one"),
+        ({"serve": True, "bound": True}, {}, "--serve without CONFIG, with an option that speaks of one"),
+        (
+            {"serve": True},
+            {"disturbances": Disturbances(stockouts=("us-central1",))},
+            "--serve without CONFIG, with an option that speaks of one",
+        ),
+        ({"serve": True, "config": Path("config.yaml")}, {"schedule_days": 2.0}, "--schedule-days with --serve"),
+        ({"config": Path("config.yaml"), "clock_rate": 2.0}, {}, "--clock-rate 2 without --serve"),
     ],
 )
-def test_what_does_not_go_together(shardline: Shardline, arguments: tuple[str, ...], said: str) -> None:
-    done = shardline("rehearse", *arguments)
-    assert done.returncode == 2 and said in done.stderr, done.stderr
+def test_what_does_not_go_together(options: dict[str, Any], given: dict[str, Any], said: str) -> None:
+    all_options = {"serve": False, "config": None, "bound": False, "clock_rate": 1.0, **options}
+    with pytest.raises(ConfigError) as caught:
+        check_options(Wanted(**given), **all_options)
+    assert caught.value.given.startswith(said)

@@ -26,8 +26,7 @@ def test_what_went_as_it_should_is_no_complaint() -> None:
     [
         ({"exit_code": 75}, "exit code 75"),
         ({"missing_preemptions": 1}, "1 of the preemptions asked for"),
-        ({"idle_rate": True}, "no machine was taken away"),
-        ({"idle": ["--slow-start 5"]}, "--slow-start 5 struck nothing"),
+        ({"idle": ["--stockout mars"]}, "--stockout mars struck nothing"),
         ({"exit_code": 75, "ended_by": "stockout"}, "exit code 75), stockout"),
         ({"unused_rules": [2]}, "rule 2 of --faults struck nothing"),
         ({"refused_hosts": ["a.example"]}, "hosts outside were called: a.example"),

@@ -7,8 +7,6 @@ import re
 import tokenize
 from pathlib import Path
 
-import pytest
-
 from rehearsal.cloud import LocalCloud
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +33,7 @@ TRUST = {
     "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
     "HTTPLIB2_CA_CERTS",
 }
+GCSFS = {"FSSPEC_GCS", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"}
 # The guard of Python processes is a folder on their path and the file in which it takes down what it refuses.
 GUARD = {"PYTHONPATH", "SHARDLINE_REHEARSAL_REFUSED"}
 
@@ -67,12 +66,7 @@ def test_the_executed_packages_have_no_switch() -> None:
     assert found == {}
 
 
-@pytest.mark.parametrize("network", ["loopback", "auto"])
-def test_machines_are_led_by_the_four_sets_of_variables_alone(tmp_path: Path, network: str) -> None:
-    with LocalCloud(tmp_path / "cloud", projects={"acme": "123456789012"}, network=network) as cloud:  # type: ignore[arg-type]
-        assert network == "auto" or not cloud.network.has_namespaces
+def test_machines_are_led_by_the_four_sets_of_variables_alone(tmp_path: Path) -> None:
+    with LocalCloud(tmp_path / "cloud", projects={"acme": "123456789012"}) as cloud:
         given = set(cloud.machine_environment)
-        if cloud.network.has_namespaces:
-            assert given == TRUST
-        else:
-            assert given == TRUST | PROXY | {name.upper() for name in PROXY} | {"FSSPEC_GCS"} | GUARD
+        assert given == TRUST | PROXY | {name.upper() for name in PROXY} | GCSFS | GUARD

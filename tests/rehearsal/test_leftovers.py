@@ -120,7 +120,6 @@ def test_processes_that_have_left_their_session_end_and_those_of_others_go_on(pl
         assert owner.stdout is not None
         started, led = map(int, owner.stdout.readline().split())
         owner.kill()
-    # What machines in namespaces have started ends with them; without namespaces a daemon is nobody's child any more.
     # What was just started may not have become its program yet.
     wait_for(lambda: sorted(living(str(places))) == sorted([started, led]))
     with claimed_folder():

@@ -186,64 +186,26 @@ def test_a_weekly_schedule_shards_only_what_is_new(tmp_path: Path, pictures: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reading", ["strict", "lenient"])
-def test_the_digits_survive_a_notice_and_a_loss_under_both_readings(tmp_path: Path, reading: str) -> None:
-    raw = tmp_path / "raw"
-    subprocess.run([sys.executable, "examples/digits.py", str(raw)], cwd=ROOT, check=True, capture_output=True)
-    given = ("--source", raw, "--samples", 400, "--preempt", 2, "--restarts", reading)
-    found, _ = rehearse(tmp_path, DIGITS, *given)
-    # Who was told waited to be killed.
-    assert {gone["kind"]: gone["escalated"] for gone in found["preempted"]} == {"sigterm": True, "sigkill": False}
-    assert found["comparison"] == {"shards": None, "parameters": found["parameters"], "reason": ""}
-
-
-@pytest.mark.slow
-def test_a_run_survives_a_stockout_a_quota_slow_machines_and_faults_of_buckets(tmp_path: Path, pictures: Path) -> None:
+def test_a_run_survives_a_stockout_and_faults_of_buckets(tmp_path: Path, pictures: Path) -> None:
     config = write_small(
         tmp_path,
         sharding={"source": str(pictures)},
         resources={"ladder": [{"strategy": "SPOT"}, {"strategy": "STANDARD", "region": "us-east4"}]},
     )
-    given = ("--stockout", "us-central1@1", "--stockout", "us-east4-b", "--slow-start", 5, "--storage-faults", 0.01)
-    found, _ = rehearse(tmp_path, config, *given, "--quota", "custom_model_training_cpus=4")
+    found, _ = rehearse(tmp_path, config, "--stockout", "us-central1@1", "--storage-faults", 0.01)
     assert found["run_id"].endswith("-r2")
     text = "\n".join(found["struck"])
     assert "no machines in us-central1 on rung 1: small-profile" in text
-    assert "no machines in us-east4-b: small-profile, small-train, small-export" in text
-    assert "quota custom_model_training_cpus=4: enough for every job" in text
-    assert "5 s of the platform late" in text and "answered with 503" in text
+    assert "answered with 503" in text
     assert found["comparison"] == {"shards": True, "parameters": found["parameters"], "reason": ""}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "cause"),
-    [
-        (("--missing-image",), "image not found"),
-        (("--stockout", "us-central1"), "stockout"),
-    ],
-)
-def test_the_summary_says_what_ended_a_run(
-    tmp_path: Path, pictures: Path, options: tuple[str, ...], cause: str
-) -> None:
+def test_the_summary_says_what_ended_a_run(tmp_path: Path, pictures: Path) -> None:
     config = write_small(tmp_path, sharding={"source": str(pictures)})
-    done = shardline(tmp_path, "rehearse", config, *options)
+    done = shardline(tmp_path, "rehearse", config, "--stockout", "us-central1")
     assert done.returncode == 1
     assert "error: the rehearsal found:" in done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert any(line.startswith("happened") for line in lines)
-    assert any(line.startswith(f"ended by {cause}: ") for line in lines), done.stdout
-
-
-@pytest.mark.slow
-def test_a_quota_that_no_rung_has_refuses_the_submission(tmp_path: Path, pictures: Path) -> None:
-    config = write_small(tmp_path, sharding={"source": str(pictures)})
-    done = shardline(tmp_path, "rehearse", config, "--quota", "custom_model_training_preemptible_cpus=1")
-    assert done.returncode == 1
-    assert (
-        "error: quota aiplatform.googleapis.com/custom_model_training_preemptible_cpus in us-central1 is 1"
-        in done.stderr
-    )
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert "happened quota custom_model_training_preemptible_cpus=1: the plan exceeds it" in lines
-    assert "ended by the submission was refused (exit code 2)" in lines
+    assert any(line.startswith("ended by stockout: ") for line in lines), done.stdout

@@ -3,7 +3,7 @@
 Proxy variables lead what honours them to the local cloud; what opens a socket by itself would pass them by. In a
 process whose PYTHONPATH begins with this folder it gets an error that says so, at once, by TCP or UDP: another
 machine's name is not even looked up. Not seen: sockets of C libraries (gRPC's among them, which honours the proxy), and
-Python started with -I, -E or -S. A rehearsal that has network namespaces (rehearsal/machines/) needs none of this.
+Python started with -I, -E or -S.
 
 Code that takes an OSError for "not there" would hide the refusal: each refused host is also a line of the file that
 SHARDLINE_REHEARSAL_REFUSED names, which the local cloud reads. A sitecustomize of the user's own runs after this one.

@@ -52,8 +52,6 @@ def climb(
     *,
     stockout: Literal["pending", "fail"] = "pending",
     without: tuple[str, ...] = (),
-    missing_images: tuple[str, ...] = (),
-    quotas: dict[str, dict[str, int]] | None = None,
 ) -> tuple[dict[str, Any], LocalCloud]:
     """Climb SPOT, STANDARD where some strategies find no machines; return what the command came to."""
     config = {
@@ -70,8 +68,6 @@ def climb(
         buckets=["acme-line"],
         market=market,
         scale=Scale(time_scale=0.1),
-        missing_images=missing_images,
-        quotas=quotas,
     )
     with cloud:
         done = subprocess.run(
@@ -106,15 +102,3 @@ def test_a_stockout_that_fails_the_job_climbs_too(tmp_path: Path, spec: str) -> 
 def test_a_stockout_everywhere_is_try_again(tmp_path: Path, spec: str) -> None:
     found, _ = climb(tmp_path, spec, stockout="fail", without=("SPOT", "STANDARD"))
     assert found == {"exit_code": 75, "runs": ["run-1", "run-1-r2"], "cause": "stockout"}
-
-
-def test_a_quota_that_only_the_launchers_log_tells_of_climbs(tmp_path: Path, spec: str) -> None:
-    quotas = {"custom_model_training_preemptible_nvidia_l4_gpus": {REGION: 0}}
-    found, cloud = climb(tmp_path, spec, quotas=quotas)
-    assert found == {"exit_code": 0, "runs": ["run-1", "run-1-r2"], "cause": ""}
-    assert states(cloud, "customJobs") == ["JOB_STATE_SUCCEEDED"]
-
-
-def test_an_image_that_is_not_there_stops(tmp_path: Path, spec: str) -> None:
-    found, _ = climb(tmp_path, spec, missing_images=(IMAGE,))
-    assert found == {"exit_code": 2, "runs": ["run-1"], "cause": "image not found"}

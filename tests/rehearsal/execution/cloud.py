@@ -31,7 +31,6 @@ class Cloud:
         bucket: BucketServer,
         *,
         market: Market | None = None,
-        lost_tasks: tuple[str, ...] = (),
     ) -> None:
         self.folder, self.bucket, self.store, self.logs = folder, bucket, Store(), Logs()
         clock = Clock()
@@ -51,7 +50,6 @@ class Cloud:
             clock=clock,
             project_numbers=NUMBERS,
             cancel_resource=self.cancel_resource,
-            lost_tasks=lost_tasks,
         )
         self.server = VertexServer(
             self.store,

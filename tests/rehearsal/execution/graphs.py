@@ -5,7 +5,7 @@ from google_cloud_pipeline_components.v1.wait_gcp_resources import WaitGcpResour
 from kfp import dsl
 
 IMAGE = "europe-west4-docker.pkg.dev/acme/images/any@sha256:" + "0" * 64
-MISSING_IMAGE = "europe-west4-docker.pkg.dev/acme/images/gone@sha256:" + "0" * 64
+
 # Writes its arguments as JSON to the first one.
 SAY = """
 import json, os, sys
@@ -83,11 +83,6 @@ def flaky(marker: str):
         command=["sh", "-c", 'echo "$CLOUD_ML_JOB_ID" >> "$0.jobs"; test -e "$0" || { touch "$0"; exit 3; }'],
         args=[marker],
     )
-
-
-@dsl.container_component
-def of_missing_image():
-    return dsl.ContainerSpec(image=MISSING_IMAGE, command=["true"])
 
 
 @dsl.container_component
@@ -220,11 +215,6 @@ def again(marker: str):
 @dsl.pipeline(name="long")
 def long(pid_file: str):
     sleep(pid_file=pid_file)
-
-
-@dsl.pipeline(name="no-image")
-def no_image():
-    of_missing_image()
 
 
 @dsl.pipeline(name="trained")

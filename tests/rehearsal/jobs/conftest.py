@@ -10,26 +10,14 @@ import pytest
 
 from rehearsal.jobs import custom_jobs
 from rehearsal.machines.machine import Scale
-from rehearsal.machines.namespaces import NamespacesRefused
 from rehearsal.machines.network import Network
 from tests.rehearsal.jobs.jobs import Jobs
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A module's NETWORKS are the kinds of network on which its tests run; the same happens on all."""
-    if "network" in metafunc.fixturenames:
-        kinds = getattr(metafunc.module, "NETWORKS", ("auto",))
-        metafunc.parametrize("network", kinds, indirect=True, scope="module")
-
-
 @pytest.fixture(scope="module")
-def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+def network() -> Iterator[Network]:
     """The network of the machines."""
-    try:
-        found = Network(tmp_path_factory.mktemp("network"), refuse=print, mode=request.param)
-    except NamespacesRefused as error:
-        pytest.skip(f"no namespaces here: {error}")
-    with found:
+    with Network(refuse=print) as found:
         yield found
 
 

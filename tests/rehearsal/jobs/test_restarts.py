@@ -8,35 +8,27 @@ from rehearsal.jobs.restarts import RestartBudget
 
 
 @pytest.mark.parametrize("code", [1, 2, 70, 75, 137, 143])
-def test_strict_most_codes_are_permanent(code: int) -> None:
-    assert RestartBudget("strict").after_exit(0, code) is None
+def test_most_codes_are_permanent(code: int) -> None:
+    assert RestartBudget().after_exit(code) is None
 
 
 @pytest.mark.parametrize("code", [6, 134, 11, 139])
-def test_strict_four_codes_restart_the_job_three_times(code: int) -> None:
-    budget = RestartBudget("strict")
-    assert [budget.after_exit(node, code) for node in (0, 1, 0, 1)] == ["job", "job", "job", None]
+def test_four_codes_restart_the_job_three_times(code: int) -> None:
+    budget = RestartBudget()
+    assert [budget.after_exit(code) for _ in range(4)] == ["job", "job", "job", None]
 
 
-@pytest.mark.parametrize("code", [1, 75, 134])
-def test_lenient_any_code_restarts_its_worker_five_times_then_the_job_three_times(code: int) -> None:
-    budget = RestartBudget("lenient")
-    spent = [budget.after_exit(0, code) for _ in range(24)]
-    assert spent == [*(["worker"] * 5 + ["job"]) * 3, *["worker"] * 5, None]
-
-
-@pytest.mark.parametrize("reading", ["strict", "lenient"])
-def test_a_lost_machine_restarts_its_worker_five_times_then_the_job_three_times(reading: str) -> None:
-    budget = RestartBudget(reading)  # type: ignore[arg-type]
+def test_a_lost_machine_restarts_its_worker_five_times_then_the_job_three_times() -> None:
+    budget = RestartBudget()
     spent = [budget.after_loss(0) for _ in range(24)]
     assert spent == [*(["worker"] * 5 + ["job"]) * 3, *["worker"] * 5, None]
 
 
 def test_each_worker_has_restarts_of_its_own() -> None:
-    budget = RestartBudget("strict")
+    budget = RestartBudget()
     assert [budget.after_loss(node) for node in (0, 0, 0, 0, 0, 1)] == ["worker"] * 6
 
 
 def test_what_is_disabled_is_never_restarted() -> None:
-    budget = RestartBudget("lenient", may_restart=False)
-    assert (budget.after_exit(0, 134), budget.after_loss(0)) == (None, None)
+    budget = RestartBudget(may_restart=False)
+    assert (budget.after_exit(134), budget.after_loss(0)) == (None, None)

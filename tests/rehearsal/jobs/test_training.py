@@ -15,7 +15,6 @@ from pipelines.rehearse.steps import StepWatch
 from rehearsal.gcs import BucketServer
 from rehearsal.jobs.custom_jobs import CustomJobRuns
 from rehearsal.jobs.market import Market, spread
-from rehearsal.jobs.restarts import Reading
 from rehearsal.machines.machine import Scale
 from rehearsal.resources.store import Store
 from tests.conftest import small_config
@@ -26,7 +25,7 @@ PARENT = "projects/123456789012/locations/europe-west4"
 NODES = 2
 
 
-def _train(folder: Path, shards: str, output: str, market: Market, reading: Reading = "strict") -> Logs:
+def _train(folder: Path, shards: str, output: str, market: Market) -> Logs:
     """Train on machines of one rank each; return what they said."""
     sections = small_config(train={"epochs": 120}, checkpoint={"every_steps": 20})
     config = {name: sections[name] for name in ("run", "data", "model", "train", "checkpoint") if name in sections}
@@ -57,7 +56,6 @@ def _train(folder: Path, shards: str, output: str, market: Market, reading: Read
         clock=Clock(),
         market=market,
         scale=Scale(processes_per_node=1, time_scale=0.3),
-        restarts=reading,
         environment=_clients(),
     )
     try:
@@ -76,13 +74,10 @@ def _clients() -> dict[str, str]:
     return {name: os.environ[name] for name in (*names, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT")}
 
 
-@pytest.mark.parametrize("reading", ["strict", "lenient"])
-def test_preempted_twice_it_ends_the_same(
-    small_shards: str, bucket_server: BucketServer, tmp_path: Path, reading: Reading
-) -> None:
+def test_preempted_twice_it_ends_the_same(small_shards: str, bucket_server: BucketServer, tmp_path: Path) -> None:
     whole, cut = "gs://bucket-1/line/train/whole", "gs://bucket-1/line/train/cut"
     market = Market(watch=StepWatch, preemptions=spread(2, seed=3, nodes=NODES, job="train"))
-    logs = _train(tmp_path / "cut", small_shards, cut, market, reading)
+    logs = _train(tmp_path / "cut", small_shards, cut, market)
     assert market.missing == 0, "\n".join(logs.texts())
     first, second = market.preempted
     assert {first.kind, second.kind} == {"sigterm", "sigkill"}

@@ -1,4 +1,4 @@
-"""Networks of machines: with namespaces, where this machine permits them, and on the loopback."""
+"""A network of machines, and what runs on them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rehearsal.machines.metadata import Identity
-from rehearsal.machines.namespaces import NamespacesRefused
-from rehearsal.machines.network import Host, Mode, Network
+from rehearsal.machines.network import Host, Network
 from rehearsal.machines.processes import clean_environment
 
 LIMIT_S = 120.0
@@ -24,20 +23,11 @@ IDENTITY = Identity(
 
 
 class Machines:
-    """Makes networks that end with the test, and runs Python on their machines."""
+    """Runs Python on machines."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.made: list[Network] = []
         self.refused: list[str] = []
-
-    def open(self, mode: Mode) -> Network:
-        """Open a network; skip the test where this machine does not permit it."""
-        try:
-            self.made.append(Network(self.folder / "net", refuse=self.refused.append, mode=mode))
-        except NamespacesRefused as error:
-            pytest.skip(f"no namespaces here: {error}")
-        return self.made[-1]
 
     def run(self, host: Host, *command: str, **environment: str) -> tuple[int | None, list[str]]:
         """Run a command to its end; return its code and its lines."""
@@ -47,19 +37,11 @@ class Machines:
 
 
 @pytest.fixture
-def machines(tmp_path: Path) -> Iterator[Machines]:
-    made = Machines(tmp_path)
-    yield made
-    for network in made.made:
-        network.close()
+def machines(tmp_path: Path) -> Machines:
+    return Machines(tmp_path)
 
 
 @pytest.fixture
-def network(machines: Machines) -> Network:
-    """A network with namespaces."""
-    return machines.open("namespaces")
-
-
-@pytest.fixture(params=["namespaces", "loopback"])
-def any_network(machines: Machines, request: pytest.FixtureRequest) -> Network:
-    return machines.open(request.param)
+def network(machines: Machines) -> Iterator[Network]:
+    with Network(refuse=machines.refused.append) as found:
+        yield found

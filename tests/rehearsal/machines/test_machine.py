@@ -6,7 +6,7 @@ import pytest
 from google.cloud import aiplatform_v1
 
 from rehearsal.machines import machine as module
-from rehearsal.machines.machine import Scale, cluster, environment_of, find_machines, gpus_of
+from rehearsal.machines.machine import Machine, Scale, cluster, environment_of, find_machines, gpus_of, identity_of
 
 JOB = aiplatform_v1.CustomJob(
     name="projects/123456789012/locations/europe-west4/customJobs/7",
@@ -42,18 +42,18 @@ def test_each_machine_has_its_part_of_the_gpus(
 
 def test_what_is_told_is_what_vertex_tells_and_torchruns_number() -> None:
     machines = find_machines(JOB)
-    pools = cluster(machines, JOB)
-    assert pools == {
-        "workerpool0": ["cmle-training-workerpool0-7-0:2222"],
-        "workerpool1": ["cmle-training-workerpool1-7-0:2222", "cmle-training-workerpool1-7-1:2222"],
-    }
+    pools = cluster(machines, 20000)
+    # The first port is followed by those of the ranks' stores.
+    assert pools == {"workerpool0": ["127.0.0.1:20000"], "workerpool1": ["127.0.0.1:20018", "127.0.0.1:20019"]}
     found = environment_of(machines[2], machines, JOB, Scale(processes_per_node=3), pools)
-    assert (found["RANK"], found["WORLD_SIZE"], found["MASTER_PORT"]) == ("2", "3", "2222")
+    assert (found["RANK"], found["WORLD_SIZE"], found["MASTER_PORT"]) == ("2", "3", "20000")
     assert found["PET_NPROC_PER_NODE"] == "3"
     assert not [name for name in found if name.startswith("SHARDLINE_")]
 
 
-def test_on_the_loopback_the_first_port_is_followed_by_those_of_the_ranks_stores() -> None:
-    pools = cluster(find_machines(JOB), JOB, loopback_port=20000)
-    ports = [int(address.rpartition(":")[2]) for addresses in pools.values() for address in addresses]
-    assert ports == [20000, 20018, 20019]
+def test_a_custom_jobs_default_project_is_a_tenant_project() -> None:
+    machine = Machine(0, 0, 0, ("true",), {}, "image", "g2-standard-12")
+    found = identity_of(machine, JOB, lambda: "token")
+    assert found.project.endswith("-tp") and found.project_number != "123456789012"
+    assert (found.zone, found.machine_type) == ("europe-west4-a", "g2-standard-12")
+    assert found.email == "service-123456789012@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"

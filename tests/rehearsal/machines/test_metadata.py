@@ -1,11 +1,10 @@
-"""The metadata server of a machine that shares this computer's loopback: this user has the token, another has not."""
+"""The metadata server of a machine: this user has the token, another has not."""
 
 import contextlib
 import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import requests
@@ -34,9 +33,9 @@ except (http.client.HTTPException, OSError) as error:
 """
 
 
-def ask(folder: Path, user: int) -> str:
+def ask(user: int) -> str:
     identity = Identity("acme", "1", "us-central1-a", "n1-standard-4", "runner@acme", lambda: "the-token")
-    with Network(folder, refuse=print, mode="loopback") as network:
+    with Network(refuse=print) as network:
         address = network.add("worker-0", identity).environment["GCE_METADATA_HOST"]
         words = [sys.executable, "-I", "-c", CLIENT, address, str(user)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
@@ -44,14 +43,14 @@ def ask(folder: Path, user: int) -> str:
     return done.stdout.strip()
 
 
-def test_this_user_gets_the_token(tmp_path: Path) -> None:
-    assert ask(tmp_path, os.getuid()) == "the-token"
+def test_this_user_gets_the_token() -> None:
+    assert ask(os.getuid()) == "the-token"
 
 
-def test_an_account_that_is_not_the_machines_is_not_found(tmp_path: Path) -> None:
+def test_an_account_that_is_not_the_machines_is_not_found() -> None:
     identity = Identity("acme", "1", "us-central1-a", "n1-standard-4", "runner@acme", lambda: "the-token")
     found = {}
-    with Network(tmp_path, refuse=print, mode="loopback") as network:
+    with Network(refuse=print) as network:
         address = network.add("worker-0", identity).environment["GCE_METADATA_HOST"]
         for account in ("default", "runner@acme", "another@acme"):
             for key in ("token", "scopes", "email"):
@@ -62,9 +61,9 @@ def test_an_account_that_is_not_the_machines_is_not_found(tmp_path: Path) -> Non
     assert [status for (account, _), status in found.items() if account == "another@acme"] == [404] * 3
 
 
-def test_connections_end_with_the_machine(tmp_path: Path) -> None:
+def test_connections_end_with_the_machine() -> None:
     identity = Identity("acme", "1", "us-central1-a", "n1-standard-4", "runner@acme", lambda: "the-token")
-    with Network(tmp_path, refuse=print, mode="loopback") as network:
+    with Network(refuse=print) as network:
         machine, other = (network.add(name, identity) for name in ("worker-0", "worker-1"))
         hosts = [one.environment["GCE_METADATA_HOST"].split(":") for one in (machine, other)]
         with contextlib.ExitStack() as stack:
@@ -82,5 +81,5 @@ def test_connections_end_with_the_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_another_user_gets_nothing(tmp_path: Path) -> None:
-    assert ask(tmp_path, NOBODY) in ("RemoteDisconnected", "ConnectionResetError")
+def test_another_user_gets_nothing() -> None:
+    assert ask(NOBODY) in ("RemoteDisconnected", "ConnectionResetError")

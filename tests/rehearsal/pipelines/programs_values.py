@@ -212,8 +212,3 @@ def entrypoint():
 def uncached():
     say(text="x").set_caching_options(False)
     fail(code=1)
-
-
-@dsl.pipeline(name="given-artifact")
-def given_artifact(made: dsl.Input[dsl.Dataset]):
-    read_text(made=made)

@@ -12,7 +12,6 @@ import pytest
 from google.cloud import aiplatform_v1
 
 from rehearsal.gcs import BucketServer
-from rehearsal.pipelines.containers import LOST_WORDS
 from tests.rehearsal.execution import graphs
 from tests.rehearsal.execution.cloud import Cloud
 from tests.rehearsal.execution.world import LIMIT_S, detail, states
@@ -67,30 +66,3 @@ def test_cancel_ends_what_the_launcher_started(cloud: Cloud, tmp_path: Path) -> 
     assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_CANCELLED
     (custom,) = _jobs(cloud)
     assert custom.state == aiplatform_v1.JobState.JOB_STATE_CANCELLED
-
-
-@pytest.mark.slow
-def test_a_launcher_sees_its_job_run_and_is_killed_and_finds_the_same_job(tmp_path: Path, bucket: BucketServer) -> None:
-    code = "import sys, time\nwhile not __import__('os').path.exists(sys.argv[1] + '/go'): time.sleep(0.05)"
-    with Cloud(tmp_path, bucket, lost_tasks=("custom-training-job",)) as cloud:
-        # At once, where two minutes are usual.
-        cloud.server.state.first_hold_s = 0.0
-        name = cloud.submit(graphs.trained, code=code, text="x", folder=str(tmp_path), strategy="SPOT")
-        deadline = time.monotonic() + LIMIT_S
-        # The first launcher's question is answered at once, and it pauses; that of the next is held.
-        while not (_lost(cloud) and cloud.server.access_log.under_way("JobService.GetCustomJob")):
-            assert time.monotonic() < deadline, "\n".join(cloud.logs.texts())
-            time.sleep(0.05)
-        (custom,) = _jobs(cloud)
-        # Said to the launcher that was killed; the next one waits for the end.
-        assert cloud.server.state.told_running == {custom.name}
-        (tmp_path / "go").touch()
-        job = cloud.wait(name)
-    texts = cloud.logs.texts(pipeline_task_name="custom-training-job")
-    assert _lost(cloud) == [f"{LOST_WORDS} custom-training-job: its container starts again"]
-    assert states(job) == {"": "SUCCEEDED", "custom-training-job": "SUCCEEDED"}, "\n".join(texts)
-    assert len(_jobs(cloud)) == 1
-
-
-def _lost(cloud: Cloud) -> list[str]:
-    return [text for text in cloud.logs.texts() if text.startswith(LOST_WORDS)]

@@ -17,7 +17,6 @@ from contracts import storage
 from rehearsal.gcs import BucketServer
 from rehearsal.machines.processes import MARK_VARIABLE, find_marked
 from rehearsal.pipelines import pipeline_runs
-from rehearsal.pipelines.containers import LOST_WORDS
 from rehearsal.pipelines.job import Job
 from tests.rehearsal.execution import graphs
 from tests.rehearsal.execution.world import LIMIT_S, PARENT, Pipelines, detail, states
@@ -190,21 +189,6 @@ def test_cancel_leaves_no_process(pipelines: Pipelines, tmp_path: Path) -> None:
     for pid in pids:
         assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes(), pid
         assert pid != os.getpid()
-
-
-def test_an_image_that_is_not_there(make_pipelines: Callable[..., Pipelines]) -> None:
-    pipelines = make_pipelines(missing_images=frozenset({graphs.MISSING_IMAGE}))
-    job = pipelines.run(graphs.no_image)
-    error = detail(job, "of-missing-image").error
-    assert graphs.MISSING_IMAGE in error.message
-    assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_FAILED
-
-
-def test_a_task_whose_machine_is_lost_starts_again_once(make_pipelines: Callable[..., Pipelines]) -> None:
-    pipelines = make_pipelines(lost_tasks=["say"])
-    job = pipelines.run(graphs.loop, words=["a", 'b "c"'])
-    assert set(states(job).values()) == {"SUCCEEDED"}, pipelines.orchestrator_log()
-    assert sum(text.startswith(LOST_WORDS) for text in pipelines.logs.texts()) == 1
 
 
 def test_iterations_of_a_loop_are_tasks_of_their_own(pipelines: Pipelines) -> None:

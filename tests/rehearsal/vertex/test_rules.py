@@ -2,14 +2,12 @@
 
 import copy
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as gapic
 
-from rehearsal.resources.quotas import Quotas
 from rehearsal.vertex.machines import KINDS, find_fault
 
 from .conftest import IMAGE, JOB, NUMBER, PARENT, PROJECT, SPEC, Cloud, pipeline_job, rest
@@ -215,17 +213,6 @@ def test_a_pipeline_jobs_id_has_a_form(cloud_of_module: Cloud) -> None:
         with pytest.raises(exceptions.BadRequest) as caught:
             client.create_pipeline_job(parent=PARENT, pipeline_job=pipeline_job(), pipeline_job_id=wrong)
         assert fields(caught.value) == ["pipeline_job_id"]
-
-
-def test_more_than_a_whole_quota_is_refused_with_its_metric(make_cloud: Callable[..., Cloud]) -> None:
-    metric = "custom_model_training_preemptible_nvidia_l4_gpus"
-    cloud = make_cloud(quotas=Quotas({metric: {"us-central1": 0, "europe-west4": 1}}))
-    client = rest(cloud, gapic.JobServiceClient)
-    wanted = gapic.CustomJob(job(POOL | {"machine_spec": L4}, scheduling={"strategy": "SPOT"}))
-    with pytest.raises(exceptions.TooManyRequests, match=f"aiplatform.googleapis.com/{metric}"):
-        client.create_custom_job(parent=PARENT, custom_job=wanted)
-    for place in (PARENT.replace("us-central1", "europe-west4"), PARENT.replace("us-central1", "us-east4")):
-        client.create_custom_job(parent=place, custom_job=wanted)
 
 
 def test_projects_by_number_are_the_same(cloud_of_module: Cloud) -> None:
