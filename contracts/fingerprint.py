@@ -37,7 +37,7 @@ SPEED_FIELDS = {
 
 # Fields that came after release 0.1.0: at their defaults they are left out, so that its results are found.
 _SHARDING_SINCE_0_1 = ("stratify", "background", "fields", "tokenizer")
-_TRAIN_SINCE_0_1 = ("learning_rates", "layer_decay", "unfreeze_epoch", "early_stopping")
+_TRAIN_SINCE_0_1 = ("learning_rates", "layer_decay", "early_stopping")
 
 
 def fingerprint(value: Any) -> str:
@@ -93,9 +93,8 @@ def task_inputs(config: RunConfig) -> dict[str, str]:
 
 
 def model_fingerprint(config: RunConfig) -> str:
-    """Hash of the network, and of what of it never learns: what a profile report must agree on."""
-    # What learns later is measured as it is then: steps take longer, and more memory.
-    frozen = {"freeze"} if config.model.freeze and config.train.unfreeze_epoch is None else set()
+    """Hash of the network, and of what of it is frozen: what a profile report must agree on."""
+    frozen = {"freeze"} if config.model.freeze else set()
     return fingerprint(config.model.model_dump(mode="json", include={"architecture", "arguments"} | frozen))
 
 

@@ -178,12 +178,6 @@ class Reporting:
         self._show_first_slot()
         self.scalars.flush()
 
-    def follow(self, stepper: Stepper) -> None:
-        """Go on with another stepper, which takes the steps from now on."""
-        stepper.on_model_input = self._stepper.on_model_input
-        self._stepper = stepper
-        self._readings.follow(stepper.guard)
-
     def close(self) -> None:
         """Write what is still in memory, and end the file."""
         self._show_first_slot()

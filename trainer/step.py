@@ -6,7 +6,6 @@ training reads it.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -44,7 +43,6 @@ from trainer.parallel import (
     check_parallel,
     distribute,
     full_tensor,
-    host_part,
     load_state,
     local_part,
     release_gathered,
@@ -81,7 +79,6 @@ class Stepper:
         numerics: What steps compute in.
         log: Is told what was found about the network.
         start: The weights to start from; None: random ones, or those of a checkpoint that is loaded.
-        freezes: Whether model.freeze holds; None: as at the end of training, when the most is learnt.
     """
 
     def __init__(
@@ -92,8 +89,6 @@ class Stepper:
         numerics: Numerics,
         log: Callable[[str], None],
         start: StartWeights | None = None,
-        *,
-        freezes: bool | None = None,
     ) -> None:
         self._config, self._rank, self._numerics, self._log = config, rank, numerics, log
         self._task = TaskOnDevice(task, config, rank.device, numerics)
@@ -102,8 +97,7 @@ class Stepper:
         numerics.check(rank.device, allow_slow=train.allow_slow_precision)
         numerics.apply(rank.device)
         check_parallel(config.parallel, rank, log)
-        freezes = train.unfreeze_epoch is None if freezes is None else freezes
-        network = make_network(config, task, rank, numerics, log, start, freezes=freezes)
+        network = make_network(config, task, rank, numerics, log, start)
         factors = rate_factors(network.module, train)
         self.initial = network.initial
         """What was taken of `start`."""
@@ -116,10 +110,8 @@ class Stepper:
             dtype=numerics.dtype,
             setup_timeout_s=config.resources.setup_timeout_s,
         )
-        if freezes:
-            # Another module may stand there: SyncBatchNorm.
-            keep_statistics(self.model, network.frozen.norms)
-        self._learns_later = network.frozen.parameters if train.unfreeze_epoch is not None else frozenset()
+        # Another module may stand there: SyncBatchNorm.
+        keep_statistics(self.model, network.frozen.norms)
         # A compilation for each size of slot: one that fits all sizes would depend on which were seen before a resume.
         wrapped = self._parallel.wrapped
         self._forward = torch.compile(wrapped, dynamic=False) if numerics.compile else wrapped
@@ -219,24 +211,6 @@ class Stepper:
         self.share_buffers()
         return {group: {name: local_part(tensor) for name, tensor in of.items()} for group, of in self.state().items()}
 
-    def take_state(self) -> dict[str, Group]:
-        """Return what this rank has of `state`, in host memory, and let go of the network: this object is at its end.
-
-        For `load` of another stepper, since the network cannot be set up anew beside the old one: two may not fit. All
-        ranks must call this: buffers are the first rank's afterwards.
-        """
-        self.share_buffers()
-        groups: dict[str, Group]
-        groups = {group: {name: host_part(tensor) for name, tensor in of.items()} for group, of in self.state().items()}
-        # With DDP's wrapper go its hooks on parameters (torch/csrc/distributed/c10d/reducer.cpp, Reducer's destructor).
-        del self._parallel, self._forward, self._optimizer, self._average, self._changing_buffers
-        gc.collect()
-        if self._numerics.compile:
-            torch._dynamo.reset()
-        if self._rank.device.type == "cuda":
-            torch.cuda.empty_cache()
-        return groups
-
     def share_buffers(self) -> None:
         """Give every rank the first rank's buffers, all of them; every rank must call this."""
         share_buffers(self.model.buffers())
@@ -272,10 +246,7 @@ class Stepper:
         require_groups(groups, set(mine) - {"guard"}, where=where)
         require_same(groups["model"], mine["model"], where=where)
         if "ema" in mine:
-            # Of what was frozen when it was saved there is no average.
-            begin_now = self._learns_later - groups["ema"].keys()
-            expected = {name: tensor for name, tensor in mine["ema"].items() if name not in begin_now}
-            require_same(groups["ema"], expected, where=where)
+            require_same(groups["ema"], mine["ema"], where=where)
         require_optimizer_state(groups["optimizer"], dict(self.model.named_parameters()), where=where)
         load_state(self.model, groups["model"])
         load_named_state(self.model, self._optimizer, groups["optimizer"])

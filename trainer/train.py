@@ -152,26 +152,11 @@ class Training:
         self.log(f"{layout.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
         return layout
 
-    def _set_up_stepper(self, start: StartWeights | None = None) -> Stepper:
-        self._frozen = self.progress.freezes(self.data.samples, self.config.train.unfreeze_epoch)
-        task = self.data.task
-        stepper = Stepper(self.config, task, self.rank, self.numerics, self.log, start, freezes=self._frozen)
+    def _set_up_stepper(self, start: StartWeights | None) -> Stepper:
+        stepper = Stepper(self.config, self.data.task, self.rank, self.numerics, self.log, start)
         stepper.check_slots_of_one(self.data.samples, self.layout.slot_size)
         stepper.warm_up(self.layout.slot_size, self.data.samples)
         return stepper
-
-    def _unfreeze_if_due(self) -> None:
-        """After train.unfreeze_epoch set up the network anew, and take over the state as a resume at this step does."""
-        if not self._frozen or self.progress.freezes(self.data.samples, self.config.train.unfreeze_epoch):
-            return
-        self.log(f"train.unfreeze_epoch: all parameters learn from step {self.step} on")
-        with self.ledger.sections.inside("set-up"):
-            state = self.stepper.take_state()
-            self.stepper = self._set_up_stepper()
-            self.stepper.load(state, where=self.assignment.folder)
-            self.reporting.follow(self.stepper)
-            # Of groups that sharding has made.
-            limit_collectives(longest_wait_s(self.config.resources), besides=self.peers.group)
 
     def _restore(self, uri: str, manifest: CheckpointManifest) -> None:
         sections, rows = self.ledger.sections, self.stepper.wanted_rows
@@ -219,7 +204,6 @@ class Training:
         if self._is_over():
             self.ended_by = self._is_over()
             return
-        self._unfreeze_if_due()
         sections, clock = self.ledger.sections, self.reporting.data.clock
         # Within the copying: there the host may wait for the GPU's computing, which is no wait for data.
         loaded = sections.steps_of(clock.slots(self.data.slots(self.progress.position, ahead)))
@@ -255,7 +239,6 @@ class Training:
             self.ended_by = self._is_over() or stop
             if self.ended_by:
                 return
-            self._unfreeze_if_due()
             self.schedule.restart()
             clock.restart()
 

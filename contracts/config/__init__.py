@@ -121,17 +121,6 @@ class RunConfig(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _unfreezes_what_is_frozen(self) -> RunConfig:
-        if self.train.unfreeze_epoch is not None and not self.model.freeze:
-            raise ValueError("train.unfreeze_epoch needs model.freeze: nothing is frozen")
-        if self.train.unfreeze_epoch is not None and self.train.unfreeze_epoch >= self.train.epochs:
-            raise ValueError(
-                f"train.unfreeze_epoch {self.train.unfreeze_epoch} is not below train.epochs {self.train.epochs}: "
-                "nothing would ever unfreeze"
-            )
-        return self
-
 
 # The sections that each stage is given. What a stage does not get cannot change its result.
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {

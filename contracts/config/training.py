@@ -63,8 +63,6 @@ class TrainSection(Section):
     layer_decay: Annotated[float, Field(gt=0, le=1), NotBool] | None = None
     """Factor of the learning rate from each block to the one before it (docs/training.md); unset: all learn at one
     rate."""
-    unfreeze_epoch: PositiveInt | None = None
-    """Epochs after which what model.freeze names learns too; unset: it never does."""
     early_stopping: EarlyStoppingSection | None = None
     """Ends training when evaluations stop getting better; unset: it goes through all epochs."""
     scale_learning_rate: Literal["none", "linear", "sqrt"] = "none"

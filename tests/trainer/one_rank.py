@@ -127,7 +127,6 @@ def train(
         return update(stepper, step, rate)
 
     with pytest.MonkeyPatch.context() as patch:
-        # Of the class: after train.unfreeze_epoch another stepper takes the steps.
         patch.setattr(Stepper, "update", counted)
         try:
             training.run()

@@ -123,36 +123,6 @@ def test_a_kill_in_every_phase(
     assert max(within_an_epoch.values()) >= 3, went_on
 
 
-# With 12 steps an epoch, in the first two of which the body is frozen. The second process comes to `restore` a second
-# time where it takes over its own state to go on with all of the network; each other time it is a checkpoint's.
-AROUND_UNFREEZING = ("optimizer:10:1", "restore:2:1", "forward:3:1")
-UNFREEZES = {"epochs": 3, "unfreeze_epoch": 2, "ema_decay": 0.9}
-
-
-@pytest.mark.line
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("ranks", "parallel"),
-    [
-        (2, BUCKETS),
-        pytest.param(2, {"strategy": "fsdp"}, marks=pytest.mark.slow),
-        pytest.param(3, BUCKETS, marks=pytest.mark.slow),
-    ],
-)
-def test_kills_around_the_epoch_at_which_all_begins_to_learn(
-    small_shards: str, tmp_path: Path, ranks: int, parallel: dict[str, Any]
-) -> None:
-    config = small_config(
-        model={"freeze": ["*resnet*"]},
-        train={**BATCH, **UNFREEZES},
-        checkpoint={"every_steps": 4},
-        parallel={"slot_size": 2, **parallel},
-        resources={"ranks": ranks, "max_attempts": 100},
-    )
-    went_on = check(tmp_path, small_shards, AROUND_UNFREEZING, config)
-    assert min(went_on) < 2 * STEPS_PER_EPOCH <= max(went_on)
-
-
 @pytest.mark.line
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", [2, 3])

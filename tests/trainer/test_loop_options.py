@@ -2,9 +2,7 @@
 
 import json
 import math
-import weakref
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,10 @@ from contracts.stage import run_stage
 from sharding.task import shard
 from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
-from trainer.checkpoint.loading import load_group, load_model_state
-from trainer.evaluate import Evaluation
+from trainer.checkpoint.loading import load_model_state
 from trainer.finish import finish
-from trainer.model.build import parameters_sha256
 from trainer.parallel.process_group import Rank
-from trainer.step import Stepper, Update
+from trainer.step import Update
 from trainer.supervise.signals import StopCause
 from trainer.supervise.vote import StopAgreement
 
@@ -83,9 +79,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         {"non_finite": "skip", "precision": "fp16", "allow_slow_precision": True, "optimizer": "sgd"}, model=EXPLODING
     ),
     "budget of steps": config({"max_steps": 8}),
-    # Resumes from within the first epoch, from its end, which is where all begins to learn, and from the second.
-    "unfrozen": config({"unfreeze_epoch": 1, "ema_decay": 0.9}, model=FROZEN),
-    "unfrozen, sgd": config({"unfreeze_epoch": 1, "optimizer": "sgd", "non_finite": "skip"}, model=FROZEN),
+    "frozen": config({"ema_decay": 0.9}, model=FROZEN),
     "rates": config({"learning_rates": {"*classifier*": 3.0}, "layer_decay": 0.5}),
 }
 
@@ -239,67 +233,6 @@ def test_the_loss_scale_follows_overflows(rank: Rank, small_shards: str, tmp_pat
     assert math.log2(float(training.stepper.state()["scaler"]["scale"])) == 16 - skipped
 
 
-def test_what_is_frozen_learns_after_its_epoch_and_the_old_network_is_gone(
-    rank: Rank, small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    training = make_training(rank, tmp_path, small_shards, config({"unfreeze_epoch": 1}, model=FROZEN, checkpoint=KEEP))
-    old = weakref.ref(training.stepper.model)
-    begin = {name: tensor.clone() for name, tensor in training.stepper.model.state_dict().items()}
-    alive = []
-
-    def build(*args: Any, **more: Any) -> Stepper:
-        # Two networks may not fit.
-        alive.append(old() is not None)
-        return Stepper(*args, **more)
-
-    monkeypatch.setattr("trainer.train.Stepper", build)
-    training.run()
-    assert alive == [False]
-    first, last = (states(tmp_path)[step] for step in (5, 10))
-    assert {name for name in begin if not torch.equal(begin[name], first[name])} == {
-        name for name in begin if "classifier" in name
-    }
-    # All, BatchNorm's statistics too.
-    assert {name for name in begin if torch.equal(first[name], last[name])} == set()
-    assert "all parameters learn from step 5 on" in logs(tmp_path)
-    finish(training)
-
-
-def states(folder: Path) -> dict[int, dict[str, torch.Tensor]]:
-    """Return the parameters and buffers of each checkpoint, by step."""
-    found = {storage.normalise(path.parent): path for path in (folder / "out/checkpoints").glob("*/manifest.json")}
-    manifests = {uri: CheckpointManifest.load(uri) for uri in found}
-    return {manifest.step: load_model_state(uri, manifest) for uri, manifest in manifests.items()}
-
-
-def test_a_best_checkpoint_from_before_unfreezing_is_the_result(rank: Rank, small_shards: str, tmp_path: Path) -> None:
-    """Its average lacks what was frozen."""
-    training = make_training(rank, tmp_path, small_shards, OPTIONS["unfrozen"])
-    evaluate = training.evaluate_split
-
-    def evaluate_split(split: str, *arguments: Any) -> Evaluation | None:
-        found = evaluate(split, *arguments)
-        assert found is not None
-        return (
-            replace(found, metrics=dict.fromkeys(found.metrics, 0.0))
-            if training.step == 10 and split == "validation"
-            else found
-        )
-
-    training.evaluate_split = evaluate_split  # type: ignore[method-assign]
-    training.run()
-    finish(training)
-    result = CheckpointManifest.load(storage.normalise(tmp_path / "out"))
-    assert (result.step, newest(tmp_path).step) == (5, 10)
-    (best,) = (tmp_path / "out/checkpoints").glob("step-00000005*")
-    manifest = CheckpointManifest.load(storage.normalise(best))
-    average = load_group(storage.normalise(best), manifest, "ema")
-    assert len(average) == 2
-    expected = {**load_model_state(storage.normalise(best), manifest), **average}
-    assert result.parameters_sha256 == parameters_sha256(expected)
-
-
-KEEP = {"every_steps": 3, "keep_last": 9}
 # It never gets better by so much, so training ends after the third evaluation.
 STOPS = {"epochs": 6, "early_stopping": {"metric": "validation_accuracy", "patience": 2, "min_delta": 1.0}}
 
@@ -338,28 +271,6 @@ def test_a_resume_after_the_last_evaluation_takes_no_step(
     check_equal(newest(tmp_path / "whole"), newest(tmp_path / "cut"))
 
 
-def test_the_evaluation_that_is_due_is_of_what_was_frozen(rank: Rank, small_shards: str, tmp_path: Path) -> None:
-    """Told to stop at the very step at which all begins to learn."""
-    options = {**OPTIONS["unfrozen, sgd"], "checkpoint": KEEP}
-    train(rank, tmp_path / "whole", small_shards, options)
-    training = make_training(rank, tmp_path / "cut", small_shards, options)
-    vote = training.vote
-
-    def told() -> StopAgreement | None:
-        if training.step == 5:
-            vote.agreed = StopAgreement(StopCause.SIGTERM, 0)
-        return vote.agreed
-
-    vote.step_done = told  # type: ignore[method-assign]
-    with pytest.raises(Preempted):
-        training.run()
-    assert newest(tmp_path / "cut").evaluation_due
-    train(rank, tmp_path / "cut", small_shards, options, "b")
-    check_equal(newest(tmp_path / "whole"), newest(tmp_path / "cut"))
-    (first,) = (tmp_path / "cut/out/checkpoints").glob("step-00000005.000002/optimizer.safetensors")
-    assert b"resnet" not in first.read_bytes()
-
-
 def test_early_stopping_needs_evaluations(rank: Rank, pictures: Path, tmp_path: Path) -> None:
     sharding = {
         **small_config()["sharding"],
@@ -379,16 +290,12 @@ TORCHS_OWN = "ignore:(`torch.jit.script_method` is deprecated|Grad strides do no
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings(TORCHS_OWN)
-@pytest.mark.parametrize(("unfreezes", "crash_at"), [(False, 4), (True, 4), (True, 6)])
-def test_a_compiled_network_is_killed_and_ends_in_the_same_bits(
-    rank: Rank, small_shards: str, tmp_path: Path, unfreezes: bool, crash_at: int
-) -> None:
+def test_a_compiled_network_is_killed_and_ends_in_the_same_bits(rank: Rank, small_shards: str, tmp_path: Path) -> None:
     """Slots of two sizes, each compiled; the second attempt meets them in another order."""
-    options: dict[str, Any] = {"compile": "on", "global_batch_size": 18}
-    compiled = config({**options, "unfreeze_epoch": 1}, model=FROZEN) if unfreezes else config(options)
+    compiled = config({"compile": "on", "global_batch_size": 18})
     train(rank, tmp_path / "whole", small_shards, compiled)
     with pytest.raises(Crash):
-        train(rank, tmp_path / "killed", small_shards, compiled, crash_at=crash_at)
+        train(rank, tmp_path / "killed", small_shards, compiled, crash_at=4)
     train(rank, tmp_path / "killed", small_shards, compiled, "b")
     check_equal(newest(tmp_path / "whole"), newest(tmp_path / "killed"))
     assert newest(tmp_path / "whole").numerics["compile"] == "true"

@@ -55,15 +55,3 @@ class Progress:
             directions=found.directions,
             early_stopping=seen,
         )
-
-    def freezes(self, samples: int, unfreeze_epoch: int | None) -> bool:
-        """Whether what model.freeze names is frozen in the step or evaluation that comes next.
-
-        Args:
-            samples: Of an epoch.
-            unfreeze_epoch: Epochs after which it learns; None: it never does.
-        """
-        if unfreeze_epoch is None:
-            return True
-        end = unfreeze_epoch * samples
-        return self.position < end or (self.position == end and self.evaluation_due)

@@ -98,13 +98,6 @@ class MovingAverage:
 
     @torch.no_grad()
     def load(self, state: Group) -> None:
-        """Put back what `state` returned, whole tensors or this rank's rows.
-
-        A parameter that was frozen when the state was saved has no average in it: its average begins at its value now,
-        so the model's parameters must be loaded before.
-        """
-        for name, parameter, average in zip(self._names, self._parameters, self._average, strict=True):
-            if name in state:
-                copy_tensor(average, state[name])
-            else:
-                average.copy_(parameter)
+        """Put back what `state` returned, whole tensors or this rank's rows."""
+        for name, average in zip(self._names, self._average, strict=True):
+            copy_tensor(average, state[name])

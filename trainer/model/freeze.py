@@ -6,8 +6,7 @@ Names are those of `named_parameters` and `named_buffers`; `*` matches dots too 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MethodType
@@ -78,18 +77,6 @@ def keep_statistics(model: nn.Module, norms: Iterable[str]) -> None:
         # An attribute of this one module hides the method of its class.
         module.__dict__["train"] = MethodType(_stay_in_evaluation, module)
         module.train(False)
-
-
-@contextmanager
-def statistics_released(model: nn.Module) -> Iterator[None]:
-    """Let all modules follow `train` inside the block, as after train.unfreeze_epoch."""
-    kept = [name for name, module in model.named_modules() if "train" in module.__dict__]
-    for name in kept:
-        del model.get_submodule(name).__dict__["train"]
-    try:
-        yield
-    finally:
-        keep_statistics(model, kept)
 
 
 def no_match(field: str, pattern: str, names: Sequence[str]) -> ConfigError:

@@ -47,7 +47,7 @@ class Network:
     initial: InitialWeights | None
     """Report on the weights to start from; None: random ones. With ddp the first rank alone has them so far."""
     frozen: Frozen
-    """What model.freeze names, whether it is frozen now or not."""
+    """What model.freeze names."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,6 @@ def make_network(
     numerics: Numerics,
     log: Callable[[str], None],
     start: StartWeights | None = None,
-    *,
-    freezes: bool = True,
 ) -> Network:
     """Return the network with the weights of run.seed, or those to start from; all ranks must call this.
 
@@ -82,7 +80,6 @@ def make_network(
         numerics: What it computes in.
         log: Is told what was found about it.
         start: The weights to start from; None: random ones. The first rank alone reads them.
-        freezes: Whether what model.freeze names is frozen: not after train.unfreeze_epoch.
 
     Raises:
         ModelError: It cannot be built, trained or saved, or the weights are not its own.
@@ -101,7 +98,7 @@ def make_network(
     for name in found.frozen:
         module.get_parameter(name).requires_grad_(False)
     frozen = find_frozen(module, config.model.freeze)
-    if freezes and config.model.freeze:
+    if config.model.freeze:
         freeze(module, frozen)
         learns = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
         require_some_learns(learns, config.model.freeze)
@@ -186,10 +183,9 @@ def _examine(
 
     with first_algorithms():
         use = find_gradient_use(module, loss)
-    # What is frozen for good asks for no gradient; what learns after train.unfreeze_epoch is refused at once.
+    # What is frozen asks for no gradient.
     frozen = find_frozen(module, config.model.freeze)
-    for_good = frozen.parameters if config.train.unfreeze_epoch is None else frozenset()
-    at_random = [name for name in use.at_random if name not in for_good]
+    at_random = [name for name in use.at_random if name not in frozen.parameters]
     if at_random and not parallel.find_unused_parameters:
         raise ConfigError(
             f"in training {network_name(config)} leaves out parameters at random ({first_names(at_random, 3)}), "

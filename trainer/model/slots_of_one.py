@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -12,7 +11,6 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.launch.auto import slot_sizes
 from trainer.model.build import Inputs, find_single_sample_fault
-from trainer.model.freeze import statistics_released
 from trainer.tasks.load import network_name
 
 
@@ -45,12 +43,9 @@ def check_slots_of_one(
         "(parallel.slot_size) leave a slot of one sample"
     )
     todo = "choose train.global_batch_size and parallel.slot_size so that no slot has a single sample"
-    # Layers that keep their statistics take one sample: after train.unfreeze_epoch they must too.
-    later = config.train.unfreeze_epoch is not None
-    with statistics_released(model) if later else nullcontext():
-        model.train()
-        fault = find_single_sample_fault(model, inputs)
-        has_batch_norm = any(isinstance(module, _BatchNorm) and module.training for module in model.modules())
+    model.train()
+    fault = find_single_sample_fault(model, inputs)
+    has_batch_norm = any(isinstance(module, _BatchNorm) and module.training for module in model.modules())
     if fault is not None:
         raise ConfigError(
             f"{given}, on which {network_name(config)} cannot train: {fault}",

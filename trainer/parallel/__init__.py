@@ -20,7 +20,6 @@ from trainer.parallel.fsdp import release_gathered as release_gathered
 from trainer.parallel.process_group import Rank
 from trainer.parallel.rows import copy_tensor as copy_tensor
 from trainer.parallel.rows import full_tensor as full_tensor
-from trainer.parallel.rows import host_part as host_part
 from trainer.parallel.rows import load_state as load_state
 from trainer.parallel.rows import local_part as local_part
 from trainer.parallel.rows import local_rows as local_rows

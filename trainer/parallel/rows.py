@@ -51,14 +51,6 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor | Rows:
     return Rows(local[:0] if is_copy else local, tuple(tensor.shape), first)
 
 
-def host_part(tensor: torch.Tensor) -> torch.Tensor | Rows:
-    """Return what this rank has of a tensor, in host memory, for `copy_tensor`; that of a copy (HSDP) too."""
-    if not isinstance(tensor, DTensor):
-        return tensor.detach().cpu()
-    first, _ = local_rows(tensor)
-    return Rows(tensor.to_local().detach().cpu(), tuple(tensor.shape), first)
-
-
 def wanted_rows(model: nn.Module) -> ChooseRows | None:
     """Return which rows of a checkpoint's tensors this rank holds; None where no parameter is sharded: all of them."""
     held = {

@@ -151,16 +151,15 @@ class Service:
             has_bf16=_has_bf16(rank.device),
             memory_limit_bytes=self._bench.memory.limit_bytes(rank.ranks),
             samples=feed.samples,
-            # What learns later counts from the start: the slot size is fixed by then.
             compiles=not self._bench.varies,
             has_layout=has_layout(self._bench.stepper.model, feed.task.signature),
             has_images="image" in feed.task.fields.values(),
             gradient_bytes=sum(
                 each.numel() * each.element_size()
                 for each in self._bench.stepper.model.parameters()
-                if each.requires_grad or train.unfreeze_epoch is not None
+                if each.requires_grad
             ),
-            has_batch_norm=has_batch_norm(self._bench.stepper.model, with_frozen=train.unfreeze_epoch is not None),
+            has_batch_norm=has_batch_norm(self._bench.stepper.model),
         )
 
     def trace(self, settings: Settings, steps: int) -> Counted:
@@ -180,16 +179,15 @@ class Service:
         return max(ranks, -(-batch * ranks // self._assignment.world_size))
 
 
-def has_batch_norm(model: nn.Module, *, with_frozen: bool = False) -> bool:
+def has_batch_norm(model: nn.Module) -> bool:
     """Whether a BatchNorm of the network takes its statistics from the slot.
 
     Args:
-        model: The network, in training mode.
-        with_frozen: Count those too that are frozen: they stay in evaluation mode.
+        model: The network, in training mode; layers that are frozen stay in evaluation mode.
     """
     from torch.nn.modules.batchnorm import _BatchNorm
 
-    return any(with_frozen or module.training for module in model.modules() if isinstance(module, _BatchNorm))
+    return any(module.training for module in model.modules() if isinstance(module, _BatchNorm))
 
 
 def has_layout(model: nn.Module, signature: Signature) -> bool:

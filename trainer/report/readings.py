@@ -41,11 +41,6 @@ class Readings:
         self._count = torch.zeros((), dtype=torch.float64, device=device)
         self._pending: tuple[int, float, bool, torch.Tensor, torch.cuda.Event | None] | None = None
 
-    def follow(self, guard: GradientGuard) -> None:
-        """Read the counts of another guard from now on; nothing may be on its way."""
-        assert self._pending is None
-        self._guard = guard
-
     def add(self, loss: torch.Tensor) -> None:
         """Take in the sum of the loss of a slot."""
         self._step_loss += loss

@@ -1,6 +1,6 @@
 """Early stopping: the end of training after evaluations that got no better (train.early_stopping).
 
-Every evaluation counts, those before train.unfreeze_epoch too. What was seen is in each checkpoint, so a resume decides
+Every evaluation counts. What was seen is in each checkpoint, so a resume decides
 as training without a stop does; nothing here looks at a clock, or at what one rank alone knows.
 """
 

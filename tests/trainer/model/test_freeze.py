@@ -15,7 +15,7 @@ from tests.trainer.one_rank import one_rank
 from tests.trainer.tasks.for_tests import task_of
 from tests.trainer.test_step import slots
 from trainer.data.clock import DataClock
-from trainer.model.freeze import Frozen, find_frozen, freeze, keep_statistics, statistics_released
+from trainer.model.freeze import Frozen, find_frozen, freeze, keep_statistics
 from trainer.model.precision import Numerics
 from trainer.parallel.process_group import Rank
 from trainer.step import Stepper
@@ -99,18 +99,6 @@ def test_synchronised_layers_keep_their_statistics_too() -> None:
     assert {name: module.training for name, module in norms.items()} == {"0.batch": False, "0.bare": True}
 
 
-def test_released_layers_follow_for_a_while() -> None:
-    model = nn.Sequential(Norms())
-    freeze(model, find_frozen(model, ["*batch*"]))
-    batch = model.get_submodule("0.batch")
-    with statistics_released(model):
-        model.train()
-        assert batch.training
-    assert not batch.training
-    model.train()
-    assert not batch.training
-
-
 def make(rank: Rank, model: dict[str, Any], train: dict[str, Any] | None = None, **more: Any) -> Stepper:
     values = small_config(model=model, train={"global_batch_size": 16, "epochs": 3, **(train or {})})
     config = RunConfig.model_validate(values)
@@ -147,19 +135,16 @@ def test_a_network_of_which_nothing_learns_is_refused(rank: Rank) -> None:
         make(rank, {"freeze": ["*"]})
 
 
-def test_frozen_blocks_may_be_left_out_at_random_unless_they_learn_later(rank: Rank) -> None:
+def test_frozen_blocks_may_be_left_out_at_random(rank: Rank) -> None:
     make(rank, {**DROPS, "freeze": ["stem*", "blocks*"]})
     with pytest.raises(ConfigError, match="leaves out parameters at random"):
-        make(rank, {**DROPS, "freeze": ["stem*", "blocks*"]}, {"unfreeze_epoch": 1}, freezes=True)
+        make(rank, DROPS)
 
 
-def test_slots_of_one_sample_are_judged_as_at_the_end_of_training(rank: Rank) -> None:
-    """17 samples in batches of 16: frozen layers take one sample as it is, after train.unfreeze_epoch they do not."""
+def test_frozen_layers_take_slots_of_one_sample(rank: Rank) -> None:
+    """17 samples in batches of 16."""
     said: list[str] = []
     make(rank, {"freeze": BODY}, log=said.append).check_slots_of_one(17, 4)
     assert not any("noisy" in one for one in said)
-    later = make(rank, {"freeze": BODY}, {"unfreeze_epoch": 1}, freezes=True, log=said.append)
-    later.check_slots_of_one(17, 4)
+    make(rank, {}, log=said.append).check_slots_of_one(17, 4)
     assert any("noisy" in one for one in said)
-    later.model.train()
-    assert not any(module.training for module in later.model.modules() if isinstance(module, nn.BatchNorm2d))

@@ -59,13 +59,11 @@ def make_config(model: dict[str, Any] | None = None, train: dict[str, Any] | Non
 class Run:
     """Training steps of one rank, from the beginning or from where another run has saved."""
 
-    def __init__(
-        self, config: RunConfig, rank: Rank, before: Run | None = None, *, freezes: bool | None = None
-    ) -> None:
+    def __init__(self, config: RunConfig, rank: Rank, before: Run | None = None) -> None:
         self.config, self.rank = config, rank
         self.position = 0 if before is None else before.position
         self.said: list[str] = []
-        self.stepper = self._make_stepper(freezes)
+        self.stepper = self._make_stepper()
         if before is not None:
             uri, document = before.saved
             self.stepper.load(load_parts(uri, document, self.stepper.wanted_rows), where=uri)
@@ -76,17 +74,11 @@ class Run:
         self.losses: list[float] = []
         self.left_out = 0.0
 
-    def _make_stepper(self, freezes: bool | None) -> Stepper:
+    def _make_stepper(self) -> Stepper:
         config, task = self.config, task_of(self.config, CLASSES)
-        stepper = Stepper(config, task, self.rank, Numerics.of(config.train), self.said.append, freezes=freezes)
+        stepper = Stepper(config, task, self.rank, Numerics.of(config.train), self.said.append)
         stepper.warm_up(config.parallel.slot_size)  # type: ignore[arg-type]
         return stepper
-
-    def unfreeze(self) -> None:
-        """Go on with a network of which all learns."""
-        state = self.stepper.take_state()
-        self.stepper = self._make_stepper(False)
-        self.stepper.load(state, where="memory")
 
     def take(self, steps: int) -> State:
         """Take optimizer steps and save; return the whole state, as the checkpoint has it."""

@@ -102,22 +102,15 @@ def largest_difference(one: Tensors, other: Tensors) -> float:
 
 
 @TWO_AND_THREE
-@pytest.mark.parametrize("way", ["ddp vit", "fsdp resnet", "copies vit"])
-def test_what_is_frozen_keeps_its_bits_and_learns_later_as_after_a_resume(found: Found, way: str) -> None:
-    one = found["unfreezes"][way]
+@pytest.mark.parametrize("way", ["ddp vit", "fsdp resnet"])
+def test_what_is_frozen_keeps_its_bits(found: Found, way: str) -> None:
+    one = found["freezes"][way]
     learnt = differing({name: one["begin"][name] for name in one["frozen"]["model"]}, one["frozen"]["model"])
     expected = {"resnet": ["classifier"], "vit": ["classifier", "layernorm", ".2."]}[way.split()[1]]
     assert learnt and all(any(part in name for part in expected) for name in learnt), learnt
     assert all(
         any(part in name for part in expected) for group in ("optimizer", "ema") for name in one["frozen"][group]
     )
-    for group in one["whole"]:
-        assert differing(one["whole"][group], one["resumed"][group]) == [], group
-    assert len(one["whole"]["ema"]) > len(one["frozen"]["ema"])
-    for other in one["ranks"][1:]:
-        assert differing(one["ranks"][0], other) == []
-    # All of it, but for what has no gradient, or one of zeros.
-    assert len(differing(one["frozen"]["model"], one["whole"]["model"])) > 0.8 * len(one["whole"]["model"])
 
 
 @THREE_AND_TWO
