@@ -37,7 +37,7 @@ SPEED_FIELDS = {
 
 # Fields that came after release 0.1.0: at their defaults they are left out, so that its results are found.
 _SHARDING_SINCE_0_1 = ("stratify", "background", "fields", "tokenizer")
-_TRAIN_SINCE_0_1 = ("learning_rates", "layer_decay", "early_stopping")
+_TRAIN_SINCE_0_1 = ("learning_rates", "early_stopping")
 
 
 def fingerprint(value: Any) -> str:

@@ -19,7 +19,6 @@ from contracts.config import TrainSection
 from contracts.errors import ConfigError
 from trainer.checkpoint.tensors import Group, Rows, global_shape
 from trainer.model.freeze import no_match
-from trainer.model.recompute import find_repeated_blocks
 from trainer.parallel import copy_tensor, full_tensor, local_tensor
 from trainer.tasks.protocol import Task
 
@@ -40,9 +39,6 @@ def make_optimizer(
         train: The configuration's section.
         factors: Of the learning rate, by names of parameters, as `rate_factors` gives them; None: 1 for all.
         task: The task, which may have an `optimizer`.
-
-    Raises:
-        ConfigError: The task's optimizer keeps what a checkpoint cannot.
     """
     asking = {name: p for name, p in model.named_parameters() if p.requires_grad}
     by_kind: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
@@ -54,7 +50,7 @@ def make_optimizer(
         {"params": of_kind, "weight_decay": 0.0 if is_vector else train.weight_decay, "rate_factor": factor}
         for (is_vector, _, factor), of_kind in sorted(by_kind.items(), key=lambda item: item[0])
     ]
-    rate = peak_learning_rate(train)
+    rate = train.learning_rate
     if own := getattr(task, "optimizer", None):
         return _make_own(own, groups, rate)
     if train.optimizer == "adamw":
@@ -72,67 +68,10 @@ def _make_own(
     own: Callable[[list[dict[str, Any]], float], torch.optim.Optimizer], groups: list[dict[str, Any]], rate: float
 ) -> torch.optim.Optimizer:
     """Return a task's own optimizer; the rate of each of its groups is kept as a factor of `rate`."""
-    _try_own(own, groups, rate)
     optimizer = own([{**group, "lr": rate * group["rate_factor"]} for group in groups], rate)
     for group in optimizer.param_groups:
         group["rate_factor"] = float(group["lr"]) / rate
     return optimizer
-
-
-def _try_own(
-    own: Callable[[list[dict[str, Any]], float], torch.optim.Optimizer], groups: list[dict[str, Any]], rate: float
-) -> None:
-    """Take a step of an own optimizer on the smallest parameter of each group, and look at what it keeps.
-
-    Raises:
-        ConfigError: It is no optimizer, or keeps what a checkpoint cannot.
-    """
-    allowed = "a torch.optim.Optimizer whose state are tensors of the parameter's shape or of one element"
-    todo = "correct the task's optimizer: keep numbers as tensors [], as torch.optim.AdamW keeps its step"
-    smallest = []
-    for group in groups:
-        parameter = min(group["params"], key=torch.Tensor.numel)
-        # The shape is that of the whole where it is sharded; the values do not matter.
-        copy = nn.Parameter(torch.zeros(parameter.shape, dtype=parameter.dtype))
-        copy.grad = torch.ones_like(copy)
-        smallest.append({**group, "params": [copy], "lr": rate * group["rate_factor"]})
-    optimizer = own(smallest, rate)
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ConfigError(f"the task's optimizer returned a {type(optimizer).__name__}", allowed=allowed, todo=todo)
-    given = {id(parameter) for group in smallest for parameter in group["params"]}
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if given != held:
-        raise ConfigError(
-            f"the task's optimizer holds {len(held & given)} of {len(given)} parameters that it was given, and "
-            f"{len(held - given)} others",
-            allowed="an optimizer of the parameters that it is given",
-            todo="make it of the groups; model.freeze leaves parameters out",
-        )
-    before = [_settings_of(group) for group in optimizer.param_groups]
-    optimizer.step()
-    after = [_settings_of(group) for group in optimizer.param_groups]
-    pairs = [pair for old, new in zip(before, after, strict=True) for pair in new.items() ^ old.items()]
-    if changed := sorted({name for name, _ in pairs}):
-        raise ConfigError(
-            f"the task's optimizer ({type(optimizer).__name__}) changes {', '.join(changed)} of its groups in a step, "
-            "which a resume would not have",
-            allowed=allowed,
-            todo=todo,
-        )
-    for parameter, state in optimizer.state.items():
-        for name, value in state.items():
-            if not isinstance(value, torch.Tensor) or (value.numel() != 1 and value.shape != parameter.shape):
-                shown = f"a tensor {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-                raise ConfigError(
-                    f"the task's optimizer ({type(optimizer).__name__}) keeps {name} as {shown} for a parameter "
-                    f"{list(parameter.shape)}",
-                    allowed=allowed,
-                    todo=todo,
-                )
-
-
-def _settings_of(group: Mapping[str, Any]) -> dict[str, str]:
-    return {name: repr(value) for name, value in group.items() if name != "params"}
 
 
 @torch.no_grad()
@@ -221,16 +160,6 @@ def clip_divisor(norm: torch.Tensor, most: float) -> torch.Tensor:
     return ((norm + _CLIP_EPSILON) / most).clamp(min=1.0)
 
 
-def peak_learning_rate(train: TrainSection) -> float:
-    """Return the highest rate: train.learning_rate, scaled with the global batch if that is asked for.
-
-    Linearly as in Goyal et al., arXiv 1706.02677; by the square root as in Krizhevsky, arXiv 1404.5997.
-    """
-    ratio = train.global_batch_size / train.reference_batch_size
-    factor = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[train.scale_learning_rate]
-    return train.learning_rate * factor
-
-
 def learning_rate(
     step: int, *, total_steps: int, steps_per_epoch: int, train: TrainSection, task: Task | None = None
 ) -> float:
@@ -241,7 +170,7 @@ def learning_rate(
     A pure function: a resume needs the step and nothing else. The cosine is that of Loshchilov and Hutter, "SGDR",
     2016, without restarts.
     """
-    peak = peak_learning_rate(train)
+    peak = train.learning_rate
     if own := getattr(task, "schedule", None):
         return peak * float(own(step, total_steps))
     warmup = round(train.warmup_fraction * total_steps)
@@ -256,17 +185,17 @@ def learning_rate(
 
 
 def rate_factors(model: nn.Module, train: TrainSection) -> dict[str, float]:
-    """Return by what the learning rate of each parameter is multiplied: train.learning_rates times train.layer_decay.
+    """Return the factor of the learning rate of each parameter, by name: train.learning_rates, else 1.
 
     Args:
         model: The network, which nothing has wrapped yet.
         train: The configuration's section.
 
     Raises:
-        ConfigError: A pattern matches no parameter, two of them match one, or there are no blocks to count.
+        ConfigError: A pattern matches no parameter, or two of them match one.
     """
     names = [name for name, _ in model.named_parameters()]
-    factors = _decayed_by_layer(model, names, train.layer_decay) if train.layer_decay else dict.fromkeys(names, 1.0)
+    factors = dict.fromkeys(names, 1.0)
     decided: dict[str, str] = {}
     for pattern, factor in train.learning_rates.items():
         matched = [name for name in names if fnmatchcase(name, pattern)]
@@ -279,36 +208,7 @@ def rate_factors(model: nn.Module, train: TrainSection) -> dict[str, float]:
                     allowed="patterns that match different parameters, since none of two comes first",
                     todo="narrow one of them; what none matches has train.learning_rate itself",
                 )
-            factors[name] *= factor
-    return factors
-
-
-def _decayed_by_layer(model: nn.Module, names: list[str], decay: float) -> dict[str, float]:
-    """Return decay ** (L - i) for parameters of block i of L (from 0), decay ** (L + 1) before them, 1 after them.
-
-    Layer-wise decay is that of ELECTRA's fine-tuning (Clark et al., arXiv 2003.10555); that embeddings are a layer
-    before the first block, and the head has the whole rate, is of BEiT (Bao et al., arXiv 2106.08254).
-    Blocks are counted over all stages in the order in which modules are registered; what lies between two blocks, such
-    as Swin's patch merging, has the rate of the one before it.
-
-    Raises:
-        ConfigError: The network repeats no blocks.
-    """
-    blocks = [name for name in find_repeated_blocks(model) if name]
-    if not blocks:
-        raise ConfigError(
-            "train.layer_decay is set, and the network has no repeated blocks: no ModuleList or Sequential of modules "
-            "of one class with two or more layers of weights",
-            allowed="networks of blocks, such as vit, swin, beit or convnext",
-            todo="leave train.layer_decay out, or name layers in train.learning_rates",
-        )
-    of_block = {name: number for number, block in enumerate(blocks) for name in names if name.startswith(f"{block}.")}
-    last_of_blocks = max(index for index, name in enumerate(names) if name in of_block)
-    factors, seen = {}, -1
-    for index, name in enumerate(names):
-        seen = of_block.get(name, seen)
-        before = len(blocks) + 1 if seen < 0 else len(blocks) - seen
-        factors[name] = 1.0 if index > last_of_blocks else decay**before
+            factors[name] = factor
     return factors
 
 

@@ -27,7 +27,7 @@ class Flags(Document):
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     channels_last: bool = False
     compile: bool = False
-    activation_checkpointing: Literal["none", "whole", "selective"] = "none"
+    activation_checkpointing: Literal["none", "whole"] = "none"
 
     def in_words(self) -> str:
         """Return the precision, and what is not as it is by default."""

@@ -17,7 +17,6 @@ class SampleOrder(Document):
     """What decides the order of samples, besides the seed and the shards. Fixed when training starts."""
 
     kind: Literal["full", "blocks"]
-    sampling: Literal["all", "balanced"] = "all"
     streams: int | None = None
     """Canonical streams; None unless kind=blocks, as below."""
     range_bytes: int | None = None

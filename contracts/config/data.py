@@ -58,8 +58,6 @@ class DataSection(Section):
     order: Literal["auto", "full", "blocks"] = "auto"
     """Order of an epoch: `full`, a permutation of all samples; `blocks`, a permutation that reads long runs of bytes;
     `auto`: full for local files, blocks for a bucket. What a training began with holds to its end."""
-    sampling: Literal["all", "balanced"] = "all"
-    """Which samples an epoch takes: every one once, or equally many of each class (as many samples in all)."""
     canonical_streams: Annotated[int, Field(strict=True, ge=1, le=4096)] = 48
     """With order=blocks: streams that the samples are cut into. Ranks read no byte twice if their number divides it."""
     range_bytes: Annotated[int, Field(strict=True, ge=1024)] = 16 << 20
@@ -83,10 +81,4 @@ class DataSection(Section):
     def _cache_has_a_place(self) -> DataSection:
         if bool(self.cache_dir) != (self.cache_bytes > 0):
             raise ValueError("cache_dir and cache_bytes are set together, or not at all")
-        return self
-
-    @model_validator(mode="after")
-    def _balanced_needs_full(self) -> DataSection:
-        if self.sampling == "balanced" and self.order == "blocks":
-            raise ValueError("sampling=balanced needs order=full: a class is spread over all shards")
         return self

@@ -64,11 +64,9 @@ class ProfileSection(Section):
     """Memory layouts to try; `auto`: both."""
     compile: Annotated[list[bool], Field(min_length=1)] | Auto = "auto"
     """Whether torch.compile is tried; `auto`: on a GPU. It takes minutes, on a CPU with little to gain."""
-    activation_checkpointing: Annotated[list[Literal["none", "whole", "selective"]], Field(min_length=1)] | Auto = (
-        "auto"
-    )
-    """Kinds of activation checkpointing to try; `auto`: none, and selective and whole where the slot that would be
-    taken without a limit of memory does not fit."""
+    activation_checkpointing: Annotated[list[Literal["none", "whole"]], Field(min_length=1)] | Auto = "auto"
+    """Kinds of activation checkpointing to try; `auto`: none, and whole where the slot that would be taken without a
+    limit of memory does not fit."""
     exclude: list[Knob] = []
     """Knobs that are not tried at all: they keep the value that training would have without a profile."""
     window_s: Annotated[float, Field(ge=0.05, le=60), NotBool] = 0.5

@@ -56,19 +56,12 @@ class TrainSection(Section):
     nesterov: bool = False
     """Whether sgd's momentum is Nesterov's."""
     learning_rate: Annotated[float, Field(gt=0), NotBool] = 1e-3
-    """Peak learning rate, before `scale_learning_rate`."""
+    """Peak learning rate."""
     learning_rates: dict[str, Annotated[float, Field(gt=0), NotBool]] = {}
     """Factor of the learning rate of some parameters, by glob pattern of their names; no two patterns may match one
     parameter."""
-    layer_decay: Annotated[float, Field(gt=0, le=1), NotBool] | None = None
-    """Factor of the learning rate from each block to the one before it (docs/training.md); unset: all learn at one
-    rate."""
     early_stopping: EarlyStoppingSection | None = None
     """Ends training when evaluations stop getting better; unset: it goes through all epochs."""
-    scale_learning_rate: Literal["none", "linear", "sqrt"] = "none"
-    """Whether the peak grows with global_batch_size / reference_batch_size, or with the square root of it."""
-    reference_batch_size: PositiveInt = 256
-    """Global batch size, in samples, that `learning_rate` was chosen for; used by `scale_learning_rate`."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """What follows the warmup: a cosine to 0, falls by `step_factor`, or the peak to the end."""
     step_every_epochs: PositiveInt = 30
@@ -99,9 +92,9 @@ class TrainSection(Section):
     profile's choice, false without one."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether the network is compiled by torch.compile; `auto` takes the profile's choice, off without one."""
-    activation_checkpointing: Literal["none", "whole", "selective"] | Auto = "none"
-    """What is computed again in the backward pass, to save memory: nothing, each block whole, or what is cheap in it
-    (everything but products, convolutions and attention). `auto` takes the profile's choice, none without one."""
+    activation_checkpointing: Literal["none", "whole"] | Auto = "none"
+    """What is computed again in the backward pass, to save memory: nothing, or each block whole. `auto` takes the
+    profile's choice, none without one."""
 
     @field_validator("compile", mode="before")
     @classmethod
@@ -113,7 +106,7 @@ class TrainSection(Section):
     def _options_fit_each_other(self) -> TrainSection:
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             raise ValueError("nesterov needs optimizer=sgd and a momentum above 0")
-        if self.compile == "on" and self.activation_checkpointing in ("whole", "selective"):
+        if self.compile == "on" and self.activation_checkpointing == "whole":
             raise ValueError(
                 "activation_checkpointing needs compile=off: torch.compile decides by itself what it computes again"
             )

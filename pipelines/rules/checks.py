@@ -127,7 +127,7 @@ def _config_option(sections: object) -> list[str]:
 
 def _sections_of_network(config: RunConfig) -> dict[str, object]:
     """Return what the check looks at, and no more: every other field would make it look again."""
-    data, train = {"image_size", "transform"}, {"learning_rates", "layer_decay"}
+    data, train = {"image_size", "transform"}, {"learning_rates"}
     own: dict[str, object] = {}
     if named_code(config):
         own["code"] = config.code.model_dump(mode="json")

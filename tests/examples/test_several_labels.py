@@ -111,7 +111,7 @@ def test_other_numbers_of_ranks_see_the_same_samples(
     expected: dict[int, list[int]] = {}
     for request in slot_requests(
         0,
-        order=make_order(order, shards, manifest, seed=0),
+        order=make_order(order, manifest, seed=0),
         epochs=EPOCHS,
         global_batch_size=BATCH,
         slot_size=SLOT,

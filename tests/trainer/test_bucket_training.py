@@ -18,7 +18,7 @@ from contracts.stage import run_stage
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.trainer.data.conftest import upload
-from tests.trainer.one_rank import make_training, one_rank
+from tests.trainer.one_rank import one_rank
 from tests.trainer.one_rank import train as train_here
 from trainer.data.shards import check_room
 from trainer.export.task import export
@@ -181,17 +181,3 @@ def test_an_export_is_proved_on_shards_in_a_bucket(shards: str, tmp_path: Path) 
     exported = ExportManifest.load(storage.normalise(tmp_path / "exported"))
     assert exported.made_from["checkpoint"]
     assert trained.metrics["test_samples"] > 0
-
-
-def test_balanced_sampling_reads_the_index_no_second_time(
-    shards: str, bucket_server: BucketServer, tmp_path: Path
-) -> None:
-    """Labels come from this machine's copy."""
-    config = small_config(data={"sampling": "balanced"})
-    bucket_server.access_log.clear()
-    with one_rank() as rank:
-        make_training(rank, tmp_path, shards, RunConfig.model_validate(config).model_dump(mode="json"))
-    answers = bucket_server.access_log.entries(operation="objects.media", object="*/index*")
-    manifest = ShardManifest.load(shards)
-    parts = [part.bytes for part in manifest.index_parts if part.first < manifest.splits["train"].samples]
-    assert sum(answer.bytes_out for answer in answers) == sum(parts) > 0

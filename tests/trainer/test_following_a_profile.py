@@ -50,7 +50,7 @@ def profile(folder: Path, flags: Flags, **choice: Any) -> str:
 def test_what_the_profile_chose_holds_over_attempts(rank: Rank, small_shards: str, tmp_path: Path) -> None:
     """Whatever a later profile says, and even without one: the bits are those of an undisturbed training."""
     first = profile(tmp_path / "first", CHOSEN)
-    other = profile(tmp_path / "other", Flags(activation_checkpointing="selective"), slot_size=4)
+    other = profile(tmp_path / "other", Flags(activation_checkpointing="none"), slot_size=4)
     whole = train(rank, tmp_path / "whole", small_shards, config(), profile=first)
     assert (whole.numerics, whole.profile) == (NUMERICS, "f")
     assert "precision bf16, channels_last True, activation_checkpointing whole: chosen by the profile" in (
@@ -65,7 +65,7 @@ def test_what_the_profile_chose_holds_over_attempts(rank: Rank, small_shards: st
         train(rank, killed, small_shards, config(), "b", crash_at=4, profile=other)
     said = logs(killed, "b")
     assert "as recorded in the checkpoint: precision bf16 (not fp32), channels_last true (not false)" in said
-    assert "activation_checkpointing whole (not selective)" in said
+    assert "activation_checkpointing whole (not none)" in said
     assert "slot_size 8: recorded in the checkpoint" in said
     assert newest(killed).numerics == NUMERICS
     ended = train(rank, killed, small_shards, config(), "c")

@@ -63,7 +63,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sgd": config({"optimizer": "sgd", "momentum": 0.8, "nesterov": True, "weight_decay": 0.1}),
     "plain sgd": config({"optimizer": "sgd", "momentum": 0}),
     "step schedule": config({"schedule": "step", "step_every_epochs": 1, "step_factor": 0.5}),
-    "constant, scaled": config({"schedule": "constant", "scale_learning_rate": "sqrt", "reference_batch_size": 64}),
+    "constant": config({"schedule": "constant"}),
     "clipping": config({"clip_grad_norm": 0.05}),
     "moving average": config({"ema_decay": 0.9}),
     "label smoothing": config({"label_smoothing": 0.1}),
@@ -73,19 +73,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "channels last, adamw": config({"channels_last": True}),
     "recompute blocks of batchnorm": config({"activation_checkpointing": "whole"}),
     "recompute": config({"activation_checkpointing": "whole"}, model=VIT),
-    "recompute selectively": config({"activation_checkpointing": "selective"}, model=VIT),
     "skips": config({"non_finite": "skip", "ema_decay": 0.9}, model=EXPLODING),
     "skips in fp16": config(
         {"non_finite": "skip", "precision": "fp16", "allow_slow_precision": True, "optimizer": "sgd"}, model=EXPLODING
     ),
     "budget of steps": config({"max_steps": 8}),
     "frozen": config({"ema_decay": 0.9}, model=FROZEN),
-    "rates": config({"learning_rates": {"*classifier*": 3.0}, "layer_decay": 0.5}),
+    "rates": config({"learning_rates": {"*classifier*": 3.0}}),
 }
 
 
 # Variants of others: they are what `make test-slow` is for.
-SLOW = {"plain sgd", "constant, scaled", "channels last, adamw", "label smoothing", "recompute", "skips in fp16"}
+SLOW = {"plain sgd", "constant", "channels last, adamw", "label smoothing", "recompute", "skips in fp16"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in OPTIONS])

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from contracts.config import ModelSection, TrainSection
+from contracts.config import TrainSection
 from contracts.errors import ConfigError
-from tests.trainer.tasks.for_tests import image_network
 from trainer.optim import (
     clip_divisor,
     gradient_norm,
@@ -16,7 +15,6 @@ from trainer.optim import (
     load_named_state,
     make_optimizer,
     named_state,
-    peak_learning_rate,
     rate_factors,
     set_learning_rate,
     step_optimizer,
@@ -57,15 +55,6 @@ def test_a_stepped_rate_falls_by_its_factor_at_epochs() -> None:
     assert found[:30] == [1.0] * 30
     assert found[30:60] == pytest.approx([0.1] * 30)
     assert found[90:] == pytest.approx([0.001] * 10)
-
-
-@pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
-def test_the_peak_scales_with_the_global_batch(scaling: str, factor: float) -> None:
-    train = TrainSection.model_validate(
-        {"scale_learning_rate": scaling, "global_batch_size": 1024, "reference_batch_size": 256, "learning_rate": 0.1}
-    )
-    assert peak_learning_rate(train) == pytest.approx(0.1 * factor)
-    assert max(rates(train)) == peak_learning_rate(train)
 
 
 def test_vectors_are_not_decayed() -> None:
@@ -182,62 +171,3 @@ def test_patterns_must_match_and_must_not_overlap() -> None:
         with pytest.raises(ConfigError, match=said) as caught:
             rate_factors(model, TrainSection(learning_rates=rates))
         assert caught.value.exit_code == 2
-
-
-VIT = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 16, "patch_size": 8}
-SWIN = {"embed_dim": 8, "depths": [2, 1], "num_heads": [1, 2], "window_size": 2, "patch_size": 4}
-CONVNEXT = {"hidden_sizes": [8, 16], "depths": [2, 1], "num_stages": 2}
-# L blocks; the end of a parameter's name, and how many layers lie behind it.
-LAYERS: dict[str, tuple[dict[str, Any], int, dict[str, int]]] = {
-    "vit": (VIT, 3, {"cls_token": 4, "position_embeddings": 4, "classifier.weight": 0, "vit.layernorm.weight": 0}),
-    "swin": (
-        SWIN,
-        3,
-        {
-            "patch_embeddings.projection.weight": 4,
-            "layers.0.blocks.0.layernorm_before.weight": 3,
-            "layers.0.blocks.1.layernorm_before.weight": 2,
-            "layers.0.downsample.norm.weight": 2,
-            "layers.1.blocks.0.layernorm_before.weight": 1,
-            "swin.layernorm.weight": 0,
-            "classifier.weight": 0,
-        },
-    ),
-    "convnext": (
-        CONVNEXT,
-        3,
-        {
-            "embeddings.patch_embeddings.weight": 4,
-            "stages.0.layers.0.dwconv.weight": 3,
-            "stages.0.layers.1.dwconv.weight": 2,
-            "stages.1.downsampling_layer.1.weight": 2,
-            "stages.1.layers.0.dwconv.weight": 1,
-            "classifier.weight": 0,
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize("architecture", LAYERS)
-def test_rates_fall_from_block_to_block(architecture: str) -> None:
-    arguments, blocks, expected = LAYERS[architecture]
-    section = ModelSection(architecture=architecture, arguments=arguments)
-    model = image_network(section)
-    plain = rate_factors(model, TrainSection(layer_decay=0.5))
-    assert set(plain.values()) == {0.5**layers for layers in range(blocks + 2)}
-    for end, layers in expected.items():
-        (name,) = [name for name in plain if name.endswith(end)]
-        assert plain[name] == 0.5**layers, name
-    if architecture == "vit":
-        for number in range(3):
-            of_block = {value for name, value in plain.items() if f".{number}.layernorm_before" in name}
-            assert of_block == {0.5 ** (3 - number)}
-    both = rate_factors(model, TrainSection(layer_decay=0.5, learning_rates={"*classifier*": 3.0, "*embeddings*": 4.0}))
-    assert {both[name] / plain[name] for name in plain if "classifier" in name} == {3.0}
-    assert {both[name] / plain[name] for name in plain if "embeddings" in name} == {4.0}
-    assert {both[name] / plain[name] for name in plain} == {1.0, 3.0, 4.0}
-
-
-def test_without_blocks_there_is_no_decay_by_layer() -> None:
-    with pytest.raises(ConfigError, match="no repeated blocks"):
-        rate_factors(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), TrainSection(layer_decay=0.5))

@@ -326,7 +326,7 @@ def check_patterns(model: nn.Module, config: RunConfig) -> None:
     """Refuse patterns of names that match nothing, and what cannot learn in parts.
 
     Raises:
-        ConfigError: Of model.freeze, train.learning_rates or train.layer_decay.
+        ConfigError: Of model.freeze or train.learning_rates.
     """
     frozen = find_frozen(model, config.model.freeze)
     # On a copy of what asks for a gradient: the network is looked at further.

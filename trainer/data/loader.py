@@ -100,11 +100,11 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
         replaced: list[Replacement] = []
         self.reader.prepare(list(request.samples), request)
         with global_generators_kept() if self._seeds else nullcontext():
-            for sample, draw in zip(request.samples, request.draws, strict=True):
-                prepared.append(self._prepare_sample(sample, draw, replaced))
+            for sample in request.samples:
+                prepared.append(self._prepare_sample(sample, request.epoch, replaced))
         return prepared, replaced
 
-    def _prepare_sample(self, sample: int, draw: int, replaced: list[Replacement]) -> Prepared:
+    def _prepare_sample(self, sample: int, epoch: int, replaced: list[Replacement]) -> Prepared:
         """Return a prepared sample, or the first good one of its class behind it.
 
         The random numbers stay those of the sample that was asked for, so the one that steps in does not come twice
@@ -113,8 +113,8 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
         place, reasons = sample, []
         while True:
             if self._seeds:
-                seed_global_generators(self.seed, draw, sample, _OF_OWN_CODE)
-            mode = Mode(training=True, key=(self.seed, draw, sample))
+                seed_global_generators(self.seed, epoch, sample, _OF_OWN_CODE)
+            mode = Mode(training=True, key=(self.seed, epoch, sample))
             try:
                 prepared = prepare_sample(self.task, self.reader, place, mode)
             except DamagedSample as error:

@@ -1,7 +1,4 @@
-"""Randomness keyed by sample: what is drawn for a sample depends on (seed, draw, sample) and on nothing before it.
-
-The draw is how often the sample came before: the epoch where each comes once an epoch (SlotRequest.draws).
-"""
+"""Randomness keyed by sample: what is drawn for a sample depends on (seed, epoch, sample) and on nothing before it."""
 
 from __future__ import annotations
 

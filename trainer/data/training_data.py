@@ -114,7 +114,7 @@ class TrainingData:
                 f"order=full reads samples all over the index: the parts of the training split ({num_bytes} bytes) "
                 f"are fetched from {self._shards}; order=blocks fetches rows as they are needed"
             )
-        order = make_order(choice.order, self._shards, self.manifest, seed=config.run.seed, index=reader.index)
+        order = make_order(choice.order, self.manifest, seed=config.run.seed)
         readers = stream_readers(order, global_batch_size=batch, slot_size=layout.slot_size, ranks=ranks)
         if readers is not None and not storage.is_local(self._shards) and (sharing := describe_sharing(readers)):
             self._log(sharing)

@@ -22,7 +22,7 @@ from trainer.model.build import build_model, find_gradient_use
 from trainer.model.freeze import Frozen, find_frozen, freeze, require_some_learns
 from trainer.model.meta import build_on_first_rank
 from trainer.model.precision import Numerics
-from trainer.model.recompute import find_repeated_blocks, recompute_blocks
+from trainer.model.recompute import recompute_blocks
 from trainer.model.trial import first_algorithms
 from trainer.parallel.blocks import find_gathered_blocks
 from trainer.parallel.process_group import Rank, on_first_rank
@@ -113,7 +113,7 @@ def make_network(
     if blocks == [""]:
         log("warning: train.activation_checkpointing found no repeated blocks: the whole network is one, saving little")
     elif blocks:
-        log(f"activation checkpointing, {numerics.activation_checkpointing}: {len(blocks)} blocks")
+        log(f"activation checkpointing, whole: {len(blocks)} blocks")
     # As steps run it, whatever mode it was built in: the first passes decide what steps communicate.
     module.train()
     if found.initial is not None:
@@ -201,9 +201,6 @@ def _examine(
         log(f"frozen, since the loss depends on them in evaluation alone: {', '.join(evaluation_only)}")
     gathered = []
     if parallel.strategy == "fsdp":
-        # What is kept of a block, operation by operation, must not see how parts of it are gathered: the second forward
-        # pass finds other operations there than the first (torch/utils/checkpoint.py, _CachedTorchDispatchMode).
-        uncut = find_repeated_blocks(module) if numerics.activation_checkpointing == "selective" else ()
         with first_algorithms():
-            gathered = find_gathered_blocks(module, inputs, uncut=uncut)
+            gathered = find_gathered_blocks(module, inputs)
     return Examination([*use.never, *evaluation_only], gathered, initial)

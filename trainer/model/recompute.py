@@ -7,17 +7,12 @@ counts a batch once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-
-# What is dear to compute, by the names that all versions and devices have.
-_DEAR = ("mm", "bmm", "addmm", "baddbmm", "convolution", "_convolution")
-_DEAR_PREFIX = "_scaled_dot_product"
+from torch.utils.checkpoint import checkpoint
 
 
 def recompute_blocks(model: nn.Module, mode: str) -> list[str]:
@@ -25,13 +20,13 @@ def recompute_blocks(model: nn.Module, mode: str) -> list[str]:
 
     Args:
         model: The network, not wrapped yet. Names of parameters stay as they are.
-        mode: train.activation_checkpointing: none, whole, or selective.
+        mode: train.activation_checkpointing: none or whole.
     """
     if mode == "none":
         return []
     blocks = find_repeated_blocks(model)
     for block in blocks.values():
-        contexts = partial(_contexts, block, mode == "selective")
+        contexts = partial(_contexts, block)
         block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=contexts)
     return list(blocks)
 
@@ -58,20 +53,9 @@ def _is_worth_it(module: nn.Module) -> bool:
     return sum(any(p.ndim >= 2 for p in layer.parameters(recurse=False)) for layer in module.modules()) >= 2
 
 
-def _contexts(block: nn.Module, selective: bool) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """Return what surrounds the forward pass of a block, and its second one."""
-    if not selective:
-        return nullcontext(), _statistics_kept(block)
-    first, again = create_selective_checkpoint_contexts(_choose)  # type: ignore[no-untyped-call]
-    return first, _both(_statistics_kept(block), again)
-
-
-@contextmanager
-def _both(one: AbstractContextManager[Any], other: AbstractContextManager[Any]) -> Iterator[None]:
-    with ExitStack() as stack:
-        stack.enter_context(one)
-        stack.enter_context(other)
-        yield
+    return nullcontext(), _statistics_kept(block)
 
 
 @contextmanager
@@ -91,9 +75,3 @@ def _statistics_kept(block: nn.Module) -> Iterator[None]:
         for norm, buffers in zip(norms, kept, strict=True):
             for name, buffer in buffers.items():
                 setattr(norm, name, buffer)
-
-
-def _choose(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    name = str(getattr(operation, "overloadpacket", operation).__name__)
-    dear = name in _DEAR or name.startswith(_DEAR_PREFIX)
-    return CheckpointPolicy.MUST_SAVE if dear else CheckpointPolicy.PREFER_RECOMPUTE

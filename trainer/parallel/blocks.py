@@ -7,7 +7,7 @@ Blocks that are recomputed in the backward pass are found by another rule (train
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ LARGEST_SHARE = 1 / 8
 SMALLEST_LAYER_SHARE = 1 / 16
 
 
-def find_gathered_blocks(model: nn.Module, inputs: Sequence[torch.Tensor], *, uncut: Collection[str] = ()) -> list[str]:
+def find_gathered_blocks(model: nn.Module, inputs: Sequence[torch.Tensor]) -> list[str]:
     """Return the names of the blocks that are gathered, none inside another; what is left is gathered as a whole.
 
     A block is an entry of a ModuleList or Sequential that runs exactly once a forward pass through its own `forward`
@@ -31,7 +31,6 @@ def find_gathered_blocks(model: nn.Module, inputs: Sequence[torch.Tensor], *, un
     Args:
         model: A network that nothing has wrapped yet.
         inputs: As the model takes them, on its device.
-        uncut: Names of modules with no block inside; "": the network.
     """
     once = _called_once(model, inputs)
     shared = _shared_parameters(model)
@@ -45,7 +44,7 @@ def find_gathered_blocks(model: nn.Module, inputs: Sequence[torch.Tensor], *, un
         is_container = isinstance(module, nn.ModuleList | nn.Sequential)
         for child_name, child in module.named_children():
             path = f"{name}.{child_name}" if name else child_name
-            smaller = [] if path in uncut else list(descend(child, path))
+            smaller = list(descend(child, path))
             share = sum(parameter.numel() for parameter in child.parameters()) / max(1, total)
             is_layer = not any(True for _ in child.children())
             if not is_container or not may_be_block(child) or (is_layer and share < SMALLEST_LAYER_SHARE):
@@ -55,7 +54,7 @@ def find_gathered_blocks(model: nn.Module, inputs: Sequence[torch.Tensor], *, un
             else:
                 yield from smaller
 
-    return [] if "" in uncut else list(descend(model, ""))
+    return list(descend(model, ""))
 
 
 def _called_once(model: nn.Module, inputs: Sequence[torch.Tensor]) -> set[nn.Module]:

@@ -194,7 +194,7 @@ def flags_of(reader: KnobReader) -> tuple[tuple[Flags, ...], tuple[Flags, ...]]:
         "precision": ["fp32", "bf16"] if device.has_bf16 else ["fp32", "fp16"] if on_gpu else ["fp32"],
         "channels_last": [False, True] if device.has_layout else [False],
         "compile": [False, True] if on_gpu and device.compiles else [False],
-        "activation_checkpointing": ["none", "selective", "whole"],
+        "activation_checkpointing": ["none", "whole"],
     }
     choices: dict[Knob, list[object]] = {}
     for knob, usual in tried.items():

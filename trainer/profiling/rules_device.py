@@ -140,8 +140,8 @@ def memory_short(case: Case) -> Seen | None:
         ways.append("take smaller slots (parallel.slot_size)")
         overrides += [f"parallel.slot_size={case.choice.slot_size // 2}"] if case.choice.slot_size > 1 else []
     if case.choice.flags.activation_checkpointing == "none" and not case.choice.flags.compile:
-        ways.append("set train.activation_checkpointing=selective")
-        overrides = overrides or ["train.activation_checkpointing=selective"]
+        ways.append("set train.activation_checkpointing=whole")
+        overrides = overrides or ["train.activation_checkpointing=whole"]
     if case.choice.flags.precision == "fp32":
         ways.append("compute in bf16 (train.precision)")
     return Seen("Memory is nearly full", "bad" if retries else "warning", evidence, "; ".join(ways), UNKNOWN, overrides)

@@ -71,7 +71,6 @@ def _hyperparameters(training: Training) -> dict[str, str | int | float]:
         "slot_size": training.layout.slot_size,
         "ranks": training.rank.ranks,
         "learning_rate": train.learning_rate,
-        "scale_learning_rate": train.scale_learning_rate,
         "schedule": train.schedule,
         "warmup_fraction": train.warmup_fraction,
         "optimizer": train.optimizer,

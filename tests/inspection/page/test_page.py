@@ -291,7 +291,7 @@ SCHEMA_WORDS = (
     "running", "silent", "stopped", "interrupted", "failed", "succeeded", "waiting", "done", "reused", "not started",
     "start", "checkpoint", "best", "preemption", "interruption", "kill", "crash", "resume", "end", "local", "vertex",
     "measured", "predicted", "out of memory", "crashed", "hung", "bad", "warning", "note", "fp32", "bf16", "fp16",
-    "none", "whole", "selective", "sweep", "grid", "profile", "evaluation", "export", "verification", "model", "ema",
+    "none", "whole", "sweep", "grid", "profile", "evaluation", "export", "verification", "model", "ema",
     "test", "passed", "not decidable", "not run", "kept", "proven", "unproven", "input", "output", "epochs", "",
     "shard", "train", "full", "blocks", "all", "balanced", "max", "min",
 )  # fmt: skip

@@ -78,7 +78,6 @@ def test_a_network_that_can_be_trained_passes(model: dict[str, Any]) -> None:
             "5.weight",
         ),
         ({"train": {"learning_rates": {"head*": 0.1}}}, "train.learning_rates: the pattern 'head*'", "correct"),
-        ({"train": {"layer_decay": 0.5}}, "train.layer_decay is set, and the network has no repeated blocks", ""),
         ({"model": {"architecture": f"{OWN}:without_batchnorm", "freeze": ["*"]}}, "freezes all parameters", "less"),
         (
             {"model": {"architecture": f"{OWN}:without_batchnorm", "weights": "nowhere.safetensors"}},

@@ -30,12 +30,10 @@ def photograph(height: int, width: int, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.clip(smooth + random.normal(0, 3, (height, width, 1)), 0, 255).astype(np.uint8))
 
 
-def request(
-    *samples: int, epoch: int = 0, step: int = 0, slot: int = 0, times_drawn: tuple[int, ...] | None = None
-) -> SlotRequest:
+def request(*samples: int, epoch: int = 0, step: int = 0, slot: int = 0) -> SlotRequest:
     """Return a request of one slot."""
     size = len(samples)
-    return SlotRequest(step, epoch, slot, samples, size, counts=True, last_of_step=True, times_drawn=times_drawn)
+    return SlotRequest(step, epoch, slot, samples, size, counts=True, last_of_step=True)
 
 
 def dataset(uri: str, *, replace_bad: bool = False, **data: object) -> SlotDataset:

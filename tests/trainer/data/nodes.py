@@ -50,7 +50,7 @@ def _read_node(uri: str, cache: Path, node: int, nodes: int, fields: dict[str, o
     record = resolve_order(reader.data, uri, manifest, None).order
     assert isinstance(record, SampleOrder)
     check_working_set(reader.data, uri, manifest, record)
-    order = make_order(record, uri, manifest, seed=1)
+    order = make_order(record, manifest, seed=1)
     readers = stream_readers(order, global_batch_size=BATCH, slot_size=SLOT, ranks=nodes)
     assert readers is not None
     reader.set_order(order, global_batch_size=BATCH, streams=readers[node], readers=nodes)

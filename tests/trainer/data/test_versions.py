@@ -48,15 +48,15 @@ def index_bytes(server: BucketServer) -> int:
 
 
 def read_epochs(
-    uri: str, cache: Path | None, *, sampling: str = "all", order: str = "auto", start: int = 0
+    uri: str, cache: Path | None, *, order: str = "auto", start: int = 0
 ) -> tuple[list[tuple[int, int, bytes]], ShardReader]:
     """Train two epochs of nothing: return place, label and image of each sample, and what has read them."""
-    reader = open_reader(uri, cache=cache, sampling=sampling, order=order, **FIELDS)
+    reader = open_reader(uri, cache=cache, order=order, **FIELDS)
     manifest = ShardManifest.load(uri)
     record = resolve_order(reader.data, uri, manifest, None).order
     if record.kind == "full":
         reader.fetch_index()
-    chosen = make_order(record, uri, manifest, seed=1, index=reader.index)
+    chosen = make_order(record, manifest, seed=1)
     reader.set_order(chosen, global_batch_size=16)
     found = []
     for request in slot_requests(start, order=chosen, epochs=2, global_batch_size=16, slot_size=4, rank=0, ranks=1):
@@ -68,25 +68,23 @@ def read_epochs(
 
 
 @pytest.mark.parametrize("shard_format", ["webdataset", "tfrecord"])
-@pytest.mark.parametrize(("sampling", "table"), [("all", True), ("balanced", False)])
-def test_local_shards(tmp_path: Path, shard_format: str, sampling: str, table: bool) -> None:
+@pytest.mark.parametrize("table", [True, False])
+def test_local_shards(tmp_path: Path, shard_format: str, table: bool) -> None:
     v1, v2 = write_versions(tmp_path, shard_format=shard_format, table=table)
-    expected, _ = read_epochs(storage.normalise(v1), None, sampling=sampling)
-    found, reader = read_epochs(storage.normalise(v2), None, sampling=sampling)
+    expected, _ = read_epochs(storage.normalise(v1), None)
+    found, reader = read_epochs(storage.normalise(v2), None)
     assert found == expected and len(found) > 80
     for place in range(len(reader)):
         assert reader.next_of_class(place) == open_reader(storage.normalise(v1)).next_of_class(place)
 
 
-@pytest.mark.parametrize(("order", "sampling"), [("blocks", "all"), ("full", "all"), ("auto", "balanced")])
-def test_shards_in_a_bucket(
-    folders: tuple[Path, Path], bucket: BucketServer, tmp_path: Path, order: str, sampling: str
-) -> None:
-    expected, _ = read_epochs(V1, tmp_path / "c1", order=order, sampling=sampling)
-    found, reader = read_epochs(V2, tmp_path / "c2", order=order, sampling=sampling)
+@pytest.mark.parametrize("order", ["blocks", "full"])
+def test_shards_in_a_bucket(folders: tuple[Path, Path], bucket: BucketServer, tmp_path: Path, order: str) -> None:
+    expected, _ = read_epochs(V1, tmp_path / "c1", order=order)
+    found, reader = read_epochs(V2, tmp_path / "c2", order=order)
     assert found == expected
     # From the middle of an epoch on, by another process with an empty cache.
-    assert read_epochs(V2, tmp_path / "c3", order=order, sampling=sampling, start=64)[0] == expected[64:]
+    assert read_epochs(V2, tmp_path / "c3", order=order, start=64)[0] == expected[64:]
     validation, local = (
         open_reader(V2, "validation", tmp_path / "c2", **FIELDS),
         open_reader(folders[0].as_uri(), "validation"),

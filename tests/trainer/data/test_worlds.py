@@ -49,7 +49,7 @@ def read_steps(
     position = epoch * samples + in_epoch * BATCH
     for rank in range(ranks):
         reader = open_reader(uri, cache=cache, **DRAWN, **fields)
-        order = make_order(resolve_order(reader.data, uri, manifest, None).order, uri, manifest, seed=1)
+        order = make_order(resolve_order(reader.data, uri, manifest, None).order, manifest, seed=1)
         readers = stream_readers(order, global_batch_size=BATCH, slot_size=SLOT, ranks=ranks)
         streams = None if readers is None else readers[rank]
         reader.set_order(order, global_batch_size=BATCH, streams=streams, readers=ranks * max(1, num_workers))
@@ -80,11 +80,9 @@ def read_steps(
     [
         ("disk", False, {"order": "full"}),
         ("disk", False, {"order": "blocks"}),
-        ("disk", False, {"sampling": "balanced"}),
         ("bucket", False, {"order": "blocks"}),
         ("bucket", True, {"order": "blocks"}),
         ("bucket", True, {"order": "full"}),
-        ("bucket", True, {"sampling": "balanced"}),
     ],
 )
 def test_two_ranks_then_three_then_one(
@@ -110,7 +108,4 @@ def test_two_ranks_then_three_then_one(
     for epoch in range(EPOCHS):
         within = range(epoch * steps // EPOCHS, (epoch + 1) * steps // EPOCHS)
         seen = sorted(sample for (step, _), of in found.items() if step in within for sample in of[0])
-        if "sampling" in fields:
-            assert len(seen) == samples
-        else:
-            assert seen == list(range(samples))
+        assert seen == list(range(samples))

@@ -292,12 +292,9 @@ def test_resumed_ranks_read_their_rows(found: Found) -> None:
 
 @TWO_AND_THREE
 def test_blocks_are_recomputed_on_a_sharded_network(found: Found) -> None:
-    none, whole, selective = (found["recomputed"][mode] for mode in ("none", "whole", "selective"))
+    none, whole = (found["recomputed"][mode] for mode in ("none", "whole"))
     assert whole["losses"] == none["losses"]
     assert differing(whole["values"], none["values"]) == []
-    # Other blocks are gathered, and gradients added over ranks in another order.
-    assert selective["losses"] == pytest.approx(none["losses"], abs=1e-6)
-    assert largest_difference(selective["values"], none["values"]) < 1e-4
 
 
 @TWO_AND_THREE

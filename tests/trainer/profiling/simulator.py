@@ -135,7 +135,7 @@ class Simulator:
 
     def bytes_of(self, settings: Settings) -> int:
         machine = self.machine
-        kept = {"none": 1.0, "selective": 0.6, "whole": 0.3}[settings.flags.activation_checkpointing]
+        kept = {"none": 1.0, "whole": 0.3}[settings.flags.activation_checkpointing]
         grown = machine.sample_bytes * kept * settings.slot_size
         return int(machine.base_bytes + grown * (1 + 0.0001 * settings.slot_size))
 

@@ -263,7 +263,6 @@ def test_flags_that_are_set_are_measured_beside_one_at_a_time() -> None:
         Flags(precision="bf16"),
         Flags(channels_last=True),
         Flags(compile=True),
-        Flags(activation_checkpointing="selective"),
         Flags(activation_checkpointing="whole"),
     )
 
@@ -290,7 +289,7 @@ def test_torch_compile_is_tried_on_a_gpu_and_never_with_activation_checkpointing
     assert {each.compile for each in space().flags} == {False}
     flags = space(H100, train={"activation_checkpointing": "auto"}).flags
     assert {(each.compile, each.activation_checkpointing) for each in flags} == {
-        (False, "none"), (False, "selective"), (False, "whole"), (True, "none"),
+        (False, "none"), (False, "whole"), (True, "none"),
     }  # fmt: skip
     varying = space(replace(H100, compiles=False))
     assert not any(each.compile for each in (*varying.flags, *varying.measured_flags))

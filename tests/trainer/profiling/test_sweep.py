@@ -405,7 +405,7 @@ def test_the_grid_tries_activation_checkpointing_where_memory_runs_out() -> None
     )
     found = full_grid(Ledger(space, simulator(space, limit_bytes=200 * MIB), budget_s=1e6))
     kinds = {(row.slot_size, row.flags.activation_checkpointing) for row in found.points}
-    assert kinds == {(50, "none"), (200, "none"), (200, "selective"), (200, "whole")}
+    assert kinds == {(50, "none"), (200, "none"), (200, "whole")}
 
 
 # --- pairs ------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from contracts.config import TrainSection
-from contracts.errors import ConfigError, DataError
+from contracts.errors import DataError
 from tests.trainer.one_rank import one_rank
 from tests.trainer.tasks.weighted import SLOT, Case, Momentum, Weighted
 from trainer.checkpoint.loading import require_optimizer_state
@@ -32,36 +32,12 @@ class Keeps(Momentum):
                 self.state[parameter]["kept"] = self.kept
 
 
-class Counts(Momentum):
-    """Counts its steps in its groups."""
-
-    def step(self, closure: Any = None) -> None:
-        super().step()
-        for group in self.param_groups:
-            group["k"] = group.get("k", 0) + 1
-
-
 def task_with(kind: type[torch.optim.Optimizer], **more: Any) -> Any:
     class Own(Weighted):
         def optimizer(self, groups: Any, rate: float) -> torch.optim.Optimizer:
             return type("Kind", (kind,), more)(groups, rate)
 
     return Own(torch.float32)
-
-
-@pytest.mark.parametrize(
-    ("kind", "more", "words"),
-    [
-        (Keeps, {"kept": 3}, "keeps kept as int"),
-        (Keeps, {"kept": torch.zeros(7)}, r"keeps kept as a tensor \[7\]"),
-        (Counts, {}, "changes k of its groups"),
-    ],
-)
-def test_an_optimizer_whose_state_a_checkpoint_cannot_keep_is_refused(
-    kind: type[torch.optim.Optimizer], more: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make_optimizer(nn.Linear(3, 2), TrainSection(), None, task_with(kind, **more))
 
 
 def test_state_of_one_element_comes_back_whatever_its_shape() -> None:

@@ -41,8 +41,6 @@ KNOWN = {
     "trainer/checkpoint/description.py": "names of a field of kind class, for weights to start from",
     "trainer/checkpoint/framing.py": "names of tensors in a file",
     "trainer/data/bucket/rows.py": "a column of the index",
-    "trainer/data/order/balanced.py": "data.sampling: balanced",
-    "trainer/data/order/resolve.py": "data.sampling: balanced",
     "trainer/data/reader.py": "a column of the index",
     "trainer/export/bundle/card.py": "gates",
     "trainer/export/making.py": "outputs that are compared as classes",

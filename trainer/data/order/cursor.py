@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainer.data.order.balanced import BalancedOrder
 from trainer.data.order.block_order import BlockOrder
 from trainer.data.order.permutation import hash_integers as hash_integers
 from trainer.data.order.resolve import Order
@@ -41,13 +40,6 @@ class SlotRequest:
     than others in lockstep."""
     last_of_step: bool
     """Whether this rank takes the optimizer step after this slot."""
-    times_drawn: tuple[int, ...] | None = None
-    """How often each sample was drawn before, since the start of training; None: once an epoch."""
-
-    @property
-    def draws(self) -> tuple[int, ...]:
-        """What tells the draws of a sample from each other, for each sample: its number, the first being 0."""
-        return self.times_drawn if self.times_drawn is not None else (self.epoch,) * len(self.samples)
 
 
 def steps_per_epoch(num_samples: int, global_batch_size: int) -> int:
@@ -92,7 +84,6 @@ def slot_requests(
         for start in range(offset, num_samples, global_batch_size):
             count = min(global_batch_size, num_samples - start)
             batch = order.places(epoch, start, count)
-            drawn = order.times_drawn(epoch, start, count) if isinstance(order, BalancedOrder) else None
             if isinstance(order, BlockOrder):
                 batch = batch[np.argsort(order.streams(start, count), kind="stable")]
             num_slots = -(-count // slot_size)
@@ -102,16 +93,14 @@ def slot_requests(
             if lockstep:
                 taken += taken[-1:] * (-(-num_slots // ranks) - len(taken))
             for number, slot in enumerate(taken):
-                own = np.s_[slot * slot_size : (slot + 1) * slot_size]
                 yield SlotRequest(
                     step=step,
                     epoch=epoch,
                     slot=slot,
-                    samples=tuple(batch[own].tolist()),
+                    samples=tuple(batch[slot * slot_size : (slot + 1) * slot_size].tolist()),
                     batch_samples=count,
                     counts=number < len(mine),
                     last_of_step=number == len(taken) - 1,
-                    times_drawn=None if drawn is None else tuple(drawn[own].tolist()),
                 )
             step += 1
         offset = 0

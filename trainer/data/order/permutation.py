@@ -36,19 +36,10 @@ def hash_integers(*values: int) -> int:
     return state
 
 
-def hash_each(*values: int | Places | Hashes) -> Hashes:
-    """Return `hash_integers` for each element of its arguments, which are numbers or arrays of one shape."""
-    state = np.asarray(_GOLDEN, dtype=np.uint64)
-    for value in values:
-        given = np.asarray(value & _MASK if isinstance(value, int) else value).astype(np.uint64)
-        state = hashes(np.uint64(1), state ^ given)
-    return state
-
-
-def hashes(values: Hashes | np.uint64, key: int | Hashes) -> Hashes:
+def hashes(values: Hashes, key: int) -> Hashes:
     """Return keyed 64-bit hashes: the outputs number `values` of the splitmix64 generator that starts at `key`."""
     with np.errstate(over="ignore"):
-        state = values * np.uint64(_GOLDEN) + (np.uint64(key) if isinstance(key, int) else key)
+        state = values * np.uint64(_GOLDEN) + np.uint64(key)
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(state ^ (state >> np.uint64(31)))
@@ -60,56 +51,32 @@ def shuffled(num: int, key: int) -> Places:
     return np.argsort(hashes(np.arange(num, dtype=np.uint64), key)).astype(np.int64)
 
 
-def shuffled_each(nums: Places, keys: Hashes) -> Places:
-    """Return `shuffled` for each pair of a number and a key, end to end: [sum(nums)]."""
-    starts = np.cumsum(nums) - nums
-    found = np.empty(int(nums.sum()), dtype=np.int64)
-    for num in np.unique(nums).tolist():
-        rows = np.flatnonzero(nums == num)
-        orders = np.argsort(hashes(np.arange(num, dtype=np.uint64), keys[rows, None]), axis=1)
-        found[starts[rows, None] + np.arange(num)] = orders
-    return found
-
-
-def feistel(num: int | Places, key: int | Hashes, places: Places, *, rounds: int = FEISTEL_ROUNDS) -> Places:
+def feistel(num: int, key: int, places: Places, *, rounds: int = FEISTEL_ROUNDS) -> Places:
     """Return where a permutation of [0, num) takes `places`, for num up to 2**62.
-
-    With arrays for `num` and `key`, [len(places)] both, each place has a permutation of its own.
 
     The network works on pairs (left, right) of a rectangle that is hardly larger than num (Black and Rogaway, "Ciphers
     with arbitrary finite domains", 2002): alternately, each side is moved by a hash of the other. What falls outside of
     [0, num) goes through again until it is inside (cycle walking); with this rectangle that is about 1 in sqrt(num).
     """
-    width = math.isqrt(max(num - 1, 0)) + 1 if isinstance(num, int) else _root(np.maximum(num - 1, 0)) + 1
+    width = math.isqrt(max(num - 1, 0)) + 1
     height = -(-num // width)
-    sides = [np.asarray(value, dtype=np.uint64) for value in (num, width, height)]
     result = places.astype(np.uint64)
     outside = np.arange(len(result))
     while len(outside):
-        most, across, down = (side[outside] if side.ndim else side for side in sides)
-        keys = key if isinstance(key, int) else key[outside]
-        result[outside] = _network(result[outside], across, down, keys, rounds)
-        outside = outside[result[outside] >= most]
+        result[outside] = _network(result[outside], np.uint64(width), np.uint64(height), key, rounds)
+        outside = outside[result[outside] >= np.uint64(num)]
     return result.astype(np.int64)
 
 
-def _root(values: Places) -> Places:
-    """Return the whole square root of values below 2**62."""
-    root = np.sqrt(values.astype(np.float64)).astype(np.int64)
-    # A float has 53 bits: it may be one off.
-    root -= root * root > values
-    return root + ((root + 1) * (root + 1) <= values)
-
-
-def _network(values: Hashes, width: Hashes, height: Hashes, keys: int | Hashes, rounds: int) -> Hashes:
+def _network(values: Hashes, width: np.uint64, height: np.uint64, key: int, rounds: int) -> Hashes:
     left, right = np.divmod(values, width)
     for number in range(rounds):
-        round_keys = hash_integers(keys, number) if isinstance(keys, int) else hash_each(keys, number)
+        round_key = hash_integers(key, number)
         # A hash of 64 bits over a side of at most 2**31: the remainder's bias is below 1 in 2**33.
         if number % 2:
-            right = (right + hashes(left, round_keys) % width) % width
+            right = (right + hashes(left, round_key) % width) % width
         else:
-            left = (left + hashes(right, round_keys) % height) % height
+            left = (left + hashes(right, round_key) % height) % height
     return np.asarray(left * width + right)
 
 

@@ -2,7 +2,6 @@
 
     full      a permutation of all samples                                   local files
     blocks    ranges of shards, permuted, in streams (trainer/data/order/block_order.py)     a bucket
-    balanced  full, with equally many samples of each class                  (trainer/data/order/balanced.py)
 
 What decides the order is recorded in the first checkpoint and holds to the end of training: `resolve_order`.
 """
@@ -19,8 +18,6 @@ from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.artifacts.shard_table import shard_columns
 from contracts.config import DataSection
 from contracts.errors import DataError
-from records.samples import SampleIndex, open_samples
-from trainer.data.order.balanced import BalancedOrder, load_labels
 from trainer.data.order.block_order import BlockOrder, cut_ranges
 from trainer.data.order.permutation import SORTED_BELOW, Permutations, Places, hash_integers
 
@@ -74,12 +71,10 @@ def resolve_order(
         DataError: The checkpoint lies within an epoch of an order that is no longer known.
     """
     kind, reason = data.order, "set by data.order"
-    if data.sampling == "balanced":
-        kind, reason = "full", "data.sampling=balanced"
-    elif kind == "auto":
+    if kind == "auto":
         local = storage.is_local(shards_uri)
         kind, reason = ("full", "the shards are local files") if local else ("blocks", "the shards are in a bucket")
-    chosen = SampleOrder(kind="full", sampling=data.sampling)
+    chosen = SampleOrder(kind="full")
     if kind == "blocks":
         total, samples = split_size(manifest, "train")
         sample_bytes = total / max(1, samples)
@@ -103,20 +98,14 @@ def split_size(manifest: ShardManifest, split: str) -> tuple[int, int]:
     return int(columns.bytes[chosen].sum()), int(columns.samples[chosen].sum())
 
 
-def make_order(
-    order: SampleOrder, shards_uri: str, manifest: ShardManifest, *, seed: int, index: SampleIndex | None = None
-) -> Order:
+def make_order(order: SampleOrder, manifest: ShardManifest, *, seed: int) -> Order:
     """Return the order of the training split.
 
     Args:
         order: What decides it.
-        shards_uri: Where the shards are.
-        manifest: Their manifest.
+        manifest: The shards' manifest.
         seed: run.seed.
-        index: Their samples, whose labels are read for balanced sampling only; unset: read where they lie.
     """
-    if order.sampling == "balanced":
-        return BalancedOrder.of(load_labels(index or open_samples(manifest, shards_uri), manifest, "train"), seed)
     if order.kind == "full":
         return FullOrder(manifest.splits["train"].samples, seed)
     assert order.streams and order.range_bytes and order.block_samples, order
@@ -136,8 +125,6 @@ def _unrecorded(checkpoint: CheckpointManifest, num_samples: int) -> SampleOrder
 
 
 def _describe(order: SampleOrder) -> str:
-    if order.sampling == "balanced":
-        return "full, balanced by class"
     if order.kind == "full":
         return "full"
     streams = f"{order.streams} streams, ranges of {order.range_bytes} bytes"

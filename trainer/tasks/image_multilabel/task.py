@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from contracts.artifacts.multilabel import thresholds_of
-from contracts.errors import ConfigError
 from trainer.model.build import is_of_transformers
 from trainer.tasks.classes.losses import PerSample
 from trainer.tasks.image_multilabel.losses import make_loss, positive_weights
@@ -33,8 +32,7 @@ class ImageMultilabel(ImageTask):
         class_weights: `balanced`, or factors of the loss of what is of a class, by its name; empty: 1 for all.
 
     Raises:
-        ConfigError: An argument is none of these, data.transform cannot be imported, there is no mean and std, or
-            data.sampling is balanced.
+        ConfigError: An argument is none of these, data.transform cannot be imported, or there is no mean and std.
     """
 
     fields: Mapping[str, str] = {"image": "image", "label": "classes"}  # nobody changes it
@@ -43,12 +41,6 @@ class ImageMultilabel(ImageTask):
         self, context: TaskContext, *, loss: str = "bce", class_weights: str | Mapping[str, float] = ""
     ) -> None:
         super().__init__(context, compare="values")
-        if context.config.data.sampling == "balanced":
-            raise ConfigError(
-                "data.sampling is balanced, and samples of task image_multilabel are of several classes",
-                allowed="data.sampling=all; task.arguments.class_weights balances the loss",
-                todo="set data.sampling=all, or task.arguments.class_weights=balanced",
-            )
         weights = positive_weights(class_weights, self.classes, context.shards)
         smoothing = context.config.train.label_smoothing
         self._training_loss = make_loss(loss, smoothing=smoothing, weights=weights)

@@ -77,7 +77,7 @@ def read_epoch(task: dict[str, Any]) -> dict[str, Any]:
     cache = Path(task["cache"]) if "cache" in task else None
     reader = open_reader(BUCKET_SHARDS, cache=cache, **{**BLOCKS, **task.get("fields", {})})
     manifest = ShardManifest.load(BUCKET_SHARDS)
-    order = make_order(resolve_order(reader.data, BUCKET_SHARDS, manifest, None).order, BUCKET_SHARDS, manifest, seed=1)
+    order = make_order(resolve_order(reader.data, BUCKET_SHARDS, manifest, None).order, manifest, seed=1)
     reader.set_order(order, global_batch_size=BATCH)
     requests = list(slot_requests(0, order=order, epochs=1, global_batch_size=BATCH, slot_size=BATCH, rank=0, ranks=1))
     seen: list[int] = []

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from contracts import storage
@@ -20,7 +19,6 @@ from tests.trainer.data.conftest import image_runs, open_reader, shard_requests
 from trainer.data.bucket.fetch import Fetcher, Streams
 from trainer.data.bucket.plan import NEVER, Grid, PlannedRange, ReadPlan
 from trainer.data.bucket.prefetch import Prefetcher
-from trainer.data.order.balanced import BalancedOrder
 from trainer.data.order.resolve import FullOrder, Order
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -123,12 +121,9 @@ def test_a_fault_of_the_threads_is_raised_by_the_reader(bucket_shards: str, tmp_
 
 
 @pytest.mark.parametrize("position", [0, 13])
-@pytest.mark.parametrize("sampling", ["each once", "balanced"])
-def test_ranges_that_all_stay_are_looked_at_once(small_manifest: ShardManifest, sampling: str, position: int) -> None:
+def test_ranges_that_all_stay_are_looked_at_once(small_manifest: ShardManifest, position: int) -> None:
     count = small_manifest.splits["train"].samples
     order: Order = FullOrder(count, seed=3)
-    if sampling == "balanced":
-        order = BalancedOrder.of(np.arange(count, dtype=np.int32) % 3, seed=3)
     plan = ReadPlan(Grid(small_manifest, 2000), "train", order)
     # Ends, although training does not.
     found = list(itertools.islice(plan.coming(position, sys.maxsize), 10_000))

@@ -48,7 +48,7 @@ def read_epoch(
     """Read what a rank reads, as training does."""
     reader = open_reader(uri, cache=cache, order="blocks", **fields)
     manifest = ShardManifest.load(uri)
-    order = make_order(resolve_order(reader.data, uri, manifest, None).order, uri, manifest, seed=1)
+    order = make_order(resolve_order(reader.data, uri, manifest, None).order, manifest, seed=1)
     readers = stream_readers(order, global_batch_size=16, slot_size=4, ranks=ranks)
     streams = None if readers is None else readers[rank]
     reader.set_order(order, global_batch_size=16, streams=streams, readers=ranks * max(1, num_workers))
@@ -73,7 +73,7 @@ def read_epoch(
 def requests_of(uri: str, rank: int, ranks: int, position: int) -> list[SlotRequest]:
     manifest = ShardManifest.load(uri)
     record = resolve_order(data_section(order="blocks"), uri, manifest, None).order
-    order = make_order(record, uri, manifest, seed=1)
+    order = make_order(record, manifest, seed=1)
     return list(
         slot_requests(position, order=order, epochs=1, global_batch_size=16, slot_size=4, rank=rank, ranks=ranks)
     )
@@ -303,7 +303,7 @@ def test_the_first_batch_does_not_wait_for_blocks(
 ) -> None:
     reader = open_reader(bucket_shards, cache=tmp_path, order="blocks")
     manifest = ShardManifest.load(bucket_shards)
-    order = make_order(resolve_order(reader.data, bucket_shards, manifest, None).order, bucket_shards, manifest, seed=1)
+    order = make_order(resolve_order(reader.data, bucket_shards, manifest, None).order, manifest, seed=1)
     reader.set_order(order, global_batch_size=16)
     bucket_server.access_log.clear()
     request = next(slot_requests(0, order=order, epochs=1, global_batch_size=16, slot_size=1, rank=0, ranks=1))
@@ -317,7 +317,7 @@ def test_full_order_larger_than_the_cache_reads_samples_alone(
 ) -> None:
     reader = open_reader(bucket_shards, cache=tmp_path, order="full", cache_bytes=40_000)
     manifest = ShardManifest.load(bucket_shards)
-    order = make_order(resolve_order(reader.data, bucket_shards, manifest, None).order, bucket_shards, manifest, seed=1)
+    order = make_order(resolve_order(reader.data, bucket_shards, manifest, None).order, manifest, seed=1)
     reader.set_order(order, global_batch_size=16)
     bucket_server.access_log.clear()
     # One sample a request: the tenth of the cache that is not filled ahead holds what a reader that is faster fetches.

@@ -13,11 +13,9 @@ from trainer.data.order.permutation import (
     SORTED_BELOW,
     Permutations,
     feistel,
-    hash_each,
     hash_integers,
     permute,
     shuffled,
-    shuffled_each,
 )
 
 # One chance in 3.5 million for each figure (5 standard deviations): all keys are fixed, so nothing here is flaky.
@@ -105,23 +103,6 @@ def test_pieces_agree_with_the_whole() -> None:
             assert (keeper.permute(0, num, 3, places) == whole[places]).all()
         assert (keeper.permute(0, num, 4, np.arange(50)) == permute(num, 4, np.arange(50))).all()
         assert (keeper.permute(0, num, 3, np.arange(50)) == whole[:50]).all()
-
-
-def test_many_at_once_are_those_one_by_one() -> None:
-    draw = random.Random(2)
-    nums = np.array([1, 2, 9, SORTED_BELOW, 10**6, 10**12 - 11, 2**40, 4, 2**61], dtype=np.int64)
-    keys = [hash_integers(7, number) for number in range(len(nums))]
-    places = np.array([draw.randrange(num) for num in nums.tolist()])
-    together = feistel(nums, np.array(keys, dtype=np.uint64), places)
-    one_by_one = [feistel(num, keys[row], places[[row]])[0] for row, num in enumerate(nums.tolist())]
-    assert together.tolist() == one_by_one
-    sizes = np.array([3, 1, 40, 3, 7], dtype=np.int64)
-    whole = np.concatenate([shuffled(size, keys[row]) for row, size in enumerate(sizes.tolist())])
-    assert shuffled_each(sizes, np.array(keys[:5], dtype=np.uint64)).tolist() == whole.tolist()
-    numbers = np.array([0, 5, 2**40], dtype=np.int64)
-    assert hash_each(2**63, 4, numbers, 9).tolist() == [
-        hash_integers(2**63, 4, number, 9) for number in numbers.tolist()
-    ]
 
 
 def test_the_order_of_earlier_versions_is_kept() -> None:

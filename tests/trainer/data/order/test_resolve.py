@@ -1,6 +1,5 @@
 """Which order it is, and that it stays."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,7 @@ import pytest
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import DataSection, RunConfig
 from contracts.errors import DataError
-from records.samples import open_samples
 from tests.trainer.data.order.test_block_order import manifest
-from trainer.data.order.balanced import BalancedOrder, load_labels
 from trainer.data.order.block_order import BlockOrder
 from trainer.data.order.permutation import SORTED_BELOW
 from trainer.data.order.resolve import FullOrder, make_order, resolve_order
@@ -63,7 +60,7 @@ def test_shards_that_move_keep_the_order_that_training_began_with(began: str, go
     after = resolve_order(DataSection(), goes_on, SHARDS, recorded)
     assert after.order == before
     assert "recorded in the checkpoint; a new training would take" in after.reason
-    places = [make_order(order, began, SHARDS, seed=3).places(1, 32, 64).tolist() for order in (before, after.order)]
+    places = [make_order(order, SHARDS, seed=3).places(1, 32, 64).tolist() for order in (before, after.order)]
     assert places[0] == places[1]
     assert "new training" not in resolve_order(DataSection(), began, SHARDS, recorded).reason
 
@@ -79,28 +76,16 @@ def test_checkpoints_whose_order_is_no_longer_known_are_refused_within_an_epoch(
         resolve_order(DataSection(), DISK, many, checkpoint(None, 32))
 
 
-def test_balanced_is_full_wherever_the_shards_are() -> None:
-    data = DataSection(sampling="balanced")
-    assert resolve_order(data, BUCKET, SHARDS, None).order == SampleOrder(kind="full", sampling="balanced")
-    with pytest.raises(ValueError, match="balanced needs order=full"):
-        DataSection(sampling="balanced", order="blocks")
-
-
 def test_the_kinds_of_order(small_shards: str) -> None:
     shards = ShardManifest.load(small_shards)
     samples = shards.splits["train"].samples
-    full = make_order(SampleOrder(kind="full"), small_shards, shards, seed=3)
-    balanced = make_order(SampleOrder(kind="full", sampling="balanced"), small_shards, shards, seed=3)
+    full = make_order(SampleOrder(kind="full"), shards, seed=3)
     record = SampleOrder(kind="blocks", streams=3, range_bytes=2000, block_samples=10)
-    blocks = make_order(record, small_shards, shards, seed=3)
-    assert (type(full), type(balanced), type(blocks)) == (FullOrder, BalancedOrder, BlockOrder)
-    assert full.num_samples == balanced.num_samples == blocks.num_samples == samples
+    blocks = make_order(record, shards, seed=3)
+    assert (type(full), type(blocks)) == (FullOrder, BlockOrder)
+    assert full.num_samples == blocks.num_samples == samples
     for order in (full, blocks):
         assert sorted(order.places(2, 0, samples).tolist()) == list(range(samples))
-    labels = load_labels(open_samples(shards, small_shards), shards, "train")
-    assert np.bincount(labels).tolist() == shards.splits["train"].samples_by_class
-    drawn = Counter(labels[balanced.places(0, 0, samples)].tolist())
-    assert max(drawn.values()) - min(drawn.values()) <= 1
 
 
 @pytest.mark.parametrize("num_samples", [1, 120, SORTED_BELOW + 5])

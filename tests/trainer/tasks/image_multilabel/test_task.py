@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from contracts.errors import ConfigError, DataError
+from contracts.errors import DataError
 from tests.conftest import small_config
 from tests.trainer.tasks.for_tests import planned_manifest
 from tests.trainer.tasks.image_multilabel.made import CPU, labels_task, manifest_of
@@ -77,12 +77,6 @@ def test_an_exported_network_tells_transformers_that_labels_are_several(tmp_path
 def test_without_a_validation_split_thresholds_are_one_half() -> None:
     calibration = make_calibration(labels_task(manifest_of(3)), CPU)
     assert calibration is not None and calibration.document() == {"thresholds": [0.5] * 3}
-
-
-def test_balanced_sampling_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"data\.sampling is balanced") as caught:
-        labels_task(manifest_of(3), sections={"data": {"sampling": "balanced"}})
-    assert "class_weights=balanced" in caught.value.todo
 
 
 def test_shards_with_one_label_are_refused() -> None:

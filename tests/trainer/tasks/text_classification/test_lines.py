@@ -75,7 +75,7 @@ def test_other_numbers_of_ranks_see_the_same_samples(
     (best,) = root.glob("*/manifest.json")
     order = CheckpointManifest.load(storage.normalise(best.parent)).order
     assert order is not None
-    made = make_order(order, text_shards, ShardManifest.load(text_shards), seed=0)
+    made = make_order(order, ShardManifest.load(text_shards), seed=0)
     expected: dict[int, list[int]] = {}
     for request in slot_requests(
         0, order=made, epochs=EPOCHS, global_batch_size=BATCH, slot_size=SLOT, rank=0, ranks=1
