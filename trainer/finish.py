@@ -6,6 +6,7 @@ killed: the next attempt does all of it again, with the same result.
 
 from __future__ import annotations
 
+import io
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from contracts.errors import DataError
 from trainer.checkpoint.commit import write_weights
 from trainer.checkpoint.loading import load_parts
 from trainer.model.build import parameters_sha256
-from trainer.report.drawing import png
 from trainer.report.result import write_result
 from trainer.tasks.load import calling
 from trainer.tasks.optional import (
@@ -211,7 +211,9 @@ def _publish_pictures(uri: str, drawn: dict[str, Picture]) -> list[FileEntry]:
     for name, pixels in drawn.items():
         image = Image.fromarray(pixels)
         image.thumbnail((MOST_PIXELS, MOST_PIXELS))
-        storage.replace(storage.join(uri, PICTURES_FOLDER, f"{name}.png"), png(image))
+        stream = io.BytesIO()
+        image.save(stream, "PNG")
+        storage.replace(storage.join(uri, PICTURES_FOLDER, f"{name}.png"), stream.getvalue())
     return [FileEntry.of(uri, f"{PICTURES_FOLDER}/{name}.png") for name in drawn]
 
 

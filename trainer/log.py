@@ -17,7 +17,6 @@ from trainer.evaluate import Evaluation
 from trainer.parallel.process_group import Rank
 from trainer.report.data import DataReport
 from trainer.report.gpu import GpuGauges
-from trainer.report.machine import MachineGauges
 from trainer.report.memory import read_memory
 from trainer.report.readings import Readings
 from trainer.report.scalars import ScalarParts, Scalars
@@ -81,7 +80,6 @@ class Reporting:
         if rank.is_first and first_step == 0 and self._first_slot is not None:
             # An attempt that goes on from a checkpoint finds them written: step 1 is never void then.
             stepper.on_model_input = self._keep_first_slot
-        self._machine = MachineGauges()
         self._gauges = GpuGauges(rank.device if rank.is_first else torch.device("cpu"), log)
 
     def add(self, loss: torch.Tensor) -> None:
@@ -132,7 +130,7 @@ class Reporting:
         values |= {"train/learning_rate": reading.rate, "train/epoch": reading.step / self._steps_per_epoch}
         if self._rank.is_first:
             self._show_first_slot()
-            values |= read_memory(self._rank.device) | self._gauges.values() | self._machine.values()
+            values |= read_memory(self._rank.device) | self._gauges.values()
             self.scalars.add(reading.step, values)
         if found.skipped:
             said += f", {found.skipped} steps left out (gradients not finite)"

@@ -7,15 +7,13 @@ what they do is trainer/train.py. On several machines the same command runs on e
 from __future__ import annotations
 
 import os
-import signal
-from contextlib import AbstractContextManager, nullcontext
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport
-from contracts.errors import ErrorDocument, TryAgain, UserError
+from contracts.errors import ErrorDocument, UserError
 from contracts.fingerprint import train_inputs
 from contracts.process import imports_done, run_process
-from contracts.stage import Output, Stage, run_stage
+from contracts.stage import Stage, run_stage
 from trainer.checkpoint import has_checkpoint
 from trainer.data.shards import check_index, check_room, load_shards
 from trainer.launch import Assignment, hardware, num_ranks
@@ -29,7 +27,6 @@ from trainer.launch.auto import (
     find_other_hardware,
 )
 from trainer.launch.generations import Launcher, run_ranks
-from trainer.launch.lease import LEASES_FOLDER, held
 from trainer.launch.nodes import Nodes, find_nodes
 from trainer.supervise.notice import metadata_host
 from trainer.weights.previous import find_initial_weights
@@ -106,26 +103,10 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
     if nodes.platform != "local":
         stage.log(f"machine {nodes.node_rank} of {nodes.nodes} ({nodes.platform}), {ranks} ranks")
     launcher = Launcher(assignment, nodes, stage.config.resources, record, stage.log)
-    with _lease(stage, nodes, output):
-        if nodes.is_primary and launcher.is_finished():
-            raise TryAgain("another run has finished this training meanwhile: its weights are found by another attempt")
-        run_ranks(launcher)
+    run_ranks(launcher)
     result = CheckpointManifest.load(output.uri)
     stage.finished(output, _describe(result))
     return output.uri
-
-
-def _lease(stage: Stage, nodes: Nodes, output: Output) -> AbstractContextManager[None]:
-    """Return the lease of a training folder in a bucket, which the first machine holds for a run of a line.
-
-    Raises:
-        TryAgain: When it is entered: another run is at work in the folder.
-    """
-    run = stage.attempt.partition(".")[0]
-    if storage.is_local(output.uri) or not nodes.is_primary or run == stage.attempt:
-        return nullcontext()
-    folder = storage.join(stage.place, LEASES_FOLDER, output.fingerprint)
-    return held(folder, run, say=stage.log, lost=lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 def _describe(result: CheckpointManifest) -> str:

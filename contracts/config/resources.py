@@ -66,8 +66,6 @@ class ResourcesSection(Section):
     """Hours after which Vertex AI ends a CustomJob; a cap on its cost may make it less."""
     env: dict[str, str] = {}
     """Variables of the training machines, e.g. NCCL_DEBUG: INFO."""
-    nccl: Literal["auto", "off"] = "auto"
-    """Whether several machines take NCCL's settings from the script that A3 Mega, A3 Ultra and A4 bring (GPUDirect)."""
 
     ranks: PositiveInt | Auto = "auto"
     """Training processes on each machine, up to one per GPU; `auto`: one per GPU, without a GPU two."""

@@ -32,8 +32,6 @@ CHARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("memory/gpu_allocated_peak_bytes", "memory/gpu_reserved_peak_bytes"),
     ),
     ("Use of its GPU, %", ("gpu/utilization_percent",)),
-    ("Use of its machine's cores, %", ("machine/cpu_percent",)),
-    ("Network of its machine, MiB/s", ("machine/received_mib_per_s", "machine/sent_mib_per_s")),
 )
 # What they say stands in a line: where training is, and how often it went wrong.
 _IN_A_LINE = ("train/epoch", "train/skipped_steps")

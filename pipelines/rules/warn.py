@@ -54,7 +54,7 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
         yield "export.allow_unproven: an engine that never ran on its GPU may be uploaded"
 
 
-# Presets of https://docs.cloud.google.com/ai-hypercomputer/docs/nccl/overview; `resources.nccl` takes what is a script.
+# Presets of https://docs.cloud.google.com/ai-hypercomputer/docs/nccl/overview.
 _PRESETS = {
     "a3-highgpu": "GPUDirect-TCPX (NCCL_NET=GPUDirectTCPX_v7, its daemon and four data interfaces)",
     "a3-megagpu": "GPUDirect-TCPXO (/var/lib/tcpxo/lib64/nccl-env-profile.sh)",
@@ -69,10 +69,7 @@ def _network(resources: ResourcesSection, machine: Machine | None) -> Iterator[s
     preset = _PRESETS.get(machine.type.rpartition("-")[0]) if machine is not None else None
     if nodes == 1 or preset is None or machine is None:
         return
-    taken = "is sourced where an image has its script (resources.nccl=auto)"
-    if resources.nccl == "off":
-        taken = "is not sourced (resources.nccl=off)"
     yield (
         f"{nodes} x {machine.type} exchange gradients over plain TCP, a fraction of their network, unless the image "
-        f"has {preset}, which {taken}"
+        f"has {preset}, and resources.env its settings"
     )

@@ -43,7 +43,6 @@ CHOICES: dict[str, Sequence[str]] = {
     "resources.max_cost_usd": ("null", "null", "5", "20", "0.1"),
     "resources.price_usd_per_h": ("null", "null", "null", "7"),
     "resources.timeout_hours": ("168", "168", "200"),
-    "resources.nccl": ("auto", "off"),
     "train.epochs": ("1", "10", "100"),
     "cloud.labels": ("{}", "{team: vision}", "{Team: vision}"),
     "vertex.model.upload": ("true", "false"),

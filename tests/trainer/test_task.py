@@ -164,8 +164,7 @@ def check_scalars(folder: Path) -> None:
     train |= {"train/samples_per_s", "train/epoch"}
     names = {*train, "validation/loss", "data/time_percent"}
     names |= {f"validation/{name}" for name in ("accuracy", "f1_macro", "recall_macro")}
-    names |= {"memory/resident_bytes", "memory/resident_peak_bytes", "machine/cpu_percent"}
-    names |= {"machine/received_mib_per_s", "machine/sent_mib_per_s"}
+    names |= {"memory/resident_bytes", "memory/resident_peak_bytes"}
     assert set(accumulator.Tags()["scalars"]) == names
     curves = {curve.name: curve for curve in read_curves(storage.normalise(folder / SCALARS_FOLDER)).curves}
     assert set(curves) == names

@@ -18,7 +18,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry
 from contracts.config import CheckpointSection, RunConfig
 from contracts.errors import ShardlineError, StorageError, TryAgain, UserError
-from trainer.checkpoint.discovery import Listing, checkpoint_name, list_checkpoints
+from trainer.checkpoint.discovery import Listing, checkpoint_name, list_checkpoints, require_newest
 from trainer.checkpoint.framing import FileStream
 from trainer.checkpoint.retention import Best, retain
 from trainer.checkpoint.staging import HostBuffer, StagedFile
@@ -155,12 +155,7 @@ class Committer:
             "best_metrics": dict(best.metrics),
         }
         manifest = manifest.model_copy(update=update)
-        listing = self.listing()
-        if listing.newest_attempt > self.number:
-            raise Superseded(
-                f"attempt {listing.newest_attempt} has begun since, at step "
-                f"{listing.resumed_at[listing.newest_attempt]}: what this process writes counts no more"
-            )
+        require_newest(self.folder_uri, self.listing(), self.number)
         storage.publish(storage.join(uri, MANIFEST_NAME), manifest.to_json())
         self.best = best
         return manifest
@@ -180,7 +175,7 @@ class Committer:
             self._log(f"warning: {storage.display(uri)} could not be written ({type(error).__name__}: {error})")
             with contextlib.suppress(OSError, ShardlineError):
                 storage.delete_tree(uri, manifest_name=MANIFEST_NAME)
-        hopeless = isinstance(error, UserError | Superseded | PeersLost)
+        hopeless = isinstance(error, UserError | PeersLost)
         if isinstance(error, OSError) and error.errno in _NO_SPACE:
             error = StorageError(
                 f"{storage.display(uri)} cannot be written: {os.strerror(error.errno)}",
@@ -200,10 +195,6 @@ def write_weights(folder_uri: str, state: dict[str, torch.Tensor]) -> FileEntry:
     stream: Any = FileStream(file.header, file.data.numpy().data)
     crc32c = storage.publish_stream(uri, stream, stream.num_bytes)
     return FileEntry(name=file.name, bytes=stream.num_bytes, crc32c=crc32c)
-
-
-class Superseded(TryAgain):
-    """A later attempt works on the same folder."""
 
 
 class PeersLost(TryAgain):

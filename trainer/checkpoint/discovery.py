@@ -23,12 +23,16 @@ from pydantic import ValidationError
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, find_damage
 from contracts.artifacts.document import Document
-from contracts.errors import DataError
+from contracts.errors import DataError, UserError
 
 _CHECKPOINT = re.compile(r"step-(\d{8,15})\.(\d{6})")
 _RECORD = re.compile(r"attempt-(\d{6})\.json")
 # A manifest names a few files; what is longer is none.
 _MAX_DOCUMENT_BYTES = 64 << 20
+
+
+class Superseded(UserError):
+    """A later attempt works on the same folder."""
 
 
 class AttemptRecord(Document):
@@ -210,6 +214,31 @@ def record_attempt(folder_uri: str, attempt: str, found: FoundCheckpoint) -> int
         except storage.AlreadyPublished:
             continue
         return number
+
+
+def require_newest(folder_uri: str, listing: Listing, number: int) -> None:
+    """Refuse to go on with an attempt that a later one has superseded.
+
+    Args:
+        folder_uri: Where the listing was made.
+        listing: What is there now.
+        number: Of this attempt.
+
+    Raises:
+        Superseded: A later attempt has begun.
+    """
+    newest = listing.newest_attempt
+    if newest <= number:
+        return
+    record = _read_record(storage.join(folder_uri, f"attempt-{newest:06d}.json"))
+    # The id of a run's attempt begins with the id of the run.
+    run = "another run" if record is None else f"run {record.attempt.partition('.')[0]}"
+    raise Superseded(
+        f"attempt {newest} has begun since, at step {listing.resumed_at[newest]}: {run} trains the same, and what this "
+        "process writes counts no more",
+        allowed="one run at a time in a training folder",
+        todo=f"wait for {run}, or cancel it; the same command then finds its weights, or goes on from its checkpoints",
+    )
 
 
 def _read_record(uri: str) -> AttemptRecord | None:

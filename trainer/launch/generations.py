@@ -20,6 +20,7 @@ from contracts.artifacts import MANIFEST_NAME
 from contracts.config.resources import ResourcesSection
 from contracts.errors import EXIT_USER_ERROR, ErrorDocument, Preempted, ShardlineError, TryAgain
 from contracts.job import ToldError
+from trainer.checkpoint.discovery import Superseded
 from trainer.launch.assignment import Assignment, decisive_end, has_stopped, is_preemption
 from trainer.launch.attempts import CRASH_LOOP, AttemptCounter, JobRecord
 from trainer.launch.meeting import Meeting
@@ -86,7 +87,9 @@ def run_ranks(launcher: Launcher) -> None:
         try:
             _run_alone(launcher) if launcher.nodes.nodes == 1 else _run_together(launcher)
         except ToldError as error:
-            if error.document.exit_code == EXIT_USER_ERROR or error.document.kind == CRASH_LOOP:
+            # A later attempt of the same job may have superseded this one: the job goes on.
+            ends = error.document.exit_code == EXIT_USER_ERROR and error.document.kind != Superseded.__name__
+            if ends or error.document.kind == CRASH_LOOP:
                 launcher.record.end(error.document)
             raise
 
@@ -130,9 +133,7 @@ def run_generation(
         interface: Network interface to the other machines.
     """
     assignment = launcher.assignment.model_copy(update={"generation": generation, "attempt": attempt})
-    ranks = LocalRanks(
-        assignment, launcher.nodes, launcher.resources.setup_timeout_s, interface, launcher.resources.nccl
-    )
+    ranks = LocalRanks(assignment, launcher.nodes, launcher.resources.setup_timeout_s, interface)
     stop_limit_s = launcher.resources.stop_budget_s + STOP_SLACK_S
     deadline: float | None = None
     told = killed = False

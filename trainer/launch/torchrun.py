@@ -12,11 +12,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Literal
 
 from contracts.process import thread_environment
 from trainer.launch.assignment import Assignment
-from trainer.launch.nccl import nccl_environment
 from trainer.launch.nodes import Nodes, without_ranks
 from trainer.launch.process_tree import children, descendants, read_proc, state
 
@@ -69,25 +67,13 @@ class LocalRanks:
         nodes: This machine's place.
         setup_timeout_s: How long torchrun waits for the other machines.
         interface: Name of the network interface to the other machines, for gloo; None leaves it to gloo.
-        nccl: `resources.nccl`.
-
-    Raises:
-        ConfigError: The vendor's settings of NCCL cannot be taken.
     """
 
-    def __init__(
-        self,
-        assignment: Assignment,
-        nodes: Nodes,
-        setup_timeout_s: float,
-        interface: str | None,
-        nccl: Literal["auto", "off"] = "auto",
-    ) -> None:
+    def __init__(self, assignment: Assignment, nodes: Nodes, setup_timeout_s: float, interface: str | None) -> None:
         environment = {
             **without_ranks(os.environ),
             **thread_environment(assignment.threads),
             "PYTHONUNBUFFERED": "1",
-            **nccl_environment(os.environ, nodes=nodes.nodes, mode=nccl),
         }
         if interface is not None:
             # gloo asks for this machine's own name otherwise, which in a container may be anything.

@@ -31,7 +31,6 @@ from contracts.job import ToldError
 from trainer.launch import Assignment
 from trainer.launch.meeting import listen_patiently
 from trainer.launch.messages import find_interface, keep_alive
-from trainer.launch.nccl import nccl_environment
 from trainer.launch.nodes import PLATFORM_VARIABLES, Nodes, find_nodes
 from trainer.launch.torchrun import store_port
 from trainer.profiling.measure import Failed
@@ -93,7 +92,7 @@ class Machines:
         interface = None
         with suppress(OSError):
             interface = find_interface(socket.gethostbyname(self.nodes.host))
-        return _group(self.nodes, assignment, interface, self._resources)
+        return _group(self.nodes, assignment, interface)
 
     def start(self, assignment: Assignment) -> list[RemoteRank]:
         """Have the others start their ranks, and return them in order.
@@ -214,7 +213,7 @@ def follow(nodes: Nodes, *, key: str, resources: ResourcesSection, folder: Path,
                 break
             if given.order == "start" and given.assignment is not None:
                 assignment = given.assignment.model_copy(update={"node_rank": nodes.node_rank})
-                ranks = _start(nodes, assignment, _group(nodes, assignment, interface, resources), key, folder)
+                ranks = _start(nodes, assignment, _group(nodes, assignment, interface), key, folder)
             elif given.order == "why":
                 ended = ranks[given.local_rank]
                 for line in ended.new_lines():
@@ -311,8 +310,8 @@ def _be_patient(connection: Connection) -> None:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
 
 
-def _group(nodes: Nodes, assignment: Assignment, interface: str | None, resources: ResourcesSection) -> Group:
-    more = nccl_environment(os.environ, nodes=nodes.nodes, mode=resources.nccl)
+def _group(nodes: Nodes, assignment: Assignment, interface: str | None) -> Group:
+    more: dict[str, str] = {}
     if interface is not None:
         # gloo asks for this machine's own name otherwise, which in a container may be anything.
         more["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", interface)

@@ -2,8 +2,6 @@
 
     scalars           TensorBoard's scalars            readings, data    what steps have found, over ranks
     memory, gpu       gauges; out of memory, explained
-    drawing           pictures by Pillow: a sheet of images with captions
-    summaries         pictures as TensorBoard's messages
     result            what is written at the end: hyperparameters with results, and the task's report
 
 The first rank alone does this. Nothing of it draws random numbers, changes what is trained, or makes a step wait.

@@ -14,7 +14,7 @@ from contracts.errors import TryAgain
 from contracts.stores import gcs_client
 from rehearsal.gcs import BucketServer, Rule
 from tests.trainer.checkpoint.attempts import Attempt, groups, manifest
-from trainer.checkpoint.commit import Superseded
+from trainer.checkpoint.discovery import Superseded
 from trainer.checkpoint.loading import load_model_state
 
 FOLDER = "gs://bucket-1/line/train"

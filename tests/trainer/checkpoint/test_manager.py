@@ -12,7 +12,8 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import StorageError, TryAgain
 from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest
-from trainer.checkpoint.commit import MAX_FAILURES, Superseded
+from trainer.checkpoint.commit import MAX_FAILURES
+from trainer.checkpoint.discovery import Superseded
 from trainer.checkpoint.loading import load_group, load_model_state
 from trainer.model.build import parameters_sha256
 
@@ -216,8 +217,9 @@ def test_a_process_that_was_replaced_commits_nothing_and_ends(tmp_path: Path) ->
     zombie.save(10)
     successor = Attempt(tmp_path)
     zombie.manager.save(manifest(20), groups(20))
-    with pytest.raises(Superseded, match="attempt 2 has begun since, at step 10"):
+    with pytest.raises(Superseded, match=r"attempt 2 has begun since, at step 10: run \w+ trains the same") as caught:
         zombie.manager.wait()
+    assert caught.value.exit_code == 2
     assert committed(tmp_path) == [10]
     successor.save(15)
     assert Attempt(tmp_path).resumed_at == 15

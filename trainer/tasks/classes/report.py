@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from contracts.artifacts import EvaluationReport
 from contracts.artifacts.classification import ClassificationDetails, WorstSample
 from records.decode import Pixels
-from trainer.report.drawing import draw_sheet, printable
-from trainer.report.summaries import listed, picture
-from trainer.tasks.classes.confusion import choose_classes, draw_confusion
 from trainer.tasks.classes.outcomes import NUM_THRESHOLDS, Integers, Outcomes
 from trainer.tasks.classes.precision_recall import precision_recall
 from trainer.tasks.protocol import Batch, Sample
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 # Curves by class, those with the smallest area first; the one over all classes comes on top.
 MOST_CURVES = 20
-_DESCRIBED_CELLS = 10
 
 
 class ClassificationReport:
@@ -82,7 +79,7 @@ class ClassificationReport:
         return [(outcome.samples, outcome.predicted, outcome.right) for outcome in found]
 
     def show(self, writer: SummaryWriter, report: EvaluationReport, samples: Sequence[Sample], step: int) -> None:
-        """Write confusion, the worst images and curves for TensorBoard.
+        """Write the worst images and curves for TensorBoard.
 
         Args:
             writer: Of the result.
@@ -91,42 +88,10 @@ class ClassificationReport:
             step: Of the checkpoint.
         """
         details = ClassificationDetails.model_validate(report.details)
-        images = [] if self._pixels is None else [self._pixels(sample) for sample in samples]
-        for summary in _pictures(report, details, images):
-            writer._get_file_writer().add_summary(summary, step)  # type: ignore[no-untyped-call]
+        if samples and self._pixels is not None:
+            images = np.stack([self._pixels(sample) for sample in samples])
+            writer.add_images("test/worst_images", images, step, dataformats="NHWC")
         _add_curves(writer, details, self.outcomes.counts(), step)
-
-
-def _pictures(report: EvaluationReport, found: ClassificationDetails, images: Sequence[Pixels]) -> list[Any]:
-    classes = [outcome.name for outcome in found.classes]
-    confusion = choose_classes(classes, found.confusion)
-    wrong = sorted((cell for cell in found.confusion if cell[0] != cell[1]), key=lambda cell: (-cell[2], cell))
-    said = (
-        f"The best checkpoint on the test split: {report.samples} samples, accuracy {report.metrics['accuracy']:.4f}."
-    )
-    if confusion.left_out:
-        said += f" The classes that are confused most; the other {confusion.left_out} are one row and column."
-    if found.confusion_left_out:
-        said += f" {found.confusion_left_out} samples in the smallest cells are left out of it: there were too many."
-    if wrong:
-        cells = (f"{classes[label]}, taken for {classes[guess]}: {samples}" for label, guess, samples in wrong)
-        said += " Confused most often:\n\n" + listed(
-            line for line, _ in zip(cells, range(_DESCRIBED_CELLS), strict=False)
-        )
-    summaries = [picture("test/confusion_matrix", draw_confusion(confusion), said)]
-    if images:
-        samples = found.worst[: len(images)]
-        captions = [
-            [f"{classes[one.label]}: {100 * one.probability:.3g} %"]
-            + [f"said {classes[one.predicted]}: {100 * one.predicted_probability:.3g} %"] * (one.predicted != one.label)
-            for one in samples
-        ]
-        said = "Samples whose label got the lowest probability, the lowest first:\n\n"
-        said += listed(
-            f"{one.shard} {one.key}: {', '.join(lines)}" for one, lines in zip(samples, captions, strict=True)
-        )
-        summaries.append(picture("test/worst_images", draw_sheet(images, captions), said))
-    return summaries
 
 
 def _add_curves(writer: SummaryWriter, found: ClassificationDetails, counts: Integers, step: int) -> None:
@@ -138,7 +103,7 @@ def _add_curves(writer: SummaryWriter, found: ClassificationDetails, counts: Int
     digits = len(str(len(found.classes) - 1))
     curves = {"all_classes": counts.sum(axis=1)}
     for _, number, name in sorted(areas)[:MOST_CURVES]:
-        curves[f"{number:0{digits}d}-{printable(name)[:60]}"] = counts[:, number]
+        curves[f"{number:0{digits}d}-{name[:60]}"] = counts[:, number]
     for name, (others, own) in curves.items():
         curve = precision_recall(others, own)
         writer.add_pr_curve_raw(

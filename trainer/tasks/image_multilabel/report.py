@@ -14,8 +14,6 @@ import torch.distributed as dist
 from contracts.artifacts import EvaluationReport
 from contracts.artifacts.multilabel import LabelOutcome, LabelScore, MultilabelDetails, WorstSample
 from records.decode import Pixels
-from trainer.report.drawing import draw_sheet
-from trainer.report.summaries import listed, picture
 from trainer.tasks.classes.losses import PerSample
 from trainer.tasks.image_multilabel.passing import average_precision
 from trainer.tasks.image_multilabel.scores import SplitScores
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 # Samples named in the document, and classes of one of them.
 WORST_SAMPLES = 50
 MOST_LABELS = 20
-# Classes in the caption of a picture.
-_CAPTION_LABELS = 3
 
 
 @dataclass(frozen=True)
@@ -168,25 +164,9 @@ class MultilabelReport:
             samples: The first samples of `places`.
             step: Of the checkpoint.
         """
-        found = MultilabelDetails.model_validate(report.details)
-        images = [self._pixels(sample) for sample in samples]
-        captions = [self._describe(one) for one in found.worst[: len(images)]]
-        if not images:
-            return
-        said = "Samples with the largest loss, the largest first:\n\n" + listed(
-            f"{one.shard} {one.key}: {', '.join(lines)}" for one, lines in zip(found.worst, captions, strict=False)
-        )
-        summary = picture("test/worst_images", draw_sheet(images, captions), said)
-        writer._get_file_writer().add_summary(summary, step)  # type: ignore[no-untyped-call]
-
-    def _describe(self, one: WorstSample) -> list[str]:
-        lines = [f"loss {one.loss:.3g}"]
-        for word, labels in (("missed", one.missed), ("wrongly said", one.wrong)):
-            lines += [
-                f"{word} {self._classes[label.label]}: {100 * label.probability:.3g} %"
-                for label in labels[:_CAPTION_LABELS]
-            ]
-        return lines
+        if samples:
+            images = np.stack([self._pixels(sample) for sample in samples])
+            writer.add_images("test/worst_images", images, step, dataformats="NHWC")
 
 
 def _ranked(

@@ -199,7 +199,7 @@ class ImageTask(ABC):
         from trainer.tasks.images.first_slot import FirstSlot
 
         transform = self.evaluation_transform
-        return FirstSlot(self.classes, transform.mean, transform.std)
+        return FirstSlot(transform.mean, transform.std)
 
     def document(self) -> dict[str, object]:
         """Return what a checkpoint says of the pixels that the network was trained on."""

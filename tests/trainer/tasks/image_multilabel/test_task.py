@@ -1,6 +1,5 @@
 """The task of several labels: labels of a batch, what is refused, and what is decided by the size of the splits."""
 
-import html
 import io
 import json
 from pathlib import Path
@@ -57,14 +56,6 @@ def test_the_size_of_the_splits_decides_about_bins() -> None:
         metrics = SplitMetrics(task, CPU)
         assert metrics.headline.metric == task.headline == name
         assert metrics.headline.direction == "max"
-
-
-def test_the_first_images_are_shown_with_all_their_labels() -> None:
-    slot = labels_task(manifest_of(3), sections=SMALL).first_slot()
-    labels = torch.tensor([[1.0, 0, 1], [0, 0, 0]])
-    slot.keep({"images": torch.zeros(2, 3, 8, 8), "label": labels, "shares": torch.tensor([1.0, 0.25])})
-    said = html.unescape(str(slot.take().summary))
-    assert "class 0 + class 2" in said and "25 % none, 75 % class 0 + class 2" in said
 
 
 def test_an_exported_network_tells_transformers_that_labels_are_several(tmp_path: Path) -> None:
