@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from contracts.config import RunConfig, TaskSection
+from contracts.config import RunConfig
 
 # Hex digits of a fingerprint: 64 bits, far beyond the number of runs below one root.
 FINGERPRINT_DIGITS = 16
@@ -35,11 +35,6 @@ SPEED_FIELDS = {
 }
 
 
-# Fields that came after release 0.1.0: at their defaults they are left out, so that its results are found.
-_SHARDING_SINCE_0_1 = ("stratify", "background", "fields", "tokenizer")
-_TRAIN_SINCE_0_1 = ("learning_rates", "early_stopping")
-
-
 def fingerprint(value: Any) -> str:
     """Return the hash of a JSON value: sha256 of sorted, compact JSON, cut to 16 hex digits."""
     content = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
@@ -61,10 +56,6 @@ def shard_inputs(config: RunConfig, listing: str, tokenizer: str = "") -> dict[s
     """
     without = {"source", "max_rejected_fraction", "duplicates", "incremental", "file_timeout_s"}
     fields = config.sharding.model_dump(mode="json", exclude=without)
-    defaults = {name: field.get_default() for name, field in type(config.sharding).model_fields.items()}
-    fields = {
-        name: value for name, value in fields.items() if name not in _SHARDING_SINCE_0_1 or value != defaults[name]
-    }
     fields["format"] = config.sharding.shard_format
     if tokenizer:
         # By its content, wherever it lies; what a training needs is not asked.
@@ -88,8 +79,8 @@ def code_inputs(config: RunConfig) -> dict[str, str]:
 
 
 def task_inputs(config: RunConfig) -> dict[str, str]:
-    """Hash of the task; none of image classification without arguments, which is all that release 0.1.0 knew."""
-    return {} if config.task == TaskSection() else {"task": fingerprint(config.task.model_dump(mode="json"))}
+    """Hash of the task."""
+    return {"task": fingerprint(config.task.model_dump(mode="json"))}
 
 
 def model_fingerprint(config: RunConfig) -> str:
@@ -106,7 +97,7 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
         "data": fingerprint(config.data.model_dump(mode="json", exclude={"on_bad_sample"})),
         # What is measured of train: a new learning rate is no reason to measure again.
         "train": fingerprint(config.train.model_dump(mode="json", include=SPEED_FIELDS)),
-        # A walk through a graph changes no choice, and reports of releases without the field stay valid.
+        # A walk through a graph changes no choice.
         "parallel": fingerprint(config.parallel.model_dump(mode="json", exclude={"find_unused_parameters"})),
         "profile": fingerprint(config.profile.model_dump(mode="json")),
         "shards": shards,
@@ -132,8 +123,6 @@ def train_inputs(config: RunConfig, *, shards: str, weights: str = "") -> dict[s
         weights: Hash of the content of the weights that training starts from; empty: they are random.
     """
     train = config.train.model_dump(mode="json", exclude={"allow_slow_precision"})
-    defaults = {name: field.get_default() for name, field in type(config.train).model_fields.items()}
-    train = {name: value for name, value in train.items() if name not in _TRAIN_SINCE_0_1 or value != defaults[name]}
     frozen = {"freeze"} if config.model.freeze else set()
     return {
         "model": fingerprint(config.model.model_dump(mode="json", include={"architecture", "arguments"} | frozen)),

@@ -28,7 +28,7 @@ def verification_uri(uri: str, target: str) -> str:
 def find_unproven(uri: str, document: ExportManifest) -> list[str]:
     """Return what is not proven: targets of engines, what else no gate ran, or why nothing is proven."""
     wanted = [entry.target for entry in document.engines if not _ran_when_built(document, entry)]
-    wanted += [SERVED] if document.served is not None and document.served.lacks else []
+    wanted += [SERVED] if document.served.lacks else []
     return find_unproven_targets(document, (found for target in wanted if (found := _read(uri, target)) is not None))
 
 

@@ -9,7 +9,6 @@ import difflib
 import hashlib
 import json
 import re
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,6 @@ from pydantic import BaseModel, ValidationError
 from contracts import storage
 from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.config.base import REFUSED
-from contracts.config.former import NETWORK_KEYS, find_former, find_new_path, rename_keys
 from contracts.config.profile import read_off
 from contracts.errors import ConfigError
 from contracts.field_docs import field_docs
@@ -49,18 +47,12 @@ class _Loader(yaml.SafeLoader):
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Resolve defaults < the YAML file at `path` < `overrides`.
 
-    Former keys are read, each with a warning on stderr; an override wins over the file by either name.
-
     Raises:
-        ConfigError: The file cannot be read, is no mapping, or holds a key or a value that is not allowed, or a value
-            by its former and by its new key.
+        ConfigError: The file cannot be read, is no mapping, or holds a key or a value that is not allowed.
     """
-    values, former = rename_keys(read_yaml(Path(path)), where=str(path))
-    former |= find_former(overrides)
+    values = read_yaml(Path(path))
     for override in overrides:
         apply_override(values, override)
-    for key, new in former.items():
-        sys.stderr.write(f"warning: {key} is {new} now; the former key goes in the next release\n")
     return parse_config(values, where=str(path), overrides=overrides)
 
 
@@ -105,11 +97,7 @@ def apply_override(values: dict[str, Any], override: str) -> None:
         value = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"override {override!r}: {error}", allowed="a YAML value", todo="quote the value") from None
-    target, keys, given = values, list(find_new_path(keys)), keys
-    if given == ["vertex", "dataflow"] and isinstance(value, dict):
-        # These keys of the section were not in the former one, which this replaces.
-        there = values.get("dataflow")
-        value = {key: there[key] for key in NETWORK_KEYS if isinstance(there, dict) and key in there} | value
+    target = values
     for key in keys[:-1]:
         inner = target.get(key)
         if target is values and key == "profile":
@@ -140,7 +128,7 @@ def parse_config(values: Mapping[str, Any], *, where: str, overrides: Sequence[s
     try:
         # What is no mapping is pydantic's to refuse.
         if isinstance(values, Mapping):
-            values = _without_empty(rename_keys(values, where=where)[0], RunConfig)
+            values = _without_empty(values, RunConfig)
         return RunConfig.model_validate(values)
     except ValidationError as error:
         raise _explain(error, where, overrides) from None
@@ -258,7 +246,7 @@ def _explain(error: ValidationError, where: str, overrides: Sequence[str]) -> Co
 
 def _origin(path: tuple[str, ...], where: str, overrides: Sequence[str]) -> str:
     """Name the override that set `path`, or those that set a part of it, else where the values come from."""
-    keys = {override: find_new_path(override.partition("=")[0].split(".")) for override in overrides}
+    keys = {override: tuple(override.partition("=")[0].split(".")) for override in overrides}
     whole = [override for override, key in keys.items() if path[: len(key)] == key]
     if whole:
         return f"override {whole[-1]!r}"

@@ -94,7 +94,6 @@ def image_for(builder: str) -> str | None:
 
 def image_of(document: ExportManifest) -> str | None:
     """Return the Triton image that loads what an export serves; None: no known one does."""
-    # Of release 0.1.0 the engine says it.
     return image_for(document.engines[0].builder if document.engines else "")
 
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, Contract, NewerVersion, find_damage
+from contracts.artifacts import MANIFEST_NAME, Contract, OtherVersion, find_damage
 from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.endings import JOB_ID_VARIABLE, final_exit_code, outliving_notice
 from contracts.errors import (
@@ -239,7 +239,7 @@ class Stage:
         """Return the document of a folder; None when it is damaged in a folder that only this stage writes."""
         try:
             return contract.load(uri)
-        except NewerVersion:
+        except OtherVersion:
             raise
         except DataError:
             if self.output is not None:

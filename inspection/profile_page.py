@@ -34,8 +34,6 @@ def make_profile_page(report: ProfileReport, uri: str) -> str:
         if any(entry.name == SUMMARY_NAME for entry in report.files):
             content = Door(uri).read(storage.join(uri, SUMMARY_NAME), _MOST_BYTES)
             summaries = summaries_type().validate_python(parse_json(content))
-        elif any(entry.name.startswith("traces/") for entry in report.files):
-            unread = "a release before 0.2.0 left none"
     except HARM as error:
         unread = _said(error)
     try:

@@ -76,8 +76,7 @@ def result_rows(record: RunRecord) -> list[Row]:
     for ran, by_precision in results.get("parity", {}).items():
         for precision, parity in by_precision.items():
             rows.append(Row(f"parity, {ran}", None, f"{precision}: {describe_parity(parity)}"))
-    # Runs of release 0.1.0 have accuracies alone.
-    if values := results.get("exported_values", results.get("exported_accuracy")):
+    if values := results.get("exported_values"):
         metric = str(results.get("exported_metric", "accuracy"))
         show = show_metric(task_of(record), metric)
         shown = ", ".join(f"{precision} {show(value)}" for precision, value in values.items())

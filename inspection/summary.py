@@ -162,7 +162,7 @@ def _export_results(uri: str, exported: ExportManifest) -> dict[str, Any]:
             "asked_precision": exported.asked_precision,
             "tried": [attempt.model_dump(mode="json") for attempt in exported.tried],
             "verdict": exported.verdict,
-            "served": exported.served.model_dump(mode="json") if exported.served else None,
+            "served": exported.served.model_dump(mode="json"),
         },
         "engines": [
             {"uri": storage.join(uri, *engine.name.split("/")), **engine.model_dump(mode="json")}

@@ -16,8 +16,6 @@ from pipeline_tasks.outputs import write_parameter
 
 UPLOAD: Literal["upload"] = "upload"
 REFUSE: Literal["refuse"] = "refuse"
-# Its gates ran the graphs, not what Triton loads with Triton's settings.
-FORMER = "what Triton loads, which release 0.1.0 did not run"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -32,13 +30,12 @@ def run(options: argparse.Namespace) -> None:
     allowed = read_stage_config(options.config, None, None).export.allow_unproven
     # What is damaged is refused whatever is allowed: an error, not a verdict.
     require_proven(uri, document, allow_unproven=True)
-    unproven = find_unproven(uri, document) + ([FORMER] if document.served is None else [])
+    unproven = find_unproven(uri, document)
     verdict = REFUSE if unproven and not allowed else UPLOAD
     if unproven:
         told = "export.allow_unproven is set: it is uploaded all the same" if allowed else "it is not uploaded"
         print(f"gate: {storage.display(uri)} is unproven: {', '.join(unproven)}; {told}")
-    if document.served is not None:
-        print(f"gate: serves {document.served.in_words()}")
+    print(f"gate: serves {document.served.in_words()}")
     image = options.serving_image or image_of(document)
     if not image:
         raise ConfigError(

@@ -29,7 +29,7 @@ from pipelines.commands import schedule as schedule_commands
 from pipelines.commands import submit as submit_command
 from pipelines.commands import tensorboard as tensorboard_command
 from pipelines.commands.groups import GroupedCommands
-from pipelines.commands.options import AsJson, ConfigPath, Debug, Format, Overrides, is_document, print_document
+from pipelines.commands.options import ConfigPath, Debug, Format, Overrides, is_document, print_document
 from pipelines.reported import load, reported, show_error
 
 app = typer.Typer(
@@ -263,7 +263,6 @@ def goodput(
         ),
     ],
     form: Format = None,
-    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Show where the time of a training went, over all its attempts."""
@@ -271,7 +270,7 @@ def goodput(
         from pipelines.goodput import find_goodput, print_goodput, to_json
 
         found = find_goodput(run)
-        if is_document(form, as_json):
+        if is_document(form):
             print_document(to_json(found), form)
         else:
             print_goodput(found, sys.stdout)

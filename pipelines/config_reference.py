@@ -16,7 +16,6 @@ from functools import cache
 from typing import Any
 
 from contracts.config import STAGES, RunConfig
-from contracts.config.former import find_new_path
 from contracts.errors import ConfigError
 from contracts.fingerprint import export_inputs, profile_inputs, shard_inputs, train_inputs
 
@@ -84,8 +83,6 @@ def find_key(name: str) -> Key:
         ConfigError: There is none of this name.
     """
     keys, sections = {key.name: key for key in list_keys()}, list(RunConfig.model_fields)
-    if (new := ".".join(find_new_path(name.split(".")))) != name:
-        raise ConfigError(f"{name} is a key of release 0.1.0", allowed=f"{new}, as it is named now", todo=f"name {new}")
     if name not in keys:
         close = difflib.get_close_matches(name, [*keys, *sections], n=3, cutoff=0.5)
         raise ConfigError(
@@ -136,8 +133,6 @@ def to_markdown() -> str:
         "for YAML's language server a file begins with `# yaml-language-server: $schema=PATH`.",
         "`N` stands for a place in a list, `NAME` for a name in a map. The last column says which stages are made anew",
         "when the key changes; an empty one changes no result.",
-        "Former keys of section `vertex` (release 0.1.0) are read in files, overrides and recorded runs; a file or an",
-        "override with one is answered by a warning that names the key of today (`shardline config show` writes it).",
     ]
     section = ""
     for key in list_keys():

@@ -13,7 +13,7 @@ def describe_versions(made_with: Mapping[str, str]) -> str | None:
     """Return in words which versions made shards and are others here, or None where none is.
 
     Args:
-        made_with: `ShardManifest.made_with`; empty in manifests of format version 1, which recorded none.
+        made_with: `ShardManifest.made_with`; empty of adopted shards.
     """
     here = {name: importlib.metadata.version(name) for name in _PACKAGES}
     differ = [

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contracts.artifacts.document import MANIFEST_NAME, Contract, Document, FileEntry, NewerVersion, find_damage
+from contracts.artifacts.document import MANIFEST_NAME, Contract, Document, FileEntry, OtherVersion, find_damage
 from contracts.artifacts.evaluation import (
     EVALUATION_NAME,
     FIRST_SLOT_NAME,
-    FORMER_TASK,
     LOSS,
     Direction,
     EvaluationReport,
@@ -61,10 +60,8 @@ from contracts.artifacts.signature import Dimension, OutputSpec, Signature, Tens
 from contracts.artifacts.training import CheckpointManifest, EarlyStopping, InitialWeights, SampleOrder, tensor_file
 
 __all__ = [
-    "CONTRACTS",
     "EVALUATION_NAME",
     "FIRST_SLOT_NAME",
-    "FORMER_TASK",
     "LOSS",
     "MANIFESTS",
     "MANIFEST_NAME",
@@ -99,7 +96,7 @@ __all__ = [
     "Latency",
     "LoaderPoint",
     "MemoryModel",
-    "NewerVersion",
+    "OtherVersion",
     "OutputSpec",
     "Parity",
     "Prepared",
@@ -126,16 +123,6 @@ __all__ = [
     "hash_content",
     "tensor_file",
 ]
-
-CONTRACTS: dict[str, type[Contract]] = {
-    "shards": ShardManifest,
-    "profile": ProfileReport,
-    "checkpoint": CheckpointManifest,
-    "evaluation": EvaluationReport,
-    "export": ExportManifest,
-    "verification": Verification,
-    "run": RunRecord,
-}
 
 MANIFESTS: dict[str, type[Contract]] = {
     "shard": ShardManifest,

@@ -8,10 +8,9 @@ from __future__ import annotations
 from pydantic import Field
 
 from contracts.artifacts.document import Document
-from contracts.artifacts.evaluation import FORMER_TASK
 from contracts.artifacts.task_details import TaskDetails
 
-TASKS = (FORMER_TASK, "text_classification")
+TASKS = ("image_classification", "text_classification")
 """Names of the tasks whose samples have one class each."""
 
 
@@ -73,7 +72,7 @@ class ClassificationDetails(TaskDetails):
     """The samples with the lowest probability of their label, the lowest first."""
     validation: list[tuple[int, int, int]] = Field(default=[])
     """Of each class on the validation split: samples, samples that were taken for it, right ones. Empty: there is no
-    such split, or the document is of an earlier release."""
+    such split."""
 
     @property
     def right(self) -> int:

@@ -24,8 +24,8 @@ _MANY_FILES = 20
 _TODO = "pass the URI of the folder that the earlier stage printed"
 
 
-class NewerVersion(DataError):
-    """A document of a format version that this version does not know."""
+class OtherVersion(DataError):
+    """A document of another format version than this one."""
 
 
 class Document(Documented, BaseModel):
@@ -112,7 +112,7 @@ class Contract(Document):
         """Read a document.
 
         Raises:
-            DataError: It is no such document, or one of a newer format version.
+            DataError: It is no such document, or one of another format version.
         """
         try:
             values = json.loads(content)
@@ -129,11 +129,11 @@ class Contract(Document):
             kind = values.get("kind") if isinstance(values, dict) else type(values).__name__
             raise DataError(f"{where} is a {kind!r} document", allowed=f"a {expected} document", todo=todo)
         version = values.get("format_version")
-        if not isinstance(version, int) or version > cls.FORMAT_VERSION:
-            raise NewerVersion(
+        if version != cls.FORMAT_VERSION:
+            raise OtherVersion(
                 f"{where} has format version {version}",
-                allowed=f"versions up to {cls.FORMAT_VERSION}",
-                todo="use the version of shardline that wrote it, or a newer one",
+                allowed=f"version {cls.FORMAT_VERSION}",
+                todo="use the version of shardline that wrote it, or run the stage that writes it again with --fresh",
             )
         try:
             return cls.model_validate(values)

@@ -33,12 +33,6 @@ class Headline(Document):
         return metrics.get(f"{split}_{self.metric}")
 
 
-# What releases up to 0.1.0 measured: nothing else was learnt.
-FORMER_TASK = "image_classification"
-FORMER_HEADLINE = {"metric": "accuracy", "direction": "max"}
-_FORMER_DETAILS = ("classes", "confusion", "confusion_left_out", "worst")
-
-
 class EvaluationReport(Contract):
     """The best checkpoint of a training on the test split."""
 
@@ -53,7 +47,7 @@ class EvaluationReport(Contract):
     split: Literal["test"] = "test"
     samples: int
     """Each counts once."""
-    task: str = FORMER_TASK
+    task: str
     """Name of the task (task.name)."""
     headline: Headline
     metrics: dict[str, float]
@@ -64,16 +58,6 @@ class EvaluationReport(Contract):
     """What the task itself knows beyond numbers; only pages of the task read it."""
     pictures: list[FileEntry] = Field(default=[])
     """Pictures of the task, PNG files; their names are seen from this document."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_former(cls, values: Any) -> Any:
-        """Read documents of release 0.1.0, whose only metric was the accuracy."""
-        if not isinstance(values, dict) or "accuracy" not in values or "metrics" in values:
-            return values
-        rest = {name: value for name, value in values.items() if name not in ("accuracy", *_FORMER_DETAILS)}
-        details = {name: values[name] for name in _FORMER_DETAILS if name in values}
-        return rest | {"metrics": {"accuracy": values["accuracy"]}, "headline": FORMER_HEADLINE, "details": details}
 
     def value(self, metric: str) -> float | None:
         """Return a metric, or the loss, by its name; None: there is none of that name."""

@@ -6,35 +6,20 @@ import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import google_crc32c
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from contracts import storage
 from contracts.artifacts.document import Contract, Document, FileEntry
-from contracts.artifacts.evaluation import FORMER_HEADLINE, FORMER_TASK, Headline
-from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
+from contracts.artifacts.evaluation import Headline
+from contracts.artifacts.signature import Signature
 from contracts.config.export import Runtime
 from contracts.errors import DataError
 
-# Fields that came after release 0.1.0, with their defaults: they are left out there, so that seals of documents that
-# lack them stay right.
-_SINCE_0_1: dict[str, Any] = {
-    "task": FORMER_TASK,
-    "signature": None,
-    "accuracy": {},
-    "metrics": {},
-    "headline": FORMER_HEADLINE,
-    "served": None,
-    "proof_samples": None,
-    "proof_seed": None,
-}
-
 # A fault that changes one answer in seven is seen by one of so many with a probability of 95 %: (6/7)^20 = 0.046.
 LEAST_OTHER_ANSWERS = 20
-# Release 0.1.0 counted classes.
-_LEAST_CLASSES_0_1 = 5
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Status = Literal["passed", "failed", "not decidable", "not run"]
@@ -95,7 +80,7 @@ class Parity(Document):
     reference_classes: int | None = None
     """Number of different classes that the reference predicts."""
     answers: int | None = None
-    """Number of answers that were compared; None in documents of release 0.1.0."""
+    """Number of answers that were compared; None where no output is compared as classes."""
     reference_others: int | None = None
     """Those of them of which the reference's is not its most frequent one: with few, agreement says nothing."""
     passed: bool | None = None
@@ -103,16 +88,10 @@ class Parity(Document):
     outputs: dict[str, OutputParity] = Field(default={})
     """By output, where there are several, or several answers a sample."""
 
-    @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _left_out(handler(self), {"outputs": {}, "answers": None, "reference_others": None})
-
     @property
     def has_few_answers(self) -> bool:
         """Whether agreement with the reference says nothing, since nearly all of its answers are one."""
-        if self.reference_others is None:
-            return self.reference_classes is not None and self.reference_classes < _LEAST_CLASSES_0_1
-        return self.reference_others < LEAST_OTHER_ANSWERS
+        return self.reference_others is not None and self.reference_others < LEAST_OTHER_ANSWERS
 
 
 class Attempt(Document):
@@ -263,17 +242,13 @@ class Latency(Document):
     p50_ms: float
     p90_ms: float
     p99_ms: float | None
-    """None: of fewer than 100 calls there is none (since 0.2.0)."""
+    """None: of fewer than 100 calls there is none."""
     images_per_s: float
     """Samples a second: a CPU's over the time of its calls, one after the other; a GPU's over calls that are queued
-    without waiting for each (since 0.2.0)."""
+    without waiting for each."""
     repeats: int
     cold_s: float | None = None
     """Seconds from opening it to its first answer, compilation included; of the first batch size that it ran."""
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _left_out(handler(self), {"cold_s": None})
 
 
 def two_figures(latency: Iterable[Latency]) -> list[tuple[Latency, Latency]]:
@@ -304,10 +279,10 @@ class ExportManifest(Contract):
     """proven: what is served ran as it is served, and every engine ran and passed; otherwise `shardline verify` on the
     engines' GPUs may complete the proof (contracts.proof says how far it is)."""
     opset: int
-    task: str = FORMER_TASK
+    task: str
     """Name of the task that was learnt."""
-    signature: Signature | None = None
-    """Of the model; None in documents of release 0.1.0 (`model_signature` is never None)."""
+    signature: Signature
+    """Of the model."""
     inputs: dict[str, list[str | int]]
     """Name and shape of each input; `batch` is dynamic."""
     outputs: dict[str, list[str | int]]
@@ -318,12 +293,10 @@ class ExportManifest(Contract):
     gates: list[Gate]
     parity: dict[str, dict[str, Parity]]
     """By what ran: `onnx` (ONNX Runtime without graph optimisation) by precision, `engine` by target."""
-    accuracy: dict[str, float] = Field(default={})
-    """In documents of release 0.1.0: the metric accuracy, by precision (`headline_values` has it of every document)."""
     metrics: dict[str, dict[str, float]] = Field(default={})
     """The task's metrics, and `loss`, of the exported graphs on the test split: by precision, then by name; `torch`
     beside them."""
-    headline: Headline = Headline.model_validate(FORMER_HEADLINE)
+    headline: Headline
     """Of the task."""
     test_samples: int
     """Samples of the test split."""
@@ -331,8 +304,8 @@ class ExportManifest(Contract):
     """How many of them the gates ran, drawn by class; None where they ran all. Metrics are of these."""
     proof_seed: int | None = None
     """What they were drawn by."""
-    served: Served | None = None
-    """None in documents of release 0.1.0, whose gates did not run what Triton loads."""
+    served: Served
+    """What Triton loads."""
     coverage: dict[str, dict[str, float]] = Field(default={})
     """By precision: the shares of weight bytes and of operators that have it."""
     calibration: Calibration | None = None
@@ -352,23 +325,6 @@ class ExportManifest(Contract):
     seal: str = ""
     """Hash of the rest of this document: targets and profiles have no file whose hash would show that they changed."""
 
-    @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _left_out(handler(self), _SINCE_0_1)
-
-    @property
-    def model_signature(self) -> Signature:
-        """The signature of the model; of release 0.1.0 that of its classifiers."""
-        if self.signature is not None:
-            return self.signature
-        return Signature(
-            inputs={name: TensorSpec(dtype="float32", shape=shape) for name, shape in self.inputs.items()},
-            outputs={
-                name: OutputSpec(dtype="float32", shape=shape, compare="classes")
-                for name, shape in self.outputs.items()
-            },
-        )
-
     @property
     def measured_samples(self) -> int:
         """Samples of the test split that the metrics are of."""
@@ -378,8 +334,7 @@ class ExportManifest(Contract):
     def headline_values(self) -> dict[str, float]:
         """The headline metric by precision."""
         metric = self.headline.metric
-        found = {name: values[metric] for name, values in self.metrics.items() if metric in values}
-        return found or self.accuracy
+        return {name: values[metric] for name, values in self.metrics.items() if metric in values}
 
     def sealed(self) -> ExportManifest:
         """Return the document with its seal."""
@@ -404,11 +359,10 @@ class ExportManifest(Contract):
         missing = [name for name in ("fp32", self.precision) if name not in precisions]
         if missing:
             return f"the manifest has no graph of {missing[0]}"
-        if self.served is not None:
-            hashes = {entry.name: entry.sha256 for entry in self.shipped_files()}
-            for name, sha256 in self.served.hashes().items():
-                if hashes.get(name) != sha256:
-                    return f"the manifest's {name} is not the one that the gates ran"
+        hashes = {entry.name: entry.sha256 for entry in self.shipped_files()}
+        for name, sha256 in self.served.hashes().items():
+            if hashes.get(name) != sha256:
+                return f"the manifest's {name} is not the one that the gates ran"
         return None if "fp32" in self.headline_values else f"the manifest has no {self.headline.metric} of fp32"
 
     def shipped_files(self) -> list[ShippedFile]:
@@ -453,11 +407,6 @@ class Verification(Contract):
     """Name of the GPU that ran it."""
     gates: list[Gate]
     latency: list[Latency] = Field(default=[])
-
-
-def _left_out(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return values without those that are at their defaults."""
-    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
 class ContentHash(NamedTuple):

@@ -87,4 +87,4 @@ class MultilabelDetails(TaskDetails):
     """The samples with the largest loss, the largest first."""
     validation: list[tuple[int, int, int]] = Field(default=[])
     """Of each class on the validation split, at its threshold: samples, samples that were said to have it, right ones.
-    Empty: there is no such split, or the document is of an earlier release."""
+    Empty: there is no such split."""

@@ -14,7 +14,7 @@ from contracts.errors import DataError
 
 # Why a choice has no rate: nothing was measured for it, or was to be.
 DEFAULTS, OFF = "training has its defaults", "profile is off"
-# The page of the report, in the folder of a run or an attempt; releases before 0.2.0 left it beside the document.
+# The page of the report, in the folder of a run or an attempt.
 PAGE_NAME = "profile.html"
 
 Outcome = Literal["measured", "predicted", "out of memory", "crashed", "hung", "failed"]
@@ -138,7 +138,7 @@ class ProfileChoice(Settings):
     """Whether each of the others measured end to end was shown to be slower than the fastest by more than 3 %: by the
     95 % confidence interval of the ratio of windows measured side by side, corrected for all comparisons made."""
     equals: int | None = None
-    """Others of which that was not shown: the choice is one between equals. None: not counted (grid; before 0.2.0)."""
+    """Others of which that was not shown: the choice is one between equals. None: not counted (grid)."""
 
     def describe_certainty(self) -> str:
         """Return a sentence that says how sure the choice is."""
@@ -237,7 +237,7 @@ class Finding(Document):
     """What to do."""
     command: str = ""
     """Command line that profiles the configuration with the change; "": it is a change of code, of machines, or of
-    nothing that a setting says. Also before 0.2.0."""
+    nothing that a setting says."""
     gain: float | None = None
     """Predicted factor on samples per second; None: not predicted."""
     gain_from: str = ""
@@ -254,7 +254,7 @@ class TrainingEstimate(Document):
     """Samples of the training split; None: unknown."""
     least_hours: float | None = None
     """Where one machine stood for several: hours if their exchange cost nothing. `hours` is the other end of the range.
-    None: there is no range (also before 0.2.0)."""
+    None: there is no range."""
 
 
 class ProfileReport(Contract):
@@ -286,7 +286,7 @@ class ProfileReport(Contract):
     findings: list[Finding] = Field(default=[])
     estimate: TrainingEstimate | None = None
     gradient_bytes: int | None = None
-    """Of the network's parameters that learn, which machines exchange in each step; None: unknown (before 0.2.0)."""
+    """Of the network's parameters that learn, which machines exchange in each step; None: unknown."""
     measured_nodes: int = 1
     """Machines that were measured together: where those are all that train, rates have their exchange in them."""
     warnings: list[str] = Field(default=[])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ValidationError, field_validator
+from pydantic import ValidationError
 
 from contracts.artifacts.document import Contract, Document
-from contracts.artifacts.evaluation import FORMER_HEADLINE, Headline
+from contracts.artifacts.evaluation import Headline
 from contracts.artifacts.goodput import GoodputRecord
 
 
@@ -49,12 +49,6 @@ class RunRecord(Contract):
     """Metrics and the headline one, how the global batch was cut, the engine and its parity."""
     goodput: GoodputRecord | None = None
     """Where the time of the training that it used went, over all attempts; None: training was never started."""
-
-    @field_validator("results")
-    @classmethod
-    def _read_former(cls, results: dict[str, Any]) -> dict[str, Any]:
-        """Read records of release 0.1.0, whose only metric was the accuracy."""
-        return results if "metrics" not in results else {"headline": FORMER_HEADLINE, **results}
 
     def find_headline(self) -> tuple[Headline, float] | None:
         """Return the headline metric and its value on the test split; None: it was not measured."""

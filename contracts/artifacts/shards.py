@@ -161,6 +161,7 @@ class ShardManifest(Contract):
     FORMAT_VERSION: ClassVar[int] = 2
 
     kind: Literal["shards"] = "shards"
+    format_version: int = 2
     format: Literal["webdataset", "tfrecord"]
     seed: int
     classes: list[str]
@@ -220,7 +221,7 @@ class ShardManifest(Contract):
     code_version: str = ""
     """Version of the package that wrote the shards."""
     key: str = ""
-    """Part of the names of all files: hash of the fingerprint and of `made_with`; empty in format version 1."""
+    """Part of the names of all files: hash of the fingerprint and of `made_with`; empty of adopted shards."""
     made_with: dict[str, str] = Field(default={})
     """Versions of what decides bytes. They are in no fingerprint: an upgrade is no reason to shard again."""
 

@@ -125,10 +125,7 @@ class TraceSummary:
 
 @cache
 def summaries_type() -> TypeAdapter[list[TraceSummary]]:
-    """Return the type of the file SUMMARY_NAME: it validates what was read, and knows the JSON schema.
-
-    Releases before 0.2.0 have written no lanes.
-    """
+    """Return the type of the file SUMMARY_NAME, which validates what was read."""
     return TypeAdapter(list[TraceSummary])
 
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from contracts import storage
 from contracts.artifacts.document import Contract, Document, FileEntry
-from contracts.artifacts.evaluation import FORMER_HEADLINE, FORMER_TASK, Direction, Headline
+from contracts.artifacts.evaluation import Direction, Headline
 
 
 class SampleOrder(Document):
@@ -107,12 +107,11 @@ class CheckpointManifest(Contract):
     """Epochs completed."""
     slot_size: int
     """Fixed when training starts; a later profile does not change it."""
-    order: SampleOrder | None = None
-    """Fixed when training starts; where the shards are later does not change it. None in checkpoints of versions that
-    knew one order only."""
+    order: SampleOrder
+    """Fixed when training starts; where the shards are later does not change it."""
     model: dict[str, Any]
     """The model section that built the network."""
-    task: dict[str, Any] = Field(default={"name": FORMER_TASK, "arguments": {}})
+    task: dict[str, Any]
     """The task section."""
     classes: list[str]
     """`classes` of the shards' manifest: of their label field, whatever the task; empty where they have none."""
@@ -158,27 +157,15 @@ class CheckpointManifest(Contract):
     warnings: list[str] = Field(default_factory=list)
     """At the top of a training folder: what the task says that it cannot learn from, such as columns with one value."""
     finished_at: str = ""
-    """At the top of a training folder: when it ended, UTC, ISO 8601; empty in those of release 0.1.0."""
+    """At the top of a training folder: when it ended, UTC, ISO 8601."""
     numerics: dict[str, str] = Field(default_factory=dict)
-    """What a step computes in: precision, TF32, memory layout, compilation, recomputation. Fixed when training starts;
-    empty in checkpoints of versions that knew nothing of it."""
+    """What a step computes in: precision, TF32, memory layout, compilation, recomputation. Fixed when training
+    starts."""
     environment: dict[str, str]
     """What decides the bits besides the configuration: ranks, threads, CPU capability, versions."""
     files: list[FileEntry]
     """A safetensors file for each group of tensors (model, optimizer, ...), or one for each group and rank (at the top:
     the best weights only)."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_former(cls, values: Any) -> Any:
-        """Read documents of release 0.1.0, whose only metric was the accuracy."""
-        if not isinstance(values, dict) or "best_validation_accuracy" not in values:
-            return values
-        names = {"best_validation_accuracy": "validation_accuracy", "best_validation_loss": "validation_loss"}
-        best = {new: values[old] for old, new in names.items() if values.get(old) is not None}
-        rest = {name: value for name, value in values.items() if name not in names}
-        directions = {FORMER_HEADLINE["metric"]: FORMER_HEADLINE["direction"]}
-        return rest | {"best_metrics": best, "headline": FORMER_HEADLINE, "directions": directions}
 
     @field_validator("files")
     @classmethod

@@ -6,8 +6,6 @@ Every model is frozen and refuses unknown keys, so a typing mistake is found bef
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
 
 from pydantic import field_validator, model_validator
 
@@ -23,7 +21,6 @@ from contracts.config.code import CodeSection
 from contracts.config.data import AugmentSection, DataSection
 from contracts.config.export import ExportSection
 from contracts.config.fields import CLASS_KINDS, FILE_KINDS, FieldKind, FieldSection
-from contracts.config.former import rename_keys
 from contracts.config.profile import Knob, ProfileSection, read_off
 from contracts.config.resources import MachineSection, ResourcesSection, RungSection, Strategy
 from contracts.config.run import InspectSection, RunSection, ScheduleSection
@@ -36,7 +33,6 @@ from contracts.config.training import (
     ParallelSection,
     TrainSection,
 )
-from contracts.errors import ConfigError
 
 __all__ = [
     "CLASS_KINDS",
@@ -97,15 +93,6 @@ class RunConfig(Section):
     dataflow: DataflowSection = DataflowSection()
     vertex: VertexSection = VertexSection()
     schedule: ScheduleSection = ScheduleSection()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _rename_keys(cls, values: Any) -> Any:
-        """Read documents of release 0.1.0: runs, checkpoints, what stages were given."""
-        try:
-            return rename_keys(values)[0] if isinstance(values, Mapping) else values
-        except ConfigError as error:
-            raise refusal(error.given, allowed=error.allowed, todo=error.todo) from None
 
     @field_validator("profile", mode="before")
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -122,20 +122,6 @@ class ResourcesSection(Section):
     which the job is given up (exit code 75)."""
     beam_options: list[str] = []
     """Further flags for Beam, e.g. `--parallelism=8`; they come last and win."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_container(cls, values: Any) -> Any:
-        """Pass over a field of release 0.1.0 where it says what is always so now, and refuse it elsewhere."""
-        if not isinstance(values, dict) or "container" not in values:
-            return values
-        if values["container"] != "image":
-            raise ValueError(
-                f"container: {values['container']} is gone: Vertex AI's newest PyTorch container, in which it "
-                "installed the project, ended in July 2026; build images with `shardline images build CONFIG`, or name "
-                "yours in cloud.images, and take resources.container out"
-            )
-        return {name: value for name, value in values.items() if name != "container"}
 
     @field_validator("beam_runner", mode="before")
     @classmethod

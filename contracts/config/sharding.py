@@ -120,13 +120,11 @@ class ShardingSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_as_meant(cls, values: Any) -> Any:
-        """Pass over a field of release 0.1.0, and take what YAML makes of `off` and of `#` for what was written."""
+        """Take what YAML makes of `off` and of `#` for what was written."""
         if not isinstance(values, dict):
             return values
-        # Increments compact nothing by themselves (`shardline data compact`).
-        values = {name: value for name, value in values.items() if name != "compact_share"}
         if values.get("duplicates") is False:
-            values["duplicates"] = "off"
+            values = {**values, "duplicates": "off"}
         if "background" in values and values["background"] is None:
             raise ValueError(
                 'background is empty: # begins a comment in YAML, so a colour stands in quotes ("#ff0000")'

@@ -90,8 +90,8 @@ def _parts(subject: Subject, found: ExportManifest, unproven: Sequence[str]) -> 
 
 def _verdict(subject: Subject, found: ExportManifest, unproven: Sequence[str]) -> Text:
     engines = [name for name in unproven if name in {entry.target for entry in found.engines}]
-    served = [name for name in unproven if found.served is not None and name in found.served.lacks]
-    said = [f"Serves {subject.name(found.served.in_words())}."] if found.served is not None else []
+    served = [name for name in unproven if name in found.served.lacks]
+    said = [f"Serves {subject.name(found.served.in_words())}."]
     if len(engines) + len(served) < len(unproven):
         said.append(f"Nothing proves it: {subject.name('; '.join(unproven))}.")
     elif not served and not engines:

@@ -9,7 +9,6 @@ from typing import Any
 
 from contracts import storage
 from contracts.config import RunConfig
-from contracts.config.former import rename_keys
 from contracts.previous import RUN_NAME
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
 from inspection.run.door import HARM, SMALL_BYTES, Door, as_object, parse_json
@@ -28,7 +27,7 @@ def find_before(place: RunPlace, config: Mapping[str, Any], shard: StageView | N
 
     Args:
         place: The run.
-        config: Its configuration, by the keys of today; empty: it is not known.
+        config: Its configuration; empty: it is not known.
         shard: Its stage of that name.
     """
     found = _read_before(place)
@@ -91,7 +90,7 @@ def _read_ended(place: RunPlace) -> tuple[str, str] | None:
         folder = run_uri(place.line, name)
         try:
             start = as_object(parse_json(door.read(storage.join(folder, RUN_START_NAME), SMALL_BYTES)))
-            config = rename_keys(as_object(start.get("config")))[0]
+            config = as_object(start.get("config"))
         except HARM:
             continue
         try:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from contracts.config.former import rename_keys
-from contracts.errors import ConfigError
 from inspection.run.door import as_object
 
 Value = int | float | str
@@ -28,14 +26,6 @@ _PARAMETERS = {
     "seed": ("run", "seed"),
 }
 _LONGEST, _MOST_METRICS, _MOST_TAGS = 120, 50, 20
-
-
-def todays(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a configuration of any release by the keys of today; one that has a value twice, as it is."""
-    try:
-        return rename_keys(config)[0]
-    except ConfigError:
-        return config
 
 
 def find_parameters(config: Mapping[str, Any]) -> dict[str, Value]:

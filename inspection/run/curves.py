@@ -46,12 +46,6 @@ def read_curves(folder_uri: str, *, points: int = 400) -> Curves:
     files, missing = _read_files(folder_uri)
     missing += [said for file in files for said in file.missing()]
     joined = _join(files)
-    starts = [file.start for file in files if file.start is not None]
-    if starts and min(starts) > 0 and joined:
-        missing.append(
-            f"there are no scalars up to step {min(starts):,}: versions before 0.2.0 wrote curves for TensorBoard "
-            "alone (shardline tensorboard RUN)"
-        )
     if len(joined) > MOST_NAMES:
         missing.append(f"{len(joined) - MOST_NAMES} of {len(joined)} scalars are left out")
     curves = []

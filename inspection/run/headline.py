@@ -14,7 +14,6 @@ from pydantic import Field
 
 from contracts.artifacts import ExportManifest, GoodputRecord, Headline, RunRecord, Verification
 from contracts.artifacts.document import Document
-from contracts.artifacts.evaluation import FORMER_TASK
 from contracts.proof import find_unproven_targets
 from inspection.run.door import as_object, finite
 from inspection.run.view import MoneyView, RunView, State
@@ -170,8 +169,8 @@ def headline_of_record(record: RunRecord, *, money: MoneyView | None, verdict: s
 
 
 def task_of(record: RunRecord) -> str:
-    """Return the name of a run's task; runs of release 0.1.0 name none."""
-    return str(as_object(record.config.get("task")).get("name", FORMER_TASK))
+    """Return the name of a run's task."""
+    return str(as_object(record.config.get("task")).get("name", ""))
 
 
 def find_verdict(exported: ExportManifest, verifications: Sequence[Verification]) -> Verdict:

@@ -27,7 +27,6 @@ from contracts.artifacts import (
 from contracts.artifacts.evaluation import FIRST_ROWS_NAME, FirstRows
 from contracts.artifacts.profile import PAGE_NAME
 from contracts.config import STAGES
-from contracts.config.former import rename_keys
 from contracts.previous import RUN_NAME
 from contracts.proof import SERVED, verification_uri
 from contracts.registration import Registration
@@ -78,8 +77,7 @@ def read_run(
     now = time.time() if now is None else now
     start = _read_start(reading)
     record = _read_record(reading)
-    given = as_object(start.get("config")) or (record.config if record else {})
-    config = reading.attempt("the configuration by its keys of today", lambda: rename_keys(given)[0]) or given
+    config = as_object(start.get("config")) or (record.config if record else {})
     shows = not headline_only and shows_samples(config)
     attempts = {stage: _read_attempts(reading, stage) for stage in STAGES}
     started_at = as_moment(start.get("started_at")) or (as_moment(record.started_at) if record else None)
@@ -280,7 +278,7 @@ def read_verifications(reading: Reading, uri: str, exported: ExportManifest) -> 
         exported: Its manifest.
     """
     found = []
-    served = [SERVED] if exported.served is not None and exported.served.lacks else []
+    served = [SERVED] if exported.served.lacks else []
     for target in dict.fromkeys([*(engine.target for engine in exported.engines), *served]):
         where = verification_uri(uri, target)
         if not storage.exists(where):

@@ -14,7 +14,7 @@ from contracts.artifacts.document import Document
 from contracts.config import RunConfig
 from contracts.previous import RUN_NAME
 from contracts.proof import VERIFIED_FOLDER
-from inspection.run.columns import find_metrics, find_parameters, find_tags, todays
+from inspection.run.columns import find_metrics, find_parameters, find_tags
 from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, as_object, first_line
 from inspection.run.find import RunPlace, list_places
 from inspection.run.headline import RunHeadline, find_verdict, headline, headline_of_record, make_headline
@@ -91,7 +91,7 @@ def _read(reading: Reading) -> RunLine:
         stage="" if record.state == "succeeded" else at,
         error=record.error,
         started_at=as_moment(record.started_at),
-        config=todays(record.config),
+        config=record.config,
         metrics=record.results.get("metrics"),
     )
 

@@ -19,9 +19,6 @@ from inspection.run.reading import Reading
 from inspection.run.view import Curves, Missing
 
 TENSORBOARD_FOLDER = "tensorboard"
-_BEFORE_SCALARS = (
-    "this training is of a version before 0.2.0, which wrote curves for TensorBoard alone: shardline tensorboard RUN"
-)
 # Between an event and the scalars of the same step.
 _SLACK_S = 5.0
 
@@ -82,8 +79,6 @@ def _read_curves(reading: Reading, folder: str, *, points: int) -> Curves:
     names = storage.list_names(scalars)
     for name in names:
         reading.door.require(storage.join(scalars, name))
-    if not names and storage.list_names(storage.join(folder, TENSORBOARD_FOLDER)):
-        return Curves(curves=[], rows=0, missing=[_BEFORE_SCALARS])
     return read_curves(scalars, points=points)
 
 

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from contracts.artifacts import (
-    FORMER_TASK,
     CheckpointManifest,
     Document,
     EvaluationReport,
@@ -326,8 +325,7 @@ class RunView(Document):
         if self.evaluation is not None:
             return self.evaluation.task
         section = self.config.get("task")
-        # Runs of release 0.1.0 name none.
-        return str(section.get("name")) if isinstance(section, dict) else FORMER_TASK
+        return str(section.get("name")) if isinstance(section, dict) else ""
 
     def stage(self, name: str) -> StageView | None:
         """Return a stage by its name."""

@@ -51,7 +51,7 @@ def tell(exported: ExportManifest, verifications: Sequence[Verification] = ()) -
     verdict = find_verdict(exported, verifications)
     hashes = {"checkpoint_sha256": exported.checkpoint_sha256}
     hashes |= {f"graph_{graph.precision}_sha256": graph.sha256 for graph in exported.graphs}
-    hashes |= {"served_sha256": exported.served.sha256} if exported.served is not None else {}
+    hashes |= {"served_sha256": exported.served.sha256}
     hashes |= {f"engine_{engine.target}_sha256": engine.sha256 for engine in exported.engines}
     return Told(count(exported, verdict), lambda: write(_summary(exported, verdict)), hashes)
 
@@ -75,8 +75,7 @@ def _runner(entry: Latency) -> str:
 def _summary(exported: ExportManifest, verdict: Verdict) -> Summary:
     served, metric, asked = exported.served, exported.headline.metric, exported.asked_precision
     said = [Markdown(f"**Export: {cell(exported.precision)}, {verdict}.**")]
-    if served is not None:
-        said.append(whole(f"Serves {served.in_words()}. Not shown: {', '.join(served.unproven)}."))
+    said.append(whole(f"Serves {served.in_words()}. Not shown: {', '.join(served.unproven)}."))
     refused = [(entry.precision, entry.reason) for entry in exported.tried if entry.outcome == "failed"]
     of_asked = Block(
         text=[f"{asked} was asked for and failed its gates:"], head=("precision", "why"), words=2, rows=first(refused)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides, describes
+from pipelines.commands.options import ConfigPath, Debug, Overrides
 from pipelines.reported import load, reported
 
 ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
@@ -18,7 +18,7 @@ ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shar
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     data_app = typer.Typer(help="Look at shards.", no_args_is_help=True, rich_markup_mode=None)
-    describes(data_app, describe, "data")
+    data_app.command("describe")(describe)
     for command in (verify, index, export_index, compact):
         data_app.command()(command)
     app.add_typer(data_app, name="data")

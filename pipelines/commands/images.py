@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides, describes, former
+from pipelines.commands.options import ConfigPath, Debug, Overrides
 from pipelines.reported import load, reported
 
 images_app = typer.Typer(help="Container images of the line.", no_args_is_help=True, rich_markup_mode=None)
@@ -15,7 +15,7 @@ images_app = typer.Typer(help="Container images of the line.", no_args_is_help=T
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    describes(images_app, describe, "images")
+    images_app.command("describe")(describe)
     app.add_typer(images_app, name="images")
 
 
@@ -24,8 +24,8 @@ def build(
     config: ConfigPath,
     overrides: Overrides = None,
     tool: Annotated[
-        Literal["cloud", "docker", "gcloud"],
-        typer.Option("--with", metavar="cloud|docker", help="What builds: Cloud Build, or an engine here."),
+        Literal["cloud", "docker"],
+        typer.Option("--with", help="What builds: Cloud Build, or an engine here."),
     ] = "cloud",
     tensorrt: Annotated[
         str | None,
@@ -48,9 +48,6 @@ def build(
     with reported(debug):
         from pipelines.images.build import build_images
 
-        if tool == "gcloud":
-            former("--with gcloud", "--with cloud")
-            tool = "cloud"
         resolved = load(config, overrides)
         record = build_images(
             resolved,

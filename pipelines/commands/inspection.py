@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.commands.options import AsJson, Debug, Format, is_document, print_document
+from pipelines.commands.options import Debug, Format, is_document, print_document
 from pipelines.reported import reported
 
 
@@ -65,7 +65,6 @@ def report(
 def inspect_run(
     run: RunArgument,
     form: Format = None,
-    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Print what is known of a run: stages, data, choice, training, money, proof."""
@@ -75,7 +74,7 @@ def inspect_run(
         from inspection.terminal import print_run, to_json
 
         view = read_run(find_place(run), pictures=False)
-        if is_document(form, as_json):
+        if is_document(form):
             print_document(to_json(view), form)
         else:
             print_run(view, sys.stdout)
@@ -84,7 +83,6 @@ def inspect_run(
 def runs(
     root: Root = "runs",
     form: Format = None,
-    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """List the runs below a folder or bucket, the newest first."""
@@ -95,7 +93,7 @@ def runs(
         from inspection.terminal import print_runs
 
         found = list_runs(root)
-        if is_document(form, as_json):
+        if is_document(form):
             print_document(json.dumps([line.model_dump(mode="json") for line in found], indent=1), form)
         else:
             print_runs(found, sys.stdout)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -34,14 +32,11 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it without a question.")]
 Format = Annotated[
     Literal["table", "json", "yaml"] | None, typer.Option("-o", "--format", help="How it is printed [default: table].")
 ]
-AsJson = Annotated[bool, typer.Option("--json", hidden=True, help="The former name of -o json.")]
 
 
-def is_document(form: str | None, as_json: bool) -> bool:
-    """Whether JSON or YAML is asked for; warns of the former option."""
-    if as_json:
-        former("--json", "-o json")
-    return as_json or form in ("json", "yaml")
+def is_document(form: str | None) -> bool:
+    """Whether JSON or YAML is asked for."""
+    return form in ("json", "yaml")
 
 
 def as_document(content: str, form: str | None) -> str:
@@ -58,23 +53,6 @@ def as_document(content: str, form: str | None) -> str:
 def print_document(content: str, form: str | None) -> None:
     """Print a JSON document, as YAML where that is asked for."""
     print(as_document(content, form))
-
-
-def former(name: str, now: str) -> None:
-    """Warn of a name that goes in the next release."""
-    print(f"warning: {name} is {now} now; the former name goes in the next release", file=sys.stderr, flush=True)
-
-
-def describes(app: typer.Typer, command: Callable[..., None], where: str) -> None:
-    """Add a command as `describe`, and by its former name `show` with a warning."""
-
-    @functools.wraps(command)
-    def show(*arguments: Any, **options: Any) -> None:
-        former(f"shardline {where} show", f"shardline {where} describe")
-        command(*arguments, **options)
-
-    app.command("describe")(command)
-    app.command("show", hidden=True)(show)
 
 
 def ask(what: str, *, yes: bool) -> bool:

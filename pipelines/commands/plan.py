@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipelines.commands.options import (
-    AsJson,
     ConfigPath,
     Debug,
     Format,
@@ -60,7 +59,6 @@ def plan(
     run_id: RunId = "",
     template: Template = "",
     form: Format = None,
-    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Show what a submission would create where, whether it can work, and its cost; exit code 2 when it cannot."""
@@ -77,7 +75,7 @@ def plan(
         online = online and not outline(resolved).lacks_a_place
         inputs = read_inputs(resolved, prices=prices, profile=profile, online=online)
         if compare:
-            _compare(resolved, machines, nodes, kept, inputs, form=form, as_json=as_json)
+            _compare(resolved, machines, nodes, kept, inputs, form=form)
             return
         from pipelines.plan.table import print_plan, to_json
         from pipelines.rules.submission import Asked
@@ -88,7 +86,7 @@ def plan(
         )
         if made.answers is None:
             made = made.with_problems((), [_OFFLINE])
-        if is_document(form, as_json):
+        if is_document(form):
             print_document(to_json(made), form)
         else:
             print_plan(made, sys.stdout)
@@ -110,7 +108,6 @@ def _compare(
     inputs: PlanInputs,
     *,
     form: str | None,
-    as_json: bool,
 ) -> None:
     from contracts.machines import find_machine
     from pipelines.plan.compare import KEPT_PER_DOUBLING, compare
@@ -127,7 +124,7 @@ def _compare(
         book=inputs.book,
         kept_per_doubling=KEPT_PER_DOUBLING if kept is None else kept,
     )
-    if is_document(form, as_json):
+    if is_document(form):
         print_document(to_json(comparison), form)
     else:
         print_comparison(comparison, sys.stdout)

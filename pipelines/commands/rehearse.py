@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.commands.options import AsJson, Debug, Format, Overrides, as_document, is_document, print_document
+from pipelines.commands.options import Debug, Format, Overrides, as_document, is_document, print_document
 from pipelines.reported import load, reported
 
 
@@ -76,7 +76,6 @@ def rehearse_config(
         Path | None, typer.Option("--keep", metavar="FOLDER", help="Leave buckets, machines and logs there.")
     ] = None,
     form: Format = None,
-    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Submit to a Google Cloud on this machine, and compare what happened with what should have."""
@@ -87,7 +86,7 @@ def rehearse_config(
         from pipelines.rehearse.serve import Server, check_options, run_server
         from rehearsal.leftovers import claimed_folder
 
-        documented = is_document(form, as_json)
+        documented = is_document(form)
         wanted = Wanted(
             preemptions=preempt,
             rules=read_rules(faults),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.commands.options import AsJson, Debug, Format, is_document, print_document
+from pipelines.commands.options import Debug, Format, is_document, print_document
 from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def status(
     project: Project = "",
     region: Region = "",
     form: Format = None,
-    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Show the tasks and jobs of a submitted run, and why it failed."""
@@ -57,7 +56,7 @@ def status(
         name = _find(run, config, project, region)
         client = pipeline_client(name.region)
         found = [read_status(client, rung) for rung in list_rungs(client, name)]
-        if is_document(form, as_json):
+        if is_document(form):
             later = [to_json(status) for status in found[1:]]
             print_document(
                 json.dumps({**to_json(found[0]), **({"later_rungs": later} if later else {})}, indent=1), form

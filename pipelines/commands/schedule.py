@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri, describes
+from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri
 from pipelines.reported import load, reported
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ ScheduleId = Annotated[str, typer.Option("--id", metavar="ID", help="Id of the s
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    describes(_app, describe, "schedule")
+    _app.command("describe")(describe)
     app.add_typer(_app, name="schedule")
 
 

@@ -33,11 +33,9 @@ from pipelines.images.record import (
     find_wrong,
     hash_requirements,
     is_pinned,
-    is_placeholder,
     read_record,
     record_path,
     requirements_of,
-    uses_former_record,
 )
 from pipelines.jobs import serving_section
 from pipelines.runs.diagnosis import Said, diagnose
@@ -142,11 +140,9 @@ def why_to_build(config: RunConfig, *, any_sources: bool = False) -> str:
     """
     images = config.cloud.images
     given = [getattr(images, role) for role in ROLES]
-    if all(reference and not is_placeholder(reference) for reference in given):
+    if all(given):
         return ""
     path = record_path(config)
-    if uses_former_record(config):
-        return ""
     record = read_record(path)
     if record is None:
         return f"there is no {path}"

@@ -27,9 +27,6 @@ ROLES = ("pipeline", "trainer", "export")
 OWN_CODE_ROLES = ("trainer", "export")
 """Those in which own code is imported, and in which code.requirements are installed."""
 
-FORMER_NAME = "images.json"
-"""The record of release 0.1.0, which all projects of a folder shared."""
-
 STAGE_ROLES = {"shard": "pipeline", "profile": "trainer", "train": "trainer", "export": "export"}
 """The image that each stage runs in."""
 
@@ -41,8 +38,6 @@ PINNED = re.compile(
 
 # Compute capability (times ten): the last that wheels of torch for CUDA 12.6 have code for.
 _HOPPER = 90
-# What examples of release 0.1.0 have in place of a digest.
-_PLACEHOLDER = re.compile(r".+@sha256:(?P<digit>[0-9a-f])(?P=digit){63}")
 
 
 class ImageRecord(BaseModel):
@@ -74,11 +69,6 @@ class ImageRecord(BaseModel):
 def is_pinned(reference: str) -> bool:
     """Return whether a reference names one image for ever."""
     return PINNED.fullmatch(reference) is not None
-
-
-def is_placeholder(reference: str) -> bool:
-    """Return whether a reference has a digest of one repeated digit, which no image has."""
-    return _PLACEHOLDER.fullmatch(reference) is not None
 
 
 def find_cuda(section: MachineSection) -> Literal["cu126", "cu130"]:
@@ -124,36 +114,22 @@ def record_path(config: RunConfig) -> Path:
     """Return where the record of a configuration's images is: each project of a folder has one of its own."""
     if config.cloud.images.file:
         return Path(config.cloud.images.file)
-    return Path(f"images-{config.cloud.project}.json" if config.cloud.project else FORMER_NAME)
-
-
-def uses_former_record(config: RunConfig) -> bool:
-    """Whether images.json stands for the record, as in release 0.1.0: of images in this project, and no other is there.
-
-    Raises:
-        ConfigError: It is damaged.
-    """
-    if config.cloud.images.file or record_path(config).exists():
-        return False
-    former = read_record(Path(FORMER_NAME))
-    return former is not None and _project_of(former) == config.cloud.project
+    return Path(f"images-{config.cloud.project}.json" if config.cloud.project else "images.json")
 
 
 def find_image(config: RunConfig, role: str) -> str:
     """Return the pinned reference of a role's image: the configuration's, else the record's.
-
-    A placeholder in the configuration is none.
 
     Raises:
         ConfigError: There is none, it is not pinned by its digest, or it was built with other code.requirements.
     """
     reference: str = getattr(config.cloud.images, role)
     where = f"cloud.images.{role}"
-    if not reference or is_placeholder(reference):
-        path = Path(FORMER_NAME) if uses_former_record(config) else record_path(config)
+    if not reference:
+        path = record_path(config)
         record = read_record(path)
         if record is None:
-            raise _without_image(config, role, path)
+            raise _without_image(role, path)
         reference, where = getattr(record, role), f"{path}: {role}"
         if role in OWN_CODE_ROLES:
             _require_requirements(config, record, path)
@@ -168,18 +144,12 @@ def find_image(config: RunConfig, role: str) -> str:
     return reference
 
 
-def _without_image(config: RunConfig, role: str, path: Path) -> ConfigError:
-    images = config.cloud.images
-    state = "is a placeholder" if getattr(images, role) else "is not set"
-    given, todo = f"cloud.images.{role} {state}, and there is no {path}", ""
-    if not images.file and (former := read_record(Path(FORMER_NAME))) is not None:
-        given += f"; {FORMER_NAME} (release 0.1.0) has images of {_project_of(former)}"
-        todo = f"rename {FORMER_NAME} to {path} where this project runs them too; else "
+def _without_image(role: str, path: Path) -> ConfigError:
     return ConfigError(
-        given,
+        f"cloud.images.{role} is not set, and there is no {path}",
         allowed="HOST/PATH@sha256:HEX, or the record of `shardline images build`",
-        todo=f"{todo}run `shardline submit CONFIG`, which builds them first, or `shardline images build CONFIG`, "
-        "or set cloud.images",
+        todo="run `shardline submit CONFIG`, which builds them first, or `shardline images build CONFIG`, or set "
+        "cloud.images",
     )
 
 
@@ -266,11 +236,6 @@ def _require_fitting(config: RunConfig, record: ImageRecord, path: Path, role: s
             allowed="images that were built for the machines of the configuration",
             todo="run `shardline images build CONFIG` again",
         )
-
-
-def _project_of(record: ImageRecord) -> str:
-    """Return the project whose registry the images lie in: HOST/PROJECT/REPOSITORY/..., empty where there is none."""
-    return "".join(record.pipeline.split("/")[1:2])
 
 
 def _damaged(path: Path, why: str) -> ConfigError:

@@ -17,7 +17,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import find_machine
 from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
-from pipelines.images.record import ROLES, is_placeholder, record_path, uses_former_record
+from pipelines.images.record import ROLES, record_path
 from pipelines.rehearse.manifest_files import find_named_files
 from pipelines.rules.preflight import MANIFEST_SUFFIXES
 
@@ -155,13 +155,13 @@ def prepare(config: RunConfig, source: Path | None, weights: Path | None = None)
 
 def _images(config: RunConfig, stand_ins: list[str]) -> Any:
     images = config.cloud.images
-    missing = [role for role in ROLES if _is_unset(getattr(images, role))]
-    if record_path(config).exists() or uses_former_record(config):
+    missing = [role for role in ROLES if not getattr(images, role)]
+    if record_path(config).exists():
         missing = []
         if not config.cloud.project:
             # The record's name goes by the project, which is filled in.
             images = images.model_copy(update={"file": str(record_path(config))})
-    if config.vertex.model.upload and _is_unset(images.serving):
+    if config.vertex.model.upload and not images.serving:
         missing.append("serving")
     if not missing:
         return images
@@ -172,10 +172,6 @@ def _images(config: RunConfig, stand_ins: list[str]) -> Any:
 def stand_in_image(role: str) -> str:
     """Return the reference of a rehearsal's image of a role: no registry has it, and nothing is pulled."""
     return _IMAGE.format(role, hashlib.sha256(role.encode()).hexdigest())
-
-
-def _is_unset(reference: str) -> bool:
-    return not reference or is_placeholder(reference)
 
 
 def _find_source(config: RunConfig, source: Path | None) -> Path:

@@ -15,7 +15,7 @@ from contracts.errors import ConfigError, UserError
 from contracts.estimate import num_nodes
 from contracts.machines import ACCELERATORS, LEAST_FOR_COMPILE, LEAST_FOR_CUDA_13, Machine, find_machine
 from contracts.own_code import pin_code
-from pipelines.images.record import ROLES, find_image, is_placeholder
+from pipelines.images.record import ROLES, find_image
 from pipelines.rules.cloud_names import check_name, region_of_resource
 from pipelines.rules.names import NAME_RULES, PLACE_RULES
 from pipelines.rules.problem import Problem
@@ -204,7 +204,7 @@ def _images(config: RunConfig) -> Iterator[Problem]:
 
 def _serving_image(config: RunConfig) -> Iterator[Problem]:
     image = config.cloud.images.serving
-    if not config.vertex.model.upload or (_REGISTRY.match(image) and not is_placeholder(image)):
+    if not config.vertex.model.upload or _REGISTRY.match(image):
         return
     yield Problem(
         f"cloud.images.serving = {image}" if image else "vertex.model.upload without cloud.images.serving",

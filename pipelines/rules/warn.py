@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 from contracts.config import ResourcesSection, RunConfig
-from contracts.errors import ConfigError
 from contracts.machines import Machine
-from pipelines.images.record import FORMER_NAME, is_placeholder, record_path, uses_former_record
 from pipelines.rules.preflight import find_rungs
 
 
@@ -38,17 +35,13 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
             f"resources.max_hours = {resources.max_hours:g} is beyond resources.timeout_hours = "
             f"{resources.timeout_hours:g}: the job is ended before training ends itself"
         )
-    with contextlib.suppress(ConfigError):
-        # A damaged record is a problem that a rule finds.
-        if uses_former_record(config):
-            yield f"images are those of {FORMER_NAME}, the name of release 0.1.0: rename it to {record_path(config)}"
     if vertex.failure_policy == "fast":
         yield (
             "vertex.failure_policy=fast: when a task fails, the run's record (run.json, report.md) is not written, "
             "since its task is not started any more"
         )
     serving = config.cloud.images.serving
-    if serving and not is_placeholder(serving) and not vertex.model.upload:
+    if serving and not vertex.model.upload:
         yield "cloud.images.serving is set, and no model is uploaded: set vertex.model.upload=true to register models"
     if vertex.model.upload and config.export.allow_unproven:
         yield "export.allow_unproven: an engine that never ran on its GPU may be uploaded"

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contracts import storage
-from contracts.config.former import rename_keys
 from contracts.errors import ConfigError
 from inspection.run.find import LATEST, find_place, read_start
 
@@ -89,7 +88,7 @@ def find_run_name(run: str, *, config: RunConfig | None = None, project: str = "
 def _vertex_of(start: Mapping[str, Any]) -> tuple[str, str]:
     """Return project and region of a start document, where it names them."""
     config = start.get("config")
-    cloud = rename_keys(config)[0].get("cloud") if isinstance(config, dict) else None
+    cloud = config.get("cloud") if isinstance(config, dict) else None
     places = [start, cloud if isinstance(cloud, dict) else {}]
     return (
         next((str(place["project"]) for place in places if place.get("project")), ""),

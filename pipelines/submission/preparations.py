@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from contracts.config import RunConfig
 from pipelines.images.build import build_images, why_to_build
-from pipelines.images.record import ROLES, is_placeholder
+from pipelines.images.record import ROLES
 from pipelines.rehearse.config import stand_in_image
 from pipelines.submission.local_data import LocalData, upload
 
@@ -58,6 +58,6 @@ def make_preparations(config: RunConfig, todo: Preparations, say: Callable[[str]
 def with_images(config: RunConfig) -> RunConfig:
     """Return the configuration as it is once its images are built, for a plan that is made before."""
     images = config.cloud.images
-    unset = [role for role in ROLES if not getattr(images, role) or is_placeholder(getattr(images, role))]
+    unset = [role for role in ROLES if not getattr(images, role)]
     made = images.model_copy(update={role: stand_in_image(role) for role in unset})
     return config.model_copy(update={"cloud": config.cloud.model_copy(update={"images": made})})

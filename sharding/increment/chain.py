@@ -99,9 +99,6 @@ def _open(uri: str, listing: str, multi_label: bool) -> tuple[Parent | None, str
     if damage is not None:
         return None, damage
     # What is reused as it is needs no more.
-    if manifest.made_from["listing"] != listing:
-        if not manifest.index_parts:
-            return None, "an older version wrote it, whose index does not note what each sample was made of"
-        if manifest.multi_label != multi_label:
-            return None, "the source now gives its labels in another form (lists, or single ones)"
+    if manifest.made_from["listing"] != listing and manifest.multi_label != multi_label:
+        return None, "the source now gives its labels in another form (lists, or single ones)"
     return Parent(uri, manifest), ""

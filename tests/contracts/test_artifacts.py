@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from contracts import storage
 from contracts.artifacts import (
-    CONTRACTS,
     MANIFEST_NAME,
     CheckpointManifest,
     FileEntry,
@@ -67,12 +66,13 @@ def test_a_document_with_a_nan_is_not_written() -> None:
     ("change", "message"),
     [
         (lambda v: v.update(format_version=99), "format version 99"),
+        (lambda v: v.update(format_version=0), "format version 0"),
         (lambda v: v.update(kind="shards"), "'shards' document"),
         (lambda v: v.pop("choice"), "damaged at choice"),
         (lambda v: v.update(surprise=1), "damaged at surprise"),
     ],
 )
-def test_a_foreign_newer_or_damaged_document_is_refused(change: Any, message: str) -> None:
+def test_a_foreign_or_damaged_document_and_one_of_another_version_are_refused(change: Any, message: str) -> None:
     values = json.loads(report().to_json())
     change(values)
     with pytest.raises(DataError, match=message):
@@ -151,22 +151,10 @@ def test_files_of_a_bucket_are_compared_by_checksum_whatever_their_size(
     assert "crc32c" in str(find_output_damage("gs://bucket-1/x", document))
 
 
-@pytest.mark.parametrize("kind", [*sorted(CONTRACTS), "trace-summary"])
-def test_a_schema_changes_only_with_its_golden_file(kind: str) -> None:
-    """A change here is a change of the format: think of the version, then `python tests/golden/write_schemas.py`."""
-    schema = CONTRACTS[kind].model_json_schema() if kind in CONTRACTS else summaries_type().json_schema()
-    assert json.loads((GOLDEN / f"{kind}.schema.json").read_text()) == schema
-
-
-def test_summaries_of_traces_come_back_and_those_of_other_releases_are_read() -> None:
+def test_summaries_of_traces_come_back() -> None:
     kernels, lanes = (KernelRow("k", "compute", 3, 0.5),), (Lane("GPU", (Span("k", "kernel", 0.0, 0.5),)),)
     one = TraceSummary(0, "gpu", "A100", 3, 0.1, breakdown_s={"kernels": 0.1}, kernels=kernels, lanes=lanes)
     assert summaries_type().validate_json(summaries_to_json([one])) == [one]
-    # 0.1.0 wrote no lanes; keys that came later or have gone say nothing here.
-    (former,) = json.loads(summaries_to_json([one]))
-    del former["lanes"]
-    (read,) = summaries_type().validate_python([{**former, "gone": 1}])
-    assert read.lanes == () and read.kernels == kernels
 
 
 def test_a_file_of_a_sibling_folder_is_found(tmp_path: Path) -> None:

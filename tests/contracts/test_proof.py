@@ -22,6 +22,7 @@ from contracts.artifacts.export import NO_SERVER
 from contracts.errors import ConfigError, DataError
 from contracts.proof import find_unproven, require_proven, verification_uri
 from contracts.stage import find_output_damage
+from tests.export_fields import image_export, served_file
 
 FILE = {"bytes": 1, "crc32c": "0" * 8}
 
@@ -59,13 +60,14 @@ def make_export(*targets: str, **changes: Any) -> ExportManifest:
             Gate(name=f"engine {target}", precision="fp32", status="not run", ran="no GPU") for target in targets
         ],
         "parity": {},
-        "accuracy": {"fp32": 0.5},
+        **image_export(),
+        "metrics": {"fp32": {"accuracy": 0.5}},
         "test_samples": 2,
         "checkpoint_sha256": "0" * 64,
         "shards_fingerprint": "5" * 16,
         "made_with": {},
         "files": [],
-        "served": None,
+        "served": served_file("model.fp32.onnx", "cd" * 32),
     }
     return ExportManifest(**{**values, **changes}).sealed()
 
@@ -223,7 +225,7 @@ def test_a_damaged_verification_and_an_export_without_engines_prove_nothing(tmp_
     [
         ({"verdict": "proven"}, "the manifest was changed after it was written"),
         ({"seal": ""}, "the manifest was changed after it was written"),
-        ({"accuracy": {"fp32": float("nan")}}, "the manifest was changed after it was written"),
+        ({"metrics": {"fp32": {"accuracy": float("nan")}}}, "the manifest was changed after it was written"),
     ],
 )
 def test_a_changed_manifest_is_refused_and_not_reused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
@@ -239,7 +241,7 @@ def test_a_changed_manifest_is_refused_and_not_reused(tmp_path: Path, change: di
     [
         ({"precision": "fp16"}, "the manifest has no graph of fp16"),
         ({"graphs": []}, "the manifest has no graph of fp32"),
-        ({"accuracy": {}}, "the manifest has no accuracy of fp32"),
+        ({"metrics": {}}, "the manifest has no accuracy of fp32"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_named(change: dict[str, Any], words: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from contracts import storage
-from contracts.artifacts import NewerVersion
+from contracts.artifacts import OtherVersion
 from contracts.errors import ConfigError, DataError, ModelError, PeerPreempted, StorageError, TryAgain, UserError
 from contracts.refusal import find_refusal, leave_refusal
 
@@ -29,7 +29,7 @@ def test_what_may_succeed_again_says_so(tmp_path: Path) -> None:
 
 def test_a_special_case_comes_back_as_what_it_is_a_case_of(tmp_path: Path) -> None:
     output = storage.normalise(tmp_path)
-    leave_refusal(output, NewerVersion("given", allowed="allowed", todo="to do"))
+    leave_refusal(output, OtherVersion("given", allowed="allowed", todo="to do"))
     assert type(find_refusal(output)) is DataError
     leave_refusal(output, PeerPreempted("gone"))
     assert type(find_refusal(output)) is TryAgain

@@ -113,6 +113,8 @@ def test_a_damaged_output_is_made_again(tmp_path: Path) -> None:
             return output.uri
         storage.publish(storage.join(output.uri, "model.safetensors"), b"content")
         document = CheckpointManifest(
+            order={"kind": "full"},
+            task={"name": "image_classification", "arguments": {}},
             fingerprint=output.fingerprint,
             step=1,
             position=1,
@@ -187,7 +189,7 @@ def test_a_damaged_manifest_below_our_root_is_made_again(tmp_path: Path, content
     assert manifest.read_bytes() == whole
 
 
-def test_a_manifest_of_a_newer_version_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_manifest_of_another_version_is_not_overwritten(tmp_path: Path) -> None:
     assert run(tmp_path, "a") == 0
     manifest = next(tmp_path.glob(f"*/{MANIFEST_NAME}"))
     newer = manifest.read_bytes().replace(b'"format_version": 1', b'"format_version": 99')

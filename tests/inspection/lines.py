@@ -43,6 +43,7 @@ from contracts.scalars import SCALARS_FOLDER, part_name, scalars_line, start_lin
 from inspection.goodput import find_attempts
 from inspection.summary import collect_results
 from tests.conftest import small_config
+from tests.export_fields import image_export, served_file
 
 Kind = Literal["fresh", "resumed", "cached", "int8 refused", "running", "killed", "failed"]
 START = 1_795_000_000.0
@@ -144,6 +145,8 @@ def _train(planted: Planted, shards: str, kind: Kind) -> str:
     (checkpoint / "evaluation.json").write_bytes(evaluation.to_json())
     entry = FileEntry.of(storage.normalise(folder), "checkpoints/step-00000180.000001/evaluation.json")
     document = CheckpointManifest(
+        order={"kind": "full"},
+        task={"name": "image_classification", "arguments": {}},
         fingerprint="c" * 16,
         made_from={"shards": manifest.fingerprint, "train": "7" * 16},
         finished=True,
@@ -187,6 +190,7 @@ def evaluation_of(shards: str, manifest: ShardManifest) -> EvaluationReport:
     ]
     names = manifest.classes
     return EvaluationReport(
+        task="image_classification",
         fingerprint="c" * 16,
         step=180,
         weights="model",
@@ -272,7 +276,12 @@ def _export(planted: Planted, shards: str, kind: Kind) -> str:
         ],
         gates=gates,
         parity={"onnx": parity, "engine": {"sm89": Parity(ran="not run: no GPU")}},
-        accuracy={"torch": 0.9375, **{name: 0.9375 if name != "int8" else 0.61 for name in parity}},
+        **image_export(),
+        served=served_file("model.onnx", sha256),
+        metrics={
+            "torch": {"accuracy": 0.9375},
+            **{name: {"accuracy": 0.9375 if name != "int8" else 0.61} for name in parity},
+        },
         test_samples=16,
         latency=[
             Latency(

@@ -44,6 +44,7 @@ from inspection.run.view import (
     StageView,
 )
 from inspection.tasks.classification.worst import WorstView
+from tests.export_fields import image_export, served_file
 from tests.trainer.profiling.reports import gpu_report
 
 LINE = "file:///lines/flowers"
@@ -204,6 +205,8 @@ def make_money() -> MoneyView:
 
 def make_checkpoint(classes: list[str]) -> CheckpointManifest:
     return CheckpointManifest(
+        order={"kind": "full"},
+        task={"name": "image_classification", "arguments": {}},
         fingerprint="c" * 16,
         finished=True,
         step=4000,
@@ -248,6 +251,7 @@ def make_evaluation(classes: list[str] | None = None, *, each: int = 40) -> Eval
     cells = [(place, place, each - 3) for place in range(number)]
     cells += [(place, (place + 1) % number, 3) for place in range(number)]
     return EvaluationReport(
+        task="image_classification",
         fingerprint="c" * 16,
         step=3900,
         weights="ema",
@@ -388,7 +392,9 @@ def make_export(
             },
             "engine": {target: Parity(ran="not run: no GPU") for target in targets},
         },
-        "accuracy": {"torch": 0.9375, "fp32": 0.9375, "fp16": 0.934375},
+        **image_export(224, 8),
+        "served": served_file("model.fp16.onnx", "2" * 64),
+        "metrics": {"torch": {"accuracy": 0.9375}, "fp32": {"accuracy": 0.9375}, "fp16": {"accuracy": 0.934375}},
         "test_samples": 320,
         "coverage": {"fp16": {"weight_bytes": 0.98}},
         "latency": [

@@ -57,14 +57,11 @@ def test_a_fresh_run_is_known_whole(line: Path, small_shards: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("section", ["cloud", "vertex"])
-def test_a_run_of_vertex_names_its_page_in_the_console(section: str, line: Path, small_shards: str) -> None:
-    """Of release 0.1.0 too, whose section was another."""
+def test_a_run_of_vertex_names_its_page_in_the_console(line: Path, small_shards: str) -> None:
     planted = plant(line, small_shards)
     path = planted.folder / "run-start.json"
     start = json.loads(path.read_text())
-    del start["config"]["cloud"]
-    start["config"][section] = {"project": "p", "region": "us-east4"}
+    start["config"]["cloud"] = {"project": "p", "region": "us-east4"}
     path.write_text(json.dumps({**start, "arguments": {"run_config": "gs://b/c.json"}}))
     view = read(planted)
     assert view.console is not None and "locations/us-east4/" in view.console and view.console.endswith("project=p")

@@ -27,6 +27,7 @@ from contracts.config import STAGES, RunConfig
 from inspection.report import describe_batch, print_table, to_markdown
 from inspection.summary import Times, make_record
 from inspection.trace import StageTrace
+from tests.export_fields import image_export, served_file
 
 CONFIG = RunConfig.model_validate({"train": {"global_batch_size": 64}, "model": {"arguments": {"a": "b|c"}}})
 TRAIN = SplitEntry(first=0, samples=7, source_bytes=70, samples_by_class=[3, 4])
@@ -74,6 +75,8 @@ DOCUMENTS: dict[str, Contract] = {
         recommendations=[Recommendation(setting="train.precision=bf16", gain=1.3, evidence="40 and 52 samples/s")],
     ),
     "train": CheckpointManifest(
+        order={"kind": "full"},
+        task={"name": "image_classification", "arguments": {}},
         fingerprint="t",
         finished=True,
         warnings=["column age has one value"],
@@ -138,7 +141,9 @@ DOCUMENTS: dict[str, Contract] = {
             },
             "engine": {"sm80": Parity(ran="not run: no GPU")},
         },
-        accuracy={"torch": 0.5, "fp32": 0.25},
+        **image_export(),
+        served=served_file("model.sm80.engine", "cd" * 32),
+        metrics={"torch": {"accuracy": 0.5}, "fp32": {"accuracy": 0.25}},
         test_samples=5,
         checkpoint_sha256="ab",
         files=[],

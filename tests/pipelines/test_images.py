@@ -47,30 +47,10 @@ def test_each_project_of_a_folder_has_a_record(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     unset = "cloud.images={pipeline: ''}"
     other = ("cloud.project=other-project", unset)
-    record(tmp_path)
-    # That of release 0.1.0, where it is of this project.
-    assert find_image(config(unset), "pipeline") == f"{REPOSITORY}/pipeline{DIGEST}"
-    assert any("rename it to images-my-project.json" in text for text in outline(config(unset)).warnings)
-    shared = r"images\.json .* of my-project[\s\S]*rename images\.json to images-other-project"
-    with pytest.raises(ConfigError, match=shared):
-        find_image(config(*other), "pipeline")
     mine, theirs = f"us-docker.pkg.dev/a/b/pipeline{DIGEST}", f"us-docker.pkg.dev/c/d/pipeline{DIGEST}"
     record(tmp_path, pipeline=mine).rename(tmp_path / "images-my-project.json")
     record(tmp_path, pipeline=theirs).rename(tmp_path / "images-other-project.json")
     assert (find_image(config(unset), "pipeline"), find_image(config(*other), "pipeline")) == (mine, theirs)
-    assert not any("rename it" in text for text in outline(config(unset)).warnings)
-
-
-@pytest.mark.parametrize("digit", ["0", "1", "f"])
-def test_a_placeholder_wins_over_nothing(tmp_path: Path, digit: str) -> None:
-    path = record(tmp_path)
-    fake = f"us-docker.pkg.dev/acme/r/trainer@sha256:{64 * digit}"
-    resolved = config(f"cloud.images={{file: '{path}', trainer: '{fake}', serving: '{fake}'}}")
-    assert find_image(resolved, "trainer") == f"{REPOSITORY}/trainer{DIGEST}"
-    assert any("cloud.images.serving = " in problem.given for problem in outline(resolved).problems)
-    path.unlink()
-    with pytest.raises(ConfigError, match=r"cloud.images.trainer is a placeholder, and there is no .*images.json"):
-        find_image(resolved, "trainer")
 
 
 def test_the_examples_name_no_images() -> None:

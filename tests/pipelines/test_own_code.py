@@ -101,7 +101,6 @@ def test_code_that_is_missing_or_shadowed_ends_with_2(
     shardline: Shardline, project: Path, code: Path, environment: dict[str, str]
 ) -> None:
     for more, words in (
-        # As configurations of 0.1.0 had it: the working folder was searched.
         (["code.path=''"], "set code.path to the folder that holds it, e.g. `code.path: .`"),
         (["code.path=gone"], "is not there"),
         (["model.architecture=own_gone:net"], "holds no module own_gone"),

@@ -331,21 +331,6 @@ def test_a_damaged_state_is_made_again(run_shard, source, grow):
     assert again.folder == child.folder and again.content == content
 
 
-def test_manifests_of_an_older_version_are_no_parents(run_shard, source, grow):
-    full = run_shard(incremental=True)
-    manifest = full.folder / "manifest.json"
-    values = json.loads(manifest.read_bytes())
-    values["index"], *_ = values.pop("index_parts")
-    for name in ("first", "samples"):
-        values["index"].pop(name)
-    manifest.write_text(json.dumps({**values, "format_version": 1}))
-    assert run_shard(incremental=True).folder == full.folder
-    grow([1])
-    child = run_shard(incremental=True)
-    assert "an older version wrote it" in child.stderr and child.manifest.generation == 0
-    check_sound(child, source)
-
-
 def test_another_source_starts_a_chain_of_its_own(run_shard, tmp_path, write_file, make_image):
     run_shard(incremental=True)
     other = tmp_path / "other"

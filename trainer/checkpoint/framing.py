@@ -127,13 +127,12 @@ def header_bytes(first: bytes, file_bytes: int) -> int:
     return length
 
 
-def parse_header(content: bytes, data_bytes: int, prefix: str = "") -> list[Entry]:
+def parse_header(content: bytes, data_bytes: int) -> list[Entry]:
     """Read a header.
 
     Args:
         content: The JSON.
         data_bytes: Number of bytes behind it.
-        prefix: Left out where a name begins with it.
 
     Returns:
         The tensors in the order of their data.
@@ -149,9 +148,7 @@ def parse_header(content: bytes, data_bytes: int, prefix: str = "") -> list[Entr
         raise Malformed(f"its header is no JSON of a safetensors file ({str(error)[:100]})") from None
     if not isinstance(values, dict) or not isinstance(rows, dict) or set(rows) - set(values):
         raise Malformed("its header is no object of tensors")
-    entries = sorted(
-        (_entry(name, value, rows, prefix) for name, value in values.items()), key=lambda e: (e.start, e.stop)
-    )
+    entries = sorted((_entry(name, value, rows) for name, value in values.items()), key=lambda e: (e.start, e.stop))
     position = 0
     for entry in entries:
         if entry.start != position:
@@ -162,7 +159,7 @@ def parse_header(content: bytes, data_bytes: int, prefix: str = "") -> list[Entr
     return entries
 
 
-def _entry(name: str, value: Any, rows: dict[str, Any], prefix: str) -> Entry:
+def _entry(name: str, value: Any, rows: dict[str, Any]) -> Entry:
     label = _short(name)
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         raise Malformed(f"{label} is not described by dtype, shape and data_offsets")
@@ -180,7 +177,7 @@ def _entry(name: str, value: Any, rows: dict[str, Any], prefix: str) -> Entry:
         whole, offset = _sizes(label, described[0]), described[1]
         if not shape or len(whole) != len(shape) or whole[1:] != shape[1:] or not 0 <= offset <= whole[0] - shape[0]:
             raise Malformed(f"{label}: rows of shape {shape} at {offset} are no part of {whole}")
-    return Entry(name.removeprefix(prefix), dtype, shape, offsets[0], offsets[1], whole, offset)
+    return Entry(name, dtype, shape, offsets[0], offsets[1], whole, offset)
 
 
 def _sizes(label: str, value: Any) -> tuple[int, ...]:

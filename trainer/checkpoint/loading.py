@@ -213,10 +213,9 @@ def _load(
         _refuse(folder_uri, f"there is no {group} in its manifest")
     choose = None if rows is None else partial(rows, group)
     collected: dict[str, _Collected] = {}
-    prefix = _prefix_of(manifest, group)
     for file in files:
         try:
-            _take(file.uri(folder_uri), file, choose, collected, on_piece, sharded=len(files) > 1, prefix=prefix)
+            _take(file.uri(folder_uri), file, choose, collected, on_piece, sharded=len(files) > 1)
         except (Malformed, FileNotFoundError, NotADirectoryError) as error:
             said = "is missing" if isinstance(error, FileNotFoundError | NotADirectoryError) else f"is refused: {error}"
             _refuse(folder_uri, f"{file.relative_path} {said}")
@@ -224,12 +223,6 @@ def _load(
         if not found.is_complete:
             _refuse(folder_uri, f"its files do not have each row of {name} once")
     return collected
-
-
-def _prefix_of(manifest: CheckpointManifest, group: str) -> str:
-    """Return what release 0.1.0 put before the names of a transformers network's tensors: in no name of them now."""
-    is_own_code = ":" in str(manifest.model.get("architecture", ":"))
-    return "" if is_own_code or group not in ("model", "ema", "optimizer") else "network."
 
 
 def _take(
@@ -240,7 +233,6 @@ def _take(
     on_piece: Callable[[], object],
     *,
     sharded: bool,
-    prefix: str,
 ) -> None:
     """Put what a file has of the wanted rows into `collected`.
 
@@ -248,7 +240,7 @@ def _take(
         Malformed: The file is damaged, or differs from another one of the group.
     """
     if choose is not None:
-        entries = _peek(uri, file.bytes, prefix)
+        entries = _peek(uri, file.bytes)
         for entry in entries:
             _expect(entry, choose, collected)
         if all(first >= last for first, last in (collected[entry.name].rows_in(entry) for entry in entries)):
@@ -261,7 +253,7 @@ def _take(
         header = stream.read(length)
         # Only now that a header accounts for every byte: no claim makes this take more memory than the file is long.
         targets = []
-        for entry in parse_header(header, size - LENGTH_BYTES - length, prefix):
+        for entry in parse_header(header, size - LENGTH_BYTES - length):
             if not sharded and not entry.is_whole:
                 rows = f"it has {entry.shape} of {entry.name} {entry.global_shape}"
                 raise Malformed(f"{rows}, and there is no other file")
@@ -314,9 +306,9 @@ def _copy(stream: BinaryIO, targets: list[tuple[int, memoryview]], crc32c: int, 
     return crc32c
 
 
-def _peek(uri: str, file_bytes: int, prefix: str) -> list[Entry]:
+def _peek(uri: str, file_bytes: int) -> list[Entry]:
     length = header_bytes(storage.read_range(uri, 0, LENGTH_BYTES), file_bytes)
-    return parse_header(storage.read_range(uri, LENGTH_BYTES, length), file_bytes - LENGTH_BYTES - length, prefix)
+    return parse_header(storage.read_range(uri, LENGTH_BYTES, length), file_bytes - LENGTH_BYTES - length)
 
 
 # Of a file that is read: small enough to stay in the processor's cache between checksum and copy.

@@ -151,7 +151,7 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
             )
     hashes, made_from, warnings = code_inputs(config), checkpoint.made_from, []
     if hashes and not {"code", "installed code"} & made_from.keys():
-        # Of release 0.1.0, or of a training folder that was made by hand.
+        # Of a training folder that was made by hand.
         warnings.append("the checkpoint does not say which own code it was trained with: it is exported with this one")
         hashes = {}
     for name, hashed in hashes.items():

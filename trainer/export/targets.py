@@ -130,7 +130,7 @@ def decide(
     here = f"{where} has {'no GPU' if gpu is None else f'a GPU of {gpu} ({_names(gpu)})'}"
     runtime, warnings = settings.runtime, list[str]()
     if runtime == "auto":
-        runtime, warnings = _choose(gpu, here, has_targets=bool(targets), has_tensorrt=has_tensorrt)
+        runtime, warnings = _choose(gpu, here, has_tensorrt=has_tensorrt)
     if runtime == TENSORRT_RTX:
         if not targets and gpu is not None and gpu not in RTX_TARGETS:
             raise ConfigError(
@@ -161,14 +161,8 @@ def decide(
     return runtime, () if gpu is None or runtime == ONNXRUNTIME_TENSORRT else (gpu,), warnings
 
 
-def _choose(gpu: str | None, here: str, *, has_targets: bool, has_tensorrt: bool) -> tuple[Runtime, list[str]]:
+def _choose(gpu: str | None, here: str, *, has_tensorrt: bool) -> tuple[Runtime, list[str]]:
     """Return what `auto` is, and warnings."""
-    if has_targets:
-        warning = (
-            "export.targets without export.runtime is taken as in release 0.1.0: set export.runtime: tensorrt_rtx for "
-            "engines of TensorRT-RTX, or leave export.targets out for a model that Triton serves by TensorRT"
-        )
-        return TENSORRT_RTX, [warning]
     if gpu is None:
         return ONNXRUNTIME_TENSORRT, []
     if has_tensorrt:

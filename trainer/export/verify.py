@@ -200,7 +200,7 @@ class _OnGpu:
         inputs, _ = run_step(bundle_of(document.task).read_inputs, shipped, document, self.work)
         graph = shipped.folder / shipped.model_name
         reference = _write_outputs(graph, inputs, self.work / "fp32-outputs", batch_size=16)
-        return inputs, reference, _find_ends(graph, document.model_signature, inputs, self.work)
+        return inputs, reference, _find_ends(graph, document.signature, inputs, self.work)
 
     def judge_engine(self, entry: EngineEntry) -> Gate:
         """Run an engine."""
@@ -216,7 +216,7 @@ class _OnGpu:
         if damage := entry.damage(storage.normalise(self.shipped.folder), copy=engine):
             return _gate(name, document, [f"{damage}: it was changed meanwhile"], ran="sha256")
         inputs, reference, ends = self.proof
-        signature = document.model_signature
+        signature = document.signature
         try:
             gate, _ = engine_run.judge_engine(
                 engine, entry, signature, inputs, reference, ends=ends, work=self.work, run=_run_named
@@ -258,7 +258,7 @@ class _OnGpu:
                 runner,
                 graph,
                 trials,
-                document.model_signature,
+                document.signature,
                 precision=document.precision,
                 folder=self.work,
                 name=SERVED,

@@ -169,7 +169,7 @@ def _judge_by_task(trial: Trial, document: ExportManifest, champion: str, limits
 def _require_same(document: ExportManifest, theirs: ExportManifest) -> None:
     if theirs.task != document.task:
         raise NotJudged(f"its task is {theirs.task}, and not {document.task}")
-    if theirs.model_signature != document.model_signature:
+    if theirs.signature != document.signature:
         raise NotJudged("its inputs or outputs are not those of the new model")
 
 

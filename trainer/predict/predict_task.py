@@ -62,7 +62,7 @@ def open_engine(folder: CheckedFolder) -> tuple[Runner | None, str]:
     from trainer.export.engines import engine_open
 
     try:
-        engine = engine_open.open_engine(folder.take(entry.name), entry, folder.document.model_signature)
+        engine = engine_open.open_engine(folder.take(entry.name), entry, folder.document.signature)
     except (CheckFailed, ConfigError, RuntimeError) as error:  # RuntimeError: a torch without CUDA
         return None, str(error).partition("\n")[0]
     return within_profile(engine, entry), f"{entry.name} by {entry.builder} on the GPU ({entry.target})"

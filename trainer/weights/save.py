@@ -14,7 +14,7 @@ from torch import nn
 from contracts import storage
 from trainer.model.build import is_of_transformers
 from trainer.weights.source import TRANSFORMERS_CONFIG, WEIGHTS_NAME, find_source
-from trainer.weights.tensors import plain_name, read_tensors
+from trainer.weights.tensors import read_tensors
 
 
 def save_weights(network: nn.Module, classes: Sequence[str], folder: Path) -> None:
@@ -52,8 +52,4 @@ def load_saved(network: nn.Module, weights: Path) -> None:
     """
     has_config = (weights.parent / TRANSFORMERS_CONFIG).exists()
     source = find_source(storage.normalise(weights.parent if has_config else weights))
-    tensors = read_tensors(source, network)
-    if set(tensors) != set(network.state_dict()):
-        # Of release 0.1.0.
-        tensors = {plain_name(name): tensor for name, tensor in tensors.items()}
-    network.load_state_dict(tensors)
+    network.load_state_dict(read_tensors(source, network))

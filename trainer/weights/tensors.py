@@ -24,8 +24,8 @@ from trainer.checkpoint.loading import load_groups
 from trainer.model.build import is_of_transformers
 from trainer.weights.source import SAFETENSORS, WeightSource, refused
 
-# What wrappers put before the names of a network's tensors: DDP, torch.compile, and this tool up to release 0.1.0.
-_PREFIXES = ("module.", "_orig_mod.", "network.")
+# What wrappers put before the names of a network's tensors: DDP and torch.compile.
+_PREFIXES = ("module.", "_orig_mod.")
 # Keys under which files hold the tensors beside other things.
 _HOLDERS = ("state_dict", "model", "model_state_dict")
 # What loaders raise for a file that is cut short, or no such file.

@@ -40,7 +40,7 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
     """Return the part of section Results."""
     found = ClassificationDetails.of(report)
     assert found is not None, report.task
-    # None of a document that is damaged or of release 0.1.0.
+    # None of a document that is damaged.
     beside = [
         (_share(right, samples), _share(2 * right, samples + taken)) for samples, taken, right in found.validation
     ]
@@ -66,7 +66,6 @@ def _tiles(report: EvaluationReport, found: ClassificationDetails, validation: l
     interval, mean = _interval(accuracy, samples), _mean(validation)
     spread = f"{exact_percent(interval[0])} to {exact_percent(interval[1])} (95 % interval), " if interval else ""
     compared = f", validation {exact_percent(mean)}" if mean is not None else ""
-    # Documents of earlier releases have no macro F1.
     f1 = report.metrics.get("f1_macro", _mean(scores))
     figures = (
         ("Accuracy", "accuracy", accuracy, "exact_percent", f"{spread}test split"),

@@ -27,7 +27,7 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
         # Those without a sample say nothing, and come last.
         places.sort(key=lambda place: _rank(found.classes[place]))
         note = f"Of {len(places):,} labels the {limit} with the lowest average precision are shown."
-    # None of a document that is damaged or of an earlier release.
+    # None of a document that is damaged.
     beside = found.validation if len(found.validation) == len(found.classes) else []
     return render(
         MultilabelResults(

@@ -50,12 +50,6 @@ def test_an_attempt_that_goes_on_drops_what_earlier_ones_wrote_beyond(tmp_path: 
     assert read(tmp_path).missing == []
 
 
-def test_steps_before_the_first_file_are_said(tmp_path: Path) -> None:
-    write(tmp_path, start_line(60, 1.0) + scalar("loss", 80, 1.0))
-    (said,) = read(tmp_path).missing
-    assert said.startswith("there are no scalars up to step 60: versions before 0.2.0")
-
-
 names = st.sampled_from(["a", "b/c", "<b>", "\u202e"])
 numbers = st.floats(width=32)
 

@@ -266,7 +266,6 @@ def test_what_is_no_number_is_not_known(value: float) -> None:
 
 
 def test_a_record_without_a_count_of_samples_has_no_interval(line: Path, small_shards: str) -> None:
-    """Those of release 0.1.0."""
     planted = plant(line, small_shards)
     path = planted.folder / "run.json"
     document = json.loads(path.read_bytes())

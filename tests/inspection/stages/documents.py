@@ -60,6 +60,7 @@ def make_evaluation(
     ]
     samples = sum(count for _, _, count in confusion) + left_out
     return EvaluationReport(
+        task="image_classification",
         fingerprint="t",
         step=10,
         weights="model",

@@ -26,12 +26,10 @@ def test_an_id_needs_a_configuration_or_both_options(make_config: MakeConfig) ->
         find_run_name("tiny-1", project="p")
 
 
-@pytest.mark.parametrize("section", ["cloud", "vertex"])
-def test_a_folder_says_it_by_its_start_document(section: str, tmp_path: Path, make_config: MakeConfig) -> None:
-    """Of release 0.1.0 too, whose section was another."""
+def test_a_folder_says_it_by_its_start_document(tmp_path: Path, make_config: MakeConfig) -> None:
     root = storage.normalise(tmp_path)
     for run_id, started_at in (("tiny-2", "2026-01-01T00:00:00Z"), ("tiny-1", "2026-01-02T00:00:00Z")):
-        start = {"id": run_id, "started_at": started_at, "config": {section: {"project": "p", "region": "us-east4"}}}
+        start = {"id": run_id, "started_at": started_at, "config": {"cloud": {"project": "p", "region": "us-east4"}}}
         storage.publish(f"{root}/line-a/runs/{run_id}/run-start.json", json.dumps(start).encode())
     assert find_run_name(f"{root}/line-a/runs/tiny-1") == FOUND
     assert find_run_name(f"{root}/line-a") == FOUND

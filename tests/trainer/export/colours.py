@@ -33,6 +33,7 @@ from records.index import NO_LABEL
 from records.index_parts import ROW, checksum_rows, write_part
 from records.sample import ChecksumStream, Sample
 from records.tar import TarWriter
+from tests.export_fields import image_export, served_file
 from tests.trainer.export.graphs import image_signature
 from trainer.export.inputs import Inputs
 from trainer.export.targets import Builder
@@ -148,6 +149,8 @@ def write_graph(path: Path) -> None:
 
 def make_checkpoint() -> CheckpointManifest:
     return CheckpointManifest(
+        order={"kind": "full"},
+        task={"name": "image_classification", "arguments": {}},
         fingerprint="7" * 16,
         finished=True,
         step=7,
@@ -201,7 +204,9 @@ def write_manifest(folder: Path, names: list[str]) -> ExportManifest:
         engines=[],
         gates=[],
         parity={},
-        accuracy={"fp32": 1.0},
+        **image_export(SIZE, len(CLASSES)),
+        served=served_file(GRAPH_NAME, sha256),
+        metrics={"fp32": {"accuracy": 1.0}},
         test_samples=1,
         checkpoint_sha256="0" * 64,
         shards_fingerprint="5" * 16,

@@ -198,6 +198,8 @@ def write_checkpoint(folder: Path, model: torch.nn.Module, shards: ShardManifest
     state = model.state_dict()
     save_file(state, weights / "model.safetensors")
     manifest = CheckpointManifest(
+        order={"kind": "full"},
+        task={"name": "image_classification", "arguments": {}},
         fingerprint="7" * 16,
         finished=True,
         step=7,

@@ -42,6 +42,7 @@ def export(folder: Path, shards: str, arguments: dict[str, Any]) -> tuple[subpro
     (folder / "train").mkdir()
     save_file(state, folder / "train" / "model.safetensors")
     manifest = CheckpointManifest(
+        order={"kind": "full"},
         fingerprint="7" * 16,
         finished=True,
         step=7,

@@ -87,6 +87,7 @@ def write_checkpoint(folder: Path, shards: ShardManifest) -> None:
     state = Segmentation(None).build_model().state_dict()
     save_file(state, folder / "model.safetensors")
     manifest = CheckpointManifest(
+        order={"kind": "full"},
         fingerprint="7" * 16,
         finished=True,
         step=7,

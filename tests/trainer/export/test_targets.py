@@ -55,8 +55,6 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Any:
         (RTX, None, {"runtime": "tensorrt_rtx"}, "tensorrt_rtx 1.2.3, sm86+sm89+sm120"),
         (RTX, "sm75", {"runtime": "tensorrt_rtx"}, "tensorrt_rtx 1.2.3, sm75"),
         (BOTH, "sm90", {"runtime": "tensorrt_rtx", "targets": ["l4"]}, "tensorrt_rtx 1.2.3, sm89"),
-        # A configuration of release 0.1.0.
-        (BOTH, "sm90", {"targets": ["l4", "nvidia-tesla-t4", "sm89"]}, "tensorrt_rtx 1.2.3, sm89+sm75"),
     ],
 )
 def test_the_runtime_that_fits_machine_and_wish(
@@ -91,8 +89,6 @@ def test_what_cannot_be_is_refused_with_what_to_do(
 
 
 def test_what_a_user_should_know_is_a_warning(choose: Any) -> None:
-    (former,) = choose(RTX, None, targets=["l4"]).warnings
-    assert "export.runtime: tensorrt_rtx" in former
     (lacking,) = choose(RTX, "sm89").warnings
     assert "tensorrt is not installed: the ONNX file is what serves" in lacking
     (outside,) = choose(RTX, None, runtime="tensorrt_rtx", targets=["a100", "l4"]).warnings

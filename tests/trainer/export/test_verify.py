@@ -433,7 +433,7 @@ def test_an_engine_without_its_gpu_says_what_to_do(copy: Path) -> None:
     document = ExportManifest.load(storage.normalise(copy))
     entry = document.engines[0]
     with pytest.raises(NoGpu, match=r"(?s)was built for sm89 \(l4.*no GPU.*predict\.py") as caught:
-        open_engine(copy / entry.name, entry, document.model_signature)
+        open_engine(copy / entry.name, entry, document.signature)
     assert caught.value.exit_code == 2
 
 

@@ -14,10 +14,7 @@ WORDS = re.compile(r"(?:^|_)(accuracy|num_classes|image_size|top1)(?:$|_)")
 WORDS_OF_TRAINER = re.compile(r"(?:^|_)(accuracy|num_classes|image_size|top1|labels?|classes)(?:$|_)")
 
 KNOWN = {
-    # Documents of release 0.1.0 are read, and what shards hold of a field of kind class is counted.
-    "contracts/artifacts/evaluation.py": "documents of release 0.1.0",
-    "contracts/artifacts/export.py": "documents of release 0.1.0",
-    "contracts/artifacts/training.py": "documents of release 0.1.0",
+    "contracts/artifacts/export.py": "names of gates",
     "contracts/checked.py": "how many classes a source was seen to have",
     "contracts/config/data.py": "image classification's configuration",
     "contracts/fingerprint.py": "image classification's configuration",
@@ -25,8 +22,8 @@ KNOWN = {
     "pipeline_tasks/experiment.py": "hyperparameters of an experiment",
     "inspection/page/data.py": "classes of shards",
     "inspection/page/facts.py": "classes of shards",
-    "inspection/page/export.py": "gates of exports of release 0.1.0",
-    "inspection/report.py": "exports of release 0.1.0",
+    "inspection/page/export.py": "gates of exports",
+    "inspection/report.py": "the metric of an export without one",
     "inspection/run/columns.py": "hyperparameters of a run",
     "inspection/run/data.py": "classes of shards",
     "inspection/run/view.py": "classes of shards",

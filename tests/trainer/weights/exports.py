@@ -10,6 +10,7 @@ from torch import nn
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Attempt, ExportManifest
 from contracts.artifacts.export import ShippedFile
+from tests.export_fields import image_export, served_file
 from trainer.tasks.protocol import Task
 from trainer.weights.save import save_weights
 from trainer.weights.source import WEIGHTS_NAME
@@ -23,7 +24,8 @@ def write_export(
     uri = storage.normalise(folder)
     document = ExportManifest(
         fingerprint="9" * 16,
-        signature=task.signature,
+        **{**image_export(), "signature": task.signature},
+        served=served_file(WEIGHTS_NAME, "0" * 64),
         precision="fp32",
         asked_precision="fp32",
         tried=[Attempt(precision="fp32", outcome="kept")],

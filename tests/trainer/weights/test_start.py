@@ -130,7 +130,6 @@ WRAPPERS: dict[str, Save] = {
     "pt": lambda state, path: torch.save(state, path),
     "ddp": lambda state, path: torch.save({f"module.{name}": tensor for name, tensor in state.items()}, path),
     "compiled ddp": lambda state, path: torch.save({f"_orig_mod.module.{n}": t for n, t in state.items()}, path),
-    "release 0.1.0": lambda state, path: save_file({f"network.{n}": t for n, t in state.items()}, path),
     "state_dict": lambda state, path: torch.save({"epoch": 3, "state_dict": state}, path),
     "model": lambda state, path: torch.save({"model": state, "optimizer": {"lr": 1}}, path),
     "both": lambda state, path: torch.save({"model": {"state_dict": state}}, path),
@@ -140,7 +139,7 @@ WRAPPERS: dict[str, Save] = {
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_a_file_loads_by_name(wrapper: str, tmp_path: Path) -> None:
     theirs = network("resnet", seed=1)
-    suffix = "safetensors" if wrapper in ("safetensors", "release 0.1.0") else "pth"
+    suffix = "safetensors" if wrapper == "safetensors" else "pth"
     path = tmp_path / f"weights.{suffix}"
     WRAPPERS[wrapper]({name: tensor.clone() for name, tensor in theirs.state_dict().items()}, path)
     ours = network("resnet")

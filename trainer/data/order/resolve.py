@@ -17,9 +17,8 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.artifacts.shard_table import shard_columns
 from contracts.config import DataSection
-from contracts.errors import DataError
 from trainer.data.order.block_order import BlockOrder, cut_ranges
-from trainer.data.order.permutation import SORTED_BELOW, Permutations, Places, hash_integers
+from trainer.data.order.permutation import Permutations, Places, hash_integers
 
 
 class Order(Protocol):
@@ -66,9 +65,6 @@ def resolve_order(
         shards_uri: Where the shards are.
         manifest: Their manifest.
         checkpoint: What training resumes from.
-
-    Raises:
-        DataError: The checkpoint lies within an epoch of an order that is no longer known.
     """
     kind, reason = data.order, "set by data.order"
     if kind == "auto":
@@ -86,7 +82,7 @@ def resolve_order(
         )
     if checkpoint is None:
         return OrderChoice(chosen, f"order {_describe(chosen)}: {reason}")
-    recorded = checkpoint.order or _unrecorded(checkpoint, manifest.splits["train"].samples)
+    recorded = checkpoint.order
     differs = "" if recorded == chosen else f"; a new training would take {_describe(chosen)}: {reason}"
     return OrderChoice(recorded, f"order {_describe(recorded)}: recorded in the checkpoint{differs}")
 
@@ -110,18 +106,6 @@ def make_order(order: SampleOrder, manifest: ShardManifest, *, seed: int) -> Ord
         return FullOrder(manifest.splits["train"].samples, seed)
     assert order.streams and order.range_bytes and order.block_samples, order
     return BlockOrder(cut_ranges(manifest, "train", order.range_bytes), order.streams, order.block_samples, seed)
-
-
-def _unrecorded(checkpoint: CheckpointManifest, num_samples: int) -> SampleOrder:
-    """Return the order of checkpoints from before orders were recorded: all samples sorted by their hashes."""
-    if num_samples >= SORTED_BELOW and checkpoint.position % num_samples:
-        raise DataError(
-            f"the checkpoint at step {checkpoint.step} lies within an epoch of {num_samples} samples, and was "
-            "written by a version that ordered so many samples in another way",
-            allowed="a checkpoint at the end of an epoch, or of this version",
-            todo="continue with the version that wrote it, or train again with --fresh",
-        )
-    return SampleOrder(kind="full")
 
 
 def _describe(order: SampleOrder) -> str:

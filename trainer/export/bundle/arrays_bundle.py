@@ -101,7 +101,7 @@ def read_inputs(shipped: Shipped, document: ExportManifest, work: Path) -> Store
     """Return noise."""
     from trainer.export.gates.arrays import random_inputs, store_arrays
 
-    return store_arrays(work / "noise", [random_inputs(document.model_signature, _NOISE_SAMPLES)])
+    return store_arrays(work / "noise", [random_inputs(document.signature, _NOISE_SAMPLES)])
 
 
 def read_labels(folder: Path) -> list[str] | None:
@@ -138,7 +138,7 @@ def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
     raise ConfigError(
         f"the export is of task {document.task}: only its code makes inputs of files",
         allowed="`shardline predict` of an export of a task that comes with the tool",
-        todo=f"write {', '.join(document.model_signature.inputs)} as arrays into a .npz file, and run `python "
+        todo=f"write {', '.join(document.signature.inputs)} as arrays into a .npz file, and run `python "
         f"{PREDICT_NAME} INPUTS.npz OUTPUTS.npz` of the export's folder",
     )
 

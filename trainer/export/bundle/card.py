@@ -27,7 +27,7 @@ def render_card(document: ExportManifest, checkpoint: CheckpointManifest | None 
     bundle = bundle_of(document.task)
     kind, about = bundle.introduce(document, checkpoint)
     headline = document.headline
-    measured = document.metrics or {name: {headline.metric: value} for name, value in document.accuracy.items()}
+    measured = document.metrics
     metrics = tuple(dict.fromkeys([headline.metric, *(name for values in measured.values() for name in values)]))
     card = ExportCard(
         document,
@@ -74,7 +74,7 @@ def _facts(document: ExportManifest, checkpoint: CheckpointManifest | None) -> l
     if checkpoint is not None and ":" not in document.task:
         facts.append(Fact("Network", str(checkpoint.model.get("architecture")), is_code=True))
     facts += [Fact("Precision", document.precision), Fact("ONNX opset", str(document.opset))]
-    signature = document.model_signature
+    signature = document.signature
     facts += [Fact("Input", f"{spec.shape} {spec.dtype}", name) for name, spec in signature.inputs.items()]
     facts += [Fact("Output", f"{spec.shape} {spec.dtype}", name) for name, spec in signature.outputs.items()]
     for name, found in signature.dimensions.items():

@@ -49,8 +49,6 @@ LIMITS = {
     "fp16": Limits(relative_error=5e-3, min_cosine=0.9999, top1_agreement=0.995),
     # An fp32 graph on a GPU whose provider computes in TF32, which has fp16's 10 bits.
     "tf32": Limits(relative_error=5e-3, min_cosine=0.9999, top1_agreement=0.995),
-    # Of exports of release 0.1.0: no graph is made in it any more.
-    "bf16": Limits(relative_error=5e-2, min_cosine=0.999, top1_agreement=0.98),
     # Scales for a whole tensor err most at its ends, so the largest difference says little; accuracy is a gate beside.
     "int8": Limits(relative_error=float("inf"), min_cosine=0.99, top1_agreement=0.98),
 }

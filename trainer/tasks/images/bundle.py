@@ -115,7 +115,7 @@ def write_files(
         "dtype": "float32",
     }
     if activation != "softmax":
-        # Of release 0.1.0 there is no such entry, and softmax is meant.
+        # Without the entry softmax is meant.
         preprocessing["activation"] = activation
     write_json(folder / LABELS_NAME, labels)
     write_json(folder / PREPROCESS_NAME, preprocessing)

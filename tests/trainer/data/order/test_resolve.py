@@ -18,7 +18,7 @@ BUCKET, DISK = "gs://bucket-1/shards", "file:///data/shards"
 SHARDS = manifest([100, 60])
 
 
-def checkpoint(order: SampleOrder | None, position: int = 0) -> CheckpointManifest:
+def checkpoint(order: SampleOrder, position: int = 0) -> CheckpointManifest:
     return CheckpointManifest(
         fingerprint="f",
         step=1,
@@ -27,6 +27,7 @@ def checkpoint(order: SampleOrder | None, position: int = 0) -> CheckpointManife
         slot_size=4,
         order=order,
         model={},
+        task={},
         classes=["a"],
         data={},
         shards_fingerprint="s",
@@ -63,17 +64,6 @@ def test_shards_that_move_keep_the_order_that_training_began_with(began: str, go
     places = [make_order(order, SHARDS, seed=3).places(1, 32, 64).tolist() for order in (before, after.order)]
     assert places[0] == places[1]
     assert "new training" not in resolve_order(DataSection(), began, SHARDS, recorded).reason
-
-
-def test_checkpoints_without_an_order_go_on_in_full() -> None:
-    assert resolve_order(DataSection(), BUCKET, SHARDS, checkpoint(None, 32)).order == SampleOrder(kind="full")
-
-
-def test_checkpoints_whose_order_is_no_longer_known_are_refused_within_an_epoch() -> None:
-    many = manifest([SORTED_BELOW])
-    assert resolve_order(DataSection(), DISK, many, checkpoint(None, SORTED_BELOW)).order.kind == "full"
-    with pytest.raises(DataError, match="lies within an epoch"):
-        resolve_order(DataSection(), DISK, many, checkpoint(None, 32))
 
 
 def test_the_kinds_of_order(small_shards: str) -> None:

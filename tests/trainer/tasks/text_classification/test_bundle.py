@@ -31,6 +31,7 @@ from contracts.own_code import append_code
 from contracts.resolve import parse_config
 from rehearsal.gcs import BucketServer
 from tests.conftest import OWN_CODE
+from tests.export_fields import served_file
 from tests.trainer.tasks.text_classification.texts import CLASSES, sections
 from trainer.data.evaluation import evaluation_batches
 from trainer.export.bundle.shipped import Shipped
@@ -87,6 +88,7 @@ def write_manifest(folder: Path, signature: Any, names: list[str], **changes: An
         inputs={},
         outputs={},
         graphs=[graph],
+        served=served_file(GRAPH, graph.sha256),
         engines=[],
         gates=[],
         parity={},
@@ -112,6 +114,8 @@ def export(text_shards: str, tmp_path_factory: pytest.TempPathFactory) -> Export
     example = example_inputs(task, EXAMPLE_BATCH)
     export_graph(model, place / "export" / GRAPH, signature=task.signature, example=example, opset=20)
     checkpoint = CheckpointManifest(
+        order={"kind": "full"},
+        task={"name": "image_classification", "arguments": {}},
         fingerprint="7" * 16,
         finished=True,
         step=7,

@@ -110,7 +110,7 @@ def test_messages_end_in_a_proven_graph_and_an_engine(tmp_path: Path) -> None:
         assert gates[gate] == "passed", gate
     # Masks are filled with numbers that fp16 holds: nothing is left in fp32.
     assert manifest.precision == "fp16" and manifest.graph().kept_fp32 == []
-    length = manifest.model_signature.dimensions["length"]
+    length = manifest.signature.dimensions["length"]
     assert (length.min, length.max, length.multiple) == (8, 64, 8)
     (engine,) = manifest.engines
     assert (folder / engine.name).stat().st_size > 0
