@@ -18,7 +18,7 @@ from contracts.errors import DataError
 from contracts.stage import find_output_damage
 
 # What may differ between two manifests of a chain.
-_OF_ONE_STATE = {"listing", "parent", "compact_share", "compacts"}
+_OF_ONE_STATE = {"listing", "parent", "compacts"}
 _FOLDER = re.compile(r"[0-9a-f]{16}")
 
 

@@ -16,7 +16,7 @@ def with_override(text: str) -> RunConfig:
 
 
 # Of the defaults and "listing", as they were before samples had named fields.
-BEFORE = "a475d2d9a3f199ea"
+BEFORE = "9e5d967ba19bef4e"
 
 
 def keys(config: RunConfig) -> dict[str, str]:
@@ -57,7 +57,6 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("sharding.source=elsewhere", set()),
         ("sharding.max_rejected_fraction=0.5", set()),
         ("sharding.incremental=true", set()),
-        ("sharding.compact_share=0.5", set()),
         ("sharding.duplicates=fail", set()),
         ("sharding.duplicates=drop", {"shard"}),
         ("sharding.verify=header", {"shard"}),

@@ -259,9 +259,3 @@ def test_profile_on_is_no_word() -> None:
         parse_config(values, where="test")
     with pytest.raises(ConfigError, match="override 'train=off'"):
         apply_override(values, "train=off")
-
-
-def test_the_container_of_release_0_1_0_is_refused_by_name_or_passed_over() -> None:
-    with pytest.raises(ConfigError, match=r"container: prebuilt is gone.*shardline images build"):
-        parse_config({"resources": {"container": "prebuilt"}}, where="test")
-    assert parse_config({"resources": {"container": "image"}}, where="test") == parse_config({}, where="test")

@@ -96,7 +96,7 @@ def test_an_increment_holds_what_a_full_reshard_holds(
     (source / "bee/01.jpg").unlink()
     write_file(source, b"cow/02.png", make_image(999, "png"))
     os.utime(source / "cow/02.png")
-    child = run_shard(stratify=False, format=shard_format, incremental=True, compact_share=0.9)
+    child = run_shard(stratify=False, format=shard_format, incremental=True)
     samples = check_sound(child, source)
     assert "5 new, 1 changed, 1 gone" in child.stderr
     manifest = child.manifest
@@ -442,7 +442,7 @@ def test_compacting_writes_every_sample_again(run_shard, source, grow):
 
 def test_the_command_compacts(run_shard, tmp_path, source, grow):
     config = tmp_path / "c.yaml"
-    section = {"source": str(source), "target_shard_bytes": 4096, "incremental": True, "compact_share": 0.3}
+    section = {"source": str(source), "target_shard_bytes": 4096, "incremental": True}
     config.write_text(json.dumps({"sharding": section, "run": {"root": str(tmp_path / "runs"), "name": "line"}}))
     run_shard(incremental=True, root="runs/line/shard")
     grow([1])
@@ -452,7 +452,6 @@ def test_the_command_compacts(run_shard, tmp_path, source, grow):
     assert done.exit_code == 0, done.output
     compact = ShardManifest.load(storage.normalise(done.stdout.splitlines()[-1]))
     assert (compact.parent, compact.generation) == (child.manifest.fingerprint, 2)
-    assert "compact_share" not in compact.made_from
     refused = runner.invoke(app, ["data", "compact", str(config), "sharding.incremental=false"])
     assert refused.exit_code == 2
 

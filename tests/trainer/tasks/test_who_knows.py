@@ -39,7 +39,6 @@ KNOWN = {
     "trainer/checkpoint/framing.py": "names of tensors in a file",
     "trainer/data/bucket/rows.py": "a column of the index",
     "trainer/data/reader.py": "a column of the index",
-    "trainer/export/bundle/card.py": "gates",
     "trainer/export/making.py": "outputs that are compared as classes",
     "trainer/export/gates/parity.py": "outputs that are compared as classes",
     "trainer/judge/judging.py": "the classes of two models are paired by name, and none may lose much",
