@@ -25,8 +25,7 @@ from pipeline_tasks.begin import data_date
 from pipeline_tasks.record import read_trace
 from pipeline_tasks.task import main
 from rehearsal.gcs import BucketServer
-from tests.contracts.test_proof import CONFIG as PLACE
-from tests.contracts.test_proof import MODEL, make_engine, make_export, make_served
+from tests.contracts.test_proof import make_engine, make_served
 from tests.inspection.stages.documents import evaluation, trained_with_evaluation
 from tests.inspection.stages.test_summaries import check_numbers
 from tests.inspection.test_summary import CONFIG, DOCUMENTS
@@ -326,17 +325,6 @@ def test_the_gate_refuses_what_is_unproven_unless_that_is_allowed(tmp_path: Path
     allowing = RunConfig.model_validate({"export": {"allow_unproven": True}})
     assert decide(tmp_path, line, uri, allowing) == 0
     assert (tmp_path / "verdict").read_text() == "upload"
-
-
-def test_what_triton_loads_was_not_run_by_the_first_release(tmp_path: Path, line: str) -> None:
-    uri = publish_export(line)
-    passed = Gate(name="engine sm80", precision="fp32", status="passed", ran="a GPU")
-    former = make_export("sm80", gates=[passed], verdict="proven")
-    storage.replace(storage.join(uri, MANIFEST_NAME), former.to_json())
-    for name in (MODEL, PLACE):
-        (storage.local_path(uri) / name).unlink()
-    assert decide(tmp_path, line, uri) == 0
-    assert (tmp_path / "verdict").read_text() == "refuse"
 
 
 def test_a_plan_that_no_known_triton_loads_needs_an_image(

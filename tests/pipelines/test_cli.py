@@ -43,22 +43,6 @@ def test_commands_are_grouped_and_every_one_is_in_a_group() -> None:
     assert sorted(re.findall(r"^  ([a-z]+)  ", said, re.MULTILINE)) == sorted(named)
 
 
-def test_former_names_work_for_one_release_with_a_warning(tmp_path: Path) -> None:
-    for command in (["plan"], ["runs"], ["goodput"], ["status"], ["inspect"], ["rehearse"]):
-        assert "--json" not in CliRunner().invoke(app, [*command, "--help"]).stdout
-    (tmp_path / "runs").mkdir()
-    listed = {
-        form: CliRunner().invoke(app, ["runs", str(tmp_path / "runs"), *form])
-        for form in (("--json",), ("-o", "json"), ("-o", "yaml"))
-    }
-    assert [answer.stdout.strip() for answer in listed.values()] == ["[]", "[]", "[]"]
-    assert ["is -o json now" in answer.stderr for answer in listed.values()] == [True, False, False]
-    for group in ("data", "images", "schedule"):
-        assert " show " not in CliRunner().invoke(app, [group, "--help"]).stdout
-        answer = CliRunner().invoke(app, [group, "show", str(tmp_path / "absent")])
-        assert answer.exit_code == 2 and f"shardline {group} describe now" in answer.stderr
-
-
 def test_version_and_short_help() -> None:
     said = CliRunner().invoke(app, ["--version"])
     assert (said.exit_code, said.stdout) == (0, f"shardline {importlib.metadata.version('shardline')}\n")

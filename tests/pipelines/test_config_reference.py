@@ -85,9 +85,3 @@ def test_the_schema_knows_every_key_of_the_configurations() -> None:
     for path in sorted((ROOT / "configs").glob("*.yaml")):
         for name, section in yaml.safe_load(path.read_text()).items():
             check(section, schema["properties"][name], name)
-
-
-def test_a_former_key_is_described_by_the_key_of_today() -> None:
-    with pytest.raises(ConfigError) as caught:
-        find_key("vertex.images.trainer")
-    assert caught.value.allowed == "cloud.images.trainer, as it is named now"

@@ -283,7 +283,7 @@ def hostile() -> RunView:
             attempt["name"] = f"{HOSTILE}{place}.{number}"
     for place, split in enumerate(spoilt["data"]["splits"]):
         split["name"] = f"{HOSTILE}{place}"
-    spoilt["export"]["seal"] = ""
+    spoilt["export"] |= {"seal": "", **{name: values["export"][name] for name in ("signature", "served")}}
     return RunView.model_validate(spoilt)
 
 

@@ -62,12 +62,6 @@ def test_no_block_lies_inside_another() -> None:
     assert blocks_of(Net()) == ["layers.0.0", "layers.1.0", "layers.2.0"]
 
 
-def test_what_must_not_be_cut_is_gathered_as_one() -> None:
-    images = torch.zeros(2, 3, 8, 8)
-    assert find_gathered_blocks(Net(), (images,), uncut=["layers.1"]) == ["layers.0.0", "layers.1", "layers.2.0"]
-    assert find_gathered_blocks(Net(), (images,), uncut=[""]) == []
-
-
 def test_a_block_that_runs_twice_stays_with_the_rest() -> None:
     class Twice(Net):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
