@@ -23,7 +23,7 @@ CONFIG = RunConfig.model_validate(
     small_config(
         run={"name": "small"},
         resources={"machine": MACHINE},
-        vertex={"project": "acme", "region": "us-central1"},
+        cloud={"project": "acme", "region": "us-central1"},
     )
 )
 LINE = "gs://line-1/lines/small"
