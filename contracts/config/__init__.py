@@ -6,10 +6,9 @@ Every model is frozen and refuses unknown keys, so a typing mistake is found bef
 
 from __future__ import annotations
 
-
 from pydantic import field_validator, model_validator
 
-from contracts.config.base import Section, refusal
+from contracts.config.base import Section
 from contracts.config.cloud import (
     CloudSection,
     DataflowSection,
