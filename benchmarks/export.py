@@ -36,7 +36,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.shared import describe_machine, judge, quotients, record, run, summary, write_pictures
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest
+from contracts.artifacts import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    ExportManifest,
+    FileEntry,
+    SampleOrder,
+    ShardManifest,
+)
 from contracts.config import ModelSection
 from contracts.config.export import MIN_CALIBRATION_SAMPLES
 from contracts.process import available_cores, thread_environment
@@ -331,6 +338,8 @@ def write_checkpoint(architecture: str, size: int, shards_uri: str, place: Path)
     state = model.state_dict()
     save_file(state, place / WEIGHTS_NAME)
     manifest = CheckpointManifest(
+        order=SampleOrder(kind="full"),
+        task={"name": "image_classification", "arguments": {}},
         fingerprint="0" * 16,
         finished=True,
         step=0,

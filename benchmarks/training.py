@@ -56,7 +56,7 @@ from benchmarks.shared import (
     write_pictures,
 )
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ShardManifest
+from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import RunConfig
 from contracts.events import EVENTS_NAME, EventReader
 from contracts.process import thread_environment
@@ -305,7 +305,7 @@ def make_parts(config: RunConfig, shards: str, rank: int, ranks: int) -> tuple[A
     model = build_model(task, config)
     reader = ShardReader(shards, manifest, "train", config.data, None)
     choice = resolve_order(config.data, shards, manifest, None)
-    order = make_order(choice.order, shards, manifest, seed=config.run.seed)
+    order = make_order(choice.order, manifest, seed=config.run.seed)
     assert isinstance(config.parallel.slot_size, int) and isinstance(config.data.num_workers, int)
     requests = slot_requests(
         0,
@@ -486,6 +486,8 @@ def save_in_turn(folder: Path, rounds: int) -> list[dict[str, float]]:
 
 def _manifest(step: int) -> CheckpointManifest:
     return CheckpointManifest(
+        order=SampleOrder(kind="full"),
+        task={"name": "image_classification", "arguments": {}},
         fingerprint="benchmark",
         step=step,
         position=step,
