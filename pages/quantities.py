@@ -134,14 +134,6 @@ def instant(value: float) -> str:
         return repr(value)
 
 
-def iso_instant(value: float | None) -> str:
-    """Return the same as 2026-11-22T07:00:00Z; empty: not known, or no calendar has it."""
-    try:
-        return "" if value is None else f"{datetime.fromtimestamp(value, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    except (ValueError, OverflowError, OSError):
-        return ""
-
-
 def found(value: float | str | None) -> str:
     """Return what a gate or a measurement found, with six significant digits."""
     if value is None:

@@ -74,7 +74,7 @@ def find_run_name(run: str, *, config: RunConfig | None = None, project: str = "
             raise ConfigError(
                 f"{run} is a run of this machine",
                 allowed="runs of Vertex AI",
-                todo=f"look at it with: shardline inspect {run} (or report, ui); its logs are in its page",
+                todo=f"look at it with: shardline inspect {run} (or report); its logs are in its page",
             )
         missing = " and ".join(name for name, value in (("the project", project), ("the region", region)) if not value)
         raise ConfigError(

@@ -45,7 +45,6 @@ class JsonApi:
             ("GET", r"/storage/v1/b", "buckets.list", self._list_buckets),
             ("POST", r"/storage/v1/b", "buckets.insert", self._insert_bucket),
             ("GET", rf"/storage/v1{bucket}", "buckets.get", self._get_bucket),
-            ("PATCH|PUT", rf"/storage/v1{bucket}", "buckets.patch", self._patch_bucket),
             ("DELETE", rf"/storage/v1{bucket}", "buckets.delete", self._delete_bucket),
             ("GET", rf"/storage/v1{bucket}/o", "objects.list", self._list),
             ("GET", rf"(?:/download)?/storage/v1{bucket}{name}", "objects.get", self._get),
@@ -84,10 +83,6 @@ class JsonApi:
 
     def _get_bucket(self, request: Request, bucket: str) -> Response:
         return _selected(bucket_resource(self._objects.bucket(bucket), request.endpoint), request)
-
-    def _patch_bucket(self, request: Request, bucket: str) -> Response:
-        changes = {key: value for key, value in json_object(request).items() if key != "name"}
-        return json_response(bucket_resource(self._objects.update_bucket(bucket, changes), request.endpoint))
 
     def _delete_bucket(self, request: Request, bucket: str) -> Response:
         self._objects.delete_bucket(bucket)

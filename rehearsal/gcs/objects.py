@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -75,14 +73,6 @@ class Objects:
                 )
             bucket = Bucket(name, self._next_us(), fields)
             self.contents.make_bucket(name)
-            self._index.put_bucket(bucket)
-            return bucket
-
-    def update_bucket(self, name: str, changes: Mapping[str, Any]) -> Bucket:
-        """Change a bucket's own fields; None removes one."""
-        with self.lock:
-            bucket = self.bucket(name)
-            bucket = replace(bucket, fields=merge(bucket.fields, changes))
             self._index.put_bucket(bucket)
             return bucket
 
@@ -192,16 +182,3 @@ class Objects:
             self._index.drop(bucket, name)
             self.contents.hide(bucket, name)
             self.contents.remove(found.content_id)
-
-
-def merge(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields after a PATCH: mappings are merged, None removes (RFC 7396, which Google's "patch" follows)."""
-    merged = dict(fields)
-    for key, value in changes.items():
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = merge(merged[key], value)
-        else:
-            merged[key] = value
-    return merged
