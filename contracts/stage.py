@@ -10,7 +10,7 @@ A stage is `python -m sharding.task`, `trainer.profiling.task`, `trainer.task` o
     --compact                           write every sample of an increment again (stage shard)
     --locate                            print the URI of a finished output and do no work
     --where                             say where the output is or will be, and whether it is finished; do no work
-    --dry-run, --prices FILE            print what would be done and do no work (stage shard)
+    --dry-run                           print what would be done and do no work (stage shard)
 
 print the URI of the finished folder as the last line on stdout, and leave events.jsonl, and error.json when they fail,
 in `attempts/ATTEMPT/` beside the output: events begin before a folder given by --output is known to be this stage's, go
@@ -100,7 +100,6 @@ class Stage:
     """Stage shard: write every sample again, where an increment has tombstones and small shards."""
     locate: bool = False
     dry_run: bool = False
-    prices: str | None = None
     """Path of a price file, for a dry run."""
     where: bool = False
     """Only where the output is, and whether it is finished, is asked for."""
@@ -403,7 +402,7 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog, keeper
         raise ConfigError("neither or both of --root and --output", allowed="one of them", todo="pass one of them")
 
     uris = ("root", "output", "shards", "profile", "checkpoint", "expect")
-    passed = ("fresh", "compact", "locate", "dry_run", "prices", "where", "machine", "software", "launch")
+    passed = ("fresh", "compact", "locate", "dry_run", "where", "machine", "software", "launch")
     given: dict[str, Any] = {name: getattr(options, name) for name in (*uris, *passed)}
     given |= {name: storage.normalise(given[name]) for name in uris if given[name] is not None}
     config = read_stage_config(options.config, options.config_sha256, options.config_json)

@@ -12,7 +12,7 @@ _FLAGS = ("fresh", "debug")
 _SWITCHES = (*_FLAGS, "compact", "locate", "where", "dry-run", "end-with-parent")
 _PATHS = ("write-uri", "write-finished", "launch")
 _PLACES = ("config", "config-sha256", "config-json", "root", "output", "line", "run", "shards", "profile", "checkpoint")
-_WORDS = ("attempt", "events", "prices", "machine", "software", "expect")
+_WORDS = ("attempt", "events", "machine", "software", "expect")
 
 
 def parse_options(stage: str, arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -35,11 +35,13 @@ def run(options: argparse.Namespace) -> None:
         **describe_previous(config, options.line),
     }
     content = (json.dumps(start, sort_keys=True, indent=1) + "\n").encode()
+    uri = storage.join(run_uri(options.line, options.run_id), RUN_START_NAME)
     try:
-        storage.publish(storage.join(run_uri(options.line, options.run_id), RUN_START_NAME), content)
+        storage.publish(uri, content)
     except storage.AlreadyPublished:
-        # The task is tried again after it had done its work: the run is the same.
+        # The task is tried again after it had done its work, or the run in another region: the run is the same.
         print(f"begin: run {options.run_id} has begun before")
+        date = str(json.loads(storage.read_bytes(uri))["data_date"])
     write_parameter(options.write_run_id, options.run_id)
     write_parameter(options.write_data_date, date)
 

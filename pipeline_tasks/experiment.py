@@ -48,7 +48,7 @@ def log_run(record: RunRecord, config: RunConfig, view: RunView) -> str:
     name = run_name(config.vertex.experiment, record.id)
     known = aiplatform.ExperimentRun.get(name, experiment=experiment)
     run = known or aiplatform.ExperimentRun.create(name, experiment=experiment)
-    job = aiplatform.PipelineJob.get(record.id, **place)
+    job = _find_job(record.id, config)
     run.log_params(describe_params(record, config, _parameters(job), view.checkpoint))
     run.log_metrics(describe_metrics(record, view))
     run.log(pipeline_job=job)
@@ -61,10 +61,21 @@ def log_run(record: RunRecord, config: RunConfig, view: RunView) -> str:
     return name
 
 
+def _find_job(run_id: str, config: RunConfig) -> Any:
+    """Return the PipelineJob of a run, in the last region in which it was tried."""
+    from google.api_core.exceptions import NotFound
+    from google.cloud import aiplatform
+
+    for region in reversed(config.resources.regions):
+        with suppress(NotFound):
+            return aiplatform.PipelineJob.get(run_id, project=config.cloud.project, location=region)
+    return aiplatform.PipelineJob.get(run_id, project=config.cloud.project, location=config.cloud.region)
+
+
 def run_name(experiment: str, run_id: str) -> str:
     """Return what a run is called in an experiment: its id, or its end where both together are too long.
 
-    The end tells runs apart: time, digits, and the rung of a ladder.
+    The end tells runs apart: time and digits.
     """
     return run_id[-(MAX_LENGTH - len(experiment) - 1) :].lstrip("-")
 
@@ -77,7 +88,7 @@ def describe_params(
     Args:
         record: For the hash of its configuration.
         config: The configuration.
-        given: Parameters of the PipelineJob: a rung of the ladder is another region or strategy.
+        given: Parameters of the PipelineJob: its region may be another than the configuration's.
         trained: What came of the training, which has the hash of what decides the parameters of the network: runs of
             one recipe have the same, in whatever line, region or on whatever machines they ran. The hash of the
             configuration is one of all its fields, those included.

@@ -6,7 +6,6 @@ import argparse
 import datetime
 import json
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from contracts import storage
@@ -129,9 +128,8 @@ def publish_record(record: RunRecord, *, line: str) -> dict[str, bytes]:
     folder = run_uri(line, record.id)
     written = {REPORT_NAME: to_markdown(record).encode(), RUN_NAME: record.to_json()}
     for name, content in written.items():
-        # A task that is tried again after it had done its work leaves what it wrote.
-        with suppress(storage.AlreadyPublished):
-            storage.publish(storage.join(folder, name), content)
+        # A run that is tried in another region has the record of its last try.
+        storage.replace(storage.join(folder, name), content)
     return written
 
 

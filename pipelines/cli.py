@@ -62,10 +62,7 @@ Output = Annotated[
     str | None, typer.Option("--output", metavar="URI", help="Folder to write [default: the line's own].")
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the shards and bytes that a run would write, and its cost on Dataflow.")
-]
-Prices = Annotated[
-    str | None, typer.Option("--prices", metavar="FILE", help="YAML with your own prices (docs/plan.md).")
+    bool, typer.Option("--dry-run", help="Print the shards and bytes that a run would write, and the work on Dataflow.")
 ]
 Shards = Annotated[str | None, typer.Option("--shards", metavar="URI", help="Shards to read [default: the line's].")]
 Profile = Annotated[
@@ -130,7 +127,6 @@ def shard(
     output: Output = None,
     fresh: Fresh = False,
     dry_run: DryRun = False,
-    prices: Prices = None,
     debug: Debug = False,
 ) -> None:
     """Turn images in class folders, or the rows of a table, into shards."""
@@ -138,17 +134,8 @@ def shard(
         with reported(debug):
             from pipelines.local.stages import estimate_shards
 
-            print(estimate_shards(load(config, overrides), prices=prices), flush=True)
+            print(estimate_shards(load(config, overrides)), flush=True)
         return
-    if prices is not None:
-        with reported(debug):
-            from contracts.errors import ConfigError
-
-            raise ConfigError(
-                f"--prices {prices} without --dry-run",
-                allowed="--prices beside --dry-run, which prints what the work would cost",
-                todo="add --dry-run, or leave --prices out",
-            )
     _run_alone("shard", config, overrides, output=output, given={}, fresh=fresh, debug=debug)
 
 

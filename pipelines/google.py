@@ -16,7 +16,6 @@ from contracts.errors import ConfigError, ShardlineError, TryAgain
 CALL_TIMEOUT_S = 60.0
 # How long a read is repeated, with growing pauses, before it counts as no answer.
 RETRY_DEADLINE_S = 180.0
-_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _MESSAGE_LIMIT = 1000
 _NAMED_PERMISSION = re.compile(
     r"[Pp]ermission '?(?P<denied>[a-zA-Z]+\.[a-zA-Z.]+[a-zA-Z])'?|"
@@ -57,16 +56,6 @@ def dataflow_client() -> Any:
         from google.cloud.dataflow_v1beta3 import JobsV1Beta3Client
 
         return JobsV1Beta3Client()
-
-
-def http_session() -> Any:
-    """Return an authorised session, for what has no client: a template's download."""
-    with explained("the credentials"):
-        import google.auth
-        from google.auth.transport.requests import AuthorizedSession
-
-        credentials, _ = google.auth.default(scopes=[_SCOPE])
-        return AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
 
 
 def read_options() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run would write, and what it would cost on Dataflow: `--dry-run`.
+"""What a run would write, and how much of Dataflow it would take: `--dry-run`.
 
 Arithmetic on the listing. Shards are those that the run plans; their bytes are the sources' and the framing, where only
 the digits of an image's width and height are guessed. What a probe has found (sharding/probe.py) is taken for the whole
@@ -16,11 +16,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
-from contracts.machines import PriceBook, read_price_file
 from records.sample import ChecksumStream, Sample
 from records.tar import BLOCK_BYTES
 from sharding.limits import encode_name, encode_path
@@ -98,7 +95,7 @@ def estimate(
     return Estimate(named, num_samples, source_bytes, shuffled)
 
 
-def describe(found: Estimate, config: RunConfig, prices: PriceBook | None, probed: ProbeResult | None = None) -> str:
+def describe(found: Estimate, config: RunConfig, probed: ProbeResult | None = None) -> str:
     """Return an estimate in words, and what a probe of the same source has found."""
     lines = [f"{name}  {size} bytes" for name, size in islice(found.shard_bytes.items(), _MOST_NAMED)]
     if (more := len(found.shard_bytes) - _MOST_NAMED) > 0:
@@ -114,11 +111,11 @@ def describe(found: Estimate, config: RunConfig, prices: PriceBook | None, probe
         share = probed.accepted / probed.probed
         lines.append(f"{round((stored + framing) * share)} bytes of shards, if all files are like those that were read")
         lines += describe_probe(probed)
-    lines += _describe_cost(found.source_bytes, found.shuffle_bytes, config, prices)
+    lines += _describe_work(found.source_bytes, found.shuffle_bytes, config)
     return "\n".join(lines)
 
 
-def describe_probed(found: ProbeResult, config: RunConfig, prices: PriceBook | None = None) -> str:
+def describe_probed(found: ProbeResult, config: RunConfig) -> str:
     """Return in words what a probe has found, and what a run would then write and cost, before anything is planned."""
     section = config.sharding
     lines = describe_probe(found)
@@ -142,10 +139,10 @@ def describe_probed(found: ProbeResult, config: RunConfig, prices: PriceBook | N
     # All references of a part that go into one shard are a blob.
     num_blobs = min(found.total_files, math.ceil(found.total_files / PART_REFERENCES) * num_shards)
     shuffle_bytes = 2 * (_REFERENCE_BYTES * found.total_files + _BLOB_BYTES * num_blobs)
-    return "\n".join([*lines, *_describe_cost(found.total_bytes, shuffle_bytes, config, prices)])
+    return "\n".join([*lines, *_describe_work(found.total_bytes, shuffle_bytes, config)])
 
 
-def _describe_cost(source_bytes: int, shuffle_bytes: int, config: RunConfig, prices: PriceBook | None) -> list[str]:
+def _describe_work(source_bytes: int, shuffle_bytes: int, config: RunConfig) -> list[str]:
     rate = BYTES_PER_S[config.sharding.verify == "decode"]
     machine = config.dataflow.machine_type
     gb_per_vcpu = GB_PER_VCPU.get(machine.rpartition("-")[0], _USUAL_GB_PER_VCPU)
@@ -158,29 +155,7 @@ def _describe_cost(source_bytes: int, shuffle_bytes: int, config: RunConfig, pri
         f"  {gb_hours:.4f} GB-hours: {gb_per_vcpu:g} GB a vCPU of {machine}",
         f"  {shuffle_gib:.4f} GiB shuffled: references only, written and read",
     ]
-    if prices is None or prices.dataflow is None:
-        lines.append("  price unknown: give --prices FILE with dataflow: vcpu_hour, gb_hour and shuffle_gib")
-    else:
-        each = prices.dataflow
-        cost = vcpu_hours * each.vcpu_hour + gb_hours * each.gb_hour + shuffle_gib * each.shuffle_gib
-        lines.append(f"  {cost:.4f} USD by {prices.source} ({prices.as_of})")
     return lines
-
-
-def read_prices(path: str) -> PriceBook:
-    """Read a price file (contracts/machines/price_file.py).
-
-    Raises:
-        ConfigError: It cannot be read, or has no prices of Dataflow.
-    """
-    book = read_price_file(Path(path))
-    if book.dataflow is None:
-        raise ConfigError(
-            f"price file {path} has no prices of Dataflow",
-            allowed="dataflow: vcpu_hour, gb_hour and shuffle_gib, in US dollars",
-            todo="take the prices of your region from https://cloud.google.com/dataflow/pricing",
-        )
-    return book
 
 
 class _Frame:

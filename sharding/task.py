@@ -167,11 +167,10 @@ def _remove_scratch(uri: str) -> None:
 
 def _estimate(stage: Stage, scratch: Path) -> str:
     """Return in words what a run would write and what it would cost on Dataflow."""
-    from sharding.estimate import describe, estimate, read_prices
+    from sharding.estimate import describe, estimate
     from sharding.job import make_work_key
     from sharding.probe import probe
 
-    prices = read_prices(stage.prices) if stage.prices else None
     choice = choose(stage, list_source(stage.config.sharding, scratch), scratch)
     if choice.parent_uri and choice.growth is None:
         return f"nothing: {combine(choice.made_from)} holds this state of the source"
@@ -191,7 +190,7 @@ def _estimate(stage: Stage, scratch: Path) -> str:
     )
     section = choice.section_of_written(stage.config.sharding)
     probed = probe(listing.references(), listing.num_files, listing.uri, section, listing.classes)
-    return "\n".join([*lines, describe(found, stage.config, prices, probed)])
+    return "\n".join([*lines, describe(found, stage.config, probed)])
 
 
 def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:

@@ -252,9 +252,6 @@ class TrainingEstimate(Document):
     usd: float | None = None
     epoch_samples: int | None = None
     """Samples of the training split; None: unknown."""
-    least_hours: float | None = None
-    """Where one machine stood for several: hours if their exchange cost nothing. `hours` is the other end of the range.
-    None: there is no range."""
 
 
 class ProfileReport(Contract):
@@ -285,8 +282,6 @@ class ProfileReport(Contract):
     indicators: Indicators = Indicators()
     findings: list[Finding] = Field(default=[])
     estimate: TrainingEstimate | None = None
-    gradient_bytes: int | None = None
-    """Of the network's parameters that learn, which machines exchange in each step; None: unknown."""
     measured_nodes: int = 1
     """Machines that were measured together: where those are all that train, rates have their exchange in them."""
     warnings: list[str] = Field(default=[])

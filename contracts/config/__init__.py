@@ -21,7 +21,7 @@ from contracts.config.data import AugmentSection, DataSection
 from contracts.config.export import ExportSection
 from contracts.config.fields import CLASS_KINDS, FILE_KINDS, FieldKind, FieldSection
 from contracts.config.profile import Knob, ProfileSection, read_off
-from contracts.config.resources import MachineSection, ResourcesSection, RungSection, Strategy
+from contracts.config.resources import MachineSection, ResourcesSection, Strategy
 from contracts.config.run import InspectSection, RunSection, ScheduleSection
 from contracts.config.sharding import SPLITS, ConvertSection, ShardingSection, SplitFractions
 from contracts.config.task import TaskSection
@@ -61,7 +61,6 @@ __all__ = [
     "ResourcesSection",
     "RunConfig",
     "RunSection",
-    "RungSection",
     "ScheduleSection",
     "ShardingSection",
     "SplitFractions",

@@ -104,6 +104,4 @@ class VertexSection(Section):
     record is not written when something fails: its task is such a one."""
     mail: Annotated[list[str], Field(max_length=3)] = []
     """Up to three addresses that are told when a run ends."""
-    registry: str = ""
-    """Repository of compiled pipelines: https://REGION-kfp.pkg.dev/PROJECT/REPOSITORY; unset: the file is sent."""
     model: RegisteredModelSection = RegisteredModelSection()

@@ -37,15 +37,6 @@ class MachineSection(Section):
     """Its size, in GB; Vertex AI takes no less than 100."""
 
 
-class RungSection(Section):
-    """One place to try: how machines are asked for, and where."""
-
-    strategy: Strategy
-    """SPOT, FLEX_START or STANDARD."""
-    region: str = ""
-    """Region of the CustomJobs; unset: `cloud.region`."""
-
-
 class ResourcesSection(Section):
     """What the stages run on. Nothing here changes a step; a budget may end training before its last."""
 
@@ -54,16 +45,17 @@ class ResourcesSection(Section):
     serving_machine: MachineSection = MachineSection()
     """Machine of the export: the kind that will serve, since an engine belongs to its GPU; unset: `machine`."""
     strategy: Strategy = "SPOT"
-    """How Vertex AI is asked for machines, where no ladder says more."""
-    ladder: Annotated[list[RungSection], Field(max_length=8)] = []
-    """Places to try one after the other (docs/vertex.md); empty: `strategy` in `cloud.region` alone."""
+    """How Vertex AI is asked for machines."""
+    regions: Annotated[list[str], Field(max_length=8)] = []
+    """Further regions that `submit --wait` tries in turn after `cloud.region`, when a region has no machines
+    (docs/vertex.md)."""
     max_wait_s: Annotated[int, Field(strict=True, ge=0, le=604800)] = 86400
     """Seconds that FLEX_START waits for machines; 0: for ever."""
     max_pending_s: Annotated[float, Field(ge=10, le=604800), NotBool] = 3600
-    """Seconds without any machines after which `submit --wait` cancels and tries the next rung; a job that has run
+    """Seconds without any machines after which `submit --wait` cancels and tries the next region; a job that has run
     before and waits after a preemption is left alone."""
     timeout_hours: Annotated[float, Field(gt=0, le=720), NotBool] = 168
-    """Hours after which Vertex AI ends a CustomJob; a cap on its cost may make it less."""
+    """Hours after which Vertex AI ends a CustomJob; that of the training sooner where `max_cost_usd` affords less."""
     env: dict[str, str] = {}
     """Variables of the training machines, e.g. NCCL_DEBUG: INFO."""
 
@@ -100,9 +92,10 @@ class ResourcesSection(Section):
     """Hours that training may take over all its attempts; then it ends with its best checkpoint. Unset: no limit."""
     max_cost_usd: Annotated[float, Field(gt=0), NotBool] | None = None
     """US dollars that training may cost, by `price_usd_per_h`; likewise. On Vertex AI it also refuses a submission that
-    would cost more, and sets the timeout of the training job."""
+    would cost more, and sets the timeout of the training job, not that of profile and export."""
     price_usd_per_h: Annotated[float, Field(gt=0), NotBool] | None = None
-    """What all machines of the training cost in an hour, in US dollars; `submit` fills it in from its price table."""
+    """What all machines of the training cost in an hour, in US dollars; unset: the price in the table of machine types,
+    where it has one (docs/plan.md)."""
     beam_runner: Literal["fnapi", "portable", "dataflow"] = "fnapi"
     """What the shard stage runs on: this machine, a Beam job service (Flink, Spark, ...), or Dataflow."""
     beam_workers: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"

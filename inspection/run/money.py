@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 from contracts.artifacts import GoodputRecord
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.machines import PriceRange, find_machine, hourly_price
+from contracts.machines import PRICE_SOURCE, Machine, find_machine
 from inspection.run.door import first_line
 from inspection.run.view import MoneyView
 
 CONFIGURED = "resources.price_usd_per_h"
+_SCOPE = "only the training's machines: not Dataflow, profiling, export, storage and the wait for machines"
 
 
 def find_money(config: RunConfig, goodput: GoodputRecord | None) -> tuple[MoneyView | None, str]:
@@ -24,77 +23,38 @@ def find_money(config: RunConfig, goodput: GoodputRecord | None) -> tuple[MoneyV
     if goodput is None:
         return None, "no training has begun"
     resources, hours, wall_h = config.resources, goodput.node_hours, goodput.wall_s / 3600
-    if not resources.machine.type:
-        if resources.price_usd_per_h is None:
-            return None, "no machine is named, and no price: set resources.machine.type, or resources.price_usd_per_h"
-        return _configured(config, hours, wall_h, label="this machine"), ""
-    try:
-        machine = find_machine(resources.machine)
-    except ConfigError as error:
-        return None, first_line(error)
-    rungs = [(rung.strategy, rung.region or config.cloud.region) for rung in resources.ladder]
-    rungs = rungs or [(resources.strategy, config.cloud.region)]
-    prices = [price for strategy, region in rungs if (price := hourly_price(machine, strategy, region)) is not None]
-    standard = hourly_price(machine, "STANDARD", config.cloud.region)
-    strategy = " or ".join(dict.fromkeys(strategy for strategy, _ in rungs))
-    if len(prices) < len(rungs) or _is_own_price(config, prices):
-        if resources.price_usd_per_h is None:
-            return None, f"no price of {machine.label} is known: set resources.price_usd_per_h"
-        return _configured(config, hours, wall_h, label=machine.label, strategy=strategy, standard=standard), ""
-    low, high = min(price.low_usd_per_h for price in prices), max(price.high_usd_per_h for price in prices)
-    assumptions = [text for price in prices for text in price.assumptions]
-    if len(rungs) > 1:
-        assumptions.insert(0, "which rung of the ladder ran is not known: the range is over all of them")
+    machine: Machine | None = None
+    if resources.machine.type:
+        try:
+            machine = find_machine(resources.machine)
+        except ConfigError as error:
+            return None, first_line(error)
+    elif resources.price_usd_per_h is None:
+        return None, "no machine is named, and no price: set resources.machine.type, or resources.price_usd_per_h"
+    region = config.cloud.region
+    each = machine.price(resources.strategy, region) if machine is not None else None
+    on_demand = machine.price("STANDARD", region) if machine is not None else None
+    if (own := resources.price_usd_per_h) is not None:
+        # It is of all machines. How many `auto` has come to is in the hours: the price is of what was there all along.
+        cost = own * wall_h if resources.nodes == "auto" else own / resources.nodes * hours
+        source = CONFIGURED
+    elif each is not None:
+        cost, source = each * hours, PRICE_SOURCE
+    else:
+        label = machine.label if machine is not None else "the machine"
+        return None, f"no price of {label} is known: set resources.price_usd_per_h"
     return (
         MoneyView(
             node_hours=hours,
-            machine=machine.label,
-            strategy=strategy,
-            cost_low_usd=low * hours,
-            cost_high_usd=high * hours,
-            on_demand_low_usd=standard.low_usd_per_h * hours if standard else None,
-            on_demand_high_usd=standard.high_usd_per_h * hours if standard else None,
-            source=prices[0].source,
-            as_of=prices[0].as_of,
-            assumptions=[_SCOPE, *dict.fromkeys(assumptions)],
+            machine=machine.label if machine is not None else "this machine",
+            strategy=resources.strategy if machine is not None else "",
+            cost_low_usd=cost,
+            cost_high_usd=cost,
+            on_demand_low_usd=None if on_demand is None else on_demand * hours,
+            on_demand_high_usd=None if on_demand is None else on_demand * hours,
+            source=source,
+            as_of="",
+            assumptions=[_SCOPE],
         ),
         "",
-    )
-
-
-_SCOPE = "only the training's machines: not Dataflow, profiling, export, storage and the wait for machines"
-
-
-def _is_own_price(config: RunConfig, prices: list[PriceRange]) -> bool:
-    """Whether the configuration's price is the user's own: `submit` fills in the dearest of the table's."""
-    own, nodes = config.resources.price_usd_per_h, config.resources.nodes
-    if own is None or nodes == "auto":
-        return own is not None
-    return not math.isclose(own, nodes * max(price.high_usd_per_h for price in prices), rel_tol=1e-3)
-
-
-def _configured(
-    config: RunConfig,
-    hours: float,
-    wall_h: float,
-    *,
-    label: str,
-    strategy: str = "",
-    standard: PriceRange | None = None,
-) -> MoneyView:
-    """Return the cost at the price that the configuration gives, which is of all machines together."""
-    nodes, price = config.resources.nodes, config.resources.price_usd_per_h or 0.0
-    # How many `auto` has come to is in the hours, however often it changed: what the price is of was there all along.
-    cost = price * wall_h if nodes == "auto" else price / nodes * hours
-    return MoneyView(
-        node_hours=hours,
-        machine=label,
-        strategy=strategy,
-        cost_low_usd=cost,
-        cost_high_usd=cost,
-        on_demand_low_usd=standard.low_usd_per_h * hours if standard else None,
-        on_demand_high_usd=standard.high_usd_per_h * hours if standard else None,
-        source=CONFIGURED,
-        as_of="",
-        assumptions=[_SCOPE],
     )

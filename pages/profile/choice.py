@@ -105,13 +105,10 @@ def _estimate(subject: Subject) -> Text | None:
     found = subject.report.estimate
     if found is None:
         return None
-    least = Figure("estimate.least_hours", found.least_hours, "hours")
-    at_best = (" (at best ", least, ": machines were not measured)") if found.least_hours is not None else ()
     return Text(
         [
             "The whole training, steps only: ",
             Figure("estimate.hours", found.hours, "hours"),
-            *at_best,
             " for ",
             Figure("estimate.samples", found.samples, "count"),
             " samples; cost: ",

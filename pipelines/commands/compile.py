@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides, Prices, ProfileUri
+from pipelines.commands.options import ConfigPath, Debug, Overrides
 from pipelines.reported import load, reported
 
 
@@ -23,18 +23,16 @@ def compile_config(
         Path | None,
         typer.Option("--output", metavar="FILE", help="File to write, .yaml or .json [default: NAME.pipeline.yaml]."),
     ] = None,
-    prices: Prices = None,
-    profile: ProfileUri = None,
     debug: Debug = False,
 ) -> None:
     """Write the pipeline that Vertex AI runs for a configuration, and print its hash."""
     with reported(debug):
         from contracts.canonical import canonical_hash
         from pipelines.graph.compile import compile_line, write_spec
-        from pipelines.plan.plan import plan_of
+        from pipelines.plan import plan_of
 
         resolved = load(config, overrides)
-        compiled = compile_line(resolved, plan_of(resolved, prices, profile))
+        compiled = compile_line(resolved, plan_of(resolved))
         path = output or Path(f"{compiled.display_name}.pipeline.yaml")
         write_spec(compiled.spec, path)
         print(path)

@@ -14,19 +14,9 @@ Overrides = Annotated[
     typer.Argument(metavar="SECTION.KEY=VALUE", help="Values that win over the file.", show_default=False),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
-Prices = Annotated[
-    Path | None, typer.Option("--prices", metavar="FILE", help="YAML with your own prices (docs/plan.md).")
-]
-ProfileUri = Annotated[
-    str | None, typer.Option("--profile", metavar="URI", help="Profile report that the time is taken from.")
-]
 RunId = Annotated[
     str, typer.Option(metavar="ID", help="Id of the run; the same id twice is the same run [default: made].")
 ]
-Template = Annotated[
-    str, typer.Option(metavar="URI", help="A compiled pipeline instead: file, gs:// or Artifact Registry.")
-]
-
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without a question.")]
 
 Format = Annotated[

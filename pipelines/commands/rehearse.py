@@ -44,7 +44,7 @@ def rehearse_config(
     ] = None,
     stockout: Annotated[
         list[str] | None,
-        typer.Option("--stockout", metavar="REGION[@RUNG]", help="No machines there, for one rung or for all."),
+        typer.Option("--stockout", metavar="REGION", help="No machines there."),
     ] = None,
     storage_faults: Annotated[
         float, typer.Option("--storage-faults", metavar="RATE", help="Share of requests to buckets that fail (503).")

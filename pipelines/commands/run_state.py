@@ -51,15 +51,12 @@ def status(
     with reported(debug):
         from pipelines.google import pipeline_client
         from pipelines.runs.status import print_status, read_status, to_json
-        from pipelines.submission.ladder import list_rungs
 
-        name = _find(run, config, project, region)
-        client = pipeline_client(name.region)
-        found = [read_status(client, rung) for rung in list_rungs(client, name)]
+        tries = _find_tries(run, config, project, region)
+        found = [read_status(pipeline_client(name.region), name) for name in tries]
         if is_document(form):
-            later = [to_json(status) for status in found[1:]]
             print_document(
-                json.dumps({**to_json(found[0]), **({"later_rungs": later} if later else {})}, indent=1), form
+                json.dumps({**to_json(found[-1]), "earlier": list(map(to_json, found[:-1]))}, indent=1), form
             )
         else:
             for status in found:
@@ -83,17 +80,16 @@ def logs(
     with reported(debug):
         from pipelines.google import pipeline_client
         from pipelines.runs.logs import parse_since, read_logs
-        from pipelines.submission.ladder import list_rungs
 
         moment_since = parse_since(since) if since else None
-        name = _find(run, config, project, region)
         code = 0
         try:
-            client = pipeline_client(name.region)
-            for rung in list_rungs(client, name):
-                if rung != name:
-                    print(f"run {rung.id}", file=sys.stderr, flush=True)
-                for entry in read_logs(client, rung, task=task, follow=follow, tail=tail, since=moment_since):
+            tries = _find_tries(run, config, project, region)
+            for name in tries:
+                if len(tries) > 1:
+                    print(f"run {name.id} in {name.region}", file=sys.stderr, flush=True)
+                client = pipeline_client(name.region)
+                for entry in read_logs(client, name, task=task, follow=follow, tail=tail, since=moment_since):
                     moment = entry.time.strftime("%Y-%m-%dT%H:%M:%SZ")
                     print(f"{moment}  {entry.severity:<7}  {entry.source}  {entry.text.rstrip()}", flush=True)
         except KeyboardInterrupt:
@@ -107,15 +103,13 @@ def cancel(run: Run, config: Config = None, project: Project = "", region: Regio
     with reported(debug):
         from pipelines.google import pipeline_client
         from pipelines.runs.cancel import cancel as cancel_run
-        from pipelines.submission.ladder import list_rungs
 
-        name = _find(run, config, project, region)
-        client = pipeline_client(name.region)
         num_jobs = 0
-        for rung in list_rungs(client, name):
-            done = cancel_run(client, rung, say=lambda text: print(text, file=sys.stderr, flush=True))
+        for name in _find_tries(run, config, project, region):
+            client = pipeline_client(name.region)
+            done = cancel_run(client, name, say=lambda text: print(text, file=sys.stderr, flush=True))
             before = "had ended before" if done.had_ended else "ended"
-            print(f"run {rung.id} {before}: {done.state.lower()}")
+            print(f"run {name.id} in {name.region} {before}: {done.state.lower()}")
             for job in done.jobs:
                 how = "cancelled here, since the service left it running" if job.name in done.by_hand else "ended"
                 print(f"{job.kind} {job.id} in {job.region} {how}: {job.state.lower()}")
@@ -123,7 +117,9 @@ def cancel(run: Run, config: Config = None, project: Project = "", region: Regio
         print(f"nothing of it runs any more ({num_jobs} jobs)")
 
 
-def _find(run: str, config: Path | None, project: str, region: str) -> RunName:
-    from pipelines.runs.name import find_run_name
+def _find_tries(run: str, config: Path | None, project: str, region: str) -> list[RunName]:
+    from pipelines.runs.name import find_run
+    from pipelines.runs.regions import find_tries
 
-    return find_run_name(run, config=load(config, None) if config else None, project=project, region=region)
+    given = load(config, None) if config else None
+    return find_tries(find_run(run, config=given, project=project, region=region))

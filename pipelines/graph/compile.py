@@ -1,7 +1,7 @@
 """`shardline compile`: a configuration into the pipeline that Vertex AI runs, and all that a submission needs.
 
-What a configuration decides is in the pipeline; what another try in another place changes (region, strategy) are its
-parameters, so that every rung of the ladder is the same specification. The stages' sections lie in the bucket, named by
+What a configuration decides is in the pipeline; the region is a parameter, so that a try in another region is the same
+specification. The stages' sections lie in the bucket, named by
 their hash: nothing here writes them (pipelines/submission/submit.py does).
 """
 
@@ -19,14 +19,14 @@ import yaml
 
 from contracts import storage
 from contracts.canonical import canonical
-from contracts.config import STAGES, RunConfig, RungSection
+from contracts.config import STAGES, RunConfig
 from contracts.errors import ConfigError
 from contracts.own_code import pin_code
 from contracts.pinned import pin
 from contracts.resolve import stage_config
 
 if TYPE_CHECKING:
-    from pipelines.plan.plan import Plan
+    from pipelines.plan import Plan
 
 CONFIGS_FOLDER = "configs"
 PIPELINE_FOLDER = "pipeline"
@@ -39,7 +39,7 @@ class CompiledLine:
     spec: dict[str, Any]
     """PipelineSpec as JSON values, whole numbers as integers; `contracts.canonical.canonical_hash` is its name."""
     parameters: dict[str, Any]
-    """Of the first rung; the specification has them as defaults too."""
+    """Of `cloud.region`; the specification has them as defaults too."""
     documents: dict[str, bytes]
     """By URI: own code, and the sections of the configuration, that must be there before a submission; named by their
     content."""
@@ -53,13 +53,12 @@ def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
 
     Args:
         config: The resolved configuration, with absolute paths.
-        plan: Its plan (pipelines/plan/plan.py).
+        plan: Its plan (pipelines/plan.py).
 
     Raises:
         ConfigError: The plan's first problem.
     """
     from pipelines.images.record import find_containers
-    from pipelines.rules.preflight import find_rungs
 
     plan.require()
     line = storage.join(storage.normalise(config.run.root), config.run.name)
@@ -70,8 +69,12 @@ def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
     parameters = {
         "line": line,
         "flags": "",
-        "timeout": f"{plan.timeout_s}s",
-        **rung_parameters(config, find_rungs(config)[0]),
+        "region": config.cloud.region,
+        "strategy": config.resources.strategy,
+        "max_wait": f"{config.resources.max_wait_s}s",
+        "timeout": f"{int(config.resources.timeout_hours * 3600)}s",
+        # A cap on the cost is of the training alone.
+        "train_timeout": f"{plan.timeout_s}s",
         **pinned,
         **headline_parameters(config),
     }
@@ -93,15 +96,6 @@ def headline_parameters(config: RunConfig) -> dict[str, Any]:
         "global_batch_size": config.train.global_batch_size,
         "data": config.sharding.source,
         "code_version": code + (f", own code {config.code.sha256[:12]}" if config.code.sha256 else ""),
-    }
-
-
-def rung_parameters(config: RunConfig, rung: RungSection) -> dict[str, Any]:
-    """Return the parameters by which one rung of the ladder differs from another."""
-    return {
-        "region": rung.region or config.cloud.region,
-        "strategy": rung.strategy,
-        "max_wait": f"{config.resources.max_wait_s}s",
     }
 
 

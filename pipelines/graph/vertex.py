@@ -86,6 +86,7 @@ def make_pipeline(config: RunConfig, containers: Containers) -> Callable[..., An
         strategy: str,
         max_wait: str,
         timeout: str,
+        train_timeout: str,
         shard_config: str,
         profile_config: str,
         train_config: str,
@@ -104,6 +105,7 @@ def make_pipeline(config: RunConfig, containers: Containers) -> Callable[..., An
             "strategy": strategy,
             "max_wait": max_wait,
             "timeout": timeout,
+            "train_timeout": train_timeout,
         }
         if not config.vertex.mail:
             build(configs, run_config, given)
@@ -219,7 +221,7 @@ def _job(config: RunConfig, stage: str, containers: Containers) -> Callable[...,
             location=given["region"],
             strategy=given["strategy"],
             max_wait_duration=given["max_wait"],
-            timeout=given["timeout"],
+            timeout=given["train_timeout" if stage == "train" else "timeout"],
             # Vertex AI's own folders (AIP_*): beside the run's documents. kfp puts the values into the text.
             base_output_directory=f"{line}/{RUNS_FOLDER}/{run_id}",
         )

@@ -15,8 +15,8 @@ from kfp import dsl
 from components.stage import run_stage
 from pipelines.jobs import INPUTS
 
-PLACE = ("region", "strategy", "max_wait", "timeout")
-"""Parameters that another try in another place changes."""
+PLACE = ("region", "strategy", "max_wait", "timeout", "train_timeout")
+"""Parameters of the CustomJobs."""
 
 COMMON = ("line", "run_id", "flags", "config", "data_date", *PLACE)
 """What every stage takes, as text."""

@@ -13,7 +13,7 @@ from contracts import storage
 from contracts.artifacts import ProfileReport
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.estimate import estimate_training, num_nodes, rate_of_machines
+from contracts.estimate import estimate_training, num_nodes
 from inspection.profile import describe
 from inspection.profile_page import write_profile_page
 from pipelines.local.stages import run_stage_alone
@@ -103,23 +103,14 @@ def _estimate(report: ProfileReport, config: RunConfig) -> Iterator[str]:
     # Epochs and price may have changed since: they are in no fingerprint of a profile.
     epoch_samples = report.estimate.epoch_samples if report.estimate else None
     rate = report.chosen_point().samples_per_s
-    if epoch_samples is None or rate is None:
-        return
     nodes = max(num_nodes(config), report.measured_nodes)
-    lowest, highest = rate_of_machines(
-        rate,
-        ranks=report.ranks,
-        nodes=nodes,
-        global_batch_size=report.global_batch_size,
-        gradient_bytes=report.gradient_bytes,
-        measured_nodes=report.measured_nodes,
-    )
-    found = estimate_training(config, epoch_samples=epoch_samples, samples_per_s=lowest, at_most=highest)
+    if epoch_samples is None or rate is None or nodes != report.measured_nodes:
+        return
+    ranks = report.ranks * nodes
+    found = estimate_training(config, epoch_samples=epoch_samples, samples_per_s=rate * ranks)
     cost = "" if found.usd is None else f", {found.usd:.2f} USD"
     each = "" if found.usd is None else f", {found.usd / found.samples * 1e6:.4f} USD per million samples"
-    ranks, time = report.ranks * nodes, _duration(found.hours * 3600)
-    if found.least_hours is not None:
-        time += f" (at best {_duration(found.least_hours * 3600)}: exchange between machines not measured)"
+    time = _duration(found.hours * 3600)
     yield (
         f"training: {time}{cost} for {found.samples} samples by {ranks} ranks{each}, steps only: "
         "no evaluation, checkpoint or start is in it"

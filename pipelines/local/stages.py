@@ -137,7 +137,7 @@ def locate_inputs(stage: str, config: RunConfig, given: Mapping[str, str | None]
     return inputs
 
 
-def estimate_shards(config: RunConfig, *, prices: str | None) -> str:
+def estimate_shards(config: RunConfig) -> str:
     """Return in words what the shard stage would write and cost, as its own command knows it.
 
     Raises:
@@ -150,7 +150,6 @@ def estimate_shards(config: RunConfig, *, prices: str | None) -> str:
                 "shard",
                 place={"root": stage_root(config, "shard")},
                 config=_config_option("shard", config),
-                inputs={"prices": prices} if prices else {},
                 flags="dry-run",
             ),
         )

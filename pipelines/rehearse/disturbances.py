@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from pipelines.rules.preflight import find_rungs
+from pipelines.rules.preflight import find_regions
 
 if TYPE_CHECKING:
     from rehearsal.cloud import LocalCloud
     from rehearsal.gcs import Rule
     from rehearsal.jobs.market import Stockout
 
-_PLACE = re.compile(r"(?P<region>[a-z]+-[a-z]+\d+)(@(?P<rung>\d+))?")
 # More would strike the clients' own retries too: six tries of a request, all in vain, once in 64 requests.
 MAX_FAULT_RATE = 0.5
 
@@ -27,7 +25,7 @@ class Disturbances:
     """What is to go wrong, as the options say it."""
 
     stockouts: tuple[str, ...] = ()
-    """REGION, @RUNG behind it where it is for one rung of the ladder, counted from 1."""
+    """Regions without machines."""
     storage_fault_rate: float = 0.0
     """Share of the requests to buckets that are answered with 503."""
 
@@ -53,9 +51,19 @@ class Disturbances:
         """Return where there are no machines.
 
         Raises:
-            ConfigError: A place is none of the ladder's.
+            ConfigError: The run is not tried in such a region.
         """
-        return tuple(_read_stockout(text, config) for text in self.stockouts)
+        from rehearsal.jobs.market import Stockout
+
+        regions = find_regions(config)
+        for region in self.stockouts:
+            if region not in regions:
+                raise ConfigError(
+                    f"--stockout {region}",
+                    allowed=f"a region in which the run is tried: {', '.join(regions)}",
+                    todo="correct --stockout, or resources.regions",
+                )
+        return tuple(Stockout(region) for region in self.stockouts)
 
     def find_struck(self, cloud: LocalCloud) -> list[str]:
         """Return what happened, in words."""
@@ -69,35 +77,15 @@ class Disturbances:
 
     def _happened(self, cloud: LocalCloud) -> Iterator[tuple[str, str]]:
         """Yield what each option has struck, with the option; the empty text where it struck nothing."""
-        for text in self.stockouts:
-            region, _, rung = text.partition("@")
+        for region in self.stockouts:
             jobs = [job for stockout, job in cloud.market.struck if stockout.region == region]
-            words = f"no machines in {region}{f' on rung {rung}' if rung else ''}: {', '.join(dict.fromkeys(jobs))}"
-            yield words if jobs else "", f"--stockout {text}"
+            words = f"no machines in {region}: {', '.join(dict.fromkeys(jobs))}"
+            yield words if jobs else "", f"--stockout {region}"
         if self.storage_fault_rate:
             # The last of the rules, behind those of --faults.
             hits = cloud.buckets.faults.hits()[-1]
             words = f"{hits} requests to buckets were answered with 503"
             yield words if hits else "", f"--storage-faults {self.storage_fault_rate:g}"
-
-
-def _read_stockout(text: str, config: RunConfig) -> Stockout:
-    from rehearsal.jobs.market import Stockout
-
-    rungs = find_rungs(config)
-    found = _PLACE.fullmatch(text)
-    number = int(found["rung"]) if found and found["rung"] else None
-    if found is not None and any(rung.region == found["region"] for rung in rungs):
-        if number is None:
-            return Stockout(found["region"])
-        if 1 <= number <= len(rungs) and rungs[number - 1].region == found["region"]:
-            return Stockout(found["region"], rungs[number - 1].strategy)
-    shown = ", ".join(f"{rung.region}@{place} ({rung.strategy})" for place, rung in enumerate(rungs, start=1))
-    raise ConfigError(
-        f"--stockout {text}",
-        allowed=f"a region of the ladder, with @RUNG for one rung alone: {shown}",
-        todo="correct --stockout, or resources.ladder",
-    )
 
 
 def read_rules(path: Path | None) -> tuple[Rule, ...]:

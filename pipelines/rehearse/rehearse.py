@@ -69,7 +69,7 @@ def rehearse(
     Raises:
         ConfigError: The configuration cannot be submitted, there is nothing local to copy, or the folder is in use.
     """
-    from pipelines.plan.plan import make_plan
+    from pipelines.plan import make_plan
 
     prepared = prepare(config, source, weights)
     make_plan(prepared.config).require()

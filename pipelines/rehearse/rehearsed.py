@@ -121,7 +121,7 @@ def look(cloud: LocalCloud, prepared: Prepared, run_id: str, exit_code: int, *, 
     Args:
         cloud: The local cloud.
         prepared: What was submitted.
-        run_id: Of the run, or of the first rung of a ladder; empty: there are those of a schedule.
+        run_id: Of the run; empty: there are those of a schedule.
         exit_code: Of the command that submitted.
         num_rules: Rules of --faults.
     """
@@ -131,9 +131,8 @@ def look(cloud: LocalCloud, prepared: Prepared, run_id: str, exit_code: int, *, 
     found = Rehearsed(run_id, line, exit_code, prepared.config, prepared.stand_ins, dict(cloud.scale.variables))
     for job in cloud.store.list("projects/"):
         kind = type(job).__name__
-        # The newest first: of a ladder the last rung that was tried.
-        if kind == "PipelineJob" and not found.hash and run_id and _is_rung(job.name.rpartition("/")[2], run_id):
-            found.run_id = job.name.rpartition("/")[2]
+        # The newest first: the last region in which it was tried.
+        if kind == "PipelineJob" and not found.hash and run_id and job.name.rpartition("/")[2] == run_id:
             found.hash = canonical_hash(to_dict(job)["pipelineSpec"])
             found.tasks = [
                 (task.task_name, task.state.name, _seconds(task.start_time, task.end_time))
@@ -158,10 +157,6 @@ def look(cloud: LocalCloud, prepared: Prepared, run_id: str, exit_code: int, *, 
         made = ExportManifest.load(exported.uri)
         found.artefact = f"{exported.uri}: {made.precision}, {made.verdict}"
     return found
-
-
-def _is_rung(job_id: str, run_id: str) -> bool:
-    return job_id == run_id or job_id.startswith(f"{run_id}-r")
 
 
 def leave_evidence(cloud: LocalCloud) -> None:

@@ -96,10 +96,10 @@ def to_json(found: Rehearsed) -> str:
 
 def _cost(found: Rehearsed) -> str:
     """Return what the rehearsed seconds of training machines would have cost at the planned price."""
-    from pipelines.plan.plan import outline
+    from pipelines.plan import outline
 
     price = outline(found.config).price_usd_per_h
     seconds = sum(s for name, _, s, _ in found.jobs if name.endswith("-train"))
     if price is None:
-        return "price of the machines unknown: `shardline plan --prices FILE`"
+        return "price of the machines unknown: set resources.price_usd_per_h"
     return f"{seconds:.0f} s of training at {price:.2f} USD an hour: {seconds / 3600 * price:.4f} USD (estimate)"

@@ -45,9 +45,8 @@ def _project(config: RunConfig) -> Iterator[Problem]:
 
 def _region(config: RunConfig) -> Iterator[Problem]:
     yield from check_name("region", "cloud.region", config.cloud.region)
-    for number, rung in enumerate(config.resources.ladder):
-        if rung.region:
-            yield from check_name("region", f"resources.ladder.{number}.region", rung.region)
+    for number, region in enumerate(config.resources.regions):
+        yield from check_name("region", f"resources.regions.{number}", region)
 
 
 def _root(config: RunConfig) -> Iterator[Problem]:
@@ -128,8 +127,6 @@ def _names(config: RunConfig) -> Iterator[Problem]:
         yield from check_name("mail", f"vertex.mail.{number}", address)
     if vertex.experiment:
         yield from check_name("experiment", "vertex.experiment", vertex.experiment)
-    if vertex.registry:
-        yield from check_name("registry", "vertex.registry", vertex.registry)
 
 
 def _aliases(config: RunConfig) -> Iterator[Problem]:

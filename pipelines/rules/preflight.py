@@ -1,7 +1,6 @@
 """What can be known to be wrong with a submission before anything is asked of Google Cloud.
 
-Each rule is a function that yields what it finds; RULES lists them all. A rule that needs Google Cloud's answer
-(quotas, the bucket's region) is in pipelines/plan/online.py.
+Each rule is a function that yields what it finds; RULES lists them all.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from contracts import storage
-from contracts.config import MachineSection, RunConfig, RungSection
+from contracts.config import MachineSection, RunConfig
 from contracts.errors import ConfigError, UserError
 from contracts.estimate import num_nodes
 from contracts.machines import ACCELERATORS, LEAST_FOR_COMPILE, LEAST_FOR_CUDA_13, Machine, find_machine
@@ -31,10 +30,9 @@ MANIFEST_SUFFIXES = (".csv", ".jsonl", ".parquet")
 MAX_FLEX_HOURS = 168
 
 
-def find_rungs(config: RunConfig) -> tuple[RungSection, ...]:
-    """Return the places to try, in order, each with its region: the ladder, or the one of `resources.strategy`."""
-    rungs = config.resources.ladder or [RungSection(strategy=config.resources.strategy)]
-    return tuple(rung.model_copy(update={"region": rung.region or config.cloud.region}) for rung in rungs)
+def find_regions(config: RunConfig) -> list[str]:
+    """Return the regions in which a run is tried, in order: `cloud.region`, then `resources.regions`."""
+    return [config.cloud.region, *config.resources.regions]
 
 
 def find_problems(config: RunConfig) -> tuple[Problem, ...]:
@@ -86,20 +84,18 @@ def _boot_disk(where: str, section: MachineSection, machine: Machine) -> Iterato
 
 
 def _strategy(where: str, machine: Machine, config: RunConfig) -> Iterator[Problem]:
-    for rung in find_rungs(config):
-        if rung.strategy in machine.strategies:
-            continue
-        if not machine.strategies:
-            yield Problem(
-                f"{where}: {machine.label}: {machine.note}",
-                "machines that SPOT, FLEX_START or STANDARD hand out",
-                "take another machine, e.g. a3-ultragpu-8g",
-            )
-            return
+    strategy = config.resources.strategy
+    if not machine.strategies:
         yield Problem(
-            f"{where}: {machine.label} by {rung.strategy}",
+            f"{where}: {machine.label}: {machine.note}",
+            "machines that SPOT, FLEX_START or STANDARD hand out",
+            "take another machine, e.g. a3-ultragpu-8g",
+        )
+    elif strategy not in machine.strategies:
+        yield Problem(
+            f"{where}: {machine.label} by {strategy}",
             " or ".join(machine.strategies),
-            f"set resources.strategy={machine.strategies[0]}, correct resources.ladder, or take another machine",
+            f"set resources.strategy={machine.strategies[0]}, or take another machine",
         )
 
 
@@ -176,12 +172,12 @@ def _regional(kind: str, where: str, value: str, config: RunConfig) -> Iterator[
         yield from wrong
         return
     region = region_of_resource(value)
-    for job_region in dict.fromkeys([config.cloud.region, *(rung.region for rung in find_rungs(config))]):
+    for job_region in dict.fromkeys(find_regions(config)):
         if job_region and region != job_region:
             yield Problem(
                 f"{where} is in {region}, jobs run in {job_region}",
                 f"one in {job_region}: it serves its own region only",
-                f"name one in {job_region}, or let no rung of resources.ladder leave {region}",
+                f"name one in {job_region}, or leave other regions out of resources.regions",
             )
 
 
@@ -214,21 +210,20 @@ def _serving_image(config: RunConfig) -> Iterator[Problem]:
     )
 
 
-def _ladder(config: RunConfig) -> Iterator[Problem]:
-    rungs = find_rungs(config)
-    for number, rung in enumerate(rungs):
-        if rung in rungs[:number]:
+def _regions(config: RunConfig) -> Iterator[Problem]:
+    regions = find_regions(config)
+    for number, region in enumerate(config.resources.regions, start=1):
+        if region in regions[:number]:
             yield Problem(
-                f"resources.ladder.{number} = {rung.strategy} in {rung.region or 'cloud.region'} is there twice",
-                "rungs that differ in strategy or region",
-                "remove it: what had no machine a moment ago is asked for again only by another submission",
+                f"resources.regions.{number - 1} = {region} is there twice, or is cloud.region",
+                "further regions, each once",
+                "remove it: a region without machines is asked again only by another submission",
             )
 
 
 def _timeouts(config: RunConfig) -> Iterator[Problem]:
     resources = config.resources
-    flexible = any(rung.strategy == "FLEX_START" for rung in find_rungs(config))
-    if flexible and resources.timeout_hours > MAX_FLEX_HOURS:
+    if resources.strategy == "FLEX_START" and resources.timeout_hours > MAX_FLEX_HOURS:
         yield Problem(
             f"resources.timeout_hours = {resources.timeout_hours:g} with FLEX_START",
             f"up to {MAX_FLEX_HOURS}: 7 days",
@@ -241,7 +236,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _machines,
     _ranks,
     find_early_stopping_problems,
-    _ladder,
+    _regions,
     _timeouts,
     _network,
     _tensorboard,

@@ -6,26 +6,21 @@ from collections.abc import Iterator
 
 from contracts.config import ResourcesSection, RunConfig
 from contracts.machines import Machine
-from pipelines.rules.preflight import find_rungs
 
 
 def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
     """Yield the warnings of a configuration."""
     resources, vertex = config.resources, config.vertex
-    rungs = find_rungs(config)
     if machine is not None and machine.note:
         yield f"{machine.label}: {machine.note}"
     yield from _network(resources, machine)
-    if len(rungs) > 1:
-        yield f"only `submit --wait` climbs the {len(rungs)} rungs of resources.ladder; without it the first one runs"
-        if config.schedule.cron:
-            yield f"scheduled runs take the first rung only: {rungs[0].strategy} in {rungs[0].region}"
-    elsewhere = sorted({rung.region for rung in rungs} - {config.cloud.region, ""})
-    if elsewhere:
-        yield f"jobs in {', '.join(elsewhere)} read the bucket across regions: slower, and the traffic is billed"
-    if any(rung.strategy == "FLEX_START" for rung in rungs) and resources.max_wait_s == 0:
+    if resources.regions:
+        elsewhere = ", ".join(resources.regions)
+        yield f"only `submit --wait` tries {elsewhere} (resources.regions); all other runs are in {config.cloud.region}"
+        yield f"jobs in {elsewhere} read the bucket across regions: slower, and the traffic is billed"
+    if resources.strategy == "FLEX_START" and resources.max_wait_s == 0:
         yield "resources.max_wait_s = 0: FLEX_START waits for machines for ever"
-    if any(rung.strategy == "SPOT" for rung in rungs):
+    if resources.strategy == "SPOT":
         yield (
             "SPOT machines may be taken at any moment, perhaps without notice; Vertex AI restarts a worker up to 5 "
             "times and then the job up to 3 times (unverified), and training goes on from its newest checkpoint"

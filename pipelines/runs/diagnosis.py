@@ -15,9 +15,6 @@ from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorD
 from pipelines.google import find_permission, find_quota_metrics
 from pipelines.runs.known_failures import CODE_NAMES, CODE_OF_EXCEPTION, MACHINES, PLACES, SERVICES, Known
 
-# What the next rung of a ladder may mend: other machines, another region, another quota.
-CLIMBS = frozenset({"stockout", "quota", "quota queue", "preempted"})
-
 # How Vertex AI says that a container ended by itself, with google.rpc's code 3; what a program printed may follow.
 _REPLICA = re.compile(r"\breplica \S+ exited with a non-zero status of (\d+)")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|Termination log message:")
@@ -46,11 +43,6 @@ class Diagnosis:
     exit_code: int
     evidence: str = ""
     """The text that decided."""
-
-    @property
-    def climbs(self) -> bool:
-        """Whether the next rung of a ladder is worth a try."""
-        return self.kind in CLIMBS
 
 
 def diagnose(said: Iterable[Said], documents: Sequence[ErrorDocument] = ()) -> Diagnosis:

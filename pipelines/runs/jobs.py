@@ -117,12 +117,11 @@ class JobFinder:
         # The containers of the pipeline's own tasks are CustomJobs too; the service ends them with their tasks.
         others = {name.rpartition("/")[2] for task in tasks for name in task.containers} | set(found)
         label = dict(pipeline.labels).get(_RUN_LABEL)
-        for region in self._regions(pipeline):
-            for message in self._list_custom_jobs(region, pipeline.create_time):
-                job = _custom_job(message, "")
-                is_its = self._run_id in _arguments(message) or (label and message.labels.get(_RUN_LABEL) == label)
-                if is_its and job.id not in others:
-                    found[job.id] = job
+        for message in self._list_custom_jobs(pipeline.create_time):
+            job = _custom_job(message, "")
+            is_its = self._run_id in _arguments(message) or (label and message.labels.get(_RUN_LABEL) == label)
+            if is_its and job.id not in others:
+                found[job.id] = job
         launched = any(task.name.rpartition(".")[2] == _LAUNCHER and task.state not in _NOT_BEGUN for task in tasks)
         if launched and not any(job.kind == "Dataflow" for job in found.values()):
             found |= {job.id: job for job in self._list_dataflow_jobs(pipeline.create_time, complete=complete)}
@@ -139,17 +138,12 @@ class JobFinder:
                 return
             cancel_custom_job(self._client(job.region), job.name)
 
-    def _regions(self, pipeline: Any) -> list[str]:
-        """Return where the run's CustomJobs may be: a rung of the ladder has a region of its own."""
-        values = dict(pipeline.runtime_config.parameter_values or {})
-        regions = [self._region, values.get("region")]
-        return list(dict.fromkeys(str(region) for region in regions if isinstance(region, str) and region))
-
-    def _list_custom_jobs(self, region: str, since: datetime | None) -> Iterator[Any]:
+    def _list_custom_jobs(self, since: datetime | None) -> Iterator[Any]:
         chosen = f'create_time>="{since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}"' if since else ""
-        with explained(f"the jobs in {region}", project=self._project):
-            yield from self._client(region).list_custom_jobs(
-                request={"parent": f"projects/{self._project}/locations/{region}", "filter": chosen}, **read_options()
+        parent = f"projects/{self._project}/locations/{self._region}"
+        with explained(f"the jobs in {self._region}", project=self._project):
+            yield from self._client(self._region).list_custom_jobs(
+                request={"parent": parent, "filter": chosen}, **read_options()
             )
 
     def _list_dataflow_jobs(self, since: datetime | None, *, complete: bool) -> list[Job]:

@@ -72,15 +72,14 @@ PLACES: tuple[Known, ...] = (
         r"does not have enough resources available|insufficient capacity in|machine type temporarily unavailable|"
         r"required resources? (?:is|are) (?:currently |temporarily )?(?:un|not )available",
         "the region has no such machines left now",
-        "try another region or strategy: set resources.ladder and submit with --wait, or submit again later",
+        "try another region: set resources.regions and submit with --wait, or submit again later",
         EXIT_TRY_AGAIN,
     ),
     _known(
         "preempted",
         r"\b(?:was|were|been) preempted\b|instance was preempted|compute\.instances\.preempted",
         "spot machines were taken away more often than Vertex AI restarts a job",
-        "submit again: training goes on from its last checkpoint; or set a rung FLEX_START or STANDARD in "
-        "resources.ladder",
+        "submit again: training goes on from its last checkpoint; or set resources.strategy to FLEX_START or STANDARD",
         EXIT_TRY_AGAIN,
     ),
     _known(

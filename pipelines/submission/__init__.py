@@ -1,1 +1,1 @@
-"""From a compiled line to a run of Vertex Pipelines: requests, templates, rungs, schedules."""
+"""From a compiled line to a run of Vertex Pipelines: requests, local data, schedules."""

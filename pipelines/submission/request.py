@@ -1,12 +1,11 @@
 """What is asked of Vertex Pipelines: one PipelineJob as JSON, and how two of them differ.
 
-`submit --dry-run` prints this document, Google's client sends it, and what the service holds is compared with it: by a
-run id that is submitted twice, and by `schedule diff`. Nothing here needs a network, credentials or Google's libraries.
+`submit --dry-run` prints this document, Google's client sends it, and what the service holds for a run id is compared
+with it. Nothing here needs a network, credentials or Google's libraries.
 """
 
 from __future__ import annotations
 
-import copy
 import random
 import re
 import time
@@ -21,8 +20,10 @@ if TYPE_CHECKING:
     from contracts.config import RunConfig
     from pipelines.graph.compile import CompiledLine
 
-# Of a PipelineJob: google.cloud.aiplatform.constants.pipeline; three characters are kept for a rung's suffix.
-_RUN_ID = re.compile(r"[a-z][-a-z0-9]{0,123}")
+LINE_LABEL = "shardline-line"
+"""Label of a PipelineJob: the name of its line."""
+# Of a PipelineJob: google.cloud.aiplatform.constants.pipeline.
+_RUN_ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
 # Compute Engine's default account: what the service fills in where a request names none.
 _DEFAULT_ACCOUNT = re.compile(r"\d+-compute@developer\.gserviceaccount\.com")
 _POLICIES = {"slow": "PIPELINE_FAILURE_POLICY_FAIL_SLOW", "fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST"}
@@ -71,54 +72,29 @@ class Difference:
         return f"{self.what}: {_short(self.found)} there, {_short(self.wanted)} here"
 
 
-def make_request(
-    config: RunConfig,
-    compiled: CompiledLine,
-    *,
-    parameters: Mapping[str, Any] | None = None,
-    spec: Mapping[str, Any] | None = None,
-    template_uri: str = "",
-    caching: bool | None = None,
-) -> dict[str, Any]:
+def make_request(config: RunConfig, compiled: CompiledLine, region: str) -> dict[str, Any]:
     """Return the PipelineJob of a line as JSON.
 
     Args:
         config: The resolved configuration.
         compiled: The compiled line.
-        parameters: Parameters that win over those of the first rung.
-        spec: A template's spec instead of the compiled one.
-        template_uri: Where Artifact Registry holds that spec.
-        caching: Switches the cache of every task on or off; None: as each task says.
+        region: Region of the pipeline and its CustomJobs.
     """
-    chosen = set_caching(spec if spec is not None else compiled.spec, caching)
-    values = {**compiled.parameters, **(parameters or {})}
     request: dict[str, Any] = {
         "displayName": compiled.display_name,
-        "pipelineSpec": chosen,
+        "pipelineSpec": compiled.spec,
         "runtimeConfig": {
             "gcsOutputDirectory": compiled.pipeline_root,
-            "parameterValues": values,
+            "parameterValues": {**compiled.parameters, "region": region},
             "failurePolicy": _POLICIES[config.vertex.failure_policy],
         },
-        "labels": dict(compiled.labels),
+        "labels": {**compiled.labels, LINE_LABEL: config.run.name},
     }
     if config.cloud.service_account:
         request["serviceAccount"] = config.cloud.service_account
     if config.cloud.kms_key:
         request["encryptionSpec"] = {"kmsKeyName": config.cloud.kms_key}
-    if template_uri:
-        request["templateUri"] = template_uri
     return request
-
-
-def set_caching(spec: Mapping[str, Any], caching: bool | None) -> dict[str, Any]:
-    """Return a copy of a spec with the cache of every task on or off; None leaves each task's own choice."""
-    changed: dict[str, Any] = copy.deepcopy(dict(spec))
-    if caching is not None:
-        for component in (changed["root"], *changed.get("components", {}).values()):
-            for task in component.get("dag", {}).get("tasks", {}).values():
-                task["cachingOptions"] = {"enableCache": caching}
-    return changed
 
 
 def find_differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[Difference]:
@@ -150,7 +126,7 @@ def check_run_id(run_id: str) -> str:
         return run_id
     raise ConfigError(
         f"--run-id {run_id}",
-        allowed="a lower-case letter, then lower-case letters, digits and '-', 124 characters at most",
+        allowed="a lower-case letter, then lower-case letters, digits and '-', 128 characters at most",
         todo="choose another id, or leave --run-id out and one is made",
     )
 

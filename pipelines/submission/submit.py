@@ -7,7 +7,7 @@ between leaves documents that nobody reads, and the same command goes on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ from pipelines.google import (
 from pipelines.runs.name import RunName
 from pipelines.runs.tasks import state_of
 from pipelines.submission.request import Submission, check_run_id, find_differences, make_request, make_run_id
-from pipelines.submission.template import is_in_registry, upload
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
@@ -34,28 +33,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A line that is ready to be submitted, as often as a ladder has rungs."""
+    """A line that is ready to be submitted."""
 
     config: RunConfig
     compiled: CompiledLine
     run_id: str
-    spec: dict[str, Any]
-    """The compiled spec, or a template's."""
-    template: str
-    """URI of a template in Artifact Registry; empty: the spec is sent."""
-    caching: bool | None
 
-    def submission(self, run_id: str, parameters: Mapping[str, Any] | None = None) -> Submission:
-        """Return one submission of it: the same spec, under an id of its own, with other parameters."""
-        request = make_request(
-            self.config,
-            self.compiled,
-            parameters=parameters,
-            spec=self.spec,
-            template_uri=self.template,
-            caching=self.caching,
-        )
-        return Submission(self.config.cloud.project, self.config.cloud.region, run_id, request)
+    def submission(self, region: str = "") -> Submission:
+        """Return its submission to a region; empty: `cloud.region`."""
+        cloud = self.config.cloud
+        place = region or cloud.region
+        return Submission(cloud.project, place, self.run_id, make_request(self.config, self.compiled, place))
 
 
 @dataclass(frozen=True)
@@ -70,37 +58,18 @@ class Submitted:
     """What did not work beside the job itself."""
 
 
-def prepare(
-    config: RunConfig,
-    compiled: CompiledLine,
-    *,
-    run_id: str = "",
-    template: str = "",
-    template_spec: dict[str, Any] | None = None,
-    caching: bool | None = None,
-) -> Prepared:
+def prepare(config: RunConfig, compiled: CompiledLine, *, run_id: str = "") -> Prepared:
     """Return what is to be submitted.
 
     Args:
         config: The resolved configuration.
-        compiled: The line, compiled from it: its parameters and documents count, and its spec without a template.
+        compiled: The line, compiled from it.
         run_id: Id of the run; empty: one is made.
-        template: A compiled pipeline to take instead: a file, gs://, or one in Artifact Registry.
-        template_spec: Its spec, which the plan has read.
-        caching: Switches the cache of all tasks on or off; None: as each task says.
 
     Raises:
         ConfigError: The id cannot be used.
     """
-    chosen = check_run_id(run_id) if run_id else make_run_id(config.run.name)
-    spec = compiled.spec if template_spec is None else template_spec
-    return Prepared(config, compiled, chosen, spec, template if is_in_registry(template) else "", caching)
-
-
-def upload_spec(prepared: Prepared, tags: Sequence[str]) -> Prepared:
-    """Put the spec into `vertex.registry`, and return what names it there."""
-    uri = upload(prepared.spec, registry=prepared.config.vertex.registry, tags=tags)
-    return replace(prepared, template=uri)
+    return Prepared(config, compiled, check_run_id(run_id) if run_id else make_run_id(config.run.name))
 
 
 def submit(prepared: Prepared, submission: Submission) -> Submitted:

@@ -1,4 +1,4 @@
-"""The HTTP door: REST of all services, Cloud Storage, and the endpoints that are no gRPC service (regions, registry).
+"""The HTTP door: REST of all services, Cloud Storage, and the endpoints that are no gRPC service (regions).
 
 Reached directly (api_endpoint=http://127.0.0.1:PORT) and, through the guard's TLS port, as any of Google's hosts.
 """

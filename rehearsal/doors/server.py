@@ -22,7 +22,6 @@ from rehearsal.resources.cloud_state import CloudState
 from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.store import Jobs, Runs, Store
 from rehearsal.vertex.logs import LogBook
-from rehearsal.vertex.registry import Registry
 from rehearsal.vertex.schedule_runner import ScheduleRunner
 
 _HOST = "127.0.0.1"
@@ -90,7 +89,7 @@ class VertexServer:
         self._dispatcher = Dispatcher(self.state, self.access)
         self._schedule_runner = ScheduleRunner(self.state, self._dispatcher.failures)
         self._folder = folder
-        self._http = HttpDoor(self._dispatcher, (answer_allowed_locations, Registry(self.state)), buckets)
+        self._http = HttpDoor(self._dispatcher, (answer_allowed_locations,), buckets)
         self._grpc = GrpcDoor(self._dispatcher)
         self._certificate = write_certificate(folder)
         self._refused = folder / "refused-hosts.txt"

@@ -11,7 +11,6 @@ rehearsal.doors, the resources in rehearsal.resources. A service each, with what
     metadata                          experiments and their runs
     schedules, schedule_runner, cron  what is scheduled; the thread that starts it; the times of a cron line
     logs              what containers printed
-    registry          a KFP repository of Artifact Registry
 
 Request types and REST routes are the client libraries' own, so a client and this server cannot differ in them.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from contracts.resolve import load_config
 from pipelines.graph.compile import compile_line
-from pipelines.plan.plan import outline
+from pipelines.plan import outline
 from tests.pipelines.images import REGISTERED
 
 CONFIGS = ("digits-vertex", "photos-a100-spot", "photos-h100-flex")

@@ -2,13 +2,12 @@
 
 from contracts.config import RunConfig
 from pipelines.graph.compile import CompiledLine, compile_line
-from pipelines.plan.inputs import PlanInputs
-from pipelines.plan.plan import Plan, outline
+from pipelines.plan import Plan, outline
 
 
 def compile_config(config: RunConfig) -> CompiledLine:
     return compile_line(config, outline(config))
 
 
-def require_plan(config: RunConfig, inputs: PlanInputs | None = None) -> Plan:
-    return outline(config, inputs).require()
+def require_plan(config: RunConfig) -> Plan:
+    return outline(config).require()

@@ -170,21 +170,10 @@ def test_pools_are_one_machine_and_the_rest() -> None:
     assert worker_pools(spec, "export")[0]["machine_spec"]["accelerator_type"] == "NVIDIA_L4"
 
 
-def test_a_rung_of_the_ladder_changes_parameters_alone() -> None:
-    first = load("photos-a100-spot")
-    line = compile_config(first)
-    from pipelines.graph.compile import rung_parameters
-    from pipelines.plan.plan import find_rungs
-
-    rungs = [rung_parameters(first, rung) for rung in find_rungs(first)]
-    assert [(rung["region"], rung["strategy"]) for rung in rungs] == [
-        ("us-central1", "SPOT"),
-        ("europe-west4", "SPOT"),
-        ("us-central1", "STANDARD"),
-    ]
-    declared = set(line.spec["root"]["inputDefinitions"]["parameters"])
-    assert all(set(rung) <= declared for rung in rungs)
-    assert set(line.parameters) == declared
+def test_the_region_is_a_parameter_and_all_have_values() -> None:
+    line = compile_config(load("photos-a100-spot"))
+    assert line.parameters["region"] == "us-central1"
+    assert set(line.parameters) == set(line.spec["root"]["inputDefinitions"]["parameters"])
 
 
 def test_a_stage_is_given_its_own_sections_by_uri_and_hash() -> None:

@@ -112,15 +112,6 @@ def test_each_failure_has_its_cause(kind: str, message: str) -> None:
     assert found.advice
 
 
-def test_only_places_are_climbed_for() -> None:
-    assert {kind for kind, texts in MESSAGES.items() if diagnose(texts).climbs} == {
-        "stockout",
-        "quota",
-        "quota queue",
-        "preempted",
-    }
-
-
 def test_the_quota_that_is_used_up_is_named() -> None:
     assert "custom_model_training_nvidia_a100_gpus" in diagnose(MESSAGES["quota"]).cause
 
@@ -167,7 +158,7 @@ def test_only_a_service_speaks_of_places(kind: str) -> None:
     # Another region does not mend a stage whose message happens to have such a word in it.
     document = ErrorDocument(kind="RuntimeError", exit_code=70, message=f"RuntimeError: {MESSAGES[kind][0]}")
     found = diagnose([VOID], [document])
-    assert (found.kind, found.exit_code, found.climbs) == ("fault", 70, False)
+    assert (found.kind, found.exit_code) == ("fault", 70)
     assert diagnose([MESSAGES[kind][0], VOID], [document]).kind == kind
 
 
@@ -192,7 +183,7 @@ def test_what_a_program_says_is_no_answer_of_a_service(message: str, name: str) 
     # As a stage's document, as a line of a log, and at the end of what Vertex AI says of a container.
     document = ErrorDocument(kind=name, exit_code=70, message=message)
     found = diagnose([VOID], [document])
-    assert (found.kind, found.exit_code, found.climbs) == ("fault", 70, False)
+    assert (found.kind, found.exit_code) == ("fault", 70)
     assert name in found.cause
     told = "The replica workerpool0-0 exited with a non-zero status of 1.\nTermination log message: "
     for said in (

@@ -16,7 +16,7 @@ from contracts.resolve import load_config
 from pipelines.images import build
 from pipelines.images.build import find_commit, find_sources
 from pipelines.images.record import ROLES, find_cuda, find_image, is_pinned, read_record
-from pipelines.plan.plan import outline
+from pipelines.plan import outline
 from tests.pipelines.test_plan import DIGEST, VALID, config
 
 REPOSITORY = "us-docker.pkg.dev/my-project/images"

@@ -12,8 +12,7 @@ from contracts.resolve import load_config
 from pipelines.cli import app
 from pipelines.initial_config import Names, make_initial, write_initial
 from pipelines.place import make_absolute
-from pipelines.plan.inputs import read_inputs
-from pipelines.plan.plan import make_plan
+from pipelines.plan import make_plan
 from pipelines.rules.submission import Asked
 from tests.conftest import write_pictures
 from tests.pipelines.images import IMAGES
@@ -44,7 +43,7 @@ def test_a_first_configuration_has_no_problem_but_what_is_to_be_made(task: str, 
     assert (config.task.name, config.run.name) == (task, source.stem)
     assert config.cloud.images.build_account == "shardline-build@my-project.iam.gserviceaccount.com"
     config = make_absolute(load_config(path, IMAGES))
-    plan = make_plan(config, read_inputs(config), Asked(), complete=True)
+    plan = make_plan(config, Asked(), complete=True)
     assert [problem.given for problem in plan.problems] == [f"sharding.source = {source}"]
 
 

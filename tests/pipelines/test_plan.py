@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
+from contracts.artifacts import RunRecord, StageRecord
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.machines import read_price_file
 from contracts.resolve import apply_override, parse_config
-from pipelines.plan.inputs import PlanInputs
-from pipelines.plan.plan import outline
-from pipelines.rules.preflight import RULES, find_problems, find_rungs
-from tests.pipelines.compiled import require_plan
+from pipelines.plan import describe_cost, outline
+from pipelines.rules.preflight import RULES, find_problems, find_regions
+from tests.inspection.stages.documents import GOODPUT
+from tests.pipelines.compiled import compile_config, require_plan
 
 DIGEST = "@sha256:" + "0123456789abcdef" * 4
 VALID: dict[str, Any] = {
@@ -35,7 +35,7 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (("cloud.project=My Project",), "cloud.project = My Project"),
     (("cloud.region=''",), "cloud.region is not set"),
     (("cloud.region=us-central1-a",), "not a zone"),
-    (("resources.ladder=[{strategy: SPOT, region: Iowa}]",), "resources.ladder.0.region = Iowa"),
+    (("resources.regions=[Iowa]",), "resources.regions.0 = Iowa"),
     (("run.root=/tmp/runs",), "run.root = /tmp/runs"),
     (("run.root=gs://My_Bucket!/x",), "run.root: bucket"),
     (("sharding.source=raw",), "sharding.source = raw"),
@@ -50,7 +50,7 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (("resources.machine.type=''",), "resources.machine: type is not set"),
     (
         ("resources.machine.type=n1-standard-8", "resources.machine.accelerator_type=NVIDIA_L4"),
-        "NVIDIA_L4 comes with g2-standard-*",
+        "NVIDIA_L4 comes with g2-standard-4",
     ),
     (("resources.serving_machine.type=g2-standard-5",), "resources.serving_machine: g2-standard-5"),
     (("resources.machine.type=ct5lp-hightpu-4t",), "a TPU"),
@@ -70,7 +70,8 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     ),
     (("resources.ranks=2",), "resources.ranks = 2 on g2-standard-12"),
     (("train.global_batch_size=1",), "at least 2: one sample a rank"),
-    (("resources.ladder=[{strategy: SPOT}, {strategy: SPOT, region: us-central1}]",), "is there twice"),
+    (("resources.regions=[us-east4, us-east4]",), "is there twice"),
+    (("resources.regions=[us-central1]",), "or is cloud.region"),
     (("resources.strategy=FLEX_START", "resources.timeout_hours=200"), "with FLEX_START"),
     (
         (
@@ -100,7 +101,7 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (
         (
             "cloud.kms_key=projects/my-project/locations/us-central1/keyRings/r/cryptoKeys/k",
-            "resources.ladder=[{strategy: SPOT}, {strategy: SPOT, region: us-east1}]",
+            "resources.regions=[us-east1]",
         ),
         "jobs run in us-east1",
     ),
@@ -116,7 +117,6 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (("vertex.mail=[a@b.com, nobody]",), "vertex.mail.1 = nobody"),
     (("vertex.experiment=My Runs",), "vertex.experiment"),
     ((f"vertex.experiment={81 * 'e'}",), "up to 80"),
-    (("vertex.registry=us-docker.pkg.dev/p/r",), "kfp.pkg.dev"),
     (("vertex.model.aliases=[best, best]",), "each alias once"),
     (("vertex.model.aliases=[default]",), "moves the alias default"),
     (("cloud.images.trainer=us-docker.pkg.dev/p/r/trainer:latest",), "is not pinned by its digest"),
@@ -187,7 +187,7 @@ def test_a_valid_configuration_has_no_problem() -> None:
     unprofiled = require_plan(config("profile=off")).created
     assert [entry for entry in plan.created if entry not in unprofiled] == [plan.created[2]]
     assert plan.timeout_s == 168 * 3600
-    assert plan.price_usd_per_h == pytest.approx(2 * 1.15 * (0.44038 + 0.56004), abs=1e-3)
+    assert plan.price_usd_per_h == pytest.approx(2 * (0.17621 + 0.2231), abs=1e-3)
 
 
 @pytest.mark.parametrize(("overrides", "said"), BREAKS)
@@ -212,56 +212,23 @@ def test_an_error_says_how_many_more_there_are() -> None:
         require_plan(config("cloud.project=''", "vertex.experiment=My Runs", "vertex.mail=[nobody]"))
 
 
-def test_a_ladder_is_planned_rung_by_rung() -> None:
-    ladder = "[{strategy: SPOT}, {strategy: SPOT, region: us-east1}, {strategy: FLEX_START}, {strategy: STANDARD}]"
-    resolved = config(f"resources.ladder={ladder}", "resources.max_wait_s=7200", "schedule.cron=0 6 * * 1")
-    assert [(rung.strategy, rung.region) for rung in find_rungs(resolved)] == [
-        ("SPOT", "us-central1"),
-        ("SPOT", "us-east1"),
-        ("FLEX_START", "us-central1"),
-        ("STANDARD", "us-central1"),
-    ]
+def test_further_regions_are_for_submit_with_wait() -> None:
+    resolved = config("resources.regions=[us-east1, us-west1]")
+    assert find_regions(resolved) == ["us-central1", "us-east1", "us-west1"]
     plan = require_plan(resolved)
-    assert [rung.suffix for rung in plan.rungs] == ["", "-r2", "-r3", "-r4"]
-    assert [rung.max_wait for rung in plan.rungs] == ["", "", "7200s", ""]
-    assert plan.rungs[2].quotas[0].metric.endswith("preemptible_nvidia_l4_gpus")
-    assert plan.rungs[3].quotas[0].metric.endswith("training_nvidia_l4_gpus")
-    said = "\n".join(plan.warnings)
-    assert "only `submit --wait` climbs" in said
-    assert "scheduled runs take the first rung only: SPOT in us-central1" in said
-    assert "across regions" in said
+    assert plan.created[0].region == "us-central1 or us-east1 or us-west1"
+    assert "only `submit --wait` tries us-east1, us-west1" in "\n".join(plan.warnings)
 
 
-def test_quotas_are_those_of_the_largest_job() -> None:
-    plan = require_plan(config("resources.serving_machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_T4}"))
-    needs = {need.metric.rpartition("preemptible_")[2]: need.amount for need in plan.rungs[0].quotas}
-    assert needs == {"nvidia_l4_gpus": 2, "g2_cpus": 24, "nvidia_t4_gpus": 1, "cpus": 8}
-    larger = require_plan(config("resources.serving_machine.type=g2-standard-96"))
-    needs = {need.metric.rpartition("preemptible_")[2]: need.amount for need in larger.rungs[0].quotas}
-    assert needs == {"nvidia_l4_gpus": 8, "g2_cpus": 96}
-
-
-def test_without_a_ladder_there_is_one_rung() -> None:
-    (rung,) = find_rungs(config("resources.strategy=STANDARD"))
-    assert (rung.strategy, rung.region) == ("STANDARD", "us-central1")
-
-
-def test_a_cap_sets_the_time_out() -> None:
-    plan = require_plan(config("resources.max_cost_usd=10"))
-    assert plan.price_usd_per_h is not None
+def test_a_cap_sets_the_time_out_of_the_training_by_the_spot_price() -> None:
+    capped = config("resources.max_cost_usd=10")
+    plan = require_plan(capped)
+    assert plan.price_usd_per_h == pytest.approx(2 * (0.17621 + 0.2231), abs=1e-3)
     assert plan.timeout_s == int(10 / plan.price_usd_per_h * 3600)
     assert any(f"time-out is {plan.timeout_s} s" in text for text in plan.warnings)
-
-
-def test_a_cap_counts_the_dearest_rung() -> None:
-    plan = require_plan(config("resources.max_cost_usd=10", "resources.ladder=[{strategy: SPOT, region: us-east4}]"))
-    both = require_plan(
-        config(
-            "resources.max_cost_usd=10",
-            "resources.ladder=[{strategy: SPOT, region: us-east4}, {strategy: SPOT, region: asia-northeast1}]",
-        )
-    )
-    assert both.timeout_s < plan.timeout_s
+    # Profile and export have that of the configuration.
+    parameters = compile_config(capped).parameters
+    assert (parameters["train_timeout"], parameters["timeout"]) == (f"{plan.timeout_s}s", f"{168 * 3600}s")
 
 
 def test_the_configured_price_wins() -> None:
@@ -275,25 +242,62 @@ def test_a_cap_below_the_start_of_training_is_refused() -> None:
         require_plan(config("resources.max_cost_usd=0.1"))
 
 
-def test_a_cap_needs_a_price() -> None:
-    disk = "boot_disk_type: hyperdisk-balanced"
-    unknown = config(f"resources.machine={{type: a4-highgpu-8g, {disk}}}", "resources.max_cost_usd=100")
-    with pytest.raises(ConfigError, match="price of the machines is unknown"):
-        require_plan(unknown)
-    plan = outline(config(f"resources.machine={{type: a4-highgpu-8g, {disk}}}"))
-    assert plan.ok
-    assert plan.price_usd_per_h is None
-    assert "unknown" in plan.price_source
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (
+            ("resources.machine={type: a4-highgpu-8g, boot_disk_type: hyperdisk-balanced}",),
+            "a4-highgpu-8g with 8 x NVIDIA_B200 by SPOT in us-central1",
+        ),
+        (("cloud.region=europe-west4",), "g2-standard-12 with 1 x NVIDIA_L4 by SPOT in europe-west4"),
+        (("resources.strategy=FLEX_START",), "g2-standard-12 with 1 x NVIDIA_L4 by FLEX_START in us-central1"),
+    ],
+)
+def test_a_cap_without_a_price_is_refused_by_name(overrides: tuple[str, ...], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"the price of {name} is unknown"):
+        require_plan(config(*overrides, "resources.max_cost_usd=100"))
+    plan = outline(config(*overrides))
+    assert plan.ok and plan.price_usd_per_h is None and name in plan.price_source
 
 
-def test_own_prices(tmp_path: Path) -> None:
-    path = tmp_path / "prices.yaml"
-    path.write_text(
-        "source: our contract\ndate: 2026-11-01\nprices: [{machine: g2-standard-12, on_demand: 2, spot: 1}]\n"
+def test_cost_is_a_range_where_hours_are_given() -> None:
+    assert require_plan(config()).usd is None
+    plan = require_plan(config("resources.max_hours=10"))
+    spot, on_demand = 2 * (0.17621 + 0.2231), 2 * (0.44038 + 0.56004)
+    assert plan.usd == (pytest.approx(10 * spot, abs=1e-2), pytest.approx(10 * on_demand, abs=1e-2))
+    assert "time: 10.00 h, resources.max_hours" in describe_cost(plan)
+
+
+@pytest.mark.parametrize(
+    ("machine", "hours"),
+    [("g2-standard-12", 3.0), ("g2-standard-16", None), ("n1-standard-8", None)],
+)
+def test_a_former_training_counts_on_the_very_same_machines_alone(
+    tmp_path: Path, machine: str, hours: float | None
+) -> None:
+    """A GPU is the one of its exact name: T4 and L4 are no parts of others."""
+    root = f"run.root={tmp_path}"
+    accelerator = ", accelerator_type: NVIDIA_TESLA_T4" if machine.startswith("n1") else ""
+    ran = config(root, f"resources.machine={{type: {machine}{accelerator}}}")
+    record = RunRecord(
+        fingerprint="0",
+        id="run-1",
+        state="succeeded",
+        started_at="2026-11-22T06:00:00Z",
+        config=ran.model_dump(mode="json"),
+        stages=[StageRecord(name="train", state="done")],
+        wall_s=1.0,
+        kfp_s=0.0,
+        process_start_s=0.0,
+        results={},
+        goodput=GOODPUT.model_copy(update={"node_hours": 6.0}),
     )
-    plan = require_plan(config(), PlanInputs(book=read_price_file(path)))
-    assert plan.price_usd_per_h == 4
-    assert plan.price_source == "our contract (2026-11-01)"
+    folder = tmp_path / "flowers" / "runs" / "run-1"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_bytes(record.to_json())
+    plan = outline(config(root))
+    assert plan.hours == hours
+    assert outline(config(root, "train.epochs=99")).hours is None
 
 
 def test_no_serving_image_is_needed_where_nothing_is_uploaded() -> None:

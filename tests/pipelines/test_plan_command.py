@@ -20,11 +20,7 @@ def test_a_plan_is_printed(tmp_path: Path) -> None:
     assert answer.exit_code == 0, answer.output
     assert "CustomJob of stage train" in answer.output
     assert "2 x g2-standard-12 with 1 x NVIDIA_L4, SPOT" in answer.output
-    assert "quota aiplatform.googleapis.com/custom_model_training_preemptible_nvidia_l4_gpus in us-central1: 2" in (
-        answer.output
-    )
-    assert "name not verified" in answer.output
-    assert "time: unknown: no profile" in answer.output
+    assert "time: unknown: no finished training" in answer.output
     assert "skypilot-catalog" in answer.output
     assert "time-out of the training job" in answer.output
 
@@ -35,7 +31,6 @@ def test_a_plan_as_json(tmp_path: Path) -> None:
     plan = json.loads(answer.output)
     assert plan["ok"] is True
     assert plan["machine"]["accelerator_type"] == "NVIDIA_L4"
-    assert plan["rungs"][0]["quotas"][0]["amount"] == 2
     assert plan["timeout_s"] == 604800
 
 
@@ -44,14 +39,8 @@ def test_problems_end_with_2(tmp_path: Path) -> None:
     answer = CliRunner().invoke(app, ["plan", str(write(tmp_path)), *changes])
     assert answer.exit_code == 2
     assert "problem: resources.machine: n1-standard-8 with NVIDIA_L4" in answer.output
-    assert "g2-standard-*" in answer.output
+    assert "comes with g2-standard-4" in answer.output
     assert "problem: vertex.mail.0 = nobody" in answer.output
     as_json = CliRunner().invoke(app, ["plan", str(write(tmp_path)), *changes, "-o", "json"])
     assert as_json.exit_code == 2
     assert len(json.loads(as_json.output)["problems"]) == 2
-
-
-def test_a_missing_price_file_ends_with_2(tmp_path: Path) -> None:
-    answer = CliRunner().invoke(app, ["plan", str(write(tmp_path)), "--prices", str(tmp_path / "absent.yaml")])
-    assert answer.exit_code == 2
-    assert "does not exist" in answer.output

@@ -12,7 +12,7 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport, TrainingEstimate
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.estimate import estimate_training, rate_of_machines
+from contracts.estimate import estimate_training
 from pipelines.cli import app
 from pipelines.local.profiled import describe_profile, parse_duration
 from tests.conftest import small_config
@@ -80,24 +80,6 @@ def test_max_steps_cut_a_training() -> None:
     found = estimate_training(config, epoch_samples=100, samples_per_s=0.5)
     assert (found.samples, found.usd, found.epoch_samples) == (50, None, 100)
     assert found.hours == pytest.approx(100 / 3600)
-
-
-def test_one_machine_that_stands_for_several_gives_a_range_and_the_estimate_is_its_lower_end() -> None:
-    # 80 samples/s of 2 ranks on each of 2 machines: 320; 0.2 s a step of 64, and 1.25 GB at 1.25 GB/s: one second more.
-    many = {"ranks": 2, "nodes": 2, "global_batch_size": 64, "gradient_bytes": 1_250_000_000}
-    lowest, highest = rate_of_machines(80.0, **many)
-    assert (lowest, highest) == (pytest.approx(64 / 1.2), 320.0)
-    # Of more machines each sends nearly twice its gradients; of one it sends nothing.
-    assert rate_of_machines(80.0, **{**many, "nodes": 4})[0] == pytest.approx(64 / (0.1 + 1.5))
-    assert rate_of_machines(80.0, **{**many, "nodes": 1}) == (160.0, 160.0)
-    assert rate_of_machines(80.0, **{**many, "gradient_bytes": None}) == (320.0, 320.0)
-    config = RunConfig.model_validate({"train": {"epochs": 3, "global_batch_size": 64}})
-    found = estimate_training(config, epoch_samples=6400, samples_per_s=lowest, at_most=highest)
-    assert found.hours == pytest.approx(19200 / lowest / 3600) and found.least_hours == pytest.approx(60 / 3600)
-    made = make_report(estimate=found).model_copy(update={"gradient_bytes": 1_250_000_000})
-    two = PRICED.model_copy(update={"resources": PRICED.resources.model_copy(update={"nodes": 2})})
-    assert "at best" in "\n".join(describe_profile(made, two, reused=True))
-    assert "at best" not in "\n".join(describe_profile(made, PRICED, reused=True))
 
 
 @pytest.mark.slow

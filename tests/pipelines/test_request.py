@@ -3,11 +3,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.submission.request import find_differences, make_run_id, set_caching
+from pipelines.submission.request import find_differences, make_run_id
 
 JOB: dict[str, Any] = {
     "pipelineSpec": {"root": {"dag": {"tasks": {"a": {"cachingOptions": {}}}}}, "n": 1},
-    "runtimeConfig": {"gcsOutputDirectory": "gs://b/r", "parameterValues": {"region": "us-east4", "rungs": [1, 2]}},
+    "runtimeConfig": {"gcsOutputDirectory": "gs://b/r", "parameterValues": {"region": "us-east4", "sizes": [1, 2]}},
     "labels": {"team": "vision"},
 }
 
@@ -18,7 +18,7 @@ def changed(**changes: Any) -> dict[str, Any]:
 
 def test_a_double_is_the_whole_number_that_it_was() -> None:
     spec = {**JOB["pipelineSpec"], "n": 1.0}
-    values = {"region": "us-east4", "rungs": [1.0, 2.0]}
+    values = {"region": "us-east4", "sizes": [1.0, 2.0]}
     found = changed(pipelineSpec=spec, runtimeConfig={**JOB["runtimeConfig"], "parameterValues": values})
     assert find_differences(JOB, found) == []
 
@@ -52,24 +52,15 @@ def test_each_thing_that_decides_what_runs_is_compared() -> None:
         "service account",
         "key",
         "parameter region",
-        "parameter rungs",
+        "parameter sizes",
     }
     assert str(find_differences(JOB, changed(runtimeConfig={**runtime, "failurePolicy": "X"}))[0]) == (
         "failure policy: X there, nothing here"
     )
 
 
-def test_caching_is_set_at_every_depth_of_a_copy() -> None:
-    spec = {"root": {"dag": {"tasks": {"a": {}}}}, "components": {"c": {"dag": {"tasks": {"b": {}}}}, "d": {}}}
-    switched = set_caching(spec, False)
-    assert switched["root"]["dag"]["tasks"]["a"] == {"cachingOptions": {"enableCache": False}}
-    assert switched["components"]["c"]["dag"]["tasks"]["b"] == {"cachingOptions": {"enableCache": False}}
-    assert spec["root"]["dag"]["tasks"]["a"] == {}
-    assert set_caching(spec, None) == spec
-
-
 @given(st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True))
 def test_a_made_run_id_is_taken_for_every_line(name: str) -> None:
     import re
 
-    assert re.fullmatch(r"[a-z][-a-z0-9]{0,123}", make_run_id(name))
+    assert re.fullmatch(r"[a-z][-a-z0-9]{0,127}", make_run_id(name))

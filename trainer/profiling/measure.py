@@ -118,8 +118,6 @@ class Hello(Device):
     """Of the training split."""
     has_images: bool = True
     """Whether samples are made from images of the shards."""
-    gradient_bytes: int | None = None
-    """Of the parameters that learn."""
 
 
 # --- what several ranks found, as one ---------------------------------------------------------------------------------

@@ -154,11 +154,6 @@ class Service:
             compiles=not self._bench.varies,
             has_layout=has_layout(self._bench.stepper.model, feed.task.signature),
             has_images="image" in feed.task.fields.values(),
-            gradient_bytes=sum(
-                each.numel() * each.element_size()
-                for each in self._bench.stepper.model.parameters()
-                if each.requires_grad
-            ),
             has_batch_norm=has_batch_norm(self._bench.stepper.model),
         )
 

@@ -30,7 +30,7 @@ from contracts.artifacts import FileEntry, ProfileChoice, ProfileReport, ShardMa
 from contracts.artifacts.trace import SUMMARY_NAME, summaries_to_json
 from contracts.config import RunConfig
 from contracts.errors import Preempted
-from contracts.estimate import ASSUMED_NETWORK_BYTES_PER_S, estimate_training, num_nodes, rate_of_machines
+from contracts.estimate import estimate_training, num_nodes
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
@@ -270,28 +270,18 @@ def _report(
 ) -> ProfileReport:
     config, hello = stage.config, probe.hello if probe is not None else None
     measured_nodes = probe.measured_nodes if probe is not None and hello is not None else 1
-    gradient_bytes = hello.gradient_bytes if hello is not None else None
     nodes = measured_nodes if measured_nodes > 1 else num_nodes(config)
     estimate, of_machines = None, []
     chosen = result.choice.settings()
     rate = next((point.samples_per_s for point in result.points if point.settings() == chosen), None)
-    if rate is not None:
-        lowest, highest = rate_of_machines(
-            rate,
-            ranks=ranks,
-            nodes=nodes,
-            measured_nodes=measured_nodes,
-            global_batch_size=config.train.global_batch_size,
-            gradient_bytes=gradient_bytes,
-        )
+    if rate is not None and nodes == measured_nodes:
         samples = shards.splits["train"].samples
-        estimate = estimate_training(config, epoch_samples=samples, samples_per_s=lowest, at_most=highest)
-        if nodes > measured_nodes:
-            of_machines.append(
-                f"one machine was measured for {nodes} (resources.nodes): their exchange of gradients was not; "
-                f"together {lowest:.4g} to {highest:.4g} samples/s, the lower end with none of it hidden at "
-                f"{ASSUMED_NETWORK_BYTES_PER_S * 8e-9:g} Gbit/s (assumed). Time and cost are of the lower end"
-            )
+        estimate = estimate_training(config, epoch_samples=samples, samples_per_s=rate * ranks * nodes)
+    elif rate is not None:
+        of_machines.append(
+            f"one machine was measured for {nodes} (resources.nodes): their exchange of gradients was not, and the "
+            "time of the training is unknown"
+        )
     found = vars(result) | {"warnings": [*result.warnings, *diagnosis.warnings, *of_machines]}
     return ProfileReport(
         fingerprint=output.fingerprint,
@@ -309,7 +299,6 @@ def _report(
         indicators=diagnosis.indicators,
         findings=diagnosis.findings,
         estimate=estimate,
-        gradient_bytes=gradient_bytes,
         measured_nodes=measured_nodes,
         **found,
     )

@@ -13,14 +13,13 @@ from typer.testing import CliRunner, Result
 
 import pipelines.graph.compile
 import pipelines.runs.cancel
-import pipelines.submission.ladder
+import pipelines.runs.regions
 from contracts import storage
 from contracts.canonical import canonical_hash
 from contracts.config import RunConfig
 from pipelines.cli import app
 from pipelines.graph.compile import CompiledLine, compile_line
-from pipelines.plan.plan import Plan
-from pipelines.runs.name import RunName
+from pipelines.plan import Plan
 from pipelines.submission.submit import to_dict
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, STOCKOUT, Cloud
 
@@ -31,7 +30,7 @@ CONFIG: dict[str, Any] = {
     "sharding": {"source": "gs://bucket-1/raw"},
     "resources": {
         "machine": {"type": "g2-standard-12"},
-        "ladder": [{"strategy": "SPOT"}, {"strategy": "SPOT", "region": "us-east4"}],
+        "regions": ["us-east4"],
     },
     "cloud": {
         "project": PROJECT,
@@ -63,7 +62,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
         return COMPILED[key]
 
     monkeypatch.setattr(pipelines.graph.compile, "compile_line", compile_once)
-    monkeypatch.setattr(pipelines.submission.ladder.climb, "__kwdefaults__", {"poll_s": 0.05})
+    monkeypatch.setattr(pipelines.runs.regions.follow_regions, "__kwdefaults__", {"poll_s": 0.05})
     defaults = pipelines.runs.cancel.cancel.__kwdefaults__ or {}
     monkeypatch.setattr(pipelines.runs.cancel.cancel, "__kwdefaults__", {**defaults, "poll_s": 0.05})
 
@@ -97,7 +96,6 @@ def test_labels_in_a_bucket_are_looked_at_before_anything_is_submitted(cloud: Cl
     storage.publish("gs://bucket-1/several.jsonl", b'{"uri": "1.png", "label": ["cat", "indoor"]}\n')
     source = "sharding.source=gs://bucket-1/several.jsonl"
     said = "and task image_classification learns one label for each image"
-    assert said in shardline("plan", config, source, "--online", code=2).output
     assert said in shardline("submit", config, source, code=2).stderr
     assert said in shardline("schedule", "create", config, source, code=2).stderr
     assert not list(storage.list_objects("gs://bucket-1/runs"))
@@ -105,10 +103,10 @@ def test_labels_in_a_bucket_are_looked_at_before_anything_is_submitted(cloud: Cl
     assert said not in shardline("plan", config, source).output
 
 
-def test_submit_without_wait_says_that_it_does_not_climb(cloud: Cloud, config: str) -> None:
+def test_submit_without_wait(cloud: Cloud, config: str) -> None:
     first = shardline("submit", config, "--run-id", "once-1")
     assert "run once-1 submitted" in first.stderr
-    assert "only the first of 2 rungs runs (SPOT in us-central1)" in first.stderr
+    assert "only `submit --wait` tries us-east4" in first.stderr
     again = shardline("submit", config, "--run-id", "once-1")
     assert "run once-1 exists" in again.stderr
     other = shardline("submit", config, "train.learning_rate=0.5", "--run-id", "once-1", code=2)
@@ -120,54 +118,35 @@ def test_wait_status_logs_and_cancel(cloud: Cloud, config: str) -> None:
     waited = shardline("submit", config, "--wait", "--run-id", "wait-1")
     assert waited.stdout.split() == [
         f"projects/{PROJECT}/locations/{REGION}/pipelineJobs/wait-1",
-        f"projects/{PROJECT}/locations/{REGION}/pipelineJobs/wait-1-r2",
+        f"projects/{PROJECT}/locations/us-east4/pipelineJobs/wait-1",
     ]
     failed = shardline("status", "wait-1", "--config", config)
     assert "likely cause: the region has no such machines left now (stockout)" in failed.stdout
     assert json.loads(shardline("status", waited.stdout.split()[1], "-o", "json").stdout)["state"] == "SUCCEEDED"
     assert "there is no run nobody" in shardline("status", "nobody", "--config", config, code=2).stderr
-    ended = shardline("cancel", "wait-1", "--project", PROJECT, "--region", REGION)
-    assert "run wait-1 had ended before: failed" in ended.stdout
-    # What climbed is its later rungs as well.
-    assert "run wait-1-r2 had ended before: succeeded" in ended.stdout
+    ended = shardline("cancel", "wait-1", "--config", config)
+    assert f"run wait-1 in {REGION} had ended before: failed" in ended.stdout
+    assert "run wait-1 in us-east4 had ended before: succeeded" in ended.stdout
     assert "nothing of it runs any more (2 jobs)" in ended.stdout
-    assert "run wait-1-r2: succeeded" in failed.stdout
+    assert "run wait-1: succeeded" in failed.stdout
     both = json.loads(shardline("status", "wait-1", "--config", config, "-o", "json").stdout)
-    assert (both["state"], [later["state"] for later in both["later_rungs"]]) == ("FAILED", ["SUCCEEDED"])
-    assert "run wait-1-r2" in shardline("logs", "wait-1", "--config", config).stderr
+    assert (both["state"], [earlier["state"] for earlier in both["earlier"]]) == ("SUCCEEDED", ["FAILED"])
+    assert "run wait-1 in us-east4" in shardline("logs", "wait-1", "--config", config).stderr
 
     cloud.pipelines.script.outcomes["us-central1"] = "running"
     shardline("submit", config, "--run-id", "wait-2")
     cancelled = shardline("cancel", "wait-2", "--config", config)
-    assert "run wait-2 ended: cancelled" in cancelled.stdout
+    assert f"run wait-2 in {REGION} ended: cancelled" in cancelled.stdout
     assert "nothing of it runs any more (1 jobs)" in cancelled.stdout
     for run_id in ("wait-1", "wait-2"):
         again = shardline("submit", config, "--run-id", run_id, code=75)
         assert "take another --run-id" in again.stderr
 
 
-def test_ctrl_c_names_the_rung_that_runs(cloud: Cloud, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cloud.pipelines.script.outcomes |= {"us-central1": STOCKOUT, "us-east4": "running"}
-    follow = pipelines.submission.ladder.follow
-
-    def interrupted(client: Any, name: RunName, *arguments: Any, **options: Any) -> Any:
-        if name.id.endswith("-r2"):
-            raise KeyboardInterrupt
-        return follow(client, name, *arguments, **options)
-
-    monkeypatch.setattr(pipelines.submission.ladder, "follow", interrupted)
-    left = shardline("submit", config, "--wait", "--run-id", "rung-1", code=130)
-    assert "run rung-1-r2 goes on" in left.stderr and "shardline cancel rung-1-r2 " in left.stderr
-    assert "shardline submit CONFIG --wait --run-id rung-1`" in left.stderr
-    shardline("cancel", "rung-1", "--config", config)
-    assert json.loads(shardline("status", "rung-1-r2", "--config", config, "-o", "json").stdout)["state"] == "CANCELLED"
-
-
 def test_a_stockout_everywhere_ends_with_75_and_what_to_do(cloud: Cloud, config: str) -> None:
     cloud.pipelines.script.outcomes |= {"us-central1": STOCKOUT, "us-east4": STOCKOUT}
     failed = shardline("submit", config, "--wait", "--run-id", "nowhere-1", code=75)
-    assert "all 2 rungs were tried" in failed.stderr
-    assert "to do: try another region or strategy" in failed.stderr
+    assert "to do: try another region" in failed.stderr
 
 
 def test_what_cannot_work_ends_with_2_and_creates_nothing(
@@ -180,32 +159,27 @@ def test_what_cannot_work_ends_with_2_and_creates_nothing(
     ):
         failed = shardline("submit", config, override, code=2)
         assert said in failed.stderr and "to do:" in failed.stderr
-    for arguments in (["--run-id", "No"], ["--tag", "x"], ["--template", str(tmp_path / "gone.yaml")]):
+    for arguments in (["--run-id", "No"], ["resources.regions=[mars]"]):
         assert "to do:" in shardline("submit", config, *arguments, code=2).stderr
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    for command in (["submit", config], ["status", "x", "--config", config], ["schedule", "describe", config]):
+    for command in (["submit", config], ["status", "x", "--config", config], ["schedule", "list", config]):
         assert "gcloud auth application-default login" in shardline(*command, code=2).stderr
     assert len(cloud.pipelines.started) == before
 
 
 def test_the_schedule_of_a_line(cloud: Cloud, config: str) -> None:
-    shardline("schedule", "diff", config, code=2)
+    shardline("schedule", "pause", config, code=2)
+    printed = json.loads(shardline("schedule", "create", config, "--dry-run").stdout)
+    assert printed["schedule"]["maxConcurrentActiveRunCount"] == 1
     shardline("schedule", "create", config)
-    assert "is what the configuration says" in shardline("schedule", "diff", config).stdout
-    drifted = shardline("schedule", "diff", config, "train.learning_rate=0.5", "schedule.cron=0 7 * * 1", code=1)
-    assert "cron: TZ=Europe/Berlin 0 6 * * 1 there, TZ=Europe/Berlin 0 7 * * 1 here" in drifted.stderr
-    assert "parameter train_config" in drifted.stderr
-    shardline("schedule", "update", config, "schedule.cron=0 7 * * 1")
-    shardline("schedule", "diff", config, "schedule.cron=0 7 * * 1")
-    assert "unchanged" in shardline("schedule", "update", config, "schedule.cron=0 7 * * 1").stdout
+    assert "delete it first" in shardline("schedule", "create", config, code=2).stderr
     assert "paused" in shardline("schedule", "pause", config).stdout
-    assert "paused" in shardline("schedule", "describe", config).stdout
+    assert "paused" in shardline("schedule", "list", config).stdout
     assert "active" in shardline("schedule", "resume", config).stdout
-    assert "line" in shardline("schedule", "list", config).stdout
     shardline("schedule", "delete", config)
-    shardline("schedule", "describe", config, code=2)
+    shardline("schedule", "delete", config, code=2)
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def finish_run(config: RunConfig, spec: dict[str, Any], run_id: str, *, accuracy
     """Submit a run, leave what its stages would, and return its line and the words of its record's task."""
     compiled = compiled_line(config, spec)
     prepared = prepare(config, compiled, run_id=run_id)
-    submit(prepared, prepared.submission(run_id))
+    submit(prepared, prepared.submission())
     line = storage.join(config.run.root, config.run.name)
     found = evaluation(NAMES, [(0, 0, 3), (1, 1, 3)], [CURVE, CURVE])
     trained = trained_with_evaluation(found)
@@ -98,7 +98,7 @@ def test_a_run_is_a_row_with_what_was_asked_and_what_came_out(
         "optimizer": "adamw",
         "machine": "n1-standard-4",
         "seed": 0,
-        # Of the job, not of the configuration: a rung of the ladder may be another.
+        # Of the job, not of the configuration: a try may be in another.
         "strategy": "SPOT",
         "region": REGION,
     }
@@ -183,9 +183,9 @@ def test_one_recipe_has_one_hash_in_two_lines(make_config: MakeConfig) -> None:
     there = params(run={"name": "there"}, cloud={"region": "europe-west4"}, resources={"strategy": "STANDARD"})
     other = params(run={"name": "here"}, train={"learning_rate": 0.125})
     assert here["train_fingerprint"] == there["train_fingerprint"] != other["train_fingerprint"]
-    # A size of images is no parameter of rows; of the user's own task it may be one.
-    rows = params(task={"name": "tabular_regression"}, model={"architecture": "mlp"})
-    assert "image_size" in here and "image_size" not in rows and rows["task"] == "tabular_regression"
+    # A size of images is no parameter of texts; of the user's own task it may be one.
+    texts = params(task={"name": "text_classification"}, model={"architecture": "bert"})
+    assert "image_size" in here and "image_size" not in texts and texts["task"] == "text_classification"
     # Of all fields.
     assert len({here["config_sha256"], there["config_sha256"], other["config_sha256"]}) == 3
 
@@ -230,7 +230,7 @@ def test_submitting_lists_no_second_row(cloud: Cloud, make_config: MakeConfig, t
     before = len(cloud.server.access_log.entries())
     config = make(make_config, "second")
     prepared = prepare(config, compiled_line(config, tiny_spec), run_id="second-1")
-    assert submit(prepared, prepared.submission("second-1")).warning == ""
+    assert submit(prepared, prepared.submission()).warning == ""
     assert not [e for e in cloud.server.access_log.entries()[before:] if "MetadataService" in e.method]
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import threading
 import time
@@ -8,29 +9,25 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.errors import ErrorDocument, TryAgain
+from contracts.errors import ConfigError, ErrorDocument, TryAgain
 from pipelines.google import pipeline_client
+from pipelines.runs import regions
 from pipelines.runs.cancel import cancel
 from pipelines.runs.follow import TaskLines, TaskTable, follow
-from pipelines.runs.name import RunName
+from pipelines.runs.name import RunName, find_run
+from pipelines.runs.regions import find_tries, follow_regions
 from pipelines.runs.status import print_status, read_status, to_json
-from pipelines.submission.ladder import Rung, climb
 from pipelines.submission.submit import Prepared, Submitted, prepare, read_job, submit
 from rehearsal.gcs import BucketServer
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, QUOTA, REGION, STOCKOUT, Cloud, MakeConfig, compiled_line
 
 POLL_S = 0.05
 REPLICA = "The replica workerpool0-0 exited with a non-zero status of 1."
-RUNGS = [
-    Rung("SPOT in us-central1", {"region": "us-central1", "strategy": "SPOT"}, pending_limit_s=0.3),
-    Rung("SPOT in us-east4", {"region": "us-east4", "strategy": "SPOT"}, pending_limit_s=0.3),
-    Rung("STANDARD in us-east4", {"region": "us-east4", "strategy": "STANDARD"}, pending_limit_s=0.3),
-]
 
 
 @pytest.fixture
 def prepared(make_config: MakeConfig, tiny_spec: dict[str, Any]) -> Prepared:
-    config = make_config()
+    config = make_config(resources={"regions": ["us-east4"], "max_pending_s": 10})
     return prepare(config, compiled_line(config, tiny_spec))
 
 
@@ -38,17 +35,15 @@ def name_of(run_id: str) -> RunName:
     return RunName(PROJECT, REGION, run_id)
 
 
-class Climb:
-    """One climb, and what it said."""
+class Followed:
+    """A run that was followed over its regions, and what was said."""
 
-    def __init__(self, prepared: Prepared, rungs: list[Rung] = RUNGS) -> None:
+    def __init__(self, prepared: Prepared) -> None:
         self.stream = io.StringIO()
         self.said: list[str] = []
         self.made: list[Submitted] = []
-        self.ending = climb(
-            pipeline_client(REGION),
+        self.ending = follow_regions(
             prepared,
-            rungs,
             lambda: TaskLines(self.stream),
             say=self.said.append,
             submitted=self.made.append,
@@ -57,8 +52,8 @@ class Climb:
         self.exit_code = self.ending.exit_code
 
     @property
-    def run_ids(self) -> list[str]:
-        return [made.name.id for made in self.made]
+    def regions(self) -> list[str]:
+        return [made.name.region for made in self.made]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -69,38 +64,62 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_a_run_that_succeeds_is_told_task_by_task(cloud: Cloud, prepared: Prepared) -> None:
-    climbed = Climb(prepared)
-    assert climbed.exit_code == 0
-    assert climbed.run_ids == [prepared.run_id]
-    lines = climbed.stream.getvalue()
+    followed = Followed(prepared)
+    assert followed.exit_code == 0
+    assert followed.regions == [REGION]
+    lines = followed.stream.getvalue()
     assert "task begin: succeeded" in lines
     assert "task train.custom-training-job: succeeded" in lines
     assert lines.rstrip().endswith(f"run {prepared.run_id}: succeeded")
 
 
-@pytest.mark.parametrize("message", [STOCKOUT, QUOTA])
-def test_it_climbs_after_a_stockout_and_after_a_quota_error(cloud: Cloud, prepared: Prepared, message: str) -> None:
-    cloud.pipelines.script.outcomes["us-central1"] = message
-    climbed = Climb(prepared)
-    assert climbed.exit_code == 0
-    assert climbed.run_ids == [prepared.run_id, f"{prepared.run_id}-r2"]
-    assert "the next is SPOT in us-east4" in climbed.said[-1]
+def test_the_next_region_is_tried_after_a_stockout_and_after_no_other_failure(cloud: Cloud, prepared: Prepared) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = STOCKOUT
+    followed = Followed(prepared)
+    assert followed.exit_code == 0
+    assert followed.regions == [REGION, "us-east4"]
+    assert {made.name.id for made in followed.made} == {prepared.run_id}
+    assert "the next region is us-east4" in followed.said[-1]
+    cloud.pipelines.script.outcomes["us-central1"] = QUOTA
+    again = Followed(dataclasses.replace(prepared, run_id=f"{prepared.run_id}-b"))
+    assert again.regions == [REGION]
 
 
-def test_a_job_without_machines_is_cancelled_before_the_next_rung(cloud: Cloud, prepared: Prepared) -> None:
+def test_a_job_without_machines_is_cancelled_before_the_next_region(
+    cloud: Cloud, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regions, "_pending_limit_s", lambda prepared, following: 0.3 if following else None)
     cloud.pipelines.script.outcomes["us-central1"] = "pending"
-    climbed = Climb(prepared)
-    assert climbed.exit_code == 0
-    assert climbed.run_ids == [prepared.run_id, f"{prepared.run_id}-r2"]
+    followed = Followed(prepared)
+    assert followed.exit_code == 0
+    assert followed.regions == [REGION, "us-east4"]
     first = read_status(pipeline_client(REGION), name_of(prepared.run_id))
     assert first.state == "CANCELLED"
     assert [job.state for job in first.jobs] == ["CANCELLED"]
+    # The same command again goes on in the region that it had come to.
+    before = len(cloud.pipelines.started)
+    again = Followed(prepared)
+    assert again.exit_code == 0 and again.regions == ["us-east4"] and again.made[0].existed
+    assert len(cloud.pipelines.started) == before
+
+
+def test_tries_are_found_in_all_regions_and_by_their_line(cloud: Cloud, prepared: Prepared) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = STOCKOUT
+    Followed(prepared)
+    config = prepared.config
+    both = [name_of(prepared.run_id), dataclasses.replace(name_of(prepared.run_id), region="us-east4")]
+    assert find_tries(find_run(prepared.run_id, config=config)) == both
+    assert find_tries(find_run(prepared.run_id, config=config, region="us-east4")) == both[1:]
+    # A run of this id of somebody else's line is none of them.
+    other = config.model_copy(update={"run": config.run.model_copy(update={"name": "other"})})
+    with pytest.raises(ConfigError, match=r"there is no run .* of line other"):
+        find_tries(find_run(prepared.run_id, config=other))
 
 
 def test_a_job_that_waits_after_a_preemption_is_not_given_up(cloud: Cloud, prepared: Prepared) -> None:
     # Twelve hours after it was preempted, by the times that the service gives.
     cloud.pipelines.script.outcomes["us-central1"] = "running"
-    submit(prepared, prepared.submission(prepared.run_id))
+    submit(prepared, prepared.submission())
     client, name = pipeline_client(REGION), name_of(prepared.run_id)
     wait_for(lambda: any(job.state == "RUNNING" for job in read_status(client, name).jobs))
     job_id = read_status(client, name).jobs[0].id
@@ -114,14 +133,14 @@ def test_a_job_that_waits_after_a_preemption_is_not_given_up(cloud: Cloud, prepa
     assert read_status(client, name).jobs[0].state == "PENDING"
     run = f"projects/{NUMBER}/locations/{REGION}/pipelineJobs/{name.id}"
     threading.Timer(1.0, cloud.pipelines.fail, (run, job_name, REPLICA)).start()
-    climbed = Climb(prepared, [RUNGS[0], RUNGS[1]])
-    assert climbed.ending.state == "FAILED" and climbed.ending.waiting is None
-    assert not any("cancelled first" in line for line in climbed.said)
+    followed = Followed(prepared)
+    assert followed.ending.state == "FAILED" and followed.ending.waiting is None
+    assert not any("cancelling it" in line for line in followed.said)
 
 
 def test_an_error_that_comes_after_the_end_of_the_run_is_waited_for(cloud: Cloud, prepared: Prepared) -> None:
     cloud.pipelines.script.outcomes["us-central1"] = "running"
-    submit(prepared, prepared.submission(prepared.run_id))
+    submit(prepared, prepared.submission())
     client, name = pipeline_client(REGION), name_of(prepared.run_id)
     wait_for(lambda: any(job.state == "RUNNING" for job in read_status(client, name).jobs))
     job_name = f"projects/{NUMBER}/locations/{REGION}/customJobs/{read_status(client, name).jobs[0].id}"
@@ -136,15 +155,14 @@ def test_an_error_that_comes_after_the_end_of_the_run_is_waited_for(cloud: Cloud
 
     cloud.store.update(job_name, end)
     threading.Timer(1.0, cloud.store.update, (job_name, tell)).start()
-    assert Climb(prepared).run_ids == [prepared.run_id, f"{prepared.run_id}-r2"]
+    assert Followed(prepared).regions == [REGION, "us-east4"]
 
 
 def test_without_machines_anywhere_it_is_try_again(cloud: Cloud, prepared: Prepared) -> None:
     cloud.pipelines.script.outcomes |= {"us-central1": STOCKOUT, "us-east4": STOCKOUT}
-    climbed = Climb(prepared)
-    assert climbed.exit_code == 75
-    assert climbed.run_ids == [prepared.run_id, f"{prepared.run_id}-r2", f"{prepared.run_id}-r3"]
-    assert "all 3 rungs were tried" in climbed.said[-1]
+    followed = Followed(prepared)
+    assert followed.exit_code == 75
+    assert followed.regions == [REGION, "us-east4"]
 
 
 def test_a_users_error_stops(cloud: Cloud, prepared: Prepared) -> None:
@@ -152,16 +170,16 @@ def test_a_users_error_stops(cloud: Cloud, prepared: Prepared) -> None:
     document = ErrorDocument(kind="DataError", exit_code=2, message="no shards\n  allowed: some\n  to do: shard first")
     uri = f"gs://bucket-1/runs/tiny/train/attempts/{prepared.run_id}.1/error.json"
     storage.publish(uri, document.model_dump_json().encode())
-    climbed = Climb(prepared)
-    assert climbed.exit_code == 2
-    assert climbed.run_ids == [prepared.run_id]
-    assert climbed.ending.diagnosis is not None
-    assert climbed.ending.diagnosis.advice == "shard first"
+    followed = Followed(prepared)
+    assert followed.exit_code == 2
+    assert followed.regions == [REGION]
+    assert followed.ending.diagnosis is not None
+    assert followed.ending.diagnosis.advice == "shard first"
 
 
 def test_the_marker_of_an_ended_job_is_read(cloud: Cloud, prepared: Prepared) -> None:
     cloud.pipelines.script.outcomes["us-central1"] = "The replica workerpool0-0 exited with a non-zero status of 2."
-    submit(prepared, prepared.submission(prepared.run_id))
+    submit(prepared, prepared.submission())
     client = pipeline_client(REGION)
     wait_for(lambda: read_status(client, name_of(prepared.run_id)).state == "FAILED")
     job = read_status(client, name_of(prepared.run_id)).jobs[0]
@@ -171,32 +189,11 @@ def test_the_marker_of_an_ended_job_is_read(cloud: Cloud, prepared: Prepared) ->
     assert found is not None and found.kind == "user error" and "no such model" in found.evidence
 
 
-def test_the_same_climb_again_goes_on_where_it_was(cloud: Cloud, prepared: Prepared) -> None:
-    cloud.pipelines.script.outcomes["us-central1"] = "pending"
-    Climb(prepared)
-    before = len(cloud.pipelines.started)
-    again = Climb(prepared)
-    assert again.exit_code == 0
-    assert all(made.existed for made in again.made)
-    assert len(cloud.pipelines.started) == before
-
-
-def test_the_last_rung_is_not_given_up(cloud: Cloud, prepared: Prepared) -> None:
-    cloud.pipelines.script.outcomes["us-central1"] = "pending"
-    submit(prepared, prepared.submission(prepared.run_id))
-    name, client = name_of(prepared.run_id), pipeline_client(REGION)
-    limited = follow(client, name, TaskLines(io.StringIO()), pending_limit_s=0.2, poll_s=POLL_S)
-    assert limited.waiting is not None
-    only = [RUNGS[0]]
-    cloud.pipelines.cancel(f"projects/{NUMBER}/locations/{REGION}/pipelineJobs/{name.id}")
-    assert Climb(prepared, only).exit_code == 75
-
-
 def test_cancel_ends_what_the_service_leaves_running(cloud: Cloud, prepared: Prepared) -> None:
     cloud.pipelines.script.outcomes["us-east4"] = "running"
     cloud.pipelines.script.deaf = cloud.pipelines.script.dataflow = True
-    submit(prepared, prepared.submission(prepared.run_id, {"region": "us-east4"}))
-    client, name = pipeline_client(REGION), name_of(prepared.run_id)
+    submit(prepared, prepared.submission("us-east4"))
+    client, name = pipeline_client("us-east4"), dataclasses.replace(name_of(prepared.run_id), region="us-east4")
     wait_for(lambda: len(read_status(client, name).jobs) == 2)
     said: list[str] = []
     done = cancel(client, name, say=said.append, patience_s=0, poll_s=POLL_S)
@@ -210,7 +207,7 @@ def test_cancel_ends_what_the_service_leaves_running(cloud: Cloud, prepared: Pre
 
 def test_a_dataflow_job_that_no_task_names_is_found_by_its_label(cloud: Cloud, prepared: Prepared) -> None:
     cloud.pipelines.script.outcomes["us-central1"] = "running"
-    submit(prepared, prepared.submission(prepared.run_id))
+    submit(prepared, prepared.submission())
     client, name = pipeline_client(REGION), name_of(prepared.run_id)
     wait_for(lambda: len(read_status(client, name).jobs) == 1)
     since = read_job(client, name).create_time
@@ -234,7 +231,7 @@ def test_a_dataflow_job_that_no_task_names_is_found_by_its_label(cloud: Cloud, p
 def test_status_tells_of_a_live_and_of_a_failed_run(cloud: Cloud, prepared: Prepared) -> None:
     client = pipeline_client(REGION)
     cloud.pipelines.script.outcomes = {"us-central1": "running", "us-east4": STOCKOUT}
-    submit(prepared, prepared.submission(prepared.run_id))
+    submit(prepared, prepared.submission())
     wait_for(lambda: [job.state for job in read_status(client, name_of(prepared.run_id)).jobs] == ["RUNNING"])
     live = read_status(client, name_of(prepared.run_id))
     assert live.state == "RUNNING" and live.diagnosis is None
@@ -247,10 +244,10 @@ def test_status_tells_of_a_live_and_of_a_failed_run(cloud: Cloud, prepared: Prep
     assert "ai/platform/locations/us-central1/training/" in live.jobs[0].console
     cancel(client, name_of(prepared.run_id), poll_s=POLL_S)
 
-    other = f"{prepared.run_id}-b"
-    submit(prepared, prepared.submission(other, {"region": "us-east4"}))
-    wait_for(lambda: read_status(client, name_of(other)).state == "FAILED")
-    failed = read_status(client, name_of(other))
+    submit(prepared, prepared.submission("us-east4"))
+    client, other = pipeline_client("us-east4"), dataclasses.replace(name_of(prepared.run_id), region="us-east4")
+    wait_for(lambda: read_status(client, other).state == "FAILED")
+    failed = read_status(client, other)
     assert failed.diagnosis is not None and failed.diagnosis.kind == "stockout"
     stream = io.StringIO()
     print_status(failed, stream)
@@ -261,7 +258,7 @@ def test_status_tells_of_a_live_and_of_a_failed_run(cloud: Cloud, prepared: Prep
 def test_the_table_on_a_terminal_has_every_task_and_job(cloud: Cloud, prepared: Prepared) -> None:
     from rich.console import Console
 
-    submit(prepared, prepared.submission(prepared.run_id))
+    submit(prepared, prepared.submission())
     client, name, table = pipeline_client(REGION), name_of(prepared.run_id), TaskTable()
     stream = io.StringIO()
     table._live.console = Console(file=stream, force_terminal=True, width=120)
@@ -270,7 +267,7 @@ def test_the_table_on_a_terminal_has_every_task_and_job(cloud: Cloud, prepared: 
 
 
 def test_a_service_that_is_gone_is_try_again(cloud: Cloud, prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    submit(prepared, prepared.submission(prepared.run_id))
+    submit(prepared, prepared.submission())
     monkeypatch.setattr("pipelines.google.RETRY_DEADLINE_S", 1.0)
     for name in ("https_proxy", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -280,7 +277,7 @@ def test_a_service_that_is_gone_is_try_again(cloud: Cloud, prepared: Prepared, m
 
 def test_a_bucket_that_went_away_is_the_cause(cloud: Cloud, prepared: Prepared, bucket_server: BucketServer) -> None:
     cloud.pipelines.script.outcomes["us-central1"] = "The replica workerpool0-0 exited with a non-zero status of 1."
-    submit(prepared, prepared.submission(prepared.run_id))
+    submit(prepared, prepared.submission())
     bucket_server.clear()
     client, name = pipeline_client(REGION), name_of(prepared.run_id)
     wait_for(lambda: read_status(client, name).state == "FAILED")

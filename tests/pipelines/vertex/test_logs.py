@@ -26,7 +26,7 @@ def prepared(make_config: MakeConfig, tiny_spec: dict[str, Any]) -> Prepared:
 def start(cloud: Cloud, prepared: Prepared) -> tuple[Any, RunName, str]:
     """Submit a run that goes on, and return the id of its custom job."""
     cloud.pipelines.script.outcomes["us-central1"] = "running"
-    submit(prepared, prepared.submission(prepared.run_id))
+    submit(prepared, prepared.submission())
     client, name = pipeline_client(REGION), RunName(PROJECT, REGION, prepared.run_id)
     deadline = time.monotonic() + 120
     while not (jobs := read_status(client, name).jobs):

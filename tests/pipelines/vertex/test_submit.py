@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,7 @@ from contracts import storage
 from contracts.canonical import canonical_hash
 from contracts.errors import ConfigError, ShardlineError, StorageError
 from pipelines.google import pipeline_client
-from pipelines.submission.submit import Prepared, find_job, prepare, publish, submit, to_dict, upload_spec
-from pipelines.submission.template import read_template
+from pipelines.submission.submit import Prepared, find_job, prepare, publish, submit, to_dict
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud, MakeConfig, compiled_line
 
 DOCUMENT = "gs://bucket-1/runs/tiny/configs/0123.json"
@@ -34,7 +34,7 @@ def prepared_name(prepared: Prepared) -> Any:
 
 
 def test_what_is_printed_is_what_the_service_receives(cloud: Cloud, prepared: Prepared) -> None:
-    submission = prepared.submission(prepared.run_id)
+    submission = prepared.submission()
     printed = json.loads(json.dumps(submission.to_json()))
     made = submit(prepared, submission)
     assert not made.existed and made.warning == ""
@@ -50,23 +50,13 @@ def test_what_is_printed_is_what_the_service_receives(cloud: Cloud, prepared: Pr
 
 
 def test_the_caching_of_each_task_is_kept(cloud: Cloud, prepared: Prepared) -> None:
-    submit(prepared, prepared.submission(prepared.run_id))
+    submit(prepared, prepared.submission())
     task = to_dict(received(cloud, prepared))["pipelineSpec"]["root"]["dag"]["tasks"]["begin"]
     assert task["cachingOptions"] == {}
 
 
-def test_caching_that_is_asked_for_reaches_every_task(
-    cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]
-) -> None:
-    config = make_config()
-    prepared = prepare(config, compiled_line(config, tiny_spec), caching=True)
-    submit(prepared, prepared.submission(prepared.run_id))
-    task = to_dict(received(cloud, prepared))["pipelineSpec"]["root"]["dag"]["tasks"]["begin"]
-    assert task["cachingOptions"] == {"enableCache": True}
-
-
 def test_the_same_run_id_twice_is_the_same_job(cloud: Cloud, prepared: Prepared) -> None:
-    submission = prepared.submission(prepared.run_id)
+    submission = prepared.submission()
     submit(prepared, submission)
     before = len(cloud.pipelines.started)
     again = submit(prepared, submission)
@@ -75,25 +65,27 @@ def test_the_same_run_id_twice_is_the_same_job(cloud: Cloud, prepared: Prepared)
 
 
 def test_the_same_run_id_for_another_job_is_refused(cloud: Cloud, prepared: Prepared) -> None:
-    submit(prepared, prepared.submission(prepared.run_id))
-    with pytest.raises(ConfigError, match=r"parameter strategy: SPOT there, STANDARD here"):
-        submit(prepared, prepared.submission(prepared.run_id, {"strategy": "STANDARD"}))
-    spec = {**prepared.spec, "defaultPipelineRoot": "gs://bucket-1/other"}
-    other = Prepared(prepared.config, prepared.compiled, prepared.run_id, spec, "", None)
-    with pytest.raises(ConfigError, match="pipeline spec"):
-        submit(other, other.submission(prepared.run_id))
+    submit(prepared, prepared.submission())
+    compiled = prepared.compiled
+    for changed, said in (
+        ({"parameters": {**compiled.parameters, "strategy": "STANDARD"}}, "parameter strategy: SPOT there, STANDARD"),
+        ({"spec": {**compiled.spec, "defaultPipelineRoot": "gs://bucket-1/other"}}, "pipeline spec"),
+    ):
+        other = replace(prepared, compiled=replace(compiled, **changed))
+        with pytest.raises(ConfigError, match=said):
+            submit(other, other.submission())
 
 
 def test_a_submission_that_ended_before_its_job_leaves_nothing_half_committed(cloud: Cloud, prepared: Prepared) -> None:
     publish(prepared.compiled.documents)
     assert find_job(pipeline_client(REGION), prepared_name(prepared)) is None
-    assert not submit(prepared, prepared.submission(prepared.run_id)).existed
+    assert not submit(prepared, prepared.submission()).existed
 
 
 def test_another_content_under_a_documents_name_is_a_fault(cloud: Cloud, prepared: Prepared) -> None:
     storage.publish(DOCUMENT, b"other")
     with pytest.raises(ShardlineError, match="something else"):
-        submit(prepared, prepared.submission(prepared.run_id))
+        submit(prepared, prepared.submission())
     assert find_job(pipeline_client(REGION), prepared_name(prepared)) is None
 
 
@@ -103,7 +95,7 @@ def test_a_missing_bucket_is_found_before_the_job(
     config = make_config(run={"root": "gs://bucket-gone/runs"})
     prepared = prepare(config, compiled_line(config, tiny_spec))
     with pytest.raises(StorageError, match="no such bucket"):
-        submit(prepared, prepared.submission(prepared.run_id))
+        submit(prepared, prepared.submission())
     assert find_job(pipeline_client(REGION), prepared_name(prepared)) is None
 
 
@@ -111,7 +103,7 @@ def test_an_unknown_project_is_named(cloud: Cloud, make_config: MakeConfig, tiny
     config = make_config(cloud={"project": "nobody"})
     prepared = prepare(config, compiled_line(config, tiny_spec))
     with pytest.raises(ConfigError, match=r"there is no such project nobody"):
-        submit(prepared, prepared.submission(prepared.run_id))
+        submit(prepared, prepared.submission())
 
 
 def test_without_credentials_it_says_how_to_get_them(
@@ -121,10 +113,10 @@ def test_without_credentials_it_says_how_to_get_them(
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ConfigError, match="no credentials"):
-        submit(prepared, prepared.submission(prepared.run_id))
+        submit(prepared, prepared.submission())
 
 
-@pytest.mark.parametrize("run_id", ["Tiny", "1st", "a_b", "a" * 125])
+@pytest.mark.parametrize("run_id", ["Tiny", "1st", "a_b", "a" * 129])
 def test_a_run_id_that_vertex_does_not_take(make_config: MakeConfig, tiny_spec: dict[str, Any], run_id: str) -> None:
     config = make_config()
     with pytest.raises(ConfigError, match="--run-id"):
@@ -135,68 +127,3 @@ def test_made_run_ids_are_taken_and_differ(make_config: MakeConfig, tiny_spec: d
     config = make_config(run={"name": "1st_line"})
     made = {prepare(config, compiled_line(config, tiny_spec)).run_id for _ in range(3)}
     assert len(made) > 1 and all(run_id.startswith("line-1st-line-") for run_id in made)
-
-
-def test_a_template_file_is_sent_instead(
-    cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any], tmp_path: Path
-) -> None:
-    template = {**tiny_spec, "pipelineInfo": {"name": "released"}}
-    path = tmp_path / "line.json"
-    path.write_text(json.dumps(template))
-    storage.publish("gs://bucket-1/templates/line.json", json.dumps(template).encode())
-    for uri in (str(path), "gs://bucket-1/templates/line.json"):
-        config = make_config()
-        prepared = prepare(config, compiled_line(config, tiny_spec), template=uri, template_spec=read_template(uri))
-        submit(prepared, prepared.submission(prepared.run_id))
-        job = to_dict(received(cloud, prepared))
-        assert canonical_hash(job["pipelineSpec"]) == canonical_hash(template)
-
-
-def test_a_template_that_is_none(tmp_path: Path) -> None:
-    (tmp_path / "other.yaml").write_text("a: 1")
-    for uri, message in ((tmp_path / "gone.yaml", "is not there"), (tmp_path / "other.yaml", "no compiled pipeline")):
-        with pytest.raises(ConfigError, match=message):
-            read_template(str(uri))
-
-
-def test_a_spec_is_uploaded_once_and_submitted_by_its_version(
-    cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]
-) -> None:
-    registry = f"https://{REGION}-kfp.pkg.dev/{PROJECT}/pipelines"
-    config = make_config(vertex={"registry": registry})
-    prepared = upload_spec(prepare(config, compiled_line(config, tiny_spec)), ["release"])
-    assert prepared.template.startswith(f"{registry}/tiny/sha256:")
-    assert upload_spec(prepared, ["release", "stable"]).template == prepared.template
-    submission = prepared.submission(prepared.run_id)
-    submit(prepared, submission)
-    job = to_dict(received(cloud, prepared))
-    assert job["templateUri"] == prepared.template
-    assert canonical_hash(job["pipelineSpec"]) == submission.spec_hash
-    for tag in ("release", "stable"):
-        assert canonical_hash(read_template(f"{registry}/tiny/{tag}")) == submission.spec_hash
-    released = prepare(
-        config, compiled_line(config, tiny_spec), template=f"{registry}/tiny/release", template_spec=tiny_spec
-    )
-    assert released.template == f"{registry}/tiny/release"
-    submit(released, released.submission(released.run_id))
-    # A tag moves to the version that was uploaded last under it.
-    other = {**tiny_spec, "pipelineInfo": {"name": "tiny", "description": "other"}}
-    moved = upload_spec(prepare(config, compiled_line(config, other)), ["release"])
-    assert moved.template != prepared.template
-    assert canonical_hash(read_template(f"{registry}/tiny/release")) == canonical_hash(other)
-
-
-def test_a_repository_or_template_that_is_not_there(make_config: MakeConfig, tiny_spec: dict[str, Any]) -> None:
-    config = make_config(vertex={"registry": "https://example.com/r"})
-    prepared = prepare(config, compiled_line(config, tiny_spec))
-    with pytest.raises(ConfigError, match=r"vertex\.registry"):
-        upload_spec(prepared, [])
-    config = make_config(vertex={"registry": f"https://{REGION}-kfp.pkg.dev/{PROJECT}/pipelines"})
-    with pytest.raises(ConfigError, match="--tag A"):
-        upload_spec(prepare(config, compiled_line(config, tiny_spec)), ["A"])
-
-
-def test_a_tag_that_nobody_gave(cloud: Cloud) -> None:
-    uri = f"https://{REGION}-kfp.pkg.dev/{PROJECT}/pipelines/tiny/nobody"
-    with pytest.raises(ConfigError, match="not found"):
-        read_template(uri)

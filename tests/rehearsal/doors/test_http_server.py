@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import requests
 
+from rehearsal.doors import server as doors
 from rehearsal.doors.http_messages import Request, Response, Send
 from rehearsal.doors.http_server import HttpServer
-from rehearsal.vertex.registry import Registry
 
 from ..vertex.conftest import Cloud
 
@@ -57,14 +57,14 @@ def test_a_client_that_leaves_is_no_fault(server: HttpServer) -> None:
 
 
 def test_the_rest_door_tells_its_own_faults_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def break_down(self: Registry, request: Request) -> Response:
-        raise ZeroDivisionError("of the registry")
+    def break_down(request: Request) -> Response:
+        raise ZeroDivisionError("of an endpoint")
 
-    monkeypatch.setattr(Registry, "__call__", break_down)
+    monkeypatch.setattr(doors, "answer_allowed_locations", break_down)
     cloud = Cloud(tmp_path / "cloud")
     cloud.server.start()
-    headers = {"Authorization": f"Bearer {cloud.server.access.token}", "Host": "us-kfp.pkg.dev"}
+    headers = {"Authorization": f"Bearer {cloud.server.access.token}", "Host": "iamcredentials.googleapis.com"}
     answer = requests.get(f"{cloud.server.endpoint}/p/r/x/y", headers=headers, timeout=30)
     assert answer.status_code == 500
-    with pytest.raises(RuntimeError, match="ZeroDivisionError: of the registry"):
+    with pytest.raises(RuntimeError, match="ZeroDivisionError: of an endpoint"):
         cloud.server.stop()

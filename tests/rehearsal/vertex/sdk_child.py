@@ -5,7 +5,6 @@ Runs with nothing but the server's variables; prints one JSON object. Not a test
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,8 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.cloud import aiplatform, cloudquotas_v1, storage
 from google.cloud import logging as cloud_logging
 from google.cloud.aiplatform_v1.types import Model as GapicModel
-from kfp.registry import RegistryClient
-from requests import HTTPError
 
 REGION = "us-central1"
-REPOSITORY = f"https://{REGION}-kfp.pkg.dev/shardline-test/lines"
 IMAGE = "us-docker.pkg.dev/p/r/triton@sha256:" + "1" * 64
 
 
@@ -108,45 +104,6 @@ def models(found: dict[str, Any]) -> None:
         found["other place"] = type(error).__name__
 
 
-def registry(spec_path: str, found: dict[str, Any]) -> None:
-    client = RegistryClient(host=REPOSITORY)
-    package, version = client.upload_pipeline(spec_path, tags=["latest", "v1"])
-    found["package"] = [package, version.startswith("sha256:")]
-    spec = yaml.safe_load(Path(spec_path).read_text())
-    spec["sdkVersion"] = "kfp-2.17.1"
-    with tempfile.TemporaryDirectory() as folder:
-        other = Path(folder) / "other.yaml"
-        other.write_text(yaml.safe_dump(spec))
-        _, newer = client.upload_pipeline(str(other), tags="latest")
-        # As kfp compiles a pipeline with options for Kubernetes.
-        both = Path(folder) / "both.yaml"
-        both.write_text(f"{other.read_text()}---\nplatforms:\n  kubernetes:\n    deploymentSpec: {{}}\n")
-        try:
-            client.upload_pipeline(str(both))
-        except HTTPError as error:
-            found["two documents"] = [error.response.status_code, "is for Kubernetes" in error.response.text]
-        client.download_pipeline(package, tag="v1", file_name=str(Path(folder) / "back.yaml"))
-        found["downloaded"] = (Path(folder) / "back.yaml").read_bytes() == Path(spec_path).read_bytes()
-    versions = client.list_versions(package)
-    found["registry versions"] = [item["name"].rpartition("/")[2] for item in versions] == [version, newer]
-    client.create_tag(package, version, "stable")
-    client.update_tag(package, newer, "stable")
-    found["tags"] = {
-        tag["name"].rpartition("/")[2]: tag["version"].endswith(newer) for tag in client.list_tags(package)
-    }
-    client.delete_tag(package, "stable")
-    found["packages"] = [item["name"].rpartition("/")[2] for item in client.list_packages()]
-    job = aiplatform.PipelineJob(
-        display_name="by template",
-        template_path=f"{REPOSITORY}/{package}/latest",
-        parameter_values={"region": REGION},
-        pipeline_root="gs://line-bucket/root",
-        job_id="run-2",
-    )
-    job.submit()
-    found["by template"] = job.pipeline_spec.get("sdkVersion", "")
-
-
 def others(found: dict[str, Any]) -> None:
     client = cloud_logging.Client()
     query = 'resource.type="ml_job" AND resource.labels.job_id=("7" OR "8") AND severity>=WARNING'
@@ -183,7 +140,7 @@ def over_rest(endpoint: str, spec_path: str, found: dict[str, Any]) -> None:
     line = aiplatform.PipelineJob(
         display_name="over rest",
         template_path=spec_path,
-        job_id="run-3",
+        job_id="run-2",
         parameter_values={"region": REGION},
         pipeline_root="gs://line-bucket/root",
     )
@@ -199,7 +156,6 @@ def main() -> None:
     job = submit(sys.argv[1], found)
     schedule(job, found)
     models(found)
-    registry(sys.argv[1], found)
     others(found)
     over_rest(sys.argv[2], sys.argv[1], found)
     print(json.dumps(found))

@@ -215,21 +215,14 @@ def test_for_a_loader_that_sleeps_num_workers_rises(small_shards: str, tmp_path:
     assert report_of(tmp_path / "slow").choice.num_workers == 3
 
 
-def test_one_machine_that_stands_for_two_says_so_and_estimates_the_lower_end(
+def test_one_machine_that_stands_for_two_estimates_nothing(
     small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     only = {"profile": {"num_workers": [0], "slot_sizes": [4]}}
     assert profile(small_shards, tmp_path / "out", nodes=2, **only) == 0
     report, said = report_of(tmp_path / "out"), capfd.readouterr().err
     (warning,) = (each for each in report.warnings if each.startswith("one machine was measured for 2"))
-    assert warning in said and "10 Gbit/s (assumed)" in warning
-    estimate, rate = report.estimate, report.chosen_point().samples_per_s
-    assert estimate is not None and estimate.least_hours is not None and rate and report.gradient_bytes
-    assert estimate.least_hours == pytest.approx(estimate.samples / (2 * rate) / 3600)
-    exchange_s = report.gradient_bytes / 1.25e9
-    steps = estimate.samples / report.global_batch_size
-    assert (estimate.hours - estimate.least_hours) * 3600 == pytest.approx(steps * exchange_s, rel=0.01)
-    assert "machines were not measured" in page_of(tmp_path / "out").read_text()
+    assert warning in said and report.estimate is None
 
 
 @pytest.mark.line

@@ -57,7 +57,6 @@ def test_an_n1_takes_one_gpu_where_the_number_is_to_be_chosen() -> None:
 def test_an_n1_with_an_l4_is_refused_with_the_right_advice() -> None:
     with pytest.raises(ConfigError) as caught:
         find_machine(machine("n1-standard-8", accelerator_type="NVIDIA_L4", accelerator_count=1))
-    assert "g2-standard-*" in caught.value.todo
     assert "g2-standard-12" in caught.value.todo
     assert "NVIDIA_TESLA_T4" in caught.value.allowed
     assert SOURCE in caught.value.allowed
@@ -83,7 +82,7 @@ def test_an_n1_with_an_l4_is_refused_with_the_right_advice() -> None:
             "NVIDIA_TESLA_P100",
             "n1-highcpu-64",
         ),
-        (machine("g2-standard-8", accelerator_type="NVIDIA_TESLA_T4"), "NVIDIA_TESLA_T4", "machines of type n1"),
+        (machine("g2-standard-8", accelerator_type="NVIDIA_TESLA_T4"), "NVIDIA_TESLA_T4", "comes with n1-standard-4"),
         (machine("ct5lp-hightpu-4t"), "a TPU", "not supported"),
         (machine("cloud-tpu", accelerator_type="TPU_V3"), "a TPU", "not supported"),
     ],
@@ -134,3 +133,13 @@ def test_accelerators_are_those_of_the_sdk() -> None:
     from google.cloud.aiplatform_v1.types import AcceleratorType
 
     assert set(ACCELERATORS) <= {entry.name for entry in AcceleratorType}
+
+
+def test_the_price_of_spot_is_the_spot_price() -> None:
+    found = find_machine(machine("g2-standard-24"))
+    assert found.price("STANDARD", "us-central1") == pytest.approx(2 * (0.44038 + 0.56004), abs=1e-3)
+    assert found.price("SPOT", "us-central1") == pytest.approx(2 * (0.17621 + 0.2231), abs=1e-3)
+    assert found.price("FLEX_START", "us-central1") is None and found.price("SPOT", "europe-west4") is None
+    assert find_machine(machine("a4-highgpu-8g")).price("SPOT", "us-central1") is None
+    for known in list_combinations():
+        assert known.usd_per_h is None or known.usd_per_h[1] < known.usd_per_h[0], known
