@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -210,20 +210,14 @@ def drill(
     config: ConfigPath,
     overrides: Overrides = None,
     kills: Annotated[int, typer.Option(min=0, max=1000, help="Number of kills.")] = 3,
-    mode: Annotated[
-        str | None,
-        typer.Option(
-            metavar="sigkill|sigterm|stop|mid-checkpoint",
-            help="Kind of all kills [default: ranks killed, every third time within a checkpoint].",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Decides moments and ranks.")] = 0,
+    mode: Annotated[Literal["sigkill", "sigterm"], typer.Option(help="Signal to the training.")] = "sigkill",
+    seed: Annotated[int, typer.Option(help="Decides the steps.")] = 0,
     output: Output = None,
     shards: Shards = None,
     profile: Profile = None,
     debug: Debug = False,
 ) -> None:
-    """Train with and without kills, and compare every sample and every bit; exit code 1 when they differ."""
+    """Train with and without kills, and compare parameters and losses; exit code 1 when they differ."""
     with reported(debug):
         from pipelines.local.drill import run_drill
 

@@ -6,6 +6,7 @@ to end the other ranks: they are 0 after a user error and an agreed stop, since 
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
@@ -17,9 +18,11 @@ from contracts.errors import EXIT_OK, ErrorDocument, Preempted, UserError
 from contracts.events import EventLog, print_error
 from contracts.own_code import install_code
 from contracts.process import end_with_parent, run_process
-from trainer.drill.hooks import install_hooks
 from trainer.launch import Assignment
 from trainer.supervise.supervisor import RankSupervisor
+
+# Names a `module:function` of tests, which is called with the rank and the attempt before training begins.
+HOOKS_VARIABLE = "SHARDLINE_HOOKS"
 
 
 def main(path: str) -> int:
@@ -43,7 +46,9 @@ def main(path: str) -> int:
     ) as supervisor:
         try:
             # torch is imported here: what goes wrong before it is said at once, and signals are heard meanwhile.
-            install_hooks(rank, assignment.attempt)
+            if hooks := os.environ.get(HOOKS_VARIABLE):
+                module, _, function = hooks.partition(":")
+                getattr(importlib.import_module(module), function)(rank, assignment.attempt)
             install_code(config.code)
             from trainer.parallel.process_group import abort_process_group, process_group
             from trainer.train import train

@@ -144,8 +144,8 @@ def resume(setting: Setting) -> Details:
 
 def _train_with_kill(setting: Setting) -> tuple[int, StageRun]:
     """Hold the ranks in step 25, when checkpoints are written every 10 steps, kill them, and wait for the end."""
-    from trainer.drill.pauses import PAUSE_AT, PAUSE_FILE
-    from trainer.drill.training import find_ranks
+    from tests.support.pauses import PAUSE_AT, PAUSE_FILE
+    from tests.support.traced import find_ranks
 
     held = setting.path / "resume" / "held.jsonl"
     run, process = start_stage(

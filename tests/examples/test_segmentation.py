@@ -14,12 +14,12 @@ from sklearn.metrics import jaccard_score
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, ExportManifest, ShardManifest
 from contracts.config import STAGE_SECTIONS
+from tests.support.trace import ENVIRONMENT, read_trace
 from tests.trainer.test_kills import kill_in, make
 from tests.trainer.test_task import logs
 from tests.trainer.test_worlds import run, run_until
 from trainer.data.order.cursor import slot_requests
 from trainer.data.order.resolve import make_order
-from trainer.drill.trace import ENVIRONMENT, read_trace
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples" / "segmentation"

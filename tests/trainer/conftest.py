@@ -2,12 +2,23 @@
 
 import random
 import socket
+from collections.abc import Iterator
 
 import pytest
 
 from contracts.own_code import append_code
 from tests.conftest import OWN_CODE
+from tests.support.traced import HOOKS
 from trainer.launch.torchrun import STORE_PORTS
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _hooks_of_tests() -> Iterator[None]:
+    """Let ranks be traced and held where a test asks for it (tests/support/hooks.py)."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in HOOKS.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import time
 from collections import Counter
@@ -15,8 +14,7 @@ from contracts.artifacts import CheckpointManifest
 from contracts.config import STAGE_SECTIONS
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME, EventReader
 from tests.conftest import small_config
-from trainer.drill.task import compare
-from trainer.drill.training import DrillTraining
+from tests.support.traced import TracedTraining, compare
 
 # PHASE:N:RANK, the N-th time that a process comes there. 12 steps an epoch and a checkpoint every 2: the first epochs
 # see all kills but the last two, so that one of them has several resumes. Each kill has a start of its own: where one
@@ -50,12 +48,12 @@ BUCKETS: dict[str, Any] = {"bucket_mb": 0.005}
 PATIENCE_S = 600.0
 
 
-def make(folder: Path, name: str, shards: str, config: dict[str, Any]) -> DrillTraining:
+def make(folder: Path, name: str, shards: str, config: dict[str, Any]) -> TracedTraining:
     sections = {key: config[key] for key in STAGE_SECTIONS["train"] if key in config}
-    return DrillTraining(name, sections, {"shards": shards}, folder)
+    return TracedTraining(name, sections, {"shards": shards}, folder)
 
 
-def kill_in(training: DrillTraining, pauses: tuple[str, ...]) -> list[tuple[str, int]]:
+def kill_in(training: TracedTraining, pauses: tuple[str, ...]) -> list[tuple[str, int]]:
     """Run to the end, killing whoever is held; return where that was, and the pid."""
     process = training.start(pauses)
     killed: list[tuple[str, int]] = []
@@ -76,7 +74,7 @@ def kill_in(training: DrillTraining, pauses: tuple[str, ...]) -> list[tuple[str,
     return killed
 
 
-def resumes(training: DrillTraining) -> list[int]:
+def resumes(training: TracedTraining) -> list[int]:
     """Return the steps at which processes of a training have begun."""
     paths = training.log.parent.glob(f"{ATTEMPTS_FOLDER}/*/{EVENTS_NAME}")
     events = [event for path in paths for event in EventReader(path).poll()]
@@ -86,7 +84,7 @@ def resumes(training: DrillTraining) -> list[int]:
 def check(folder: Path, shards: str, pauses: tuple[str, ...], config: dict[str, Any]) -> list[int]:
     """Show that kills change no bit; return the steps at which training went on."""
     undisturbed = make(folder, "undisturbed", shards, config)
-    undisturbed.run([], random.Random(0))
+    undisturbed.run()
     disturbed = make(folder, "disturbed", shards, config)
     killed = kill_in(disturbed, pauses)
     assert [at for at, _ in killed] == list(pauses)

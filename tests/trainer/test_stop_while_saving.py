@@ -10,9 +10,9 @@ import pytest
 
 from rehearsal.gcs import BucketServer, Rule
 from tests.conftest import small_config
+from tests.support.pauses import PAUSE_AT, PAUSE_FILE
 from tests.trainer.launch.machines import Machine, committed
 from tests.trainer.supervise.test_signals import SLOW, Job, last_checkpoint, slow_config, wait_until
-from trainer.drill.pauses import PAUSE_AT, PAUSE_FILE
 
 pytestmark = [
     pytest.mark.slow,

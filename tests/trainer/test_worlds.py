@@ -16,11 +16,11 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, ShardManifest
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
+from tests.support.trace import ENVIRONMENT, read_trace
 from tests.trainer.data.conftest import upload
 from tests.trainer.test_task import command, descendants, events, last_checkpoint, logs
 from trainer.data.order.cursor import slot_requests
 from trainer.data.order.resolve import make_order
-from trainer.drill.trace import ENVIRONMENT, read_trace
 
 EPOCHS, BATCH = 12, 16
 CHECKPOINTS = "*/checkpoints/step-*/manifest.json"

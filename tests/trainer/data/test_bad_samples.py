@@ -23,6 +23,7 @@ from records.index_parts import HEADER_BYTES, ROW, read_layout, read_part_column
 from records.samples import image_of, open_samples
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
+from tests.support.trace import ENVIRONMENT
 from tests.trainer.data.conftest import dataset, request, upload
 from tests.trainer.tasks.for_tests import image_task
 from tests.trainer.test_task import events, last_checkpoint, logs
@@ -31,7 +32,6 @@ from trainer.data.evaluation import evaluation_batches
 from trainer.data.loader import make_loader, read_slots
 from trainer.data.order.resolve import FullOrder
 from trainer.data.reader import ShardReader
-from trainer.drill.trace import ENVIRONMENT
 
 
 def find(folder: Path, place: int) -> tuple[Path, int, int, str]:

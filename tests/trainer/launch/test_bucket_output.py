@@ -11,9 +11,9 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, find_damage
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
+from tests.support.pauses import PAUSE_AT, PAUSE_FILE
 from tests.trainer.launch.machines import Machine, committed
 from trainer.checkpoint import CHECKPOINTS_FOLDER
-from trainer.drill.pauses import PAUSE_AT, PAUSE_FILE
 
 pytestmark = [
     pytest.mark.slow,

@@ -17,9 +17,9 @@ from contracts.artifacts import CheckpointManifest, EvaluationReport, ShardManif
 from contracts.config import STAGE_SECTIONS, ModelSection
 from contracts.events import EVENTS_NAME, EventReader
 from tests.conftest import small_config
+from tests.support.trace import ENVIRONMENT, TracedStep, read_trace
 from tests.trainer.tasks.for_tests import image_network
 from trainer.checkpoint.loading import load_model_state
-from trainer.drill.trace import ENVIRONMENT, TracedStep, read_trace
 from trainer.model.build import parameters_sha256
 
 # 72 training samples: 20, 20, 20 and 12 an epoch, in slots of 4.

@@ -12,6 +12,7 @@ import pytest
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, ExportManifest, ShardManifest
 from contracts.config import STAGE_SECTIONS
+from tests.support.trace import ENVIRONMENT, read_trace
 from tests.trainer.export.graphs import parse_config as parse_triton
 from tests.trainer.tasks.text_classification import texts
 from tests.trainer.test_kills import kill_in, make
@@ -19,7 +20,6 @@ from tests.trainer.test_task import logs
 from tests.trainer.test_worlds import run, run_until
 from trainer.data.order.cursor import slot_requests
 from trainer.data.order.resolve import make_order
-from trainer.drill.trace import ENVIRONMENT, read_trace
 
 REPOSITORY = Path(__file__).parents[4]
 CONFIG = REPOSITORY / "configs" / "text.yaml"

@@ -1,4 +1,4 @@
-"""Drill hooks: every phase has a function behind it, and nothing is wrapped unless the environment asks for it."""
+"""Hooks of tests: every phase has a function behind it, and nothing is wrapped unless the environment asks for it."""
 
 import os
 import subprocess
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from trainer.drill.hooks import PHASES, find
+from tests.support.hooks import PHASES, find
 
 PROGRAM = """
 import sys
-from trainer.drill.hooks import PHASES, find, install_hooks
+from tests.support.hooks import PHASES, find, install_hooks
 assert "torch" not in sys.modules
 install_hooks(0, "a")
 print(*sorted(phase for phase, (_, module, name) in PHASES.items() if hasattr(find(module, name)[2], "is_hook")))

@@ -1,4 +1,4 @@
-"""Pauses of a rank at named moments of a training, for drills and tests; trainer/drill/hooks.py says where they are.
+"""Pauses of a rank at named moments of a training, for tests; tests/support/hooks.py says where they are.
 
     start-up restore data forward backward optimizer staging writing before-manifest after-manifest retention
     evaluation epoch-boundary

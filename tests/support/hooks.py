@@ -1,7 +1,8 @@
-"""Hooks of a drill: wraps methods of training from outside, so that the hot path holds nothing of it.
+"""Hooks of tests in ranks: wrap methods of training from outside, so that the hot path holds nothing of them.
 
-Without SHARDLINE_PAUSE_AT and SHARDLINE_TRACE nothing is wrapped. `PHASES` names the method behind each moment
-(trainer/drill/pauses.py); a test fails when one of them is no more, or a phase is never reached in a training.
+trainer/worker.py calls `install_hooks` where SHARDLINE_HOOKS names it. Without SHARDLINE_PAUSE_AT and SHARDLINE_TRACE
+nothing is wrapped. `PHASES` names the method behind each moment
+(tests/support/pauses.py); a test fails when one of them is no more, or a phase is never reached in a training.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from trainer.drill.pauses import PAUSE_AT, reached
-from trainer.drill.trace import ENVIRONMENT as TRACE
-from trainer.drill.trace import Trace
+from tests.support.pauses import PAUSE_AT, reached
+from tests.support.trace import ENVIRONMENT as TRACE
+from tests.support.trace import Trace
 
 PHASES = {
     "start-up": ("before", "trainer.train", "Training.__init__"),

@@ -1,4 +1,4 @@
-"""What a rank trained on, slot by slot, for the drill and for tests; off unless the environment asks for it.
+"""What a rank trained on, slot by slot, for tests; off unless the environment asks for it.
 
 With SHARDLINE_TRACE=FOLDER each rank appends a line for every slot to a file of its own in FOLDER, once the optimizer
 step that the slot belongs to was taken. A step that was taken, lost and taken again has lines of both times; those of

@@ -1,1 +1,0 @@
-"""Training with kills compared with training without, and the hooks that only this and tests use."""
