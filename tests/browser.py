@@ -78,24 +78,16 @@ def started_chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def opened(
-    browser: Browser, where: Path | str, *, width: int = 1280, dark: bool = False, script: str = ""
-) -> Iterator[Opened]:
+def opened(browser: Browser, where: Path | str, *, width: int = 1280) -> Iterator[Opened]:
     """Open a file or an address in a window of its own, with nothing left from another.
 
     Args:
         browser: The browser.
         where: The page.
         width: Of the window, in pixels.
-        dark: Whether its reader asks for dark colours.
-        script: Runs before the page's own scripts.
     """
-    context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", device_scale_factor=1
-    )
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="light", device_scale_factor=1)
     context.set_default_timeout(TIMEOUT_MS)
-    if script:
-        context.add_init_script(script)
     page = context.new_page()
     shown = Opened(page)
     context.on("request", lambda request: shown.requests.append(request.url))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 # Artifact Registry's KFP repositories are REGION-kfp.pkg.dev; everything else that a line uses is a googleapis.com.
 _ALLOWED = re.compile(r"([a-z0-9-]+\.googleapis\.com|[a-z0-9-]+-kfp\.pkg\.dev):443", re.IGNORECASE)
-_MAX_HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ LOOPBACK = "127.0.0.1"
 _ROOT = "/computeMetadata/v1/"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _FLAVOR = "Metadata-Flavor: Google"
-_MAX_HEAD_BYTES = 1 << 16
 _IDLE_S = 600.0
 
 

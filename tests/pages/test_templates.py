@@ -1,9 +1,8 @@
-"""Every template is rendered with a view that has all and one that has nothing, and none can forget to escape."""
+"""No template can forget to escape, and what is compiled is kept by this user alone."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,29 +13,11 @@ from pages import rendering
 from pages.document import Document
 from pages.markdown import Markdown
 from pages.markup import Html
-from pages.rendering import View, render, write
+from pages.rendering import render, write
 from pages.stage import Block, Summary, first
 from pages.stage.page import StageSummary
-from tests.pages.views import EXAMPLES
 
 TEMPLATES = Path(pages.__file__).parent / "templates"
-# Imported by templates, rendered by none alone.
-_SHARED = re.compile(r"(^|/)macros\.[a-z.0-9]+$")
-
-
-def test_every_template_has_one_view_and_both_examples() -> None:
-    names = {file.relative_to(TEMPLATES).as_posix() for file in TEMPLATES.rglob("*.j2")}
-    views = list(_views(View))
-    assert sorted(view.template for view in views) == sorted(name for name in names if not _SHARED.search(name))
-    assert set(EXAMPLES) == set(views)
-
-
-@pytest.mark.parametrize("view", EXAMPLES, ids=lambda view: view.template)
-def test_a_template_is_rendered_full_and_empty(view: type[View]) -> None:
-    full, empty = EXAMPLES[view]
-    assert isinstance(full, view) and isinstance(empty, view) and full != empty
-    show = write if view.template.endswith(".md.j2") else render
-    assert show(full) != show(empty)
 
 
 @pytest.mark.parametrize("file", sorted(TEMPLATES.rglob("*.j2")), ids=lambda file: file.name)
@@ -52,7 +33,7 @@ def test_markdown_is_put_together_by_no_operator(file: Path) -> None:
 
 def test_compiled_templates_are_kept_and_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDLINE_CACHE_DIR", str(tmp_path))
-    view = next(full for full, _ in EXAMPLES.values() if full.template.endswith(".html.j2"))
+    view = Document("Run 1", Html("<main>all</main>"))
 
     def rendered() -> str:
         rendering._environment.cache_clear()
@@ -98,9 +79,3 @@ def test_a_template_shows_nothing_that_its_view_does_not_have(monkeypatch: pytes
     monkeypatch.delitem(Document.__dataclass_fields__, "title")
     with pytest.raises(UndefinedError):
         render(Document("title", Html("")))
-
-
-def _views(base: type[View]) -> Iterator[type[View]]:
-    for each in base.__subclasses__():
-        yield each
-        yield from _views(each)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -350,7 +349,7 @@ def test_a_very_large_run_stays_below_its_size_and_says_what_is_left_out(browser
     assert path.stat().st_size < MAX_REPORT_BYTES
     for stage in STAGES:
         assert len(render_stage(view, stage).encode()) < MAX_STAGE_BYTES
-    with opened(browser, path, width=360) as shown:
+    with opened(browser, path) as shown:
         shown.check_quiet()
         assert sections(shown) == ALL
         shown.figures()
@@ -368,7 +367,6 @@ def test_a_very_large_run_stays_below_its_size_and_says_what_is_left_out(browser
             "200 preemptions",
         ):
             assert said in words, said
-        assert shown.page.evaluate("document.documentElement.scrollWidth") == 360
 
 
 def test_texts_of_any_length_are_cut_in_the_end() -> None:
@@ -401,33 +399,3 @@ def test_the_page_of_a_stage_asks_for_nothing(browser: Browser, tmp_path: Path) 
     path.write_text(render_stage(planted.resumed(), "train"), encoding="utf-8")
     with opened(browser, path, width=700) as shown:
         shown.check_quiet()
-
-
-@NEEDS_CHROMIUM
-def test_headings_tables_and_drawings_have_their_words(browser: Browser, tmp_path: Path) -> None:
-    view = planted.resumed().model_copy(update={"missing": [Missing(what="a log", reason="it is a gigabyte")]})
-    with opened(browser, write(tmp_path, view)) as shown:
-        levels: list[int] = shown.page.evaluate(
-            "Array.from(document.querySelectorAll('h1,h2,h3,h4'), each => Number(each.tagName[1]))"
-        )
-        assert levels[0] == 1
-        assert levels.count(1) == 1
-        assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-        nameless: dict[str, Any] = shown.page.evaluate(
-            """() => ({
-              tables: Array.from(document.querySelectorAll("table")).filter(t => !t.caption?.textContent).length,
-              heads: Array.from(document.querySelectorAll("th")).filter(th => !th.scope || !th.textContent).length,
-              drawings: Array.from(document.querySelectorAll("svg[role]"))
-                .filter(s => !s.getAttribute("aria-label")).length,
-              unhidden: Array.from(document.querySelectorAll("svg:not([role])"))
-                .filter(s => !s.parentElement.closest("svg") && s.getAttribute("aria-hidden") !== "true").length,
-              ids: Array.from(document.querySelectorAll("[id]"), e => e.id).filter((id, i, all) => all.indexOf(id) < i),
-              anchors: Array.from(document.querySelectorAll("a[href^='#']"))
-                .filter(a => !document.querySelector(a.hash)).length,
-              details: Array.from(document.querySelectorAll("details")).filter(d => !d.id).length,
-              pictures: Array.from(document.images).filter(i => !i.alt).length,
-            })"""
-        )
-        assert nameless == {
-            "tables": 0, "heads": 0, "drawings": 0, "unhidden": 0, "ids": [], "anchors": 0, "details": 0, "pictures": 0,
-        }  # fmt: skip

@@ -86,11 +86,6 @@ def test_a_best_checkpoint_is_of_the_steps_that_training_had() -> None:
     assert "Step 144, epoch" in bare and "of 144" not in bare
 
 
-def test_no_browser_asks_for_an_icon() -> None:
-    for page in (render_report(planted.fresh()), render_stage(planted.fresh(), "train")):
-        assert '<link rel="icon" href="data:,"/>' in page
-
-
 def drawn(view: RunView) -> list[tuple[str, str]]:
     return re.findall(r'<tr data-stage="([^"]*)" data-state="([^"]*)"', render_report(view))
 

@@ -72,14 +72,3 @@ def test_of_a_run_before_that_has_no_shards_only_the_configuration_is_compared(
     assert before is not None and not before.data_known and before.changes == []
     assert "the configuration is that of run" in page and "whether the data is, is not known" in page
     assert find_before(find_place(str(last.folder)), {}, None) is None
-
-
-def test_a_run_before_that_ends_meanwhile_is_read_again(tmp_path: Path, small_shards: str) -> None:
-    first = plant(tmp_path / "roses", small_shards, run_id=FIRST)
-    last = plant(tmp_path / "roses", small_shards, run_id=SECOND)
-    ended = (first.folder / "run.json").rename(tmp_path / "run.json")
-    before, _ = look(last)
-    assert before is not None and not before.data_known
-    ended.rename(first.folder / "run.json")
-    before, _ = look(last)
-    assert before is not None and before.data_known
