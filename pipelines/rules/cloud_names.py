@@ -48,11 +48,6 @@ _KINDS: dict[str, tuple[str, str, str]] = {
     "mail": (_MAIL, "an e-mail address", "correct it"),
     # A run's name stands behind it, and both together have at most 121.
     "experiment": (r"[a-z0-9][a-z0-9-]{0,79}", "lower-case letters, digits and '-', up to 80", "rename it"),
-    "registry": (
-        rf"https://{_REGION}-kfp\.pkg\.dev/{_PROJECT}/[a-z][a-z0-9-]{{0,61}}[a-z0-9]",
-        "https://REGION-kfp.pkg.dev/PROJECT/REPOSITORY",
-        "see `gcloud artifacts repositories list`: its format must be KFP",
-    ),
 }
 
 

@@ -27,7 +27,7 @@ _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _LIFETIME_S = 3600
 # A clock that was set meanwhile ends no rehearsal.
 _CLOCK_SKEW_S = 300
-_GOOGLES = re.compile(r"([a-z0-9.-]+\.(?:googleapis\.com|pkg\.dev))(?::443)?", re.IGNORECASE)
+_GOOGLES = re.compile(r"([a-z0-9.-]+\.googleapis\.com)(?::443)?", re.IGNORECASE)
 _OWN = re.compile(r"(?:127\.0\.0\.1|localhost)(?::\d+)?", re.IGNORECASE)
 
 
@@ -37,12 +37,11 @@ def find_host(host: str) -> str:
     return match.group(1).lower() if match else ""
 
 
-def check_origin(headers: Mapping[str, str], *, hosts: tuple[str, ...] = ()) -> None:
+def check_origin(headers: Mapping[str, str]) -> None:
     """Refuse what a web page sends.
 
     Args:
         headers: Of an HTTP request, or the metadata of a gRPC call with its :authority as "host"; names in lower case.
-        hosts: Names that may be asked beside Google's and this machine's own.
 
     Raises:
         ServiceError: PERMISSION_DENIED: there is an Origin header, or the host is another's.
@@ -50,7 +49,7 @@ def check_origin(headers: Mapping[str, str], *, hosts: tuple[str, ...] = ()) -> 
     if "origin" in headers:
         raise ServiceError("PERMISSION_DENIED", "a request with an Origin header comes from a web page: refused")
     host = headers.get("host", "")
-    if not (find_host(host) or _OWN.fullmatch(host) or host.rpartition(":")[0] in hosts or host in hosts):
+    if not (find_host(host) or _OWN.fullmatch(host)):
         raise ServiceError("PERMISSION_DENIED", f"{host!r} is no host of this rehearsal")
 
 

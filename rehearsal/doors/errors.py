@@ -7,7 +7,6 @@ documentation or its clients show them; the wording is ours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +62,6 @@ class ServiceError(Exception):
         code: Name of the status code, as INVALID_ARGUMENT.
         message: One sentence or more.
         violations: The fields that are wrong.
-        quota: For RESOURCE_EXHAUSTED, what google.rpc.ErrorInfo says of the quota (quota_metric, quota_limit_value).
-        info: Reason and metadata of google.rpc.ErrorInfo, for any other code.
     """
 
     def __init__(
@@ -72,12 +69,9 @@ class ServiceError(Exception):
         code: str,
         message: str,
         violations: tuple[Violation, ...] = (),
-        quota: Mapping[str, str] | None = None,
-        info: tuple[str, Mapping[str, str]] | None = None,
     ) -> None:
         super().__init__(message)
         self.code, self.message, self.violations = code, message, violations
-        self.info = info if quota is None else ("RATE_LIMIT_EXCEEDED", quota)
 
     @property
     def http_status(self) -> int:
@@ -90,16 +84,6 @@ class ServiceError(Exception):
         if self.violations:
             fields = [{"field": v.field, "description": v.description} for v in self.violations]
             found.append({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": fields})
-        if self.info is not None:
-            reason, metadata = self.info
-            found.append(
-                {
-                    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                    "reason": reason,
-                    "domain": "googleapis.com",
-                    "metadata": dict(metadata),
-                }
-            )
         return found
 
     def to_json(self) -> dict[str, Any]:

@@ -21,7 +21,6 @@ _HOSTS = {
     "google.logging.": "logging.googleapis.com",
     "google.dataflow.": "dataflow.googleapis.com",
     "google.cloud.resourcemanager.": "cloudresourcemanager.googleapis.com",
-    "google.api.cloudquotas.": "cloudquotas.googleapis.com",
 }
 
 

@@ -19,7 +19,6 @@ from rehearsal.gcs.service import BucketService
 from rehearsal.guard import PYTHON_GUARD, REFUSED_VARIABLE, Guard, ProxyRequest, write_certificate
 from rehearsal.resources.buckets import Buckets
 from rehearsal.resources.cloud_state import CloudState
-from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.store import Jobs, Runs, Store
 from rehearsal.vertex.logs import LogBook
 from rehearsal.vertex.schedule_runner import ScheduleRunner
@@ -50,7 +49,6 @@ class VertexServer:
         projects: Project id -> number, at least one; the first is clients' default.
         folder: Where certificate and keys are written, for this user alone.
         access: Who may call; new credentials in the folder where none are given.
-        quotas: Limits, and what jobs hold of them; None: there are no limits.
         logs: What Cloud Logging shows; a new, empty book where none is given.
         buckets: Cloud Storage; None: there is none.
         dataflow: What executes Dataflow jobs; None: there are none.
@@ -67,7 +65,6 @@ class VertexServer:
         projects: Mapping[str, str],
         folder: Path,
         access: Access | None = None,
-        quotas: Quotas | None = None,
         logs: LogBook | None = None,
         buckets: BucketService | None = None,
         dataflow: Jobs | None = None,
@@ -80,7 +77,6 @@ class VertexServer:
             custom_jobs=custom_jobs,
             clock=clock,
             projects=dict(projects),
-            quotas=quotas or Quotas(),
             buckets=Buckets(buckets),
             logs=logs or LogBook(),
             hold_s=hold_s,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rehearsal.resources import operations, projects, quotas
+from rehearsal.resources import operations, projects
 from rehearsal.resources.cloud_state import Caller, CloudState
 from rehearsal.vertex import custom_jobs, dataflow_jobs, logs, metadata, models, pipeline_jobs, schedules
 
@@ -73,12 +73,6 @@ SERVICES = (
         "google.cloud.resourcemanager_v3.types",
         "google.cloud.resourcemanager_v3.services.projects.transports.rest_base",
         projects.METHODS,
-    ),
-    Service(
-        "google.api.cloudquotas.v1.CloudQuotas",
-        "google.cloud.cloudquotas_v1.types",
-        "google.cloud.cloudquotas_v1.services.cloud_quotas.transports.rest_base",
-        quotas.METHODS,
     ),
     Service(
         "google.longrunning.Operations",

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rehearsal.doors.access import make_private, write_private
 
-# A wildcard covers one label: REGION-aiplatform and REGION-kfp are one.
-HOSTS = ("*.googleapis.com", "*.pkg.dev")
+# A wildcard covers one label, as REGION-aiplatform.
+_HOST = "*.googleapis.com"
 _VALID = datetime.timedelta(days=30)
 
 
@@ -74,7 +74,7 @@ def write_certificate(folder: Path) -> Certificate:
     )
     server = (
         builder("googleapis.com of the rehearsal", server_key.public_key())
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(_HOST)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(authority_id), critical=False)
         .add_extension(

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Artifact Registry's KFP repositories are REGION-kfp.pkg.dev; everything else that a line uses is a googleapis.com.
-_ALLOWED = re.compile(r"([a-z0-9-]+\.googleapis\.com|[a-z0-9-]+-kfp\.pkg\.dev):443", re.IGNORECASE)
+_ALLOWED = re.compile(r"[a-z0-9-]+\.googleapis\.com:443", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ async def serve_proxy(
     allowed = method == "CONNECT" and _ALLOWED.fullmatch(target) is not None
     log(ProxyRequest(target, allowed, method))
     if not allowed:
-        text = f"{target} is outside this rehearsal: only *.googleapis.com:443 and REGION-kfp.pkg.dev:443 are inside\n"
+        text = f"{target} is outside this rehearsal: only *.googleapis.com:443 is inside\n"
         writer.write(
             f"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\n"
             f"Connection: close\r\n\r\n{text}".encode()

@@ -11,7 +11,6 @@ from rehearsal.clock import Clock
 from rehearsal.doors.caller import Caller
 from rehearsal.doors.errors import ServiceError, invalid, not_found
 from rehearsal.resources.buckets import Buckets
-from rehearsal.resources.quotas import Quotas
 from rehearsal.resources.store import Jobs, Runs, Store
 from rehearsal.vertex.logs import LogBook
 
@@ -28,7 +27,6 @@ class CloudState:
     clock: Clock
     projects: Mapping[str, str]
     """Project id -> project number."""
-    quotas: Quotas = field(default_factory=Quotas)
     buckets: Buckets = field(default_factory=Buckets)
     logs: LogBook = field(default_factory=LogBook)
     hold_s: float = 600.0

@@ -28,7 +28,7 @@ def check_custom_job(cloud: CloudState, job: types.CustomJob, parent: str) -> No
     """Check a custom job that is to be created below `parent`.
 
     Raises:
-        ServiceError: INVALID_ARGUMENT with every field that is wrong; RESOURCE_EXHAUSTED with the metric of a quota.
+        ServiceError: INVALID_ARGUMENT with every field that is wrong.
     """
     location = parent.rsplit("/", 1)[1]
     spec = job.job_spec

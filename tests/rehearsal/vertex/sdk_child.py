@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 from google.api_core.exceptions import GoogleAPICallError
-from google.cloud import aiplatform, cloudquotas_v1, storage
+from google.cloud import aiplatform, storage
 from google.cloud import logging as cloud_logging
 from google.cloud.aiplatform_v1.types import Model as GapicModel
 
@@ -110,12 +110,6 @@ def others(found: dict[str, Any]) -> None:
     found["grpc logs"] = [entry.payload["message"] for entry in client.list_entries(filter_=query)]
     over_http = cloud_logging.Client(_use_grpc=False)
     found["rest logs"] = [entry.payload["message"] for entry in over_http.list_entries(filter_=query)]
-    quotas = cloudquotas_v1.CloudQuotasClient()
-    place = "projects/shardline-test/locations/global/services/aiplatform.googleapis.com"
-    found["quotas"] = {
-        info.metric: [[list(item.applicable_locations), item.details.value] for item in info.dimensions_infos]
-        for info in quotas.list_quota_infos(parent=place)
-    }
     # A client that is not told of the bucket server takes it for Google's.
     options = {"api_endpoint": "https://storage.googleapis.com"}
     bucket = storage.Client(client_options=options).bucket("line-bucket")

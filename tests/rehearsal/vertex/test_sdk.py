@@ -1,4 +1,4 @@
-"""The SDK, logging's and quotas' clients, unmodified, with nothing but the server's variables."""
+"""The SDK and logging's client, unmodified, with nothing but the server's variables."""
 
 import json
 import sys
@@ -11,11 +11,8 @@ import yaml
 
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.resources import PROJECT_NUMBER
-from rehearsal.resources.quotas import Quotas
 
 from .conftest import NUMBER, SPEC, Cloud
-
-METRIC = "aiplatform.googleapis.com/custom_model_training_preemptible_nvidia_l4_gpus"
 
 
 class Done:
@@ -34,7 +31,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     triton.mkdir(parents=True)
     (triton / "config.pbtxt").touch()
     with BucketServer(folder / "buckets", buckets=["line-bucket"], is_open=True) as bucket:
-        cloud = Cloud(folder / "cloud", buckets=bucket, quotas=Quotas({METRIC: {"us-central1": 4}}))
+        cloud = Cloud(folder / "cloud", buckets=bucket)
         cloud.pipelines.go.set()
         for job_id, severity in (("7", "ERROR"), ("8", "WARNING"), ("7", "INFO"), ("9", "ERROR")):
             labels = {"job_id": job_id, "task_name": "workerpool0-0", "project_id": "shardline-test"}
@@ -90,9 +87,8 @@ def test_models_versions_and_aliases(done: Done) -> None:
     assert done.found["other place"] == "NotFound"
 
 
-def test_logs_and_quotas(done: Done) -> None:
+def test_logs(done: Done) -> None:
     assert done.found["grpc logs"] == ["7 says ERROR", "8 says WARNING"] == done.found["rest logs"]
-    assert done.found["quotas"] == {METRIC: [[["us-central1"], 4]]}
 
 
 def test_the_sdk_over_rest(done: Done) -> None:
