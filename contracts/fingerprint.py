@@ -60,15 +60,13 @@ def shard_inputs(config: RunConfig, listing: str, tokenizer: str = "") -> dict[s
     if tokenizer:
         # By its content, wherever it lies; what a training needs is not asked.
         fields["tokenizer"] = {"field": fields["tokenizer"]["field"]}
-    # A warning and an error about copies leave the same bytes.
-    fields["drop_duplicates"] = config.sharding.duplicates == "drop"
     inputs = {"sharding": fingerprint(fields), "seed": fingerprint(config.run.seed), "listing": listing}
     return inputs | ({"tokenizer": tokenizer} if tokenizer else {})
 
 
-def increment_inputs(full: dict[str, str], *, parent: str, compacts: bool) -> dict[str, str]:
+def increment_inputs(full: dict[str, str], *, parent: str) -> dict[str, str]:
     """Hashes that decide the shards of an increment: those of a full reshard, and what it is built on."""
-    return {**full, "parent": parent, **({"compacts": "yes"} if compacts else {})}
+    return {**full, "parent": parent}
 
 
 def code_inputs(config: RunConfig) -> dict[str, str]:

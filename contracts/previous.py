@@ -7,14 +7,12 @@ attempts of a run must start from the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import suppress
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, RunRecord
 from contracts.config import RunConfig
 from contracts.errors import DataError
-from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
+from contracts.result import RUN_START_NAME, run_uri
 
 PREVIOUS = "previous"
 """The word of `model.weights` that the line itself gives a meaning."""
@@ -70,28 +68,6 @@ def find_training_of_run(uri: str) -> str | None:
     where = storage.join(uri, RUN_NAME)
     record = RunRecord.parse(storage.read_bytes(where), where=where)
     return next((stage.uri for stage in record.stages if stage.name == "train" and stage.uri), None)
-
-
-def find_last_success(line: str) -> RunRecord | None:
-    """Return the record of the run of a line that succeeded last; None: none has yet.
-
-    The line's own record is that of the run that ended last: as a rule it is the one, and nothing else is read.
-    """
-    newest = _read_records([storage.join(line, RUN_NAME)])
-    if not newest or newest[0].state != "succeeded":
-        runs = storage.join(line, RUNS_FOLDER)
-        newest = _read_records([storage.join(runs, name, RUN_NAME) for name in storage.list_names(runs)])
-    return max((each for each in newest if each.state == "succeeded"), key=lambda each: each.started_at, default=None)
-
-
-def _read_records(uris: Sequence[str]) -> list[RunRecord]:
-    """Return the records that are there and can be read."""
-    found = []
-    for uri, content in zip(uris, storage.read_many([storage.Wanted(uri) for uri in uris]), strict=True):
-        if isinstance(content, bytes):
-            with suppress(DataError):
-                found.append(RunRecord.parse(content, where=uri))
-    return found
 
 
 def list_same(line: str, made_from: dict[str, str]) -> list[tuple[str, CheckpointManifest]]:

@@ -7,7 +7,6 @@ A stage is `python -m sharding.task`, `trainer.profiling.task`, `trainer.task` o
     --line URI --run ID                 the folder of the stage below a line, and the run that it works for
     --shards, --profile, --checkpoint   URIs of inputs
     --fresh                             delete this configuration's own output first
-    --compact                           write every sample of an increment again (stage shard)
     --locate                            print the URI of a finished output and do no work
     --where                             say where the output is or will be, and whether it is finished; do no work
     --dry-run                           print what would be done and do no work (stage shard)
@@ -96,11 +95,8 @@ class Stage:
     profile: str | None = None
     checkpoint: str | None = None
     fresh: bool = False
-    compact: bool = False
-    """Stage shard: write every sample again, where an increment has tombstones and small shards."""
     locate: bool = False
     dry_run: bool = False
-    """Path of a price file, for a dry run."""
     where: bool = False
     """Only where the output is, and whether it is finished, is asked for."""
     machine: str | None = None
@@ -402,7 +398,7 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog, keeper
         raise ConfigError("neither or both of --root and --output", allowed="one of them", todo="pass one of them")
 
     uris = ("root", "output", "shards", "profile", "checkpoint", "expect")
-    passed = ("fresh", "compact", "locate", "dry_run", "where", "machine", "software", "launch")
+    passed = ("fresh", "locate", "dry_run", "where", "machine", "software", "launch")
     given: dict[str, Any] = {name: getattr(options, name) for name in (*uris, *passed)}
     given |= {name: storage.normalise(given[name]) for name in uris if given[name] is not None}
     config = read_stage_config(options.config, options.config_sha256, options.config_json)

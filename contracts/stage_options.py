@@ -9,7 +9,7 @@ from pathlib import Path
 from contracts import storage
 
 _FLAGS = ("fresh", "debug")
-_SWITCHES = (*_FLAGS, "compact", "locate", "where", "dry-run", "end-with-parent")
+_SWITCHES = (*_FLAGS, "locate", "where", "dry-run", "end-with-parent")
 _PATHS = ("write-uri", "write-finished", "launch")
 _PLACES = ("config", "config-sha256", "config-json", "root", "output", "line", "run", "shards", "profile", "checkpoint")
 _WORDS = ("attempt", "events", "machine", "software", "expect")

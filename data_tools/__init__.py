@@ -1,1 +1,1 @@
-"""Tools for shards: look at them, check them, take over foreign ones, export neighbours."""
+"""Tools for shards: look at them, check them, take over foreign ones."""

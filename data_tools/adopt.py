@@ -1,4 +1,4 @@
-"""`shardline data index`: index and manifest for shards that others wrote, so that they train as they are.
+"""`shardline data adopt`: index and manifest for shards that others wrote, so that they train as they are.
 
 The shards are never changed. Each image's header is read (or the image decoded), and the pixels of at most 10,000
 training images are summed up for their mean. The manifest is written last, and only where there is none.

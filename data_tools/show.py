@@ -65,7 +65,7 @@ def describe(manifest: ShardManifest) -> Iterator[str]:
     if manifest.parent is not None:
         reused = sum(bool(entry.folder) for entry in manifest.shards)
         tombstones = sum(one.tombstones for one in numbers)
-        yield f"increment {manifest.generation} on {manifest.parent}: {reused} shards reused, {tombstones} tombstones"
+        yield f"increment on {manifest.parent}: {reused} shards reused, {tombstones} tombstones"
     for name, split in manifest.splits.items():
         shards = sum(one.split == name for one in numbers)
         yield f"{name}: {split.samples} samples in {shards} shards, {split.source_bytes / 1e6:.1f} MB of source files"
@@ -133,5 +133,4 @@ def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
 
 
 def _describe_duplicates(found: Duplicates) -> str:
-    state = "left out" if found.dropped else "in the shards"
-    return f"copies: {found.copies} in {found.groups} groups ({found.leaking_groups} across splits), {state}"
+    return f"copies: {found.copies} in {found.groups} groups ({found.leaking_groups} across splits)"

@@ -62,7 +62,7 @@ Output = Annotated[
     str | None, typer.Option("--output", metavar="URI", help="Folder to write [default: the line's own].")
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the shards and bytes that a run would write, and the work on Dataflow.")
+    bool, typer.Option("--dry-run", help="Print the classes, splits, shards and bytes that a run would write.")
 ]
 Shards = Annotated[str | None, typer.Option("--shards", metavar="URI", help="Shards to read [default: the line's].")]
 Profile = Annotated[
@@ -132,9 +132,9 @@ def shard(
     """Turn images in class folders, or the rows of a table, into shards."""
     if dry_run:
         with reported(debug):
-            from pipelines.local.stages import estimate_shards
+            from pipelines.local.stages import describe_shards
 
-            print(estimate_shards(load(config, overrides)), flush=True)
+            print(describe_shards(load(config, overrides)), flush=True)
         return
     _run_alone("shard", config, overrides, output=output, given={}, fresh=fresh, debug=debug)
 

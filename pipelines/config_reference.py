@@ -283,7 +283,7 @@ def _inputs(config: RunConfig) -> dict[str, Any]:
     """Return what decides each stage's result, with what is made before it held still."""
     # The tokenizer and the weights are in by their content.
     tokenizer = "" if config.sharding.tokenizer is None else str(config.sharding.tokenizer)
-    source = f"{config.sharding.source} {config.sharding.duplicates == 'drop'}"
+    source = config.sharding.source
     weights = f"{config.model.weights} {config.model.min_matched_fraction}" if config.model.weights else ""
     return {
         "shard": shard_inputs(config, listing=source, tokenizer=tokenizer),

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -257,13 +256,3 @@ def _read_stored(uris: list[str], part: int, offset: int, size: int) -> bytes:
     except OSError as error:
         shown = storage.display(uris[part])
         raise damaged_index(shown, f"cannot be read ({error.strerror or 'it is not there'})") from None
-
-
-def take_records(index: SampleIndex, places: Sequence[int]) -> Index:
-    """Return the records [n] of samples anywhere in an index, at least one."""
-    if places[-1] - places[0] + 1 == len(places) and all(one < other for one, other in pairwise(places)):
-        found: Index = index[places[0] : places[-1] + 1]
-        return found
-    if isinstance(index, PartedIndex):
-        return index.take(np.array(places, np.int64))
-    return np.array([index[place] for place in places], RECORD)

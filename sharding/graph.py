@@ -2,7 +2,6 @@
 
     .work/listing/references-NNNNN ─place─> (shard, references) ─┐
                        │                    (shard, nothing) ────┴─group─> write ─> (group, shard) ─group─> merge ─┐
-                       └─sizes─> copies, before anything is written ─> (shard, keys to leave out) ┘               │
                                                                  index part, manifest.json <─────────── commit <───┘
 
 Only references (paths, labels, sizes) are shuffled, never content: each shard is written by one worker that reads its
@@ -19,8 +18,6 @@ can mend ends the work as a refusal in the output's folder: no runner would brin
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -28,7 +25,7 @@ from typing import Any
 import apache_beam as beam
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, Rejected
+from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import TryAgain, UserError
 from contracts.refusal import REFUSAL_NAME, leave_refusal
 from sharding.commit.duplicates import (
@@ -41,17 +38,11 @@ from sharding.commit.duplicates import (
 )
 from sharding.commit.kept import keep_part
 from sharding.commit.manifest import Commit, commit_shards
-from sharding.commit.records import has_record, merge_group, note_rejected, read_contents, save_record
-from sharding.job import JobHandle, OpenJob, ShardRecord, SourceChanged, open_job
-from sharding.limits import certain_to_fail, check_rejected, encode_path, space_needed
-from sharding.plan import KEY_BYTES, make_key
-from sharding.runners.heartbeat import beating
-from sharding.sources import Reference
+from sharding.commit.records import has_record, merge_group, read_contents, save_record
+from sharding.job import JobHandle, SourceChanged, open_job
+from sharding.limits import space_needed
 from sharding.sources.parts import Fields, pack_fields, read_part_fields, unpack
 from sharding.write.pool import ShardPool
-
-# The first byte of what is grouped by shard: packed references, or keys of copies that are left out.
-_REFERENCES, _LEFT_OUT = b"r", b"d"
 
 
 def build_graph(
@@ -85,34 +76,29 @@ def build_graph(
     found_before = None
     # Side inputs that shards wait for.
     awaited = []
-    if commit.looks_before:
+    if commit.looks_in_source:
         compared = pipeline | "Compared" >> beam.Create(list(range(num_parts, num_parts + num_compared)))
-        copies = (
+        found_before = (
             (parts, compared)
             | "WithCompared" >> beam.Flatten()
             | "Sizes" >> beam.FlatMap(_give_sizes, handle).with_output_types(tuple[int, bytes])
             | "GroupBySize" >> beam.GroupByKey()
             | "FindCopies" >> beam.Map(_find_in_source, handle)
+            | "JoinCopies" >> beam.CombineGlobally(join_findings)
+            | "CheckCopies" >> beam.Map(_check_copies, handle, commit)
         )
-        joined = copies | "JoinCopies" >> beam.CombineGlobally(join_findings)
-        found_before = joined | "CheckCopies" >> beam.Map(_check_copies, handle, commit)
         if commit.duplicates == "fail":
             # Nothing is written where copies refuse the source.
             awaited.append(beam.pvalue.AsList(found_before))
-        if commit.duplicates == "drop":
-            for_shards.append(
-                copies | "LeaveOut" >> beam.FlatMap(_leave_out, handle).with_output_types(tuple[int, bytes])
-            )
     written = (
         for_shards
         | beam.Flatten()
         | "GroupByShard" >> beam.GroupByKey()
-        | "WriteShard"
-        >> beam.ParDo(_WriteShard(handle, commit.max_rejected_fraction), *awaited).with_output_types(tuple[int, int])
+        | "WriteShard" >> beam.ParDo(_WriteShard(handle), *awaited).with_output_types(tuple[int, int])
         | "GroupByPart" >> beam.GroupByKey()
     )
     merged = written | "Merge" >> beam.FlatMap(_merge, handle)
-    if commit.looks_after:
+    if commit.looks_in_shards:
         found = (
             written
             | "Contents" >> beam.FlatMap(_read_contents, handle).with_output_types(tuple[int, bytes])
@@ -143,7 +129,7 @@ def _place(number: int, handle: JobHandle) -> Iterator[tuple[int, bytes]]:
         for shard, reference in zip(shards.tolist(), references, strict=True):
             by_shard[shard].append(reference)
         for shard, own in by_shard.items():
-            yield shard, _REFERENCES + pack_fields(own)
+            yield shard, pack_fields(own)
 
 
 def _each_shard(group: int, handle: JobHandle) -> Iterator[tuple[int, bytes]]:
@@ -169,20 +155,15 @@ def _check_copies(found: Findings, handle: JobHandle, commit: Commit) -> Finding
         if commit.duplicates == "fail" and found.groups:
             planned = open_job(handle).planned
             shown = f"sharding.source {storage.display(planned.source_uri)}"
-            check_duplicates(found.report(dropped=False), shown, planned.sharding)
+            check_duplicates(found.report(), shown, planned.sharding)
     return found
-
-
-def _leave_out(found: Findings, handle: JobHandle) -> Iterator[tuple[int, bytes]]:
-    for shard, keys in found.left_out.items():
-        yield shard, _LEFT_OUT + zlib.compress(b"".join(keys))
 
 
 class _WriteShard(beam.DoFn):  # type: ignore[misc]
     """Writes shards, one after another, in a process of its own: an instance works for one thread."""
 
-    def __init__(self, handle: JobHandle, max_rejected_fraction: float) -> None:
-        self._handle, self._limit = handle, max_rejected_fraction
+    def __init__(self, handle: JobHandle) -> None:
+        self._handle = handle
         self._pool: ShardPool | None = None
 
     def process(self, element: tuple[int, Iterable[bytes]], awaited: Any = None) -> Iterator[tuple[int, int]]:
@@ -193,44 +174,17 @@ class _WriteShard(beam.DoFn):  # type: ignore[misc]
             if not has_record(shard, opened):
                 if _is_refused(self._handle) or _is_finished(self._handle):
                     return
-                references, left_out = _unpack(blobs)
-                kept = [one for one in references if not left_out or make_key(one.path) not in left_out]
+                # Of those that `_each_shard` has made nothing is packed.
+                references = [reference for blob in blobs if blob for reference in unpack(blob)]
                 self._pool = self._pool or ShardPool()
                 split = opened.plan.split_of(shard)
-                record = self._pool.write(opened.stem_of(shard), shard, split, kept, opened.job)
-                record = dataclasses.replace(record, left_out=len(references) - len(kept))
-                save_record(record, opened)
-                if len(record.rejected) > self._limit * len(references):
-                    _end_when_certain(opened, record, self._limit)
+                save_record(self._pool.write(opened.stem_of(shard), shard, split, references, opened.job), opened)
             yield opened.group_of(shard), shard
 
     def teardown(self) -> None:
         """End the process."""
         if self._pool is not None:
             self._pool.close()
-
-
-def _unpack(blobs: Iterable[bytes]) -> tuple[list[Reference], set[bytes]]:
-    """Return the references of a shard, and the keys of those that are copies."""
-    references: list[Reference] = []
-    left_out: set[bytes] = set()
-    for blob in blobs:
-        if blob.startswith(_REFERENCES):
-            references += unpack(blob[1:])
-        elif blob.startswith(_LEFT_OUT):
-            keys = zlib.decompress(blob[1:])
-            left_out.update(keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES))
-    return references, left_out
-
-
-def _end_when_certain(opened: OpenJob, record: ShardRecord, limit: float) -> None:
-    """Raise DataError when more files are rejected already than all of them together may be."""
-    total = opened.planned.num_files + (opened.planned.append.num_kept if opened.planned.append is not None else 0)
-    rejected = note_rejected(record.shard, len(record.rejected), opened)
-    if certain_to_fail(rejected, total, limit):
-        named = [Rejected(path=encode_path(path), reason=reason) for path, reason in record.rejected]
-        shown = f"sharding.source {storage.display(opened.planned.source_uri)}"
-        check_rejected(named, total - rejected, limit, shown, num_rejected=rejected, so_far=True)
 
 
 def _merge(group: tuple[int, Iterable[int]], handle: JobHandle) -> Iterator[int]:
@@ -285,7 +239,7 @@ def _commit(
 
 @contextlib.contextmanager
 def _working(handle: JobHandle, *, swallows: bool = False) -> Iterator[None]:
-    """Show signs of life while the block runs; leave a refusal, where only a user can mend what went wrong.
+    """Leave a refusal, where only a user can mend what went wrong in the block.
 
     Args:
         handle: The job.
@@ -293,7 +247,7 @@ def _working(handle: JobHandle, *, swallows: bool = False) -> Iterator[None]:
             counts must fail: a shard would be written without some of its files.
     """
     try:
-        with beating(handle), space_needed(handle.output_uri):
+        with space_needed(handle.output_uri):
             yield
     except (UserError, SourceChanged) as error:
         if _is_finished(handle):

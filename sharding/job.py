@@ -140,8 +140,6 @@ class ShardRecord:
     """Its images, counted."""
     label_counts: tuple[int, ...] = ()
     """Number of its samples of each class; only where a sample may have several."""
-    left_out: int = 0
-    """Number of copies that were left out."""
 
     @property
     def num_samples(self) -> int:
@@ -154,9 +152,6 @@ class Append(Document):
 
     parent: str
     """Fingerprint of the parent, and name of its folder, beside the output."""
-    generation: int
-    compacts: bool
-    """Whether every sample is written again."""
     samples_by_class: list[list[int]]
     """Of the samples that stay, for each split."""
     source_bytes: list[int]
@@ -206,8 +201,6 @@ class PlannedJob(Document):
     num_files: int
     source_bytes: int
     training_files: int
-    has_checksums: bool
-    """Whether the listing knows a hash of the content of every file."""
     ignored: list[str]
     num_ignored: int
     warnings: list[str]
@@ -243,7 +236,6 @@ class JobHandle:
     revision: int
     summed_share: float
     read_threads: int
-    beats: bool
     file_timeout_s: int = 120
 
     @property

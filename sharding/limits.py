@@ -21,8 +21,6 @@ from contracts.errors import DataError, StorageError
 
 # A message stays readable with this many names; the rest is counted.
 MAX_NAMED = 10
-# With fewer files a job on this machine takes some seconds itself; the process of a probe takes half a second.
-_LEAST_PROBED = 20_000
 # Names that are kept in their written form: that of a label is asked for with each sample.
 _KEPT_NAMES = 1 << 14
 # Starts the name of a class that is no text.
@@ -59,7 +57,6 @@ def check_rejected(
     shown: str,
     *,
     num_rejected: int | None = None,
-    so_far: bool = False,
 ) -> None:
     """Raise DataError, naming the first ten, when too large a share of the files is rejected.
 
@@ -69,36 +66,18 @@ def check_rejected(
         limit: sharding.max_rejected_fraction.
         shown: How the error calls the source.
         num_rejected: Number of all that were rejected; None: they are in `rejected`.
-        so_far: There may be more, while others are looked at.
     """
     count = len(rejected) if num_rejected is None else num_rejected
     total = count + num_accepted
     if count <= limit * total:
         return
-    least = "at least " if so_far else ""
     named = "".join(f"\n    {entry.path}: {entry.reason}" for entry in rejected[:MAX_NAMED])
     more = f"\n    ... and {count - MAX_NAMED} more" if count > MAX_NAMED else ""
     raise DataError(
-        f"{shown}: {least}{count} of {total} files cannot be used as images:{named}{more}",
+        f"{shown}: {count} of {total} files cannot be used as images:{named}{more}",
         allowed=f"at most a share of {limit:g} (sharding.max_rejected_fraction)",
         todo="repair or remove these files, or raise sharding.max_rejected_fraction",
     )
-
-
-def is_worth_probing(num_files: int, *, on_other_machines: bool) -> bool:
-    """Whether a probe (sharding/probe.py) comes before a job: it is long, or its machines take minutes to start."""
-    return on_other_machines or num_files >= _LEAST_PROBED
-
-
-def certain_to_fail(rejected: int, total: int, limit: float) -> bool:
-    """Whether too many files are rejected already, even if all others can be used: a job need not go on.
-
-    Args:
-        rejected: Number of files that were rejected so far.
-        total: Number of all files.
-        limit: sharding.max_rejected_fraction.
-    """
-    return rejected > limit * total
 
 
 @contextlib.contextmanager

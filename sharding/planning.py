@@ -10,7 +10,7 @@ from contracts.errors import TryAgain
 from contracts.fingerprint import shard_inputs
 from contracts.stage import Output, Stage
 from sharding.increment.choice import Choice
-from sharding.limits import encode_name, encode_path, is_worth_probing
+from sharding.limits import encode_name, encode_path
 from sharding.sources.fields import Fields, add_frames
 
 if TYPE_CHECKING:
@@ -34,18 +34,13 @@ def find_planned(stage: Stage) -> PlannedJob | None:
 
 
 def prepare_plan(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
-    """Return the planned job of an output; where there is none, look at some of its files, and leave one.
-
-    Raises:
-        DataError: So many files cannot be used that the job is certain to be refused.
-    """
+    """Return the planned job of an output; where there is none, leave one."""
     from sharding.job import read_planned
 
     if (known := read_planned(output.uri, output.fingerprint)) is not None:
         return known
     for warning in choice.listing.warnings:
         stage.log(f"warning: {warning}")
-    _probe(stage, choice)
     return _publish(stage, output, choice)
 
 
@@ -90,7 +85,6 @@ def _publish(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
         num_files=listing.num_files,
         source_bytes=listing.total_bytes,
         training_files=listing.split_files[0],
-        has_checksums=listing.has_checksums,
         ignored=[encode_path(path) for path in listing.ignored],
         num_ignored=listing.num_ignored,
         warnings=list(listing.warnings),
@@ -103,27 +97,6 @@ def _publish(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
     if taken is None:
         raise TryAgain(f"{storage.display(output.uri)} was finished meanwhile; run again, and it is reused")
     return taken
-
-
-def _probe(stage: Stage, choice: Choice) -> None:
-    """Look at some files before a job that is large, or runs on other machines.
-
-    Raises:
-        DataError: So many cannot be used that the job is certain to be refused.
-    """
-    listing = choice.listing
-    on_other_machines = stage.config.resources.beam_runner != "fnapi"
-    fields = Fields.of(stage.config.sharding)
-    has_images = fields is None or fields.image is not None
-    if not has_images or not is_worth_probing(listing.num_files, on_other_machines=on_other_machines):
-        return
-    from sharding.estimate import describe_probed
-    from sharding.probe import probe
-
-    section = choice.section_of_written(stage.config.sharding)
-    probed = probe(listing.references(), listing.num_files, listing.uri, section, listing.classes)
-    for line in describe_probed(probed, stage.config).splitlines():
-        stage.log(line)
 
 
 def arrange(stage: Stage, choice: Choice) -> Plan:

@@ -50,7 +50,9 @@ SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-[0-9a-f]{{8}}-\d{{5,}}\.(tar|tfr
 
 
 def shard(stage: Stage) -> str:
-    """Write the shards of `sharding.source`, or find them; return the URI of their folder (a dry run: the estimate).
+    """Write the shards of `sharding.source`, or find them; return the URI of their folder.
+
+    A dry run writes nothing, and returns what would be written, in words.
 
     Raises:
         ConfigError, DataError, StorageError: The source or the output cannot be used.
@@ -59,7 +61,7 @@ def shard(stage: Stage) -> str:
     # The listing is spilled here: it may be larger than the memory.
     with tempfile.TemporaryDirectory(prefix="shardline-listing-") as scratch:
         if stage.dry_run:
-            return _estimate(stage, Path(scratch))
+            return _describe_run(stage, Path(scratch))
         return _shard(stage, Path(scratch))
 
 
@@ -165,11 +167,9 @@ def _remove_scratch(uri: str) -> None:
                 storage.delete(storage.join(uri, name))
 
 
-def _estimate(stage: Stage, scratch: Path) -> str:
-    """Return in words what a run would write and what it would cost on Dataflow."""
-    from sharding.estimate import describe, estimate
-    from sharding.job import make_work_key
-    from sharding.probe import probe
+def _describe_run(stage: Stage, scratch: Path) -> str:
+    """Return in words what a run would write."""
+    from sharding.dry_run import describe
 
     choice = choose(stage, list_source(stage.config.sharding, scratch), scratch)
     if choice.parent_uri and choice.growth is None:
@@ -178,19 +178,7 @@ def _estimate(stage: Stage, scratch: Path) -> str:
     lines = [f"warning: {warning}" for warning in listing.warnings]
     if choice.growth is not None:
         lines.append(choice.growth.describe(plan.total_shards))
-    key = make_work_key(combine(choice.made_from))
-    found = estimate(
-        listing.references(),
-        listing.classes,
-        plan,
-        stage.config,
-        multi_label=listing.multi_label,
-        key=key,
-        vocabularies=listing.vocabularies,
-    )
-    section = choice.section_of_written(stage.config.sharding)
-    probed = probe(listing.references(), listing.num_files, listing.uri, section, listing.classes)
-    return "\n".join([*lines, describe(found, stage.config, probed)])
+    return "\n".join([*lines, *describe(listing, plan, stage.config.sharding)])
 
 
 def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
@@ -214,14 +202,19 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
         planned.revision,
         summed_share(planned.training_files),
         threads,
-        beats=resources.beam_runner == "portable",
         file_timeout_s=section.file_timeout_s,
     )
     opened = open_job(handle)
     work = Work(planned.source_bytes, opened.plan.total_shards, decodes=section.verify == "decode")
     num_kept = count_parts(opened)
     num_compared = planned.append.compared_parts if planned.append is not None else 0
-    commit = Commit(section.max_rejected_fraction, section.duplicates, planned.has_checksums, appends=num_kept > 0)
+    fields = opened.job.fields
+    commit = Commit(
+        section.max_rejected_fraction,
+        section.duplicates,
+        appends=num_kept > 0,
+        has_rows=fields is not None and fields.file is None,
+    )
     finished = count_records(opened.job)
     if finished:
         stage.log(f"{finished} of {opened.plan.total_shards} shards are finished already")
@@ -275,14 +268,9 @@ def _finish(stage: Stage, output: Output, engine: str, said: Collection[str] = (
             raise error
         raise TryAgain(f"the job ended, and {storage.display(output.uri)} has no manifest; run again to go on")
     stage.log(f"ran on {engine}")
-    # A sign of life may have come after the job had cleaned up.
     storage.delete_tree(storage.join(output.uri, WORK_NAME), manifest_name=MANIFEST_NAME)
     manifest = ShardManifest.load(output.uri)
     _check_limits(stage, manifest)
-    if manifest.duplicates and manifest.duplicates.dropped:
-        from sharding.commit.duplicates import describe_duplicates
-
-        stage.log(describe_duplicates(manifest.duplicates, stage.config.sharding))
     for warning in manifest.warnings:
         if warning not in said:
             stage.log(f"warning: {warning}")

@@ -38,7 +38,6 @@ SHOTS = {
     "report": Shot("finished", 1400),
     "report-curves": Shot("preempted", 1300, "curves"),
     "report-diverged": Shot("diverged", 800),
-    "report-failed": Shot("failed", 800),
     "profile": Shot("profile", 1400),
     "vertex-train": Shot("train", 1700),
     "vertex-export": Shot("export", 1300),
@@ -51,8 +50,6 @@ def make_runs(raw: Path, folder: Path) -> dict[str, Path]:
     short = ['profile.method="off"', "train.epochs=4"]
     ways = {
         "diverged": ["train.learning_rate=1e5", "train.clip_grad_norm=1e9"],
-        # Of pixels from 0 to 1; the digits are brighter.
-        "failed": ["validate.fields.brightness.most=0.2"],
     }
     lines = {}
     for name, changes in ways.items():

@@ -106,12 +106,10 @@ class Copy(Document):
 
 
 class DuplicateGroup(Document):
-    """Images with the same bytes; of these, the first is kept where copies are dropped."""
+    """Images with the same bytes."""
 
     sha256: str = ""
-    """Hash of their content, where it was read."""
-    checksum: str = ""
-    """What the bucket's listing says of their content, e.g. `md5:HEX`; empty where it was read."""
+    """Hash of their content; empty for rows without files."""
     copies: list[Copy]
     """At most 100 of them."""
     num_copies: int | None = None
@@ -121,8 +119,6 @@ class DuplicateGroup(Document):
 class Duplicates(Document):
     """What is known about images with the same bytes."""
 
-    dropped: bool
-    """Whether all but one of each group were left out of the shards."""
     groups: int
     copies: int
     """Number of images beyond the first of each group."""
@@ -208,12 +204,8 @@ class ShardManifest(Contract):
     """None where no two images have the same bytes."""
     tokenizer: TokenizerEntry | None = None
     """The tokenizer of `sharding.tokenizer`; None where it is not set."""
-    neighbours: list[FileEntry] = Field(default=[])
-    """Files for other libraries: an index of each shard in DALI's form, and lists of the shards for WIDS."""
     parent: str | None = None
     """Fingerprint of the manifest whose shards are reused: a folder beside this one; None where all were written."""
-    generation: int = 0
-    """Number of increments since all shards were written."""
     sources: FileEntry | None = None
     """What each sample of the index was made of (sharding/sources/reference.py): an increment needs it."""
     tombstones: FileEntry | None = None
@@ -264,10 +256,10 @@ class ShardManifest(Contract):
         return list(self.index_parts) if self.index is None else [self.index]
 
     def owned_files(self) -> list[FileEntry]:
-        """Return the shards, the index and what goes with it, and what others read."""
+        """Return the shards, the index and what goes with it."""
         others = (self.shard_table, self.sources, self.tombstones, self.tokenizer)
         beside: list[FileEntry] = [entry for entry in others if entry is not None]
-        return [*self.shards, *self.index_files(), *beside, *self.neighbours]
+        return [*self.shards, *self.index_files(), *beside]
 
     @field_serializer("shards", mode="wrap")
     def _write_shards(self, shards: Sequence[ShardEntry], write: SerializerFunctionWrapHandler) -> Any:

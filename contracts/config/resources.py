@@ -12,9 +12,10 @@ from contracts.config.base import Auto, NotBool, PositiveInt, Section
 REFUSED_RUNNERS = {
     "dask": "Beam's DaskRunner reports DONE with wrong data: a second sink is skipped, finish_bundle's output is lost",
     "direct": "Beam's DirectRunner tries Prism first, which it downloads, and falls back silently: use fnapi",
-    "prism": "Beam's PrismRunner is a binary that Beam downloads: start its job service yourself and use portable",
-    "flink": "give the job service of Flink as resources.beam_job_endpoint and use portable",
-    "spark": "give the job service of Spark as resources.beam_job_endpoint and use portable",
+    "prism": "Beam's PrismRunner is a binary that Beam downloads: use fnapi",
+    "flink": "no job service of Beam is used here: use fnapi or dataflow",
+    "spark": "no job service of Beam is used here: use fnapi or dataflow",
+    "portable": "no job service of Beam is used here: use fnapi or dataflow",
 }
 
 
@@ -96,23 +97,12 @@ class ResourcesSection(Section):
     price_usd_per_h: Annotated[float, Field(gt=0), NotBool] | None = None
     """What all machines of the training cost in an hour, in US dollars; unset: the price in the table of machine types,
     where it has one (docs/plan.md)."""
-    beam_runner: Literal["fnapi", "portable", "dataflow"] = "fnapi"
-    """What the shard stage runs on: this machine, a Beam job service (Flink, Spark, ...), or Dataflow."""
+    beam_runner: Literal["fnapi", "dataflow"] = "fnapi"
+    """What the shard stage runs on: this machine, or Dataflow."""
     beam_workers: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
     """Worker processes of `fnapi`; `auto`: one per core where the work outweighs their start, else none."""
     read_threads: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"
     """Source files that a worker reads at a time; `auto`: 64 from a bucket, 0 from a file system; 0: one by one."""
-    beam_job_endpoint: str = ""
-    """HOST:PORT of the job service; needed by `portable`."""
-    beam_environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS", "LOOPBACK"] = "EXTERNAL"
-    """How the job service of `portable` starts its workers."""
-    beam_environment_config: str = ""
-    """HOST:PORT of the worker pool (EXTERNAL), an image (DOCKER) or a JSON object (PROCESS)."""
-    beam_silence_s: Annotated[float, Field(ge=5, le=3600), NotBool] = 20
-    """Seconds without a sign of life from a worker of `portable` after which the job is given up (exit code 75)."""
-    beam_idle_s: Annotated[float, Field(ge=5, le=86400)] = 300
-    """Seconds in which no worker of `portable` is at work (they start, the service shuffles, or they are gone) after
-    which the job is given up (exit code 75)."""
     beam_options: list[str] = []
     """Further flags for Beam, e.g. `--parallelism=8`; they come last and win."""
 

@@ -64,9 +64,9 @@ class ShardingSection(Section):
     """From raw images to shards."""
 
     source: str = ""
-    """Folder or URI with one folder of images per class, or a manifest that lists them (.csv, .jsonl or .parquet): in
-    the simple form of the columns below, or in a form that Vertex AI imports. {date} in it stands for the day that a
-    schedule fired for, YYYY-MM-DD; without one, for today (UTC)."""
+    """Folder or URI with one folder of images per class, or a manifest that lists them (.csv, .jsonl or .parquet) by
+    the columns below. {date} in it stands for the day that a schedule fired for, YYYY-MM-DD; without one, for today
+    (UTC)."""
     uri_column: Annotated[str, Field(min_length=1)] = "uri"
     """Column (or key) of a manifest that holds the image's URI or its path relative to the manifest's folder."""
     label_column: Annotated[str, Field(min_length=1)] = "label"
@@ -80,8 +80,8 @@ class ShardingSection(Section):
     label_separator: str | None = None
     """Text between the labels of one cell, e.g. `|`; setting it makes the labels of the source lists."""
     group_by: str = ""
-    """What must not straddle a split: a column of the manifest; for class folders and Vertex AI's forms a regular
-    expression whose one group is found in the path, e.g. `(patient\\d+)`. Unset: every image is a group of its own."""
+    """What must not straddle a split: a column of the manifest; for class folders a regular expression whose one
+    group is found in the path, e.g. `(patient\\d+)`. Unset: every image is a group of its own."""
     format: Literal["auto", "webdataset", "tfrecord"] = "auto"
     """Format of the shards: WebDataset tar files or TFRecord files of tf.train.Example; `auto`: WebDataset where a
     field is an image or bytes, else TFRecord."""
@@ -96,9 +96,9 @@ class ShardingSection(Section):
     by its first bytes (then sizes, and mean and std of the channels, are unknown)."""
     max_rejected_fraction: Fraction = 0.01
     """Share of the files that may be unreadable as images before the stage fails."""
-    duplicates: Literal["warn", "fail", "drop", "off"] = "warn"
-    """What is done about images with the same bytes: named in the manifest and a warning; an error; all but one left
-    out; or they are not looked for. Of copies in several splits test keeps its own, then validation."""
+    duplicates: Literal["warn", "fail", "off"] = "warn"
+    """What is done about images with the same bytes: named in the manifest and a warning; an error; or they are not
+    looked for."""
     stratify: bool = True
     """Whether a class whose hashes leave a split empty gives it the sample nearest to it, where it has enough. Not
     where the source gives splits or groups; in an increment old samples keep their split."""

@@ -71,7 +71,7 @@ def _parts(subject: Subject, found: DataView) -> Iterator[Part | None]:
 def _tiles(found: DataView) -> Tiles:
     splits = " · ".join(f"{split.name} {count(split.samples)}" for split in found.splits[:MOST_SPLITS])
     samples, bytes_ = sum(split.samples for split in found.splits), sum(each.bytes for each in found.shards)
-    increments = f", {several(found.generation, 'increment')}" if found.generation else ""
+    increments = ", an increment" if found.is_increment else ""
     none = "none found" if found.duplicates_searched else "not searched"
     unread = "that could not be read as images" if found.has_images else "by their content"
     same = "with the same bytes as another" if found.has_images else "with the content of another, whatever the label"

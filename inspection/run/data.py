@@ -36,7 +36,7 @@ def describe_data(uri: str, manifest: ShardManifest, *, searched: bool = True) -
     return DataView(
         uri=uri,
         format=manifest.format,
-        generation=manifest.generation,
+        is_increment=manifest.parent is not None,
         classes=[manifest.classes[place][:_NAME] for place in places],
         num_classes=len(manifest.classes),
         splits=[

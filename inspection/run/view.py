@@ -124,8 +124,8 @@ class DataView(Document):
 
     uri: str
     format: str
-    generation: int
-    """Increments since all shards were written."""
+    is_increment: bool
+    """Whether shards of an earlier manifest are reused."""
     classes: list[str]
     num_classes: int
     """More than `classes` has, where there are very many: those with most samples are listed."""

@@ -33,7 +33,6 @@ def count(shards: ShardManifest) -> dict[str, float]:
         "shard_classes": len(shards.classes),
         "shard_rejected": shards.count_rejected,
         "shard_ignored": shards.count_ignored,
-        "shard_generation": shards.generation,
     }
     if shards.duplicates is not None:
         numbers["shard_copies"] = shards.duplicates.copies
@@ -70,8 +69,7 @@ def _card(shards: ShardManifest) -> Summary:
             if shards.image_field is None
             else several(found.copies, "image") + " with the bytes of another"
         )
-        where = "left out" if found.dropped else "in the shards"
-        blocks.append(Block("Copies", [f"{what}, {where}; {several(found.leaking_groups, 'group')} across splits."]))
+        blocks.append(Block("Copies", [f"{what}; {several(found.leaking_groups, 'group')} across splits."]))
     return Summary(blocks)
 
 

@@ -1,4 +1,4 @@
-"""`shardline data`: look at shards, check them, and index shards made elsewhere."""
+"""`shardline data`: look at shards, check them, and adopt shards made elsewhere."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from pipelines.commands.options import ConfigPath, Debug, Overrides
-from pipelines.reported import load, reported
+from pipelines.commands.options import Debug
+from pipelines.reported import reported
 
 ShardsFolder = Annotated[str, typer.Argument(metavar="URI", help="Folder of shards.", show_default=False)]
 
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     data_app = typer.Typer(help="Look at shards.", no_args_is_help=True, rich_markup_mode=None)
     data_app.command("describe")(describe)
-    for command in (verify, index, export_index, compact):
+    for command in (verify, adopt):
         data_app.command()(command)
     app.add_typer(data_app, name="data")
 
@@ -73,19 +73,7 @@ def verify(
         print("every checksum is right")
 
 
-def compact(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
-    """Write every sample of a chain of increments again, without tombstones, into a new manifest of the chain."""
-    with reported(debug):
-        from contracts import storage
-        from pipelines.local.stages import run_stage_alone
-
-        made = run_stage_alone(
-            "shard", load(config, overrides), output=None, given={}, fresh=False, debug=debug, compact=True
-        )
-        print(storage.display(made.uri), flush=True)
-
-
-def index(
+def adopt(
     uri: ShardsFolder,
     split: Annotated[
         list[str] | None,
@@ -98,37 +86,19 @@ def index(
     """Write index and manifest for WebDataset or TFRecord shards made elsewhere."""
     with reported(debug):
         from contracts.storage import normalise
-        from data_tools.adopt import adopt
+        from data_tools.adopt import adopt as adopt_shards
         from data_tools.foreign import parse_patterns, read_classes
         from data_tools.show import describe as describe_shards
 
-        manifest = adopt(
+        manifest = adopt_shards(
             normalise(uri),
             patterns=parse_patterns(split or []),
             class_names=read_classes(classes) if classes else None,
             verify="decode" if decode else "header",
-            progress=_count("index"),
+            progress=_count("adopt"),
         )
         for line in describe_shards(manifest):
             print(line)
-
-
-def export_index(
-    uri: ShardsFolder,
-    dali: Annotated[bool, typer.Option("--dali", help="Only the index of each shard for NVIDIA DALI.")] = False,
-    wids: Annotated[bool, typer.Option("--wids", help="Only the lists of shards for WIDS.")] = False,
-    debug: Debug = False,
-) -> None:
-    """Write index files by which other libraries read shards [default: for DALI and for WIDS]."""
-    with reported(debug):
-        from contracts.storage import normalise
-        from data_tools import neighbours
-
-        both = dali == wids
-        names = neighbours.export_index(
-            normalise(uri), dali=dali or both, wids=wids or both, progress=_count("export-index")
-        )
-        print(f"{len(names)} files are there")
 
 
 def _count(name: str) -> Callable[[int, int], None]:

@@ -55,7 +55,6 @@ def run_stage_alone(
     given: Mapping[str, str | None],
     fresh: bool,
     debug: bool,
-    compact: bool = False,
     backend: Backend | None = None,
 ) -> Made:
     """Run one stage to its end and return what it left.
@@ -67,7 +66,6 @@ def run_stage_alone(
         given: Paths or URIs of inputs, by name; None: the line's own.
         fresh: Delete the stage's own output for this configuration first.
         debug: The stage shows its traceback.
-        compact: Stage shard: write every sample of a chain of increments again.
         backend: Where it runs, with this machine's folders; None: the processes of this machine.
 
     Raises:
@@ -96,7 +94,7 @@ def run_stage_alone(
             allowed="a folder that you may write, or one that can be made",
             todo="set run.root, or --output, to another folder, or correct its permissions",
         ) from None
-    wanted = {"fresh": fresh, "debug": debug, "compact": compact}
+    wanted = {"fresh": fresh, "debug": debug}
     flags = " ".join(word for word, is_wanted in wanted.items() if is_wanted)
     launched_at = time.time()
     command = stage_command(
@@ -137,11 +135,11 @@ def locate_inputs(stage: str, config: RunConfig, given: Mapping[str, str | None]
     return inputs
 
 
-def estimate_shards(config: RunConfig) -> str:
-    """Return in words what the shard stage would write and cost, as its own command knows it.
+def describe_shards(config: RunConfig) -> str:
+    """Return in words what the shard stage would write, as its own command knows it.
 
     Raises:
-        StageFailed: The source or the price file cannot be used.
+        StageFailed: The source cannot be used.
     """
     return (
         _ask(
@@ -150,6 +148,7 @@ def estimate_shards(config: RunConfig) -> str:
                 "shard",
                 place={"root": stage_root(config, "shard")},
                 config=_config_option("shard", config),
+                inputs={},
                 flags="dry-run",
             ),
         )

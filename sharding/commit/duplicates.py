@@ -1,13 +1,12 @@
-"""Images with the same bytes: found, named in the manifest, on request left out.
+"""Images with the same bytes: found, and named in the manifest.
 
 With named fields, samples whose first file has the same bytes; of rows without files, those that differ in nothing but
 their label.
 
-Copies in several splits leak: what is tested was trained on. Where the listing knows a hash of every file, where
-copies are to be left out, and in increments they are looked for in the source before anything is written: files of one
-size come together, and those whose hash the listing does not know are read. Else they are looked for in the shards:
-crc32c and size, which the writers know anyway, name candidates, and a sha256 of their content decides. An increment
-names the copies of what it writes, among all there is; what lies in its parent's shards is kept.
+Copies in several splits leak: what is tested was trained on. They are looked for in the shards: crc32c and size, which
+the writers know anyway, name candidates, and a sha256 of their content decides. An increment looks in the source
+instead, before anything is written: files of one size come together and are read; it names the copies of what it
+writes, among all there is. Rows without files are looked for there too: the listing has a hash of each.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -45,8 +44,8 @@ _SHOWN_GROUPS = 5
 # Files whose sizes are compared in one place: about 60 MB of references.
 _BUCKET_FILES = 1 << 16
 _THREADS = 16
-# Places of size and hash in a reference that is a plain tuple; such a one, and whether it is written.
-_SIZE, _HASH = 3, 5
+# Place of the size in a reference that is a plain tuple; such a one, and whether it is written.
+_SIZE = 3
 _Found = tuple[Fields, bool]
 # The first byte of packed references: of what is written, and of what lies in shards already.
 _WRITTEN, _STAYS = b"w", b"s"
@@ -57,9 +56,9 @@ class Group(NamedTuple):
 
     leaks_not: bool
     key: bytes
-    """Of the first copy, which is the one that is kept."""
-    digest: str
-    """`sha256:HEX`, or what the listing says."""
+    """Of the first copy."""
+    sha256: str
+    """Of their content; empty for rows without files."""
     num_copies: int
     copies: tuple[tuple[str, int, int], ...]
     """Path, split and label of at most 100."""
@@ -74,13 +73,10 @@ class Findings:
     """Images beyond the first of each group."""
     leaking_groups: int = 0
     listed: tuple[Group, ...] = ()
-    left_out: dict[int, list[bytes]] = field(default_factory=dict)
-    """Keys of the copies beyond the first, by shard; only where they are looked for in the source."""
 
-    def report(self, *, dropped: bool) -> Duplicates:
+    def report(self) -> Duplicates:
         """Return what the manifest says of it."""
         return Duplicates(
-            dropped=dropped,
             groups=self.groups,
             copies=self.copies,
             leaking_groups=self.leaking_groups,
@@ -89,7 +85,7 @@ class Findings:
 
 
 def join_findings(several: Iterable[Findings]) -> Findings:
-    """Add up findings; what is left out is not kept: it is used where it is found."""
+    """Add up findings."""
     groups = copies = leaking = 0
     listed: list[Group] = []
     for one in several:
@@ -115,25 +111,22 @@ def give_sizes(part: int, opened: OpenJob) -> Iterator[tuple[int, bytes]]:
     mark = _WRITTEN if part < planned.num_parts else _STAYS
     found: dict[int, list[Fields]] = defaultdict(list)
     for reference in read_part_fields(planned.listing_uri(opened.job.output_uri), part):
-        # By content where it is known of all: files of one size may be all that there are.
-        alike = reference[_HASH] if planned.has_checksums else b"%d" % reference[_SIZE]
         # Cells are compared by their hash, and a file by its own.
-        found[zlib.crc32(alike) % buckets].append(reference[:PLAIN_FIELDS])
+        found[zlib.crc32(b"%d" % reference[_SIZE]) % buckets].append(reference[:PLAIN_FIELDS])
     for bucket, references in found.items():
         yield bucket, mark + pack_fields(references)
 
 
 class _Candidate(NamedTuple):
-    """A file that may be a copy; compared, the one to keep comes first."""
+    """A file that may be a copy."""
 
     is_written: bool
     """What stays where it is comes first."""
     order: int
-    """Of copies in several splits the test's stays: it must not depend on what is added to training."""
+    """Of copies in several splits the test's comes first."""
     key: bytes
     label: int
     path: str
-    shard: int
 
 
 def find_in_source(blobs: Iterable[bytes], opened: OpenJob) -> Findings:
@@ -143,48 +136,27 @@ def find_in_source(blobs: Iterable[bytes], opened: OpenJob) -> Findings:
         is_written = blob.startswith(_WRITTEN)
         for reference in unpack_fields(blob[1:]):
             by_size[reference[_SIZE]].append((reference, is_written))
+    # An empty file is no image.
+    several = [one for size, own in by_size.items() if size and len(own) > 1 for one in own]
     by_content: dict[tuple[int, str], list[_Found]] = defaultdict(list)
-    unknown: list[_Found] = []
-    # Compared in one way: an object that was uploaded in parts has no md5, and its plain copy has.
-    knows: set[int] = set()
-    for size, several in by_size.items():
-        # An empty file is no image.
-        if len(several) < 2 or not size:
-            continue
-        hashes = [reference[_HASH] for reference, _ in several]
-        known = [one.startswith(b"md5:") for one in hashes]
-        if not all(known):
-            unknown += several
-            knows |= {size} if any(known) else set()
-        elif len({*hashes}) < len(hashes):
-            for one, content_hash in zip(several, hashes, strict=True):
-                by_content[size, content_hash.decode()].append(one)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="copies") as pool:
-        kinds = ("md5" if reference[_SIZE] in knows else "sha256" for reference, _ in unknown)
-        digests = pool.map(partial(_digest, opened), (Reference(*fields) for fields, _ in unknown), kinds)
-        for one, digest in zip(unknown, digests, strict=True):
+        digests = pool.map(partial(_digest, opened), (Reference(*fields) for fields, _ in several))
+        for one, digest in zip(several, digests, strict=True):
             by_content[one[0][_SIZE], digest].append(one)
-    equal = [
-        (digest, sorted(_candidate(Reference(*fields), is_written, opened) for fields, is_written in several))
-        for (_, digest), several in by_content.items()
-        if len(several) > 1 and any(is_written for _, is_written in several)
-    ]
-    left_out: dict[int, list[bytes]] = defaultdict(list)
-    for _, candidates in equal:
-        for candidate in candidates[1:]:
-            if candidate.is_written:
-                left_out[candidate.shard].append(candidate.key)
-    found = join_findings([_group(digest, candidates) for digest, candidates in equal])
-    return Findings(found.groups, found.copies, found.leaking_groups, found.listed, dict(left_out))
+    return join_findings(
+        _group(digest, sorted(_candidate(Reference(*fields), is_written, opened) for fields, is_written in equal))
+        for (_, digest), equal in by_content.items()
+        if len(equal) > 1 and any(is_written for _, is_written in equal)
+    )
 
 
-def _digest(opened: OpenJob, reference: Reference, kind: str) -> str:
-    known = reference.content_hash.decode()
-    if known.startswith("md5:"):
-        return known
+def _digest(opened: OpenJob, reference: Reference) -> str:
+    """Return the sha256 of a file's content; of a row without files the hash of its cells."""
     fields = opened.job.fields
+    if fields is not None and fields.file is None:
+        return reference.content_hash.decode()
     content = read_file(opened.job.source_uri, reference if fields is None else fields.first_file(reference))
-    return f"{kind}:" + hashlib.new(kind, content, usedforsecurity=False).hexdigest()
+    return hashlib.sha256(content).hexdigest()
 
 
 def _candidate(reference: Reference, is_written: bool, opened: OpenJob) -> _Candidate:
@@ -194,7 +166,6 @@ def _candidate(reference: Reference, is_written: bool, opened: OpenJob) -> _Cand
         make_key(reference.path),
         reference.label if opened.job.has_labels else NO_LABEL,
         encode_path(reference.path),
-        opened.plan.place(reference.path, reference.split) if is_written else -1,
     )
 
 
@@ -203,7 +174,7 @@ def _group(digest: str, ordered: Sequence[_Candidate]) -> Findings:
     group = Group(
         len(splits) == 1,
         ordered[0].key,
-        digest,
+        "" if digest.startswith("md5:") else digest,
         len(ordered),
         tuple((one.path, -one.order, one.label) for one in ordered[:MAX_COPIES]),
     )
@@ -228,7 +199,7 @@ def find_in_shards(blobs: Iterable[bytes], opened: OpenJob) -> Findings:
                 by_content[digest].append(row)
             for digest, several in by_content.items():
                 if len(several) > 1:
-                    ordered = sorted(_Candidate(*_order(row, opened), -1, "", int(row["shard"])) for row in several)
+                    ordered = sorted(_Candidate(*_order(row, opened), -1, "") for row in several)
                     named = {row["key"].tobytes(): row for row in several}
                     findings.append(
                         _group(
@@ -260,9 +231,12 @@ def _read_sample(row: np.void, opened: OpenJob) -> bytes:
 
 def _digest_of_sample(opened: OpenJob, row: np.void) -> str:
     fields = opened.job.fields
-    feature = IMAGE_FEATURE if fields is None else (fields.file or "").encode()
+    feature = IMAGE_FEATURE
+    if fields is not None:
+        assert fields.file is not None, "rows are compared by the listing"
+        feature = fields.file.encode()
     content = extract_image(_read_sample(row, opened), opened.job.shard_format, feature)
-    return "sha256:" + hashlib.sha256(content).hexdigest()
+    return hashlib.sha256(content).hexdigest()
 
 
 def _path_of(row: np.void, opened: OpenJob) -> str:
@@ -277,27 +251,23 @@ def describe_duplicates(found: Duplicates, section: ShardingSection) -> str:
         " = ".join(f"{places.get(one.path, one.path)} ({one.split})" for one in copies) for copies in groups
     )
     more = f"; and {found.groups - _SHOWN_GROUPS} more" if found.groups > _SHOWN_GROUPS else ""
-    straddle = "straddled splits" if found.dropped else "straddle splits (leakage)"
-    left_out = "samples are copies of others, and were left out" if found.dropped else "samples are copies of others"
-    leaking = f"{found.leaking_groups} of {found.groups} groups {straddle}"
-    return f"{found.copies} {left_out}; {leaking}: {shown}{more}"
+    leaking = f"{found.leaking_groups} of {found.groups} groups straddle splits (leakage)"
+    return f"{found.copies} samples are copies of others; {leaking}: {shown}{more}"
 
 
 def check_duplicates(found: Duplicates | None, shown: str, section: ShardingSection) -> None:
     """Raise DataError when there are samples with the same bytes."""
-    if found is not None and not found.dropped:
+    if found is not None:
         raise DataError(
             f"{shown}: {describe_duplicates(found, section)}",
             allowed="every sample once (sharding.duplicates is fail)",
-            todo="remove the copies, or set sharding.duplicates to drop or warn",
+            todo="remove the copies, or set sharding.duplicates to warn",
         )
 
 
 def _describe(group: Group) -> DuplicateGroup:
-    kind, _, digest = group.digest.partition(":")
     return DuplicateGroup(
-        sha256=digest if kind == "sha256" else "",
-        checksum="" if kind == "sha256" else group.digest,
+        sha256=group.sha256,
         copies=[Copy(path=path, split=SPLITS[split], label=label) for path, split, label in group.copies],
         num_copies=group.num_copies if group.num_copies > len(group.copies) else None,
     )

@@ -27,9 +27,9 @@ KeptPart = tuple[tuple[str, int, str] | None, list[KeptShard]]
 
 
 def count_parts(opened: OpenJob) -> int:
-    """Return the number of parts of the index that are taken over; none where every sample is written again."""
+    """Return the number of parts of the index that an increment takes over."""
     append = opened.planned.append
-    return 0 if append is None or append.compacts else len(_open_parent(_parent_uri(opened))[0].index_parts)
+    return 0 if append is None else len(_open_parent(_parent_uri(opened))[0].index_parts)
 
 
 def keep_part(number: int, opened: OpenJob) -> None:

@@ -49,23 +49,20 @@ class Commit:
     max_rejected_fraction: float
     duplicates: str
     """As `sharding.duplicates`."""
-    has_checksums: bool
-    """Whether the listing knows a hash of the content of every file."""
     appends: bool = False
     """Whether shards of an earlier manifest are reused."""
+    has_rows: bool = False
+    """Whether samples are rows without files, whose content the listing knows by its hash."""
 
     @property
-    def looks_before(self) -> bool:
-        """Whether copies are looked for in the source, before anything is written.
-
-        An increment always does: what is new may be a copy of what it does not write.
-        """
-        return self.duplicates == "drop" or (self.duplicates != "off" and (self.has_checksums or self.appends))
+    def looks_in_source(self) -> bool:
+        """Whether copies are looked for in the source: what an increment writes may be a copy of what it reuses."""
+        return self.duplicates != "off" and (self.appends or self.has_rows)
 
     @property
-    def looks_after(self) -> bool:
+    def looks_in_shards(self) -> bool:
         """Whether copies are looked for in the shards: reading the source twice would take longer."""
-        return self.duplicates in ("warn", "fail") and not self.looks_before
+        return self.duplicates != "off" and not self.looks_in_source
 
 
 def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> None:
@@ -95,7 +92,7 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
     check_training_classes(*_required(opened, splits[SPLITS[0]].samples_by_class), shown)
     if not opened.job.classes:
         check_training_samples(splits[SPLITS[0]].samples, shown)
-    duplicates = found.report(dropped=commit.duplicates == "drop") if found is not None and found.groups else None
+    duplicates = found.report() if found is not None and found.groups else None
     if commit.duplicates == "fail":
         check_duplicates(duplicates, shown, planned.sharding)
     _check_files(opened, collected.shards)
@@ -133,7 +130,6 @@ def commit_shards(opened: OpenJob, commit: Commit, found: Findings | None) -> No
         prepared=_describe_changes(planned, changes, collected.tally) if has_images else None,
         duplicates=duplicates,
         parent=kept.append.parent if kept is not None else None,
-        generation=kept.append.generation if kept is not None else 0,
         code_version=importlib.metadata.version("shardline"),
         key=opened.job.key,
         made_with=made_with(),
@@ -225,7 +221,7 @@ def _collect(summaries: Iterable[Summary], opened: OpenJob, kept: Kept | None) -
             collected.take_over(split, kept)
         for summary in by_split.get(split, ()):
             collected.add(summary)
-    if kept is not None and not kept.append.compacts:
+    if kept is not None:
         collected.tally += read_tally(kept.manifest)
     # Those of each group are in order; all together are not.
     collected.rejected = sorted(collected.rejected)[:MAX_REJECTED]
@@ -298,10 +294,8 @@ def _warn(opened: OpenJob, collected: _Collected, duplicates: Duplicates | None)
     if transparent := collected.tally.changes.get("transparent", 0):
         background = opened.planned.sharding.background
         found.append(f"{transparent} transparent images were laid on {background} (sharding.background)")
-    if duplicates is not None and not duplicates.dropped:
-        found.append(
-            f"{describe_duplicates(duplicates, opened.planned.sharding)} (sharding.duplicates=drop leaves them out)"
-        )
+    if duplicates is not None:
+        found.append(describe_duplicates(duplicates, opened.planned.sharding))
     return found
 
 

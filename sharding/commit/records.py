@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import marshal
-import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -26,10 +25,6 @@ _MARSHAL_VERSION = 2
 MAX_REJECTED = 10_000
 # Records that are read at a time: of a shard of 1,340 samples one is about 80 KB.
 _READ_RECORDS = 64
-# How many times as long as it took to count rejected files a process waits until it counts again.
-_LOOK_SHARE = 19
-# By folder, the time from which on this process counts again.
-_looks_at: dict[str, float] = {}
 # Samples whose contents are compared in one place.
 BUCKET_SAMPLES = 1 << 20
 
@@ -102,25 +97,6 @@ def load_records(shards: Sequence[int], opened: OpenJob) -> Iterator[ShardRecord
             yield ShardRecord(**fields)
 
 
-def note_rejected(shard: int, count: int, opened: OpenJob) -> int:
-    """Leave the number of files that a shard rejected in a name; return that of all shards up to now, if it is time.
-
-    Looking is a request for every thousand names, and so takes this process a twentieth of its time at most.
-
-    Returns:
-        The number; 0 where this process has looked a moment ago.
-    """
-    folder = storage.join(opened.job.work_uri, opened.job.key, "rejected")
-    storage.publish(storage.join(folder, f"{shard:06d}-{count}"), b"")
-    began = time.monotonic()
-    if began < _looks_at.get(folder, 0.0):
-        return 0
-    total = sum(int(name.partition("-")[2]) for name in storage.list_names(folder) if name[:1].isdigit())
-    ended = time.monotonic()
-    _looks_at[folder] = ended + _LOOK_SHARE * (ended - began)
-    return total
-
-
 def count_records(job: Job) -> int:
     """Return the number of shards that are written."""
     names = storage.list_names(storage.join(job.work_uri, job.key))
@@ -176,7 +152,7 @@ def merge_group(group: int, opened: OpenJob) -> None:
     for record in load_records(opened.groups[group], opened):
         rejected += record.rejected
         num_rejected += len(record.rejected)
-        num_files += record.num_samples + len(record.rejected) + record.left_out
+        num_files += record.num_samples + len(record.rejected)
         if not record.num_samples:
             # A planned shard may have lost all its images: there is no such file.
             continue

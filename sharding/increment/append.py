@@ -3,8 +3,7 @@
 A sample stays where it is when its path is there and it is made of the same file and labels (Reference.identity). All
 others are new: they are written into shards of their own, planned as a full reshard plans its samples. Samples that are
 gone or changed become tombstones: they stay in their shards, and the index leaves them out. So an increment writes what
-is new, and the parts of the index that something is gone from. Nothing is merged or compacted on the way: that is a
-command of its own (`shardline data compact`), which writes every sample again.
+is new, and the parts of the index that something is gone from. Nothing is merged on the way: a full reshard does that.
 """
 
 from __future__ import annotations
@@ -42,16 +41,15 @@ class Growth:
     """Only what is to be written, labelled in the parent's order of classes."""
     append: Append
     gone: npt.NDArray[np.uint64]
-    """Places in the parent's index of samples that become tombstones, ascending; none where all samples are written."""
+    """Places in the parent's index of samples that become tombstones, ascending."""
     compared: tuple[Path, ...]
     """Files of references that stay and are as long as one that is written: it may be a copy of them."""
 
     def describe(self, num_written: int) -> str:
         """Return a line that says what is reused and what is written."""
         append = self.append
-        how = "compaction" if append.compacts else "increment"
         return (
-            f"{how} {append.generation} on {append.parent}: {append.num_new} new, {append.num_changed} changed, "
+            f"increment on {append.parent}: {append.num_new} new, {append.num_changed} changed, "
             f"{append.num_gone} gone; writes {num_written} shards"
         )
 
@@ -65,14 +63,13 @@ class _Samples:
     splits: npt.NDArray[np.uint8]
 
 
-def plan_growth(listing: Listing, parent: Parent, scratch: Path, *, compacts: bool) -> Growth | None:
+def plan_growth(listing: Listing, parent: Parent, scratch: Path) -> Growth | None:
     """Compare a source with a parent; None where they have no sample in common.
 
     Args:
         listing: Of the source.
         parent: An earlier manifest of the same configuration.
         scratch: Folder for the listing of what is new.
-        compacts: Write every sample again, in the parent's order of classes.
 
     Raises:
         DataError: The source gives an old sample another split.
@@ -89,26 +86,17 @@ def plan_growth(listing: Listing, parent: Parent, scratch: Path, *, compacts: bo
         raise _moved(listing, moved, places, finished)
     # Where the source says nothing of splits, an old sample keeps its own: sharding.stratify may have chosen it.
     splits = np.where(found, finished.splits[places], now.splits)
-    stays = np.zeros(len(found), bool) if compacts else same
     gone = np.ones(len(finished.keys), bool)
-    gone[places[stays]] = False
-    is_compared = stays & np.isin(sizes, np.unique(sizes[~stays]))
-    new, compared, append = _divide(listing, parent, scratch, stays, is_compared, splits)
+    gone[places[same]] = False
+    is_compared = same & np.isin(sizes, np.unique(sizes[~same]))
+    new, compared, append = _divide(listing, parent, scratch, same, is_compared, splits)
     num_found = int(found.sum())
     counts = {
-        "compacts": compacts,
         "num_new": len(found) - num_found,
         "num_changed": num_found - int(same.sum()),
         "num_gone": len(finished.keys) - num_found,
     }
-    places_gone = np.empty(0, "<u8") if compacts else np.flatnonzero(gone).astype("<u8")
-    return Growth(new, append.model_copy(update=counts), places_gone, compared)
-
-
-def count_same(listing: Listing, parent: Parent) -> int:
-    """Return how many samples of a source are in a parent, made of the same file and labels."""
-    now, finished = _read_source(listing)[0], _read_finished(parent)
-    return int(_compare(now, finished)[2].sum()) if len(finished.keys) else 0
+    return Growth(new, append.model_copy(update=counts), np.flatnonzero(gone).astype("<u8"), compared)
 
 
 def _compare(now: _Samples, finished: _Samples) -> tuple[Integers, Bools, Bools]:
@@ -158,8 +146,6 @@ def _divide(
     new, beside = written.close(), compared.close()
     append = Append(
         parent=parent.manifest.fingerprint,
-        generation=parent.manifest.generation + 1,
-        compacts=False,
         samples_by_class=samples_by_class,
         source_bytes=source_bytes,
         vanished=[label for label in range(len(known)) if label not in seen],

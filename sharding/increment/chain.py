@@ -1,7 +1,7 @@
-"""Which finished shards an increment is built on: the newest sound manifest of the same configuration beside its own.
+"""The finished shards that an increment is built on: the newest sound manifest of the same configuration in its root.
 
-Folders of one root that differ in nothing but the state of the source form chains: a manifest names its parent, lists
-the parent's shards where they are, and counts its generation. Only manifests are read here.
+Folders of one root that differ in nothing but the state of the source form chains: a manifest names its parent, and
+lists the parent's shards where they are. Only manifests are read here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contracts.errors import DataError
 from contracts.stage import find_output_damage
 
 # What may differ between two manifests of a chain.
-_OF_ONE_STATE = {"listing", "parent", "compacts"}
+_CHANGES_PER_LISTING = {"listing", "parent"}
 _FOLDER = re.compile(r"[0-9a-f]{16}")
 
 
@@ -35,25 +35,20 @@ class Parent:
         """Hash of the listing that it was made from."""
         return self.manifest.made_from["listing"]
 
-    @property
-    def is_compact(self) -> bool:
-        """Whether all its samples were written together: it has no tombstone, and no shard of an earlier manifest."""
-        return self.manifest.parent is None or "compacts" in self.manifest.made_from
-
 
 def find_parents(
     root: str, made_from: dict[str, str], *, fresh: bool, multi_label: bool, warn: Callable[[str], None]
 ) -> Iterator[Parent]:
-    """Yield what an increment may be built on: first what was made from the very listing, then the newest generation.
+    """Yield what an increment may be built on: first what was made from exactly this listing, then the newest.
 
     Args:
         root: Folder of the stage's outputs.
         made_from: Hashes that decide a full reshard.
-        fresh: Pass over what was made from the very listing: it is to be made again.
+        fresh: Pass over what was made from exactly this listing: it is to be made again.
         multi_label: Whether the labels of the source are lists.
         warn: Told about manifests that cannot be used, and why.
     """
-    wanted = {name: value for name, value in made_from.items() if name not in _OF_ONE_STATE}
+    wanted = {name: value for name, value in made_from.items() if name not in _CHANGES_PER_LISTING}
     found = []
     for name in storage.list_names(root):
         if not _FOLDER.fullmatch(name.rstrip("/")):
@@ -61,11 +56,11 @@ def find_parents(
         uri = storage.join(root, name.rstrip("/"))
         values = _read_head(uri)
         inputs = values.get("made_from", {})
-        if {name: value for name, value in inputs.items() if name not in _OF_ONE_STATE} != wanted:
+        if {name: value for name, value in inputs.items() if name not in _CHANGES_PER_LISTING} != wanted:
             continue
         is_other = inputs.get("listing") != made_from["listing"]
         if is_other or not fresh:
-            found.append((is_other, -int(values.get("generation", 0)), uri))
+            found.append((is_other, -_finished_at(uri), uri))
     for *_, uri in sorted(found):
         parent, problem = _open(uri, made_from["listing"], multi_label)
         if parent is not None:
@@ -80,13 +75,16 @@ def _read_head(uri: str) -> dict[str, Any]:
         values = json.loads(storage.read_bytes(storage.join(uri, MANIFEST_NAME)))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
-    is_ours = (
-        isinstance(values, dict)
-        and values.get("kind") == "shards"
-        and isinstance(values.get("made_from"), dict)
-        and isinstance(values.get("generation", 0), int)
-    )
+    is_ours = isinstance(values, dict) and values.get("kind") == "shards" and isinstance(values.get("made_from"), dict)
     return values if is_ours else {}
+
+
+def _finished_at(uri: str) -> int:
+    """Return a number that is larger for manifests that were published later."""
+    manifest = storage.join(uri, MANIFEST_NAME)
+    if storage.is_local(manifest):
+        return storage.local_path(manifest).stat().st_mtime_ns
+    return storage.info(manifest).generation or 0
 
 
 def _open(uri: str, listing: str, multi_label: bool) -> tuple[Parent | None, str]:

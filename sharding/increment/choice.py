@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts import storage
-from contracts.config import ShardingSection
-from contracts.errors import ConfigError, DataError
+from contracts.errors import ConfigError
 from contracts.fingerprint import increment_inputs, shard_inputs
 from contracts.stage import Stage
 from sharding.increment.chain import find_parents
@@ -38,24 +37,13 @@ class Choice:
     @property
     def is_whole(self) -> bool:
         """Whether every sample of the source is written."""
-        return self.growth is None or self.growth.append.compacts
+        return self.growth is None
 
     @property
     def published(self) -> Listing:
         """The listing, followed by what new files may be copies of."""
         compared = self.growth.compared if self.growth is not None else ()
         return dataclasses.replace(self.listing, parts=(*self.listing.parts, *compared))
-
-    def section_of_written(self, section: ShardingSection) -> ShardingSection:
-        """Return the configuration with the limit of rejected files that holds for what is written alone.
-
-        The limit is one of the whole source: what an increment writes may be what was rejected before, and little else.
-        """
-        written = self.listing.num_files
-        if self.growth is None or not written:
-            return section
-        limit = section.max_rejected_fraction * (written + self.growth.append.num_kept) / written
-        return section.model_copy(update={"max_rejected_fraction": min(1.0, limit)})
 
 
 def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
@@ -68,19 +56,13 @@ def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
 
     Raises:
         ConfigError: An increment is asked for where no parent can be.
-        DataError: A class has no training image, an old sample moved to another split, there is nothing to compact, or
-            `sharding.tokenizer.file` is no tokenizer.
+        DataError: A class has no training image, an old sample moved to another split, or `sharding.tokenizer.file`
+            is no tokenizer.
     """
     section = stage.config.sharding
     tokenizer = read_tokenizer(section)
     full = Choice(shard_inputs(stage.config, listing.sha256, hash_tokenizer(tokenizer)), listing, tokenizer=tokenizer)
     if not section.incremental:
-        if stage.compact:
-            raise ConfigError(
-                "compacting needs sharding.incremental",
-                allowed="a configuration whose shards are written in increments",
-                todo="set sharding.incremental=true; a full reshard needs no compacting",
-            )
         return full
     if stage.root is None:
         raise ConfigError(
@@ -93,30 +75,23 @@ def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
     )
     for parent in parents:
         there = Choice(parent.manifest.made_from, listing, parent_uri=parent.uri)
-        as_wanted = parent.is_compact or not stage.compact
-        if parent.listing == listing.sha256 and as_wanted:
+        if parent.listing == listing.sha256:
             return there
         from sharding.increment.append import plan_growth
 
-        growth = plan_growth(listing, parent, scratch, compacts=stage.compact)
+        growth = plan_growth(listing, parent, scratch)
         if growth is not None:
             warnings = (*listing.warnings, *_check_classes(growth))
-            if as_wanted and growth.append.is_empty and not stage.fresh:
+            if growth.append.is_empty and not stage.fresh:
                 # The very samples, though not the very listing: the folder of a class without an image came or went.
                 return there
             if stage.locate:
                 # What is looked for is not there, whatever it would be built on.
                 return full
-            made_from = increment_inputs(full.made_from, parent=parent.manifest.fingerprint, compacts=stage.compact)
+            made_from = increment_inputs(full.made_from, parent=parent.manifest.fingerprint)
             written = dataclasses.replace(growth.listing, warnings=warnings)
             return Choice(made_from, written, growth, parent.uri, tokenizer)
         stage.log(f"{storage.display(parent.uri)} has no sample in common with the source: nothing is built on it")
-    if stage.compact:
-        raise DataError(
-            f"{storage.display(stage.root)} has no shards of this configuration to compact",
-            allowed="a configuration whose shards are there",
-            todo="run `shardline shard CONFIG` first; what is then there is compact",
-        )
     shown = f"sharding.source {storage.display(listing.uri)}"
     check_training_classes(listing.classes, listing.count_by_class(0), shown)
     return full

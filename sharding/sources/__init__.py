@@ -1,7 +1,7 @@
 """The source: a deterministic listing of images, checked before anything is spent.
 
     a folder                  class folders (folders.py), in a bucket (buckets.py); layout.py says which are classes
-    .csv, .jsonl, .parquet    a manifest (manifests.py), in our own simple form or in Vertex AI's (tables.py, vertex.py)
+    .csv, .jsonl, .parquet    a manifest (manifests.py, tables.py)
 
 All give the same listing (listing.py): files of references (reference.py, parts.py), sorted by path. Nothing here reads
 the content of an image.

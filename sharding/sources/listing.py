@@ -57,8 +57,6 @@ class Listing:
     """Number of all of them."""
     warnings: tuple[str, ...]
     """What is allowed but probably not meant."""
-    has_checksums: bool
-    """Whether an md5 of every file is known."""
     split_files: tuple[int, ...]
     """For each split, the number of samples."""
     vocabularies: dict[str, tuple[bytes, ...]]
@@ -174,7 +172,6 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
         tuple(ignored.sorted()),
         ignored.count,
         (*warnings, *_describe_outside(found)),
-        not any(stretch.unhashed for stretch in found.stretches),
         tuple(split_files),
         found.vocabularies,
         tuple(written),

@@ -27,8 +27,8 @@ from sharding.sources.names import is_ignored
 from sharding.sources.parts import Names, StretchWriter, keep_records, sort_records
 from sharding.sources.reference import NO_CLASS, absolute_path, remote_uri
 from sharding.sources.rows import Row, normalise_path
-from sharding.sources.splitting import Splitter, make_group_finder
-from sharding.sources.tables import is_vertex, no_rows, read_rows
+from sharding.sources.splitting import Splitter
+from sharding.sources.tables import no_rows, read_rows
 
 # A row whose path is known, as marshal knows it: path; place in the file; labels, and whether they are a list; split
 # and group, where given; and of named fields the cells of the reference (where there are further files, whose sizes are
@@ -50,18 +50,16 @@ def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
         folder: Of this machine, for what is found.
 
     Raises:
-        ConfigError: `sharding.group_by` is no pattern, where one is needed.
         DataError: A column is missing, a row is wrong, or a file is; rows are named.
     """
     shown = storage.display(uri)
     folder_uri = uri.rpartition("/")[0]
-    vertex = is_vertex(section, uri)
     fields = Fields.of(section)
     writer = StretchWriter(folder, "stretch")
     checks = _Checks(section, fields, shown)
     # All rows are read here: what is known of all of them is known from then on.
-    records = sort_records(_read_items(section, fields, uri, vertex, writer.stretch.ignored, checks), folder, "rows")
-    classes = checks.finish(may_mix=vertex)
+    records = sort_records(_read_items(section, fields, uri, writer.stretch.ignored, checks), folder, "rows")
+    classes = checks.finish()
     places = {name: place for place, name in enumerate(classes)}
     missing = _Missing(shown, is_plain=fields is None)
     find = _Finder(folder_uri)
@@ -204,13 +202,10 @@ def _to_bytes(name: str | int) -> bytes:
 
 
 def _read_items(
-    section: ShardingSection, fields: Fields | None, uri: str, vertex: bool, ignored: Names, checks: _Checks
+    section: ShardingSection, fields: Fields | None, uri: str, ignored: Names, checks: _Checks
 ) -> Iterator[_Item]:
     """Yield the rows; each is shown to the checks."""
     folder_uri = uri.rpartition("/")[0]
-    find_group = make_group_finder(section.group_by) if section.group_by and vertex else None
-    if vertex:
-        section = section.model_copy(update={"group_by": ""})
     shown = storage.display(uri)
     is_row = fields is not None and fields.file is None
     for row in read_rows(section, uri):
@@ -225,8 +220,6 @@ def _read_items(
             if is_ignored(path.rpartition(b"/")[2]):
                 ignored.add(path)
                 continue
-        if find_group:
-            group = find_group(path)
         checks.take_in(row, path, group)
         yield path, place, labels, is_list, split, group, cells
 
@@ -287,7 +280,7 @@ class _Checks:
 
     @property
     def has_lists(self) -> bool:
-        """Whether labels are lists. Only Vertex AI's forms show a list just where there are several labels."""
+        """Whether labels are lists."""
         return True in self._first_of_form
 
     def take_in(self, row: Row, path: bytes, group: bytes | None) -> None:
@@ -311,7 +304,7 @@ class _Checks:
                 # Mistakes that concern more rows are said first.
                 self._straddling = self._straddling or error
 
-    def finish(self, *, may_mix: bool) -> list[str | int]:
+    def finish(self) -> list[str | int]:
         """Return the classes of the label in order.
 
         Raises:
@@ -320,7 +313,7 @@ class _Checks:
         shown = self._shown
         if not self.num_items:
             raise no_rows(shown, is_plain=self._fields is None)
-        if len(self._first_of_form) > 1 and not may_mix:
+        if len(self._first_of_form) > 1:
             raise DataError(
                 f"{shown}: labels of mixed types: a list ({self._first_of_form[True]}) and a single one "
                 f"({self._first_of_form[False]})",

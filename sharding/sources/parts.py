@@ -161,8 +161,6 @@ class Stretch:
     """Number of files by (split, label)."""
     split_files: list[int] = field(default_factory=lambda: [0] * len(SPLITS))
     split_bytes: list[int] = field(default_factory=lambda: [0] * len(SPLITS))
-    unhashed: int = 0
-    """Files whose md5 the listing does not know."""
     ignored: Names = field(default_factory=lambda: Names(MAX_IGNORED))
     """No images by their name, or outside of class folders."""
     outside: Names = field(default_factory=lambda: Names(10))
@@ -208,10 +206,9 @@ class StretchWriter:
         path.write_bytes(_pack(waiting))
         found.files.append((path, len(waiting)))
         found.counts.update(map(itemgetter(2, 1), waiting))
-        for _, _, split, size, _, content_hash, more_labels, *more in waiting:
+        for _, _, split, size, _, _, more_labels, *more in waiting:
             found.split_files[split] += 1
             found.split_bytes[split] += size + (more[1] if more else 0)
-            found.unhashed += not content_hash.startswith(b"md5:")
             for label in more_labels:
                 found.counts[split, label] += 1
 

@@ -1,4 +1,4 @@
-"""What every form of manifest gives: rows, each with a URI, labels, and perhaps a split and a group."""
+"""What every manifest gives: rows, each with a URI, labels, and perhaps a split and a group."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
 # Characters of a label in a message.
 _SHOWN = 100
-# Words for a split in Vertex AI's import files, in the order of SPLITS.
-ML_USES = ("training", "validation", "test")
-
-
 # What to do about a file in another encoding.
 TO_UTF8 = "write the file as UTF-8: iconv -f latin1 -t utf-8 OLD.csv > NEW.csv (of a spreadsheet: save as CSV UTF-8)"
 
@@ -111,26 +107,21 @@ def parse_list_cell(text: str, where: str) -> str | list[Any]:
     return text
 
 
-def parse_split(value: Any, words: tuple[str, ...], name: str, where: str) -> int | None:
-    """Return the split that a word stands for (its place in `words`), None for an empty cell.
+def parse_own_split(value: Any, where: str) -> int | None:
+    """Return the split that a word stands for (its place in SPLITS), None for an empty cell.
 
     Raises:
         DataError: It is another word.
     """
     if value is None or value == "":
         return None
-    if value not in words:
+    if value not in SPLITS:
         raise DataError(
-            f"{where}: unknown {name} {value!r}",
-            allowed=f"{', '.join(words)}, or nothing for a split by hash",
+            f"{where}: unknown split {value!r}",
+            allowed=f"{', '.join(SPLITS)}, or nothing for a split by hash",
             todo="correct the row",
         )
-    return words.index(value)
-
-
-def parse_own_split(value: Any, where: str) -> int | None:
-    """Return the split that one of our own words stands for."""
-    return parse_split(value, SPLITS, "split", where)
+    return SPLITS.index(value)
 
 
 def parse_group(value: Any, column: str, where: str) -> bytes:

@@ -1,9 +1,4 @@
-"""Reading a manifest: CSV, JSONL or Parquet, to rows; which form it is shows in its header or first keys.
-
-A CSV with `sharding.uri_column` in its first line, or a JSONL with that key in its first object, is of our own simple
-form, and so is every Parquet file. A CSV whose first line starts with an ML_USE or a gs:// URI, and a JSONL with
-`imageGcsUri`, are what Vertex AI imports (vertex.py).
-"""
+"""Reading a manifest to rows: CSV with a header, JSONL or Parquet."""
 
 from __future__ import annotations
 
@@ -17,7 +12,6 @@ from typing import IO, Any, cast
 from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import ConfigError, DataError
-from sharding.sources import vertex
 from sharding.sources.cells import RowParser
 from sharding.sources.layout import ALLOWED
 from sharding.sources.rows import (
@@ -111,26 +105,6 @@ def no_rows(shown: str, *, is_plain: bool) -> DataError:
     )
 
 
-def is_vertex(section: ShardingSection, uri: str) -> bool:
-    """Whether a manifest is of one of Vertex AI's forms: they have no columns."""
-    if section.fields or not uri.lower().endswith((".csv", ".jsonl")):
-        return False
-    with _open_text(uri) as stream:
-        # What cannot be read is said when its rows are.
-        try:
-            if uri.lower().endswith(".csv"):
-                first = next(csv.reader(stream, skipinitialspace=True), [])
-                return section.uri_column not in first and vertex.is_csv_row(first)
-            values = json.loads(next((line for line in stream if line.strip()), "{}"))
-        except (csv.Error, ValueError, RecursionError):
-            return False
-    return isinstance(values, dict) and not _is_own(section, values)
-
-
-def _is_own(section: ShardingSection, values: Mapping[str, Any]) -> bool:
-    return bool(section.fields) or section.uri_column in values or vertex.URI_KEY not in values
-
-
 def _read_csv(section: ShardingSection, stream: IO[str], shown: str) -> Iterator[Row]:
     # Blanks at the start of a text are part of it.
     reader = csv.reader(stream, skipinitialspace=not section.fields, strict=True)
@@ -140,13 +114,6 @@ def _read_csv(section: ShardingSection, stream: IO[str], shown: str) -> Iterator
         header = next(reader, None)
         if header is None:
             raise DataError(f"{shown} is empty", allowed="a header and rows", todo="write the manifest again")
-        if not section.fields and section.uri_column not in header and vertex.is_csv_row(header):
-            yield vertex.parse_csv_row(header, f"{shown}, line 1", "line 1")
-            for cells in reader:
-                place = f"line {reader.line_num}"
-                if cells:
-                    yield vertex.parse_csv_row(cells, f"{shown}, {place}", place)
-            return
         _check_columns(section, header, shown)
         parse = RowParser(section, shown, header).parse if section.fields else None
         for cells in reader:
@@ -191,22 +158,15 @@ def _read_objects(stream: IO[str], shown: str) -> Iterator[tuple[str, dict[str, 
 
 
 def _read_jsonl(section: ShardingSection, stream: IO[str], shown: str) -> Iterator[Row]:
-    own: bool | None = None
     needed = {*_columns(section).values(), *filter(None, [section.group_by])}
     parse = RowParser(section, shown, None, holds_json=False).parse if section.fields else None
+    is_empty = True
     for place, values in _read_objects(stream, shown):
-        if own is None:
-            own = _is_own(section, values)
-        if not own:
-            yield vertex.parse_object(values, f"{shown}, {place}", place)
-            continue
+        is_empty = False
         if not needed <= values.keys():
             _check_columns(section, values, f"{shown}, {place}", optional_split=True)
-        if parse is not None:
-            yield parse(values, place)
-        else:
-            yield _parse_own(section, values, shown, place)
-    if own is None:
+        yield parse(values, place) if parse is not None else _parse_own(section, values, shown, place)
+    if is_empty:
         raise DataError(f"{shown} is empty", allowed="one JSON object a line", todo="write the manifest again")
 
 

@@ -1,4 +1,4 @@
-"""`shardline data describe|verify|index` on shards in a bucket: the real client against the bucket server."""
+"""`shardline data describe|verify|adopt` on shards in a bucket: the real client against the bucket server."""
 
 import gc
 from collections.abc import Iterator
@@ -138,7 +138,7 @@ def test_verify_of_other_damage(shards: str, bucket_server: BucketServer) -> Non
     assert done.returncode == 2 and "no permission" in done.stderr
 
 
-# --- index ------------------------------------------------------------------------------------------------------------
+# --- adopt ------------------------------------------------------------------------------------------------------------
 
 
 def test_foreign_shards_in_a_bucket_get_the_index_of_a_folder(
@@ -150,7 +150,7 @@ def test_foreign_shards_in_a_bucket_get_the_index_of_a_folder(
     )
     uri = upload(local)
     before = {info.name: info.generation for info in storage.list_objects(uri)}
-    done = shardline("data", "index", uri)
+    done = shardline("data", "adopt", uri)
     assert done.returncode == 0, done.stderr
     assert "7 of 7 files" in done.stderr and "webdataset, 7 shards" in done.stdout
     mine = adopt(
@@ -161,7 +161,7 @@ def test_foreign_shards_in_a_bucket_get_the_index_of_a_folder(
     assert {name: after[name] for name in before} == before
     assert set(after) - set(before) == {"manifest.json", INDEX_NAME}
     assert verify(uri, processes=1, progress=silent) == []
-    again = shardline("data", "index", uri)
+    again = shardline("data", "adopt", uri)
     assert again.returncode == 2 and "has a manifest.json already" in again.stderr
 
 

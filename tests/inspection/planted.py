@@ -83,7 +83,7 @@ def make_data(classes: list[str] | None = None, *, shards: int = 40, rejected: i
     return DataView(
         uri=f"{LINE}/shard/abc",
         format="webdataset",
-        generation=1,
+        is_increment=True,
         classes=classes,
         num_classes=len(classes),
         splits=splits,

@@ -1,12 +1,10 @@
 """Small real sources, and the stage run in this process."""
 
-import contextlib
 import functools
 import io
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -124,8 +122,7 @@ def in_process(monkeypatch):
     monkeypatch.setattr(graph, "ShardPool", functools.partial(ShardPool, in_process=True))
 
 
-HERE = Path(__file__).parent
-REPOSITORY = HERE.parents[1]
+REPOSITORY = Path(__file__).parents[2]
 
 
 def process_environment():
@@ -137,19 +134,6 @@ def process_environment():
         "PATH": str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", ""),
         "OMP_NUM_THREADS": "1",
     }
-
-
-@dataclass
-class JobService:
-    """Beam's own job service and a pool of external workers, each a process."""
-
-    service: subprocess.Popen
-    pool: subprocess.Popen
-    resources: dict
-
-    def worker_pids(self):
-        """Return the worker processes that the pool has started."""
-        return children_of(self.pool.pid)
 
 
 def children_of(pid):
@@ -170,40 +154,6 @@ def descendants_of(pid):
     """Return the process ids of everything below a process."""
     children = children_of(pid)
     return children + [one for child in children for one in descendants_of(child)]
-
-
-@contextlib.contextmanager
-def running_job_service(num_workers=2, bundle_repeat=0):
-    """Run the two processes while the block runs."""
-    environment = process_environment()
-    commands = [["job_service.py", str(num_workers), str(bundle_repeat)], ["worker_pool.py"]]
-    processes = []
-    try:
-        for name, *arguments in commands:
-            command = [sys.executable, str(HERE / name), *arguments]
-            processes.append(
-                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
-            )
-        port, address = (process.stdout.readline().strip() for process in processes)
-        resources = {
-            "beam_runner": "portable",
-            "beam_job_endpoint": f"localhost:{port}",
-            "beam_environment_config": address,
-        }
-        yield JobService(*processes, resources)
-    finally:
-        for process in reversed(processes):
-            for pid in children_of(process.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.kill()
-            process.communicate()
-
-
-@pytest.fixture
-def job_service():
-    """Return a context manager that runs a job service with external workers."""
-    return running_job_service
 
 
 @pytest.fixture

@@ -146,88 +146,9 @@ def test_kill_of_the_command_ends_its_worker_processes(
 
 
 @pytest.mark.slow
-def test_kill_of_a_worker_of_a_job_service(run_shard, start_shard, whole, pause, job_service, tmp_path, monkeypatch):
-    for name, value in pause.environment.items():
-        monkeypatch.setenv(name, value)
-    with job_service() as service:
-        process = start_shard("killed", {**service.resources, "beam_silence_s": 8})
-        victim = pause.wait()
-        assert victim in service.worker_pids()
-        os.kill(victim, signal.SIGKILL)
-        _, err = process.communicate(timeout=END_S)
-        assert process.returncode == 75, err
-        assert "a Beam worker of the job service" in err
-    check_unfinished(tmp_path / "killed" / whole.folder.name)
-    pause.end()
-    with job_service() as service:
-        check_rerun(run_shard, whole, "killed", service.resources)
-
-
-@pytest.mark.slow
-def test_kill_of_all_workers_of_a_job_service_before_their_first_sign(
-    run_shard, start_shard, whole, job_service, tmp_path
-):
-    with job_service() as service:
-        process = start_shard("killed", {**service.resources, "beam_idle_s": 10})
-        deadline = time.monotonic() + END_S
-        while len(workers := service.worker_pids()) < 2:
-            assert time.monotonic() < deadline, "no worker was started"
-            time.sleep(0.01)
-        for victim in workers:
-            os.kill(victim, signal.SIGKILL)
-        _, err = process.communicate(timeout=END_S)
-        assert process.returncode == 75, err
-        assert "no Beam worker of the job service" in err
-    check_unfinished(tmp_path / "killed" / whole.folder.name)
-    check_rerun(run_shard, whole, "killed")
-
-
-@pytest.mark.slow
-def test_kill_of_a_job_service(run_shard, start_shard, whole, pause, job_service, tmp_path, monkeypatch):
-    for name, value in pause.environment.items():
-        monkeypatch.setenv(name, value)
-    with job_service() as service:
-        process = start_shard("killed", service.resources)
-        pause.wait()
-        service.service.kill()
-        _, err = process.communicate(timeout=END_S)
-        assert process.returncode == 75, err
-        assert "the job service at" in err
-    check_unfinished(tmp_path / "killed" / whole.folder.name)
-    check_rerun(run_shard, whole, "killed")
-
-
-@pytest.mark.slow
-def test_a_job_that_outlives_its_command_does_not_disturb_the_next_one(
-    run_shard, start_shard, whole, pause, job_service, tmp_path, monkeypatch
-):
-    for name, value in pause.environment.items():
-        monkeypatch.setenv(name, value)
-    with job_service() as service:
-        process = start_shard("killed", service.resources)
-        pause.wait()
-        process.kill()
-        process.wait()
-        check_rerun(run_shard, whole, "killed")
-        folder = tmp_path / "killed" / whole.folder.name
-        times = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-        pause.end()
-        # The older job goes on to its end: its workers are told to end then.
-        wait_for_end(service.worker_pids())
-    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != ".work"} == times
-    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == whole.content
-
-
-@pytest.mark.slow
 def test_bundles_that_run_twice_in_worker_processes(run_shard, whole):
     resources = {**PROCESSES, "beam_options": ["--direct_runner_bundle_repeat=1"]}
     check_rerun(run_shard, whole, "twice", resources)
-
-
-@pytest.mark.slow
-def test_bundles_that_run_twice_on_a_job_service(run_shard, whole, job_service):
-    with job_service(bundle_repeat=1) as service:
-        check_rerun(run_shard, whole, "twice", service.resources)
 
 
 @pytest.mark.parametrize("resources", [{}, pytest.param(PROCESSES, marks=pytest.mark.slow)])

@@ -127,8 +127,8 @@ class Handler(BaseHTTPRequestHandler):
 
 def submit_job():
     """Submit the graph of three shards; return the request and the staged pipeline."""
-    handle = JobHandle("gs://bucket/digits/shard/0", "f" * 16, "listing-attempt", REVISION, 1.0, 64, beats=False)
-    commit = Commit(0.01, "warn", has_checksums=True)
+    handle = JobHandle("gs://bucket/digits/shard/0", "f" * 16, "listing-attempt", REVISION, 1.0, 64)
+    commit = Commit(0.01, "warn")
     endpoint = Endpoint()
     threading.Thread(target=endpoint.serve_forever, daemon=True).start()
     config = parse_config(

@@ -1,11 +1,10 @@
-"""Images with the same bytes: warned about, refused, or dropped; equal checksums alone are no proof."""
+"""Images with the same bytes: warned about or refused; equal checksums alone are no proof."""
 
 import google_crc32c
 import pytest
 
 from contracts.config import SplitFractions
-from sharding.plan import choose_split, make_key
-from tests.sharding.reading import read_found
+from sharding.plan import choose_split
 
 
 def split_of(path):
@@ -32,7 +31,7 @@ def test_copies_are_named_and_leaks_come_first(run_shard, copies):
     result = run_shard()
     assert result.code == 0
     found = result.manifest.duplicates
-    assert (found.groups, found.copies, found.leaking_groups, found.dropped) == (2, 3, 1, False)
+    assert (found.groups, found.copies, found.leaking_groups) == (2, 3, 1)
     leaking, inside = found.listed
     assert [one.path for one in leaking.copies] == copies[0][::-1]
     assert [one.split for one in leaking.copies] == ["test", "validation", "train"]
@@ -59,28 +58,8 @@ def test_fail_refuses_and_holds_for_finished_shards(run_shard, copies):
     assert (warned.folder / "manifest.json").exists()
 
 
-def test_drop_keeps_the_copy_that_is_furthest_from_training(run_shard, copies, source):
-    result = run_shard(duplicates="drop")
-    assert "1 of 2 groups straddled splits: " in result.stderr and "leakage" not in result.stderr
-    assert result.code == 0, result.stderr
-    assert "3 samples are copies of others, and were left out" in result.stderr
-    manifest = result.manifest
-    assert sum(split.samples for split in manifest.splits.values()) == 62
-    found = read_found(result.folder)
-    keys = {one.key for one in found}
-    assert make_key(copies[0][2].encode()).hex() in keys
-    assert not {make_key(path.encode()).hex() for path in copies[0][:2]} & keys
-    assert manifest.duplicates.dropped and manifest.duplicates.copies == 3
-    assert len({one.content for one in found}) == len(found)
-    names = {entry.name for entry in manifest.owned_files()} | {"manifest.json"}
-    assert set(result.content) == names
-    assert run_shard(duplicates="drop", root="again").content == result.content
-
-
-def test_without_copies_nothing_is_said_and_nothing_left_out(run_shard):
-    warned, dropped = run_shard(), run_shard(duplicates="drop")
-    assert warned.manifest.duplicates is None and dropped.manifest.duplicates is None
-    assert read_found(warned.folder) == read_found(dropped.folder)
+def test_without_copies_nothing_is_said(run_shard):
+    assert run_shard().manifest.duplicates is None
 
 
 def test_off_looks_for_none(run_shard, copies):

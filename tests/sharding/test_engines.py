@@ -1,4 +1,4 @@
-"""The same bytes on every engine: in this process, in worker processes, and on a job service with external workers."""
+"""The same bytes on every engine: in this process, and in worker processes."""
 
 import json
 import os
@@ -143,16 +143,6 @@ def test_worker_processes_write_the_same_bytes_for_any_source(make_image, files,
     check_engine(files, seed, shard_format, make_image, PROCESSES, grouped)
 
 
-@pytest.mark.slow
-@settings(max_examples=5, **WHOLE_STAGE)
-@given(SOURCES, SEEDS, FORMATS, st.booleans())
-def test_a_job_service_writes_the_same_bytes_for_any_source(
-    make_image, job_service, files, seed, shard_format, grouped
-):
-    with job_service() as service:
-        check_engine(files, seed, shard_format, make_image, service.resources, grouped)
-
-
 @pytest.fixture
 def writers(tmp_path, monkeypatch):
     """Return the shards that each process published, as every process of the test notes them."""
@@ -194,10 +184,3 @@ def check_work_is_shared(process, writers, whole):
 def test_worker_processes_share_the_shards_and_write_each_once(run_shard, start_shard, writers):
     whole = run_shard(root="one").content
     check_work_is_shared(start_shard("two", PROCESSES), writers, whole)
-
-
-@pytest.mark.slow
-def test_workers_of_a_job_service_share_the_shards_and_write_each_once(run_shard, start_shard, writers, job_service):
-    whole = run_shard(root="one").content
-    with job_service() as service:
-        check_work_is_shared(start_shard("two", service.resources), writers, whole)

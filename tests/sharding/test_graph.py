@@ -11,14 +11,14 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import ShardingSection
-from contracts.errors import ConfigError, DataError, StorageError, TryAgain
+from contracts.errors import ConfigError, StorageError, TryAgain
 from contracts.refusal import find_refusal
 from contracts.stage import find_output_damage
 from sharding import graph
 from sharding import job as job_module
-from sharding.commit import manifest, records
+from sharding.commit import manifest
 from sharding.commit.manifest import Commit
-from sharding.commit.records import note_rejected, save_record
+from sharding.commit.records import save_record
 from sharding.graph import build_graph
 from sharding.job import CUTS_NAME, REVISION, JobHandle, PlannedJob, made_with, open_job, plan_uri
 from sharding.plan import make_plan
@@ -28,7 +28,7 @@ from sharding.sources.parts import pack, read_part
 from sharding.write.shard import write_shard
 from tests.sharding.reading import read_found
 
-COMMIT = Commit(0.0, "warn", has_checksums=False)
+COMMIT = Commit(0.0, "warn")
 
 
 @pytest.fixture
@@ -54,7 +54,6 @@ def make_job(source, tmp_path):
             num_files=60,
             source_bytes=listing.total_bytes,
             training_files=sum(listing.count_by_class(0)),
-            has_checksums=False,
             ignored=[],
             num_ignored=0,
             warnings=[],
@@ -64,9 +63,7 @@ def make_job(source, tmp_path):
         for number, own in enumerate(parts):
             storage.publish(storage.join(folder, f"references-{number:05d}"), pack(own))
         storage.publish(plan_uri(output_uri, planned.fingerprint), planned.model_dump_json().encode())
-        return JobHandle(
-            **{**vars(JobHandle(output_uri, "f" * 16, "listing-1", REVISION, 1.0, 0, beats=False)), **fields}
-        )
+        return JobHandle(**{**vars(JobHandle(output_uri, "f" * 16, "listing-1", REVISION, 1.0, 0)), **fields})
 
     return make
 
@@ -160,26 +157,6 @@ def test_a_late_worker_of_another_version_changes_nothing(make_job, monkeypatch)
     assert find_output_damage(handle.output_uri, ShardManifest.load(handle.output_uri)) is None
 
 
-def test_rejected_files_are_counted_at_times_that_grow_with_their_number(make_job, monkeypatch):
-    opened = open_job(make_job("one"))
-    now = [0.0]
-    monkeypatch.setattr(records.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(records, "_looks_at", {})
-    listed = storage.list_names
-
-    def list_slowly(uri):
-        now[0] += 1.0
-        return listed(uri)
-
-    monkeypatch.setattr(storage, "list_names", list_slowly)
-    assert note_rejected(0, 3, opened) == 3
-    assert note_rejected(1, 2, opened) == 0
-    now[0] += 18.5
-    assert note_rejected(2, 1, opened) == 0
-    now[0] += 1.0
-    assert note_rejected(3, 1, opened) == 7
-
-
 def test_a_deleted_shard_is_noticed_and_written_again(make_job, monkeypatch):
     whole = run_graph(make_job("one"))
     handle = make_job("two")
@@ -195,17 +172,6 @@ def test_a_deleted_shard_is_noticed_and_written_again(make_job, monkeypatch):
         with pytest.raises(TryAgain, match="was deleted or cut short"):
             run_graph(handle)
     assert run_graph(handle) == whole
-
-
-def test_copies_are_refused_before_anything_is_written_where_the_listing_knows_them(make_job):
-    references = read_references(make_job("parts"))
-    twins = [one._replace(content_hash=b"md5:" + b"0" * 32, size=7) for one in references[:2]]
-    others = [one._replace(content_hash=b"md5:%032d" % n) for n, one in enumerate(references[2:], 1)]
-    handle = make_job("out", [*twins, *others])
-    run_graph(handle, commit=Commit(0.0, "fail", has_checksums=True))
-    refusal = find_refusal(handle.output_uri)
-    assert isinstance(refusal, DataError) and "1 samples are copies of others" in str(refusal)
-    assert not [name for name in read_files(handle) if name.endswith(".tfrecord")]
 
 
 def test_the_index_is_in_the_order_of_the_shards(make_job):

@@ -1,8 +1,5 @@
 """What the graph runs on: the choice, the flags, and what a missing or a dead part of it means."""
 
-import json
-import subprocess
-import sys
 import threading
 import time
 
@@ -20,7 +17,7 @@ from contracts.resolve import parse_config
 from sharding.runners import dataflow
 from sharding.runners import work as work_module
 from sharding.runners.dataflow import dataflow_flags
-from sharding.runners.run import fnapi_pipeline, portable_flags, run_graph
+from sharding.runners.run import fnapi_pipeline, run_graph
 from sharding.runners.work import Work, choose_processes
 
 GIB = 1 << 30
@@ -33,7 +30,7 @@ GIB = 1 << 30
         ("DaskRunner", "wrong data"),
         ("DirectRunner", "Prism"),
         ("prism", "downloads"),
-        ("FlinkRunner", "beam_job_endpoint"),
+        ("FlinkRunner", "no job service"),
         ("nonsense", "fnapi"),
     ],
 )
@@ -50,13 +47,8 @@ def test_engines_move_no_fingerprint():
             {},
             {
                 "resources": {
-                    "beam_runner": "portable",
+                    "beam_runner": "dataflow",
                     "beam_workers": 3,
-                    "beam_job_endpoint": "localhost:1",
-                    "beam_environment_type": "DOCKER",
-                    "beam_environment_config": "image",
-                    "beam_silence_s": 30,
-                    "beam_idle_s": 60,
                     "beam_options": ["--x=1"],
                 },
                 "cloud": {"project": "p", "region": "r", "labels": {"a": "b"}},
@@ -72,9 +64,6 @@ def test_engines_move_no_fingerprint():
     [
         ("resources", "beam_workers", 0),
         ("resources", "beam_workers", 1025),
-        ("resources", "beam_environment_type", "SSH"),
-        ("resources", "beam_silence_s", 4),
-        ("resources", "beam_idle_s", 4),
         ("cloud", "labels", {"a": 1}),
         ("dataflow", "max_workers", 0),
         ("dataflow", "disk_gb", 29),
@@ -141,21 +130,6 @@ def test_a_dataflow_job_of_another_run_is_joined(monkeypatch, tmp_path):
         run()
 
 
-def test_flags_for_a_job_service():
-    with pytest.raises(ConfigError, match="beam_job_endpoint is not set"):
-        portable_flags(ResourcesSection(), "job")
-    with pytest.raises(ConfigError, match="beam_environment_config is not set"):
-        portable_flags(ResourcesSection(beam_job_endpoint="host:1"), "job")
-    flags = portable_flags(
-        ResourcesSection(
-            beam_job_endpoint="host:1", beam_environment_config="pool:2", beam_options=["--parallelism=8"]
-        ),
-        "job",
-    )
-    assert flags[-1] == "--parallelism=8"
-    assert {"--job_endpoint=host:1", "--environment_type=EXTERNAL", "--environment_config=pool:2"} < set(flags)
-
-
 def test_flags_for_dataflow():
     with pytest.raises(ConfigError, match=r"cloud.project, cloud.region, dataflow.worker_image"):
         dataflow_flags(RunConfig(), job_name="job", output_uri="gs://b/o")
@@ -174,27 +148,6 @@ def test_flags_for_dataflow():
     flags = dataflow_flags(private, job_name="job", output_uri="gs://bucket/o/x")
     assert "--no_use_public_ips" in flags
     assert [flag for flag in flags if flag.startswith("--labels")] == ["--labels=a=1", "--labels=b=2"]
-
-
-def test_a_job_service_that_is_not_there_is_for_another_attempt(source, tmp_path):
-    config = {
-        "sharding": {"source": str(source)},
-        "resources": {
-            "beam_runner": "portable",
-            "beam_job_endpoint": "localhost:1",
-            "beam_environment_type": "LOOPBACK",
-        },
-    }
-    code = (
-        "import sys; from sharding import task; from sharding.runners import run as runners;"
-        "from contracts.stage import run_stage;"
-        "runners.CONNECT_TIMEOUT_S = 1;"
-        f"arguments = ['--config-json', {json.dumps(config)!r}, '--root', {str(tmp_path)!r}];"
-        "sys.exit(run_stage('shard', task.shard, arguments))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 75, done.stderr
-    assert "job service at localhost:1 cannot be reached" in done.stderr
 
 
 def _wait_and_say(number):

@@ -1,7 +1,7 @@
-"""Ten kills, drawn by seeds: the same command goes on where the work stood, and ends with the same bytes.
+"""Seven kills, drawn by seeds: the same command goes on where the work stood, and ends with the same bytes.
 
 Launcher, worker or the whole job is killed with -9 when some shards are finished; sources and outputs are folders or
-buckets; engines are the FnApiRunner with one and with several shards under way, and a portable job service.
+buckets; the FnApiRunner has one or several shards under way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pytest
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from rehearsal.gcs import BucketServer
-from tests.sharding.conftest import descendants_of, process_environment, running_job_service
+from tests.sharding.conftest import descendants_of, process_environment
 
 END_S = 120
 NUM_IMAGES = 240
@@ -58,7 +58,7 @@ class Case:
 
     @property
     def resources(self) -> dict[str, Any]:
-        return {"fnapi": {"beam_workers": 1}, "processes": {"beam_workers": 2}, "portable": {}}[self.engine]
+        return {"fnapi": {"beam_workers": 1}, "processes": {"beam_workers": 2}}[self.engine]
 
 
 CASES = [
@@ -69,9 +69,6 @@ CASES = [
     Case(4, "job", "processes", bucket=True),
     Case(5, "launcher", "fnapi", bucket=True),
     Case(6, "worker", "processes", bucket=True),
-    Case(7, "job", "portable", bucket=False),
-    Case(8, "worker", "portable", bucket=False),
-    Case(9, "launcher", "portable", bucket=True),
 ]
 
 
@@ -127,7 +124,7 @@ class World:
     def finished(self, root: str) -> dict[str, int]:
         """Return the shards that are there, with the time of their last change (a bucket: their generation).
 
-        Of outputs with a record, or with a manifest: a job service may have gone on to the end without its command.
+        Of outputs with a record, or with a manifest.
         """
         found = {}
         for folder in storage.list_names(self.uri(root)):
@@ -202,54 +199,40 @@ def test_a_kill_and_the_same_command(case: Case, make_world: Any) -> None:
     want = {entry.name: storage.read_bytes(entry.uri(whole)) for entry in ShardManifest.load(whole).owned_files()}
     wanted_manifest = storage.read_bytes(storage.join(whole, "manifest.json"))
     kill_at = random.Random(case.seed).randrange(2, 12)
-    with contextlib.ExitStack() as stack:
-        resources = case.resources
-        service = None
-        if case.engine == "portable":
-            for name, value in world.environment.items():
-                os.environ[name] = value
-            service = stack.enter_context(running_job_service())
-            resources = {**service.resources, "beam_silence_s": 8, "beam_idle_s": 20}
-        process = world.start("killed", resources)
-        deadline = time.monotonic() + END_S
-        while world.count_records("killed") < kill_at:
-            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-            time.sleep(0.02)
-        below = descendants_of(process.pid)
-        if case.victim == "worker":
-            pool = [pid for parent in service.worker_pids() for pid in descendants_of(parent)] if service else below
-            # The youngest is what writes shards: the fork server, and whatever tracks resources, are older.
-            os.kill(max(pool), signal.SIGKILL)
-            _, err = process.communicate(timeout=END_S)
-            if process.returncode == 0:
-                out = world.finish(world.start("killed", resources))
-                assert storage.read_bytes(storage.join(out, "manifest.json")) == wanted_manifest
-                return
-            assert process.returncode == 75, err
-        else:
-            process.kill()
-            process.communicate()
-        if case.victim == "job" and service is not None:
-            for pid in [*service.worker_pids(), service.pool.pid, service.service.pid]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + END_S
-        while any(Path(f"/proc/{pid}").exists() for pid in below):
-            assert time.monotonic() < deadline, "processes outlive their command"
-            time.sleep(0.05)
-        # A job on a service goes on without its command: the same command joins in, or finds what it has made.
-        before = world.finished("killed")
-        assert before
-        world.opened()
-        out = world.finish(world.start("killed", {"beam_workers": 2}))
+    resources = case.resources
+    process = world.start("killed", resources)
+    deadline = time.monotonic() + END_S
+    while world.count_records("killed") < kill_at:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.02)
+    below = descendants_of(process.pid)
+    if case.victim == "worker":
+        # The youngest is what writes shards: the fork server, and whatever tracks resources, are older.
+        os.kill(max(below), signal.SIGKILL)
+        _, err = process.communicate(timeout=END_S)
+        if process.returncode == 0:
+            out = world.finish(world.start("killed", resources))
+            assert storage.read_bytes(storage.join(out, "manifest.json")) == wanted_manifest
+            return
+        assert process.returncode == 75, err
+    else:
+        process.kill()
+        process.communicate()
+    deadline = time.monotonic() + END_S
+    while any(Path(f"/proc/{pid}").exists() for pid in below):
+        assert time.monotonic() < deadline, "processes outlive their command"
+        time.sleep(0.05)
+    before = world.finished("killed")
+    assert before
+    world.opened()
+    out = world.finish(world.start("killed", {"beam_workers": 2}))
     read = world.opened()
     assert {entry.name: storage.read_bytes(entry.uri(out)) for entry in ShardManifest.load(out).owned_files()} == want
     assert storage.read_bytes(storage.join(out, "manifest.json")) == wanted_manifest
     changed = {storage.join(out, info.name): _changed_at(out, info) for info in storage.list_objects(out)}
     assert {uri: changed[uri] for uri in before} == before
-    if not (case.engine == "portable" and case.victim == "launcher"):
-        kept = set().union(*(paths_in(uri) for uri in before))
-        written_again = read & kept
-        # A shard that was published a moment before its record is looked at again; all others are not.
-        assert len(written_again) <= 2 * max(len(paths_in(uri)) for uri in before), written_again
-        assert len(read) < NUM_IMAGES
+    kept = set().union(*(paths_in(uri) for uri in before))
+    written_again = read & kept
+    # A shard that was published a moment before its record is looked at again; all others are not.
+    assert len(written_again) <= 2 * max(len(paths_in(uri)) for uri in before), written_again
+    assert len(read) < NUM_IMAGES

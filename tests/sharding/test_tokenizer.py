@@ -150,7 +150,7 @@ def test_a_chain_of_increments_keeps_the_tokenizer_of_its_first_manifest(run_sha
     given = {"fields": FIELDS, "tokenizer": {"vocabulary": 400}, "incremental": True}
     first = run_shard(source=write_texts(place, make_texts(60)), **given)
     second = run_shard(source=write_texts(place, make_texts(60) + ["walrus " * 50] * 9), **given)
-    assert second.code == 0 and second.manifest.generation == 1, second.stderr
+    assert second.code == 0 and second.manifest.parent is not None, second.stderr
     assert read_tokenizer(second)[0] == read_tokenizer(first)[0]
     assert second.manifest.tokenizer.folder == ""
 

@@ -18,7 +18,7 @@ from tests.inspection import planted
 from tests.inspection.page.test_sections import part, said
 
 IMAGES = re.compile(r"image|picture|pixel|photo", re.IGNORECASE)
-COPIES = Duplicates(dropped=False, groups=1, copies=1, leaking_groups=0, listed=[])
+COPIES = Duplicates(groups=1, copies=1, leaking_groups=0, listed=[])
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def hostile_shards() -> ShardManifest:
         update={
             "classes": [HOSTILE, "plain"],
             "rejected": [Rejected(path=f"{HOSTILE}.png", reason=HOSTILE)],
-            "duplicates": Duplicates(dropped=True, groups=1, copies=2, leaking_groups=1, listed=[]),
+            "duplicates": Duplicates(groups=1, copies=2, leaking_groups=1, listed=[]),
             "made_from": {"listing": "l" * 64},
         }
     )

@@ -292,8 +292,8 @@ def test_a_metric_of_a_training_that_is_called_as_one_of_ours_stands_beside_it()
 def test_what_no_float_is_near_to_is_no_metric(value: float) -> None:
     shards = DOCUMENTS["shard"]
     assert isinstance(shards, ShardManifest)
-    numbers = shard.count(shards.model_copy(update={"generation": value}))
-    assert "shard_generation" not in numbers and numbers["shard_samples"] == 7
+    numbers = shard.count(shards.model_copy(update={"num_rejected": value}))
+    assert "shard_rejected" not in numbers and numbers["shard_samples"] == 7
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,12 @@ import pytest
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import ShardingSection
-from contracts.errors import ConfigError, DataError
+from contracts.errors import DataError
 from contracts.stores import gcs
 from records.fields import FieldReader
 from records.samples import open_samples
 from sharding.sources import list_source
 from sharding.sources.tables import read_rows
-
-ML_USES = {"train": "training", "validation": "validation", "test": "test", None: None}
 
 
 def rows_of(source):
@@ -34,27 +32,15 @@ def rows_of(source):
 
 def write_manifest(source, form, rows, name="list"):
     """Write rows of (path, label, split or None) in one of the forms; return the file."""
-    path = source / f"{name}.{'parquet' if form == 'parquet' else form.removeprefix('vertex-')}"
+    path = source / f"{name}.{form}"
     if form == "parquet":
         columns = {"uri": [row[0] for row in rows], "label": [row[1] for row in rows], "split": [r[2] for r in rows]}
         pyarrow.parquet.write_table(pyarrow.table(columns), path)
     elif form == "csv":
         with path.open("w", newline="") as stream:
             csv.writer(stream).writerows([("split", "label", "uri"), *((s, label, uri) for uri, label, s in rows)])
-    elif form == "jsonl":
-        lines = [{"uri": uri, "label": label} | ({"split": s} if s else {}) for uri, label, s in rows]
-        path.write_text("\n".join(map(json.dumps, lines)) + "\n")
-    elif form == "vertex-csv":
-        lines = [[ML_USES[s], uri, label] if s else [uri, label] for uri, label, s in rows]
-        with path.open("w", newline="") as stream:
-            csv.writer(stream).writerows(lines)
     else:
-        key = "aiplatform.googleapis.com/ml_use"
-        lines = [
-            {"imageGcsUri": uri, "classificationAnnotation": {"displayName": label}}
-            | ({"dataItemResourceLabels": {key: ML_USES[s]}} if s else {})
-            for uri, label, s in rows
-        ]
+        lines = [{"uri": uri, "label": label} | ({"split": s} if s else {}) for uri, label, s in rows]
         path.write_text("\n".join(map(json.dumps, lines)) + "\n")
     return path
 
@@ -64,10 +50,10 @@ def list_file(path, **section):
     return list_source(ShardingSection(source=str(path), **section), path.parents[1] / "listings" / uuid.uuid4().hex)
 
 
-FORMS = ("csv", "jsonl", "parquet", "vertex-csv", "vertex-jsonl")
+FORMS = ("csv", "jsonl", "parquet")
 
 
-@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "vertex-jsonl"])
+@pytest.mark.parametrize("form", FORMS)
 def test_without_splits_a_manifest_lists_what_class_folders_list(source, form):
     rows = [(path, label, None) for path, label in reversed(rows_of(source))]
     expected = list_file(source)
@@ -90,7 +76,7 @@ def test_given_splits_hold(source, form):
 def test_rows_without_a_split_get_one_by_hash(source):
     by_hash = {one.path: one.split for one in list_file(source, stratify=False).references()}
     rows = [(path, label, "test" if number == 7 else None) for number, (path, label) in enumerate(rows_of(source))]
-    for form in ("csv", "vertex-jsonl"):
+    for form in ("csv", "jsonl"):
         found = {one.path: one.split for one in list_file(write_manifest(source, form, rows)).references()}
         assert found == by_hash | {rows[7][0].encode(): 2}
 
@@ -173,22 +159,11 @@ def write_multi(source, form):
     if form == "csv":
         rows = [(path, "|".join(names), None) for path, names in labels.items()]
         return labels, write_manifest(source, form, rows), {"label_separator": "|"}
-    if form == "csv-json":
-        rows = [(path, json.dumps(names), None) for path, names in labels.items()]
-        return labels, write_manifest(source, "csv", rows), {}
-    if form == "vertex-csv":
-        path = source / "list.csv"
-        path.write_text("\n".join(",".join(["training", path, *names]) for path, names in labels.items()))
-        return labels, path, {}
-    lines = [
-        {"imageGcsUri": path, "classificationAnnotations": [{"displayName": name} for name in names]}
-        for path, names in labels.items()
-    ]
-    (source / "list.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    return labels, source / "list.jsonl", {}
+    rows = [(path, json.dumps(names), None) for path, names in labels.items()]
+    return labels, write_manifest(source, "csv", rows), {}
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv", "csv-json", "vertex-csv", "vertex-jsonl"])
+@pytest.mark.parametrize("form", ["jsonl", "csv", "csv-json"])
 def test_several_labels_are_stored_as_lists(run_shard, source, form):
     labels, manifest, section = write_multi(source, form)
     result = run_shard(source=str(manifest), **section)
@@ -287,9 +262,6 @@ GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
         ("list.csv", "uri,label\nant/00.png,['a']\n", ("line 2", "a list, but not of JSON", '[""a"", ""b""]')),
         ("list.csv", 'uri,label\nant/00.png,"[a, b]"\n', ("line 2", "a list, but not of JSON")),
         ("list.jsonl", '{"uri": "ant/00.png", "label": "\\ud800"}\n', ("line 1", "half of a character")),
-        ("list.csv", "training,ant/00.png,ant\ntrain,bee/01.jpg,bee\n", ("line 2", "unknown ml_use 'train'")),
-        ("list.csv", "training,gs://b/00.png\n", ("line 1", "a URI and a label are needed")),
-        ("list.csv", "TRAIN,gs://b/00.png,ant\n", ("line 1", "unknown ml_use 'TRAIN'", "training, validation, test")),
         ("list.jsonl", '{"uri": "ant/00.png"}\n', ("line 1", "no column 'label'")),
         ("list.jsonl", '{"uri": "ant/00.png", "label": "ant"}\n\nnot json\n', ("line 3 is not JSON",)),
         ("list.jsonl", "[1]\n", ("line 1 holds a list",)),
@@ -306,18 +278,6 @@ GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
             "list.jsonl",
             '{"uri": "ant/00.png", "label": ["a"]}\n{"uri": "bee/01.jpg", "label": "bee"}\n',
             ("mixed types", "a list (line 1)", "single one (line 2)"),
-        ),
-        ("list.jsonl", '{"imageGcsUri": "ant/00.png"}\n', ("line 1", "no label", "classificationAnnotation")),
-        (
-            "list.jsonl",
-            json.dumps(
-                {
-                    "imageGcsUri": "a.png",
-                    "classificationAnnotation": {"displayName": "a"},
-                    "dataItemResourceLabels": {"aiplatform.googleapis.com/ml_use": "train"},
-                }
-            ),
-            ("line 1", "unknown ml_use 'train'"),
         ),
         ("list.parquet", "not parquet", ("cannot be read as Parquet",)),
         ("list.txt", "a", ("is a file, but no manifest",)),
@@ -438,29 +398,6 @@ def test_group_columns_that_are_not_there_or_empty(source):
     rows[2]["patient"] = ""
     (source / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
     check_wrong(source / "list.jsonl", "line 3", "'patient'", "is empty", group_by="patient")
-
-
-def test_groups_of_vertex_forms_are_found_in_the_path(source):
-    rows = [(path, label, None) for path, label in rows_of(source)]
-    manifest = write_manifest(source, "vertex-jsonl", rows)
-    listing = list_file(manifest, group_by=r"/(\d)\d\.")
-    by_group = {}
-    for one in listing.references():
-        by_group.setdefault(one.path.split(b"/")[1][:1], set()).add(one.split)
-    assert len(by_group) == 6 and all(len(splits) == 1 for splits in by_group.values())
-    check_wrong(manifest, "has 0 groups", error=ConfigError, group_by="ant")
-
-
-def test_groups_of_a_vertex_form_hold_whatever_its_paths_say(source):
-    """The name of the column stands in a path, and an empty line in front: it is Vertex AI's form all the same."""
-    (source / "ant").rename(source / "security")
-    rows = [(path, label, None) for path, label in reversed(rows_of(source))]
-    manifest = write_manifest(source, "vertex-jsonl", rows)
-    manifest.write_text("\n" + manifest.read_text())
-    by_group = {}
-    for one in list_file(manifest, group_by=r"/(\d)\d\.").references():
-        by_group.setdefault(one.path.split(b"/")[1][:1], set()).add(one.split)
-    assert len(by_group) == 6 and all(len(splits) == 1 for splits in by_group.values())
 
 
 def test_a_manifest_in_a_bucket_is_never_in_memory_as_a_whole(bucket_server, monkeypatch):

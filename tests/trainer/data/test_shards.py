@@ -119,7 +119,6 @@ FIELDS_SINCE = (
     "ignored",
     "images",
     "multi_label",
-    "neighbours",
     "prepared",
     "verify",
 )

@@ -1,0 +1,63 @@
+"""Dry run of the stage: classes, splits, shards and bytes by the listing, and a decoding of some files."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+from contracts.config import SPLITS, ShardingSection
+from records.decode import UndecodableImage
+from sharding.limits import MAX_NAMED, encode_path
+from sharding.plan import Plan
+from sharding.sources import Listing, Reference
+from sharding.sources.fields import Fields
+from sharding.write.check import Checks
+from sharding.write.reading import read_samples
+from sharding.write.sample import accept
+
+# Samples that are read and decoded: some seconds.
+LOOKED_AT = 200
+# Requests to a bucket that are under way at a time.
+_REQUESTS = 64
+
+
+def describe(listing: Listing, plan: Plan, section: ShardingSection) -> Iterator[str]:
+    """Yield lines about what a run would write.
+
+    Args:
+        listing: The samples that would be written.
+        plan: Their shards.
+        section: The configuration.
+    """
+    if listing.classes:
+        yield f"{len(listing.classes)} classes"
+    counts = zip(SPLITS, plan.num_shards, listing.split_files, listing.split_bytes, strict=True)
+    for name, shards, samples, num_bytes in counts:
+        yield f"{name}: {samples} samples in {shards} shards, {num_bytes} bytes of source files"
+    yield f"{plan.total_shards} shards, from {listing.num_files} samples of {listing.total_bytes} bytes"
+    yield from _look_at_some(listing, section)
+
+
+def _look_at_some(listing: Listing, section: ShardingSection) -> Iterator[str]:
+    """Yield lines about samples that are read and checked as the stage does; none where rows are the samples."""
+    fields = Fields.of(section)
+    if fields is not None and fields.file is None:
+        return
+    chosen = _draw(listing)
+    rejected: list[tuple[Reference, UndecodableImage]] = []
+    threads = _REQUESTS if listing.is_remote else 0
+    with contextlib.closing(read_samples(listing.uri, chosen, fields, threads=threads)) as found:
+        for reference, contents in found:
+            try:
+                accept(reference, contents, fields, Checks.of(section), with_pixels=False)
+            except UndecodableImage as reason:
+                rejected.append((reference, reason))
+    yield f"{len(chosen)} of {listing.num_files} samples were looked at: {len(rejected)} cannot be used"
+    yield from (f"  {encode_path(reference.path)}: {reason}" for reference, reason in rejected[:MAX_NAMED])
+
+
+def _draw(listing: Listing) -> list[Reference]:
+    """Return samples by chance, always the same ones of a listing."""
+    places = set(random.Random(listing.sha256).sample(range(listing.num_files), min(LOOKED_AT, listing.num_files)))
+    return [reference for place, reference in enumerate(listing.references()) if place in places]
