@@ -9,8 +9,6 @@ from typing import Any
 
 TITLES: dict[str, str] = {
     "begin": "Begin the run",
-    "look-for-new": "Look for new data",
-    "stages-if-new": "Run the stages",
     "shard": "Shard the data",
     "shard-what-is-new": "Shard what is new",
     "list-source": "List the source",
