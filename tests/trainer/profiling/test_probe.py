@@ -46,9 +46,11 @@ def planted(**arguments: Any) -> dict[str, Any]:
     return {"model": {"architecture": PLANTED, "arguments": arguments}}
 
 
-def test_two_ranks_measure_parts_and_whole_and_trace_them(small_shards: str, tmp_path: Path) -> None:
+def test_two_ranks_measure_parts_and_whole_trace_them_and_stay_together(small_shards: str, tmp_path: Path) -> None:
     settings = Settings(slot_size=4, slots_per_rank=2, num_workers=1)
-    with probe(small_shards, ranks=2) as running:
+    fault = planted(starved_rank=1, starved_at=8)
+    options: dict[str, Any] = {"train": {"global_batch_size": 12}, "profile": {"probe_timeout_s": 60}}
+    with probe(small_shards, ranks=2, **options, **fault) as running:
         assert running.device.samples == 70 and running.memory_limit_bytes
         for workers in (0, 1):
             loaded = running.load(Settings(slot_size=4, num_workers=workers, prefetch_factor=2))
@@ -66,47 +68,34 @@ def test_two_ranks_measure_parts_and_whole_and_trace_them(small_shards: str, tmp
         assert counted[0].nvml_utilisation_fraction is None
         assert len(children()) == 2
         assert [path.name[:7] for path in sorted(tmp_path.glob("*.pt.trace.json.gz"))] == ["rank-0.", "rank-1."]
+        # Three slots for two ranks: one has two of them, the other one, and both take as many steps.
+        for _ in range(2):
+            assert isinstance(running.run([settings], rounds=2)[0], JointRate)
+        assert all(isinstance(rate, JointRate) for rate in running.run([settings] * 2, rounds=2))
+        # One rank that has no memory leaves the others where they can go on.
+        starved = running.compute(Settings(slot_size=8, num_workers=0))
+        assert isinstance(starved, Failed) and starved.outcome == "out of memory"
+        assert isinstance(running.compute(Settings(slot_size=4, num_workers=0)), ComputeTime)
     assert children() == []
 
 
-def test_a_crash_and_a_hang_of_one_size_are_answers(small_shards: str) -> None:
+def test_a_crash_and_a_hang_are_answers_and_a_budget_that_is_over_starts_no_trace(
+    small_shards: str, tmp_path: Path
+) -> None:
     fault = planted(crash_at=4, hang_at=8)
     with probe(small_shards, profile={"probe_timeout_s": 5}, **fault) as running:
         crashed = running.compute(Settings(slot_size=4, num_workers=0))
         assert isinstance(crashed, Failed) and crashed.outcome == "crashed" and "SIGSEGV" in crashed.reason
         hung = running.run([Settings(slot_size=8, slots_per_rank=2, num_workers=1)], rounds=1)[0]
         assert isinstance(hung, Failed) and hung.outcome == "hung" and "profile.probe_timeout_s" in hung.reason
-        assert isinstance(running.compute(Settings(slot_size=2, num_workers=0)), ComputeTime)
-    assert children() == []
-
-
-def test_what_comes_after_the_sweep_starts_nothing_once_the_budget_is_over(small_shards: str, tmp_path: Path) -> None:
-    settings = Settings(slot_size=4, slots_per_rank=2, num_workers=0)
-    with probe(small_shards) as running:
-        running._kill()
         running._budget_s = running.now()
-        late = running.trace(settings, steps=1, folder=tmp_path)
+        late = running.trace(Settings(slot_size=2, slots_per_rank=2, num_workers=0), steps=1, folder=tmp_path)
         assert isinstance(late, Failed) and "profile.budget_s" in late.reason
         assert children() == []
         # The sweep itself holds to the budget by what it begins.
         assert isinstance(running.load(Settings(slot_size=4, num_workers=0)), LoaderRate)
-
-
-def test_ranks_with_different_numbers_of_slots_stay_together(small_shards: str) -> None:
-    """Three slots for two ranks: one has two of them, the other one, and both take as many steps."""
-    settings = Settings(slot_size=4, slots_per_rank=2, num_workers=1)
-    with probe(small_shards, ranks=2, train={"global_batch_size": 12}, profile={"probe_timeout_s": 60}) as running:
-        for _ in range(2):
-            assert isinstance(running.run([settings], rounds=2)[0], JointRate)
-        assert all(isinstance(rate, JointRate) for rate in running.run([settings] * 2, rounds=2))
-
-
-def test_one_rank_that_has_no_memory_leaves_the_others_where_they_can_go_on(small_shards: str) -> None:
-    fault = planted(starved_rank=1, starved_at=8)
-    with probe(small_shards, ranks=2, profile={"probe_timeout_s": 60}, **fault) as running:
-        starved = running.compute(Settings(slot_size=8, num_workers=0))
-        assert isinstance(starved, Failed) and starved.outcome == "out of memory"
-        assert isinstance(running.compute(Settings(slot_size=4, num_workers=0)), ComputeTime)
+        assert isinstance(running.compute(Settings(slot_size=2, num_workers=0)), ComputeTime)
+    assert children() == []
 
 
 def test_memory_is_held_to_its_limit_and_a_line_of_the_slot_size(small_shards: str) -> None:

@@ -209,18 +209,13 @@ def test_the_same_is_reused_and_other_cores_are_not_the_same(
 # --- what was planted ------------------------------------------------------------------------------------------------
 
 
-def test_for_a_loader_that_sleeps_num_workers_rises(small_shards: str, tmp_path: Path) -> None:
-    slow = {"data": {"transform": f"{PLANTED}:slow_image"}, "profile": {"num_workers": [0, 3], "slot_sizes": [4]}}
-    assert profile(small_shards, tmp_path / "slow", **slow) == 0
-    assert report_of(tmp_path / "slow").choice.num_workers == 3
-
-
-def test_one_machine_that_stands_for_two_estimates_nothing(
+def test_num_workers_rises_for_a_loader_that_sleeps_and_one_machine_that_stands_for_two_estimates_nothing(
     small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    only = {"profile": {"num_workers": [0], "slot_sizes": [4]}}
-    assert profile(small_shards, tmp_path / "out", nodes=2, **only) == 0
+    slow = {"data": {"transform": f"{PLANTED}:slow_image"}, "profile": {"num_workers": [0, 3], "slot_sizes": [4]}}
+    assert profile(small_shards, tmp_path / "out", nodes=2, **slow) == 0
     report, said = report_of(tmp_path / "out"), capfd.readouterr().err
+    assert report.choice.num_workers == 3
     (warning,) = (each for each in report.warnings if each.startswith("one machine was measured for 2"))
     assert warning in said and report.estimate is None
 

@@ -110,17 +110,10 @@ def test_the_order_of_earlier_versions_is_kept() -> None:
     assert shuffled(10, hash_integers(7, 2)).tolist() == [5, 9, 3, 0, 7, 2, 4, 1, 8, 6]
 
 
-def small_findings(num: int, *, rounds: int | None, epochs: int = 20_000) -> Iterator[tuple[str, float]]:
+def small_findings(num: int, *, epochs: int = 20_000) -> Iterator[tuple[str, float]]:
     """Chi-square over its limit of many permutations of few places; above 1 is no chance."""
     places = np.arange(num)
-    orders = np.stack(
-        [
-            shuffled(num, hash_integers(3, epoch))
-            if rounds is None
-            else feistel(num, hash_integers(3, epoch), places, rounds=rounds)
-            for epoch in range(epochs)
-        ]
-    )
+    orders = np.stack([shuffled(num, hash_integers(3, epoch)) for epoch in range(epochs)])
     positions = np.stack([np.bincount(orders[:, place], minlength=num) for place in places])
     yield "positions", chi_square(positions) / limit((num - 1) ** 2)
     # No place is its own neighbour. Pairs of one position only, so that they are independent.
@@ -128,18 +121,18 @@ def small_findings(num: int, *, rounds: int | None, epochs: int = 20_000) -> Ite
     yield "neighbours", chi_square(pairs[~np.eye(num, dtype=bool)]) / limit(num * (num - 1) - 1)
 
 
-def large_findings(num: int, *, rounds: int, start: int = 0, count: int = 500_000) -> Iterator[tuple[str, float]]:
+def large_findings(num: int, *, rounds: int, count: int = 500_000) -> Iterator[tuple[str, float]]:
     """Chi-square over its limit of one permutation of many places, in 32 x 32 cells.
 
     Cells are drawn without putting back, which only lowers chi-square. The second distance is that of places with the
     same right half, on which the network acts alike when its rounds are few.
     """
-    places = np.arange(start, start + count)
+    places = np.arange(count)
     width = math.isqrt(num - 1) + 1
     found = feistel(num, 11, places, rounds=rounds)
     cells = found * 32 // num
     most = limit(1023)
-    yield "positions", chi_square(np.bincount((places - start) * 32 // count * 32 + cells, minlength=1024)) / most
+    yield "positions", chi_square(np.bincount(places * 32 // count * 32 + cells, minlength=1024)) / most
     for distance in (1, width):
         other = feistel(num, 11, (places + distance) % num, rounds=rounds)
         yield "neighbours", chi_square(np.bincount(cells * 32 + other * 32 // num, minlength=1024)) / most
@@ -147,30 +140,19 @@ def large_findings(num: int, *, rounds: int, start: int = 0, count: int = 500_00
         yield "steps", chi_square(np.bincount(steps * 1024 // num, minlength=1024)) / most
 
 
-@pytest.mark.parametrize("num", [2, 3, 4, 10, 50])
-def test_small_permutations_look_like_chance(num: int) -> None:
-    for name, finding in small_findings(num, rounds=None):
+def test_small_permutations_look_like_chance() -> None:
+    for name, finding in small_findings(10):
         assert finding < 1, name
 
 
-@pytest.mark.parametrize("num", [SORTED_BELOW, 70_001, 10**6, 10**12 - 11])
-def test_large_permutations_look_like_chance(num: int) -> None:
-    start = num // 3 if num > 10**9 else 0
-    count = min(num, 500_000)
-    for name, finding in large_findings(num, rounds=FEISTEL_ROUNDS, start=start, count=count):
+def test_large_permutations_look_like_chance() -> None:
+    for name, finding in large_findings(10**6, rounds=FEISTEL_ROUNDS):
         assert finding < 1, name
 
 
-@pytest.mark.parametrize("num", [SORTED_BELOW, 70_001, 10**6, 10**12 - 11])
-def test_two_rounds_are_found_out(num: int) -> None:
+def test_two_rounds_are_found_out() -> None:
     """That the test above can fail."""
-    start = num // 3 if num > 10**9 else 0
-    assert max(f for _, f in large_findings(num, rounds=2, start=start, count=min(num, 500_000))) > 10
-
-
-def test_four_rounds_are_found_out_at_small_numbers() -> None:
-    """Hence sorting there."""
-    assert max(finding for _, finding in small_findings(10, rounds=4)) > 2
+    assert max(f for _, f in large_findings(10**6, rounds=2)) > 10
 
 
 def test_the_hash_is_fixed() -> None:
