@@ -66,9 +66,7 @@ class DataflowSection(Section):
     flexrs: bool = False
     """Flexible resource scheduling: cheaper machines, and a start that may wait for up to six hours."""
     temp_location: str = ""
-    """gs:// folder for temporary files; unset: BUCKET/dataflow/temp beside the output."""
-    staging_location: str = ""
-    """gs:// folder for the staged graph; unset: `temp_location`."""
+    """gs:// folder for temporary files and the staged graph; unset: BUCKET/dataflow/temp beside the output."""
     network: str = ""
     """VPC network of the workers; unset: `default`."""
     subnetwork: str = ""

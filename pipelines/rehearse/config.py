@@ -18,7 +18,7 @@ from contracts.errors import ConfigError
 from contracts.machines import find_machine
 from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
 from pipelines.images.record import ROLES, record_path
-from pipelines.rehearse.manifest_files import find_named_files
+from pipelines.manifest_files import find_named_files
 from pipelines.rules.preflight import MANIFEST_SUFFIXES
 
 PROJECT, REGION = "rehearsal-project", "us-central1"

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from contracts import storage
 from contracts.config import RunConfig
-from contracts.config.fields import find_file
 from contracts.errors import ConfigError
 from contracts.stores import AlreadyPublished
+from pipelines.manifest_files import find_named_files
 from pipelines.rules.preflight import MANIFEST_SUFFIXES
 from pipelines.submission.file_hashes import LocalFile, forget, measure_files
 
@@ -78,8 +78,8 @@ class LocalData:
 def find_local_data(config: RunConfig, say: Callable[[str], None]) -> LocalData | None:
     """Return the data that a submission has to bring to the bucket; None: it is in a bucket, or not there at all.
 
-    A folder is taken whole but for hidden files; of a table whose rows are the samples the file alone, of one that
-    names files its folder. All of it is read, for its hash, but what has not changed since it was read last.
+    A folder is taken whole but for hidden files; a manifest with the files that it names. All of it is read, for its
+    hash, but what has not changed since it was read last.
 
     Args:
         config: Resolved, with absolute paths.
@@ -96,10 +96,11 @@ def find_local_data(config: RunConfig, say: Callable[[str], None]) -> LocalData 
         # No source at all: the rules say so.
         return None
     root, table = (path, "") if path.is_dir() else (path.parent, path.name)
-    kinds = {name: field.kind for name, field in config.sharding.fields.items()}
-    rows_alone = bool(table) and bool(kinds) and find_file(kinds) is None
     try:
-        files = measure_files(root, [table] if rows_alone else _list(root), say)
+        named = (
+            [table, *(name.as_posix() for name in find_named_files(path, config.sharding))] if table else _list(root)
+        )
+        files = measure_files(root, named, say)
     except OSError as error:
         raise ConfigError(
             f"sharding.source: {error.filename} cannot be read: {error.strerror}",

@@ -66,7 +66,7 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
         f"--region={cloud.region}",
         f"--job_name={job_name}",
         f"--temp_location={temp_location}",
-        f"--staging_location={dataflow.staging_location or temp_location}",
+        f"--staging_location={temp_location}",
         f"--sdk_container_image={dataflow.worker_image}",
         # The image holds everything: nothing is installed or downloaded when a worker starts.
         "--sdk_location=container",

@@ -137,12 +137,10 @@ def test_a_file_that_changes_meanwhile_leaves_nothing_finished(bucket_server: Bu
     assert data.is_there
 
 
-def test_of_a_table_of_rows_the_file_alone_is_taken(here: Path) -> None:
-    (here / "rows.csv").write_text("size,label\n1,a\n")
+def test_of_a_file_of_texts_the_file_alone_is_taken(here: Path) -> None:
+    (here / "rows.csv").write_text("review,label\ngood,a\n")
     given = ["sharding.source=rows.csv"]
-    pictures = find_local_data(make_absolute(load_config(here / "line.yaml", given)), lambda _: None)
-    assert pictures is not None and len(pictures.files) > 12
-    fields = "sharding.fields={numbers: {columns: ['*'], kind: numbers}, label: {column: label, kind: class}}"
+    fields = "sharding.fields={text: {column: review, kind: text}, label: {column: label, kind: class}}"
     rows = find_local_data(make_absolute(load_config(here / "line.yaml", [*given, fields])), lambda _: None)
     assert rows is not None and list(rows.files) == ["rows.csv"] and rows.source.endswith("/rows.csv")
     for nothing in ("gs://bucket-1/raw", "absent", "line.yaml"):
@@ -218,3 +216,12 @@ def test_when_images_are_to_be_built(here: Path, monkeypatch: pytest.MonkeyPatch
     (here / "needs.txt").write_text("timm\n")
     needs = parse_config({**values, "code": {"requirements": "needs.txt"}}, where="test")
     assert "other code.requirements" in why_to_build(needs)
+
+
+def test_of_a_manifest_the_files_that_it_names_are_taken_and_no_others(here: Path) -> None:
+    """A manifest in a home folder brought all that lies there to the bucket."""
+    (here / "letter.txt").write_text("private")
+    (here / "photos.csv").write_text("uri,label\nraw/red/000.png,red\nraw/blue/001.png,blue\n../elsewhere.png,blue\n")
+    found = find_local_data(make_absolute(load_config(here / "line.yaml", ["sharding.source=photos.csv"])), print)
+    assert found is not None
+    assert sorted(found.files) == ["photos.csv", "raw/blue/001.png", "raw/red/000.png"]
