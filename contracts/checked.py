@@ -73,11 +73,6 @@ class CheckAnswer(_Model):
     warnings: list[str] = []
     """What is no mistake by itself, but should be known."""
     unchecked: list[Unchecked] = []
-    files: list[str] = []
-    """Absolute paths of files and folders of this machine that the answer hangs on, besides the configuration and what
-    is installed."""
-    complete: bool = True
-    """False: a check failed by itself."""
 
 
 @dataclass
@@ -87,8 +82,6 @@ class Findings:
     problems: list[Finding] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unchecked: list[Unchecked] = field(default_factory=list)
-    files: set[str] = field(default_factory=set)
-    complete: bool = True
 
     @contextmanager
     def refusals(self) -> Iterator[None]:
@@ -108,6 +101,4 @@ class Findings:
             problems=list(dict.fromkeys(self.problems)),
             warnings=list(dict.fromkeys(self.warnings)),
             unchecked=self.unchecked,
-            files=sorted(self.files),
-            complete=self.complete,
         )

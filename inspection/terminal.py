@@ -39,6 +39,17 @@ _STYLES = {
     "unknown": "magenta",
 }
 NOT_KNOWN = ""
+# Classes of a training's wall time (docs/goodput.md), in the order of its life.
+_CLASSES = {
+    "productive_s": "productive",
+    "start_up_s": "start-up",
+    "data_wait_s": "data wait",
+    "checkpoint_s": "checkpoint stall",
+    "evaluation_s": "evaluation",
+    "lost_s": "lost and repeated",
+    "recovery_s": "recovery",
+    "stop_s": "stop",
+}
 
 
 def print_runs(lines: Sequence[RunLine], stream: TextIO) -> None:
@@ -138,6 +149,9 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
             yield "ended by", f"{trained.ended_by}; the best checkpoint is that of step {trained.best_step:,}"
     if (goodput := view.goodput) is not None:
         yield "training", f"{several(goodput.attempts, 'attempt')}, {count_stops(goodput)}"
+        wall_s = goodput.wall_s or 1.0
+        for name, title in _CLASSES.items():
+            yield title, f"{getattr(goodput, name):.1f} s, {100 * getattr(goodput, name) / wall_s:.1f} %"
     if (money := view.money) is not None and (demand := usd_range(money.on_demand_low_usd, money.on_demand_high_usd)):
         yield "on demand", f"{demand} for the same hours"
     if (exported := view.export) is not None:

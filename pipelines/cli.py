@@ -29,7 +29,7 @@ from pipelines.commands import schedule as schedule_commands
 from pipelines.commands import submit as submit_command
 from pipelines.commands import tensorboard as tensorboard_command
 from pipelines.commands.groups import GroupedCommands
-from pipelines.commands.options import ConfigPath, Debug, Format, Overrides, is_document, print_document
+from pipelines.commands.options import ConfigPath, Debug, Overrides
 from pipelines.reported import load, reported, show_error
 
 app = typer.Typer(
@@ -232,36 +232,11 @@ def drill(
     raise typer.Exit(code)
 
 
-@app.command()
-def goodput(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="Folder of a line or of a run, or a run's id.",
-            show_default=False,
-            autocompletion=inspection_commands.complete_run,
-        ),
-    ],
-    form: Format = None,
-    debug: Debug = False,
-) -> None:
-    """Show where the time of a training went, over all its attempts."""
-    with reported(debug):
-        from pipelines.goodput import find_goodput, print_goodput, to_json
-
-        found = find_goodput(run)
-        if is_document(form):
-            print_document(to_json(found), form)
-        else:
-            print_goodput(found, sys.stdout)
-
-
 Export = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Folder of an export, or a RUN as for goodput.",
+        help="Folder of an export, or a RUN as for inspect.",
         show_default=False,
         autocompletion=inspection_commands.complete_run,
     ),
@@ -325,22 +300,6 @@ def verify_export(
 
         code = run_verify(model, shards=shards)
     raise typer.Exit(code)
-
-
-@app.command()
-def serve(
-    model: Export,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the command of Triton and the requests to Vertex AI.")
-    ] = False,
-    debug: Debug = False,
-) -> None:
-    """Print how an export is served: Triton's docker command, and the requests for an endpoint of Vertex AI."""
-    with reported(debug):
-        from pipelines.serve import describe_serving
-
-        for line in describe_serving(model, dry_run=dry_run):
-            print(line)
 
 
 def _run_alone(

@@ -24,7 +24,7 @@ def run_predict(model: str, samples: Sequence[str], options: Mapping[str, object
     """Print the answers to samples; return the exit code.
 
     Args:
-        model: Folder of an export, or a run as `shardline goodput` takes it; paths, URIs or an id.
+        model: Folder of an export, or a run as `shardline inspect` takes it; paths, URIs or an id.
         samples: Image files, as paths or URIs; texts; files of rows.
         options: Of the export's predict.py (trainer/predict/serving.py) by name; None: not given.
 

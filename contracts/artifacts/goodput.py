@@ -1,4 +1,4 @@
-"""Where the time of a training went, over all its attempts: part of run.json, and what `shardline goodput` prints."""
+"""Where the time of a training went, over all its attempts: part of run.json, and what `shardline inspect` prints."""
 
 from __future__ import annotations
 

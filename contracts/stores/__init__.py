@@ -6,7 +6,7 @@ Each has the functions of `Store` for its own URIs. Use contracts.storage, which
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -29,6 +29,8 @@ class ObjectInfo:
     """Eight hex digits; None where the storage keeps none."""
     md5: str | None = None
     """32 hex digits; None where the storage keeps none (in gs://: objects that were composed or uploaded in parts)."""
+    updated_s: float = field(default=0.0, compare=False)
+    """When it was last written to, in seconds since 1970; 0 in pages of `list_page`."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ CHUNK_BYTES = 16 << 20
 _DELETE_THREADS = 16
 # Bytes that change on their way are rare; twice in a row it is not the line.
 _READ_ATTEMPTS = 3
-_INFO_FIELDS = "name,size,generation,crc32c,md5Hash"
+_INFO_FIELDS = "name,size,generation,crc32c,md5Hash,updated"
 
 
 def split(uri: str) -> tuple[str, str]:
@@ -286,7 +286,8 @@ def delete_tree(uri: str, manifest_name: str) -> None:
 
 def _describe(blob: Any, prefix: str) -> ObjectInfo:
     crc32c, md5 = hex_digest(blob.crc32c), hex_digest(blob.md5_hash)
-    return ObjectInfo(blob.name.removeprefix(prefix), int(blob.size), int(blob.generation), crc32c, md5)
+    updated_s = blob.updated.timestamp()
+    return ObjectInfo(blob.name.removeprefix(prefix), int(blob.size), int(blob.generation), crc32c, md5, updated_s)
 
 
 def _pages(bucket: str, prefix: str, **options: Any) -> Any:

@@ -42,7 +42,8 @@ def exists(uri: str) -> bool:
 def info(uri: str) -> ObjectInfo:
     """Return the size; a file system keeps no checksums."""
     path = path_of(uri)
-    return ObjectInfo(path.name, path.stat().st_size)
+    stat = path.stat()
+    return ObjectInfo(path.name, stat.st_size, updated_s=stat.st_mtime)
 
 
 def read_bytes(uri: str, generation: int | None) -> bytes:
@@ -100,7 +101,8 @@ def _below(folder: Path, prefix: str, recursive: bool) -> Iterator[ObjectInfo]:
             if recursive:
                 yield from _below(folder / entry.name, prefix + name, recursive)
         elif not name.startswith(TEMPORARY_PREFIX):
-            yield ObjectInfo(prefix + name, entry.stat().st_size)
+            stat = entry.stat()
+            yield ObjectInfo(prefix + name, stat.st_size, updated_s=stat.st_mtime)
 
 
 def publish(uri: str, content: bytes) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from contracts import storage
 from inspection.run.before import leaf
 from inspection.run.door import as_object
 from inspection.run.view import RunView
@@ -68,19 +66,6 @@ def _facts(view: RunView) -> Iterator[tuple[str, str]]:
     own = [_words(code, "path", "own code {}"), _words(code, "sha256")[:12]]
     torch = environment.get("torch", "")
     yield "Code", ", ".join(filter(None, (" ".join(filter(None, own)), f"torch {torch}" if torch else "")))
-    yield "Run again", _again(view)
-
-
-def _again(view: RunView) -> str:
-    """Return the command that runs the same in a line of its own; empty: not by one command, or it would be cut."""
-    name = _words(as_object(view.config.get("run")), "name")
-    if view.place != "local" or not name or not storage.is_local(view.folder):
-        return ""
-    run = shlex.quote(str(storage.local_path(view.folder)))
-    # A name has at most 63 characters.
-    again = shlex.quote(f"run.name={name[:57]}-again")
-    command = f"shardline config show --run {run} > again.yaml && shardline run again.yaml {again}"
-    return command if len(command) <= _LONGEST else ""
 
 
 def _data(view: RunView) -> str:

@@ -1,4 +1,4 @@
-"""`shardline clean`: delete outputs of a line that no run needs."""
+"""`shardline clean`: delete outputs of a line that its newest runs do not need."""
 
 from __future__ import annotations
 
@@ -21,36 +21,22 @@ def clean(
         str, typer.Argument(metavar="LINE", help="Folder of a line, as a path or URI.", show_default=False)
     ],
     keep_last: Annotated[
-        int | None, typer.Option("--keep-last", min=0, metavar="N", help="Keep the newest N runs [default: all runs].")
-    ] = None,
-    keep: Annotated[
-        list[str] | None, typer.Option("--keep", metavar="RUN", help="Keep this run; can be given several times.")
-    ] = None,
-    unfinished: Annotated[
-        bool,
-        typer.Option(
-            "--unfinished",
-            help="Also work that was begun and not finished; the command that began it would start it over.",
-        ),
-    ] = False,
+        int, typer.Option("--keep-last", min=1, metavar="N", help="Keep the newest N runs and what they name.")
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without a question.")] = False,
     debug: Debug = False,
 ) -> None:
-    """List outputs of stages that no kept run needs, with their bytes, and delete them after a question."""
+    """List outputs of stages that no kept run names, with their bytes, and delete them after a question."""
     with reported(debug):
         from contracts.errors import ConfigError
         from contracts.storage import normalise
         from pipelines.clean import delete, find_leftovers
 
-        uri, kept = normalise(line), keep or []
-        found = find_leftovers(uri, keep=kept, keep_last=keep_last, unfinished=unfinished)
-        for title, finished in (("no kept run needs", True), ("unfinished", False)):
-            group = [leftover for leftover in found if leftover.finished is finished]
-            if group:
-                print(f"{title}:")
-            for leftover in group:
-                print(f"  {leftover.name}  {leftover.num_bytes} bytes")
+        uri = normalise(line)
+        found = find_leftovers(uri, keep_last)
+        for leftover in found:
+            print(f"  {leftover.name}  {leftover.num_bytes} bytes")
         print(f"{len(found)} folders, {sum(leftover.num_bytes for leftover in found)} bytes", flush=True)
         if dry_run or not found:
             return
@@ -63,5 +49,5 @@ def clean(
                 )
             if not typer.confirm("delete them?", default=False):
                 return
-        for leftover in delete(uri, found, keep=kept, keep_last=keep_last):
+        for leftover in delete(uri, found, keep_last):
             print(f"{leftover.name} was left alone: it is in use by now", file=sys.stderr)

@@ -22,10 +22,6 @@ def register(app: typer.Typer) -> None:
 def show(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="YAML file.", show_default=False)] = None,
     overrides: Overrides = None,
-    run: Annotated[
-        str,
-        typer.Option("--run", metavar="RUN", help="Print the configuration of a run instead, to run the same again."),
-    ] = "",
     describe: Annotated[
         str,
         typer.Option(
@@ -39,20 +35,16 @@ def show(
         from contracts.errors import ConfigError
         from contracts.resolve import load_config, to_yaml
 
-        if (given := sum((config is not None, bool(run), bool(describe)))) != 1:
+        if (config is None) == (not describe):
             raise ConfigError(
-                f"{'more than one' if given else 'none'} of CONFIG, --run RUN and --describe KEY was given",
+                f"{'neither' if config is None else 'both'} of CONFIG and --describe KEY was given",
                 allowed="one of them",
-                todo="name a file, a run or a key; overrides of a run's configuration go to the command that takes it",
+                todo="name a file or a key",
             )
-        if describe:
+        if config is None:
             from pipelines.config_reference import describe as describe_key
 
             for line in describe_key(describe):
                 print(line)
-        elif config is None:
-            from pipelines.repeat import config_of_run
-
-            print(to_yaml(config_of_run(run)), end="")
         else:
             print(to_yaml(load_config(config, overrides or [])), end="")

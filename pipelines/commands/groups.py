@@ -7,8 +7,8 @@ from typing import Any
 from typer.core import TyperGroup
 
 GROUPS = {
-    "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify", "serve", "drill"),
-    "Look at runs": ("runs", "inspect", "report", "goodput", "tensorboard", "clean"),
+    "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify", "drill"),
+    "Look at runs": ("runs", "inspect", "report", "tensorboard", "clean"),
     "Google Cloud": (
         *("init", "plan", "compile", "submit", "status", "logs", "cancel", "schedule", "images", "rehearse"),
     ),

@@ -1,4 +1,4 @@
-"""`shardline images build|show`."""
+"""`shardline images build`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ images_app = typer.Typer(help="Container images of the line.", no_args_is_help=T
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    images_app.command("describe")(describe)
     app.add_typer(images_app, name="images")
 
 
@@ -59,13 +58,3 @@ def build(
             user=user,
         )
         print(record.model_dump_json(indent=1))
-
-
-def describe(config: ConfigPath, overrides: Overrides = None, debug: Debug = False) -> None:
-    """Print the image that each role would run in, pinned; exit code 2 where one is not."""
-    with reported(debug):
-        from pipelines.images.record import ROLES, find_image
-
-        resolved = load(config, overrides)
-        for role in ROLES:
-            print(f"{role}  {find_image(resolved, role)}")

@@ -19,10 +19,10 @@ that ignores failures.
 
 # No `from __future__ import annotations` here: kfp reads the types of parameters from the functions.
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from google_cloud_pipeline_components.types import artifact_types
+from google_cloud_pipeline_components.v1.custom_job import CustomTrainingJobOp
 from google_cloud_pipeline_components.v1.model import ModelUploadOp
 from google_cloud_pipeline_components.v1.vertex_notification_email import VertexNotificationEmailOp
 from google_cloud_pipeline_components.v1.wait_gcp_resources import WaitGcpResourcesOp
@@ -42,10 +42,9 @@ from components.titles import titled
 from contracts.config import RunConfig
 from contracts.result import RUNS_FOLDER
 from contracts.serving import model_name
-from pipelines.backends.vertex import Vertex
 from pipelines.graph.wiring import PLACE, Stages, stage, sub_pipeline, wire
 from pipelines.images.record import Containers
-from pipelines.jobs import INPUTS, machine_name, stage_job
+from pipelines.jobs import INPUTS, machine_name, worker_pools
 
 # Triton under Vertex AI: it listens where the environment says, which Vertex AI sets from these
 # (https://docs.cloud.google.com/vertex-ai/docs/predictions/using-nvidia-triton).
@@ -211,13 +210,26 @@ def _some(given: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 def _job(config: RunConfig, stage: str, containers: Containers) -> Callable[..., Any]:
     """Return a function that adds the stage's CustomJob to the pipeline that is being built."""
-    backend, spec = Vertex(config), stage_job(config, stage, getattr(containers, stage))
+    container, cloud, vertex = getattr(containers, stage), config.cloud, config.vertex
+    fixed: dict[str, Any] = {
+        "display_name": f"{config.run.name}-{stage}",
+        "project": cloud.project,
+        "restart_job_on_worker_restart": True,
+        "service_account": cloud.service_account,
+        "tensorboard": vertex.tensorboard if stage == "train" else "",
+        "network": vertex.peered_network,
+        "labels": dict(cloud.labels),
+        "encryption_spec_key_name": cloud.kms_key,
+    }
+    if vertex.psc_attachment:
+        fixed["psc_interface_config"] = {"network_attachment": vertex.psc_attachment}
 
     def add(given: dict[str, Any], more: Sequence[Any]) -> Any:
         line, run_id = given["line"], given["run_id"]
         words = ("--line", line, "--run", run_id, "--flags", given["flags"], "--config", given["config"], *more)
-        task = backend.task(
-            replace(spec, args=words),
+        task = CustomTrainingJobOp(
+            **fixed,
+            worker_pool_specs=worker_pools(config, stage, container, words),
             location=given["region"],
             strategy=given["strategy"],
             max_wait_duration=given["max_wait"],

@@ -138,7 +138,7 @@ def find_image(config: RunConfig, role: str) -> str:
         raise ConfigError(
             f"{where} = {reference} is not pinned by its digest",
             allowed="HOST/PATH@sha256: and 64 hex digits",
-            todo="a tag may move under a running job: take the digest that `shardline images describe`, or the "
+            todo="a tag may move under a running job: take the digest that `shardline images build`, or the "
             "registry, prints",
         )
     return reference

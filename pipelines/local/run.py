@@ -53,8 +53,6 @@ from inspection.profile_page import leave_profile_page
 from inspection.summary import Times, make_record
 from inspection.trace import StageTrace
 from pipeline_tasks.record import close_run
-from pipelines.backends.local import Local
-from pipelines.jobs import JobSpec, Phase
 from pipelines.local.progress import make_view
 from pipelines.local.watch import Ending, find_interruption, watch
 from pipelines.place import line_uri
@@ -204,13 +202,9 @@ def _run_graph(folder: Path, traces: list[StageTrace]) -> Ending:
     """Run the child that runs the graph, and draw its stages."""
     # kfp leaves a folder a task in the temporary directory: they go with this one.
     with tempfile.TemporaryDirectory(prefix="shardline-", ignore_cleanup_errors=True) as temporary:
-        spec = JobSpec(
-            name="orchestrator",
-            command=(sys.executable, "-m", "pipelines.local.orchestrator", str(folder)),
-            env={**os.environ, "TMPDIR": temporary},
-        )
-        backend, view = Local(folder / KFP_LOG_NAME), make_view([trace.name for trace in traces])
-        return watch(backend, spec, traces=traces, view=view)
+        command = [sys.executable, "-m", "pipelines.local.orchestrator", str(folder)]
+        view = make_view([trace.name for trace in traces])
+        return watch(command, {**os.environ, "TMPDIR": temporary}, folder / KFP_LOG_NAME, traces=traces, view=view)
 
 
 def _find_error(ending: Ending, traces: list[StageTrace], log: Path) -> ErrorDocument | None:
@@ -223,12 +217,12 @@ def _find_error(ending: Ending, traces: list[StageTrace], log: Path) -> ErrorDoc
     if _is_done(ending, traces):
         return None
     missing = [trace.name for trace in traces if not trace.finished]
-    message = f"kfp ended with exit code {ending.state.code} ({', '.join(missing)} not finished)\n  to do: see {log}"
+    message = f"kfp ended with exit code {ending.exit_code} ({', '.join(missing)} not finished)\n  to do: see {log}"
     return ErrorDocument(kind="Crash", exit_code=EXIT_FAULT, message=message)
 
 
 def _is_done(ending: Ending, traces: list[StageTrace]) -> bool:
-    return ending.state.phase is Phase.SUCCEEDED and all(trace.finished for trace in traces)
+    return ending.exit_code == 0 and all(trace.finished for trace in traces)
 
 
 def _to_json(value: object) -> bytes:

@@ -23,8 +23,7 @@ from contracts.own_code import pin_code
 from contracts.resolve import stage_config
 from contracts.stage import new_attempt_id
 from inspection.trace import StageTrace
-from pipelines.backends.local import Local
-from pipelines.jobs import INPUTS, Backend, Container, stage_job
+from pipelines.jobs import INPUTS
 from pipelines.local.progress import make_view
 from pipelines.local.shard_warnings import read_warnings
 from pipelines.local.watch import find_interruption, watch
@@ -55,7 +54,6 @@ def run_stage_alone(
     given: Mapping[str, str | None],
     fresh: bool,
     debug: bool,
-    backend: Backend | None = None,
 ) -> Made:
     """Run one stage to its end and return what it left.
 
@@ -66,7 +64,6 @@ def run_stage_alone(
         given: Paths or URIs of inputs, by name; None: the line's own.
         fresh: Delete the stage's own output for this configuration first.
         debug: The stage shows its traceback.
-        backend: Where it runs, with this machine's folders; None: the processes of this machine.
 
     Raises:
         StageFailed: It failed, or what it reads is not there.
@@ -100,11 +97,9 @@ def run_stage_alone(
     command = stage_command(
         stage, place=place, config=_config_option(stage, config), inputs=inputs, attempt=attempt, flags=flags
     )
-    # The interpreter, -m and the module; then the stage's own arguments.
-    container = Container("", tuple(command[:3]), stage_environment())
-    spec = stage_job(config, stage, container, command[3:])
-    ending = watch(backend or Local(trace.folder / LOG_NAME), spec, traces=[trace], view=make_view([stage]))
-    events.emit("exit", exit_code=ending.state.code, launched_at=launched_at, wall_s=ending.wall_s)
+    log, view = trace.folder / LOG_NAME, make_view([stage])
+    ending = watch(command, stage_environment(), log, traces=[trace], view=view)
+    events.emit("exit", exit_code=ending.exit_code, launched_at=launched_at, wall_s=ending.wall_s)
     list(trace.poll())
     if (failure := find_interruption(ending) or trace.find_error()) is not None:
         raise StageFailed(failure)

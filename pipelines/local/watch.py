@@ -1,30 +1,35 @@
-"""Runs a job to its end in the foreground, and draws its stages' events meanwhile."""
+"""Runs a command in the foreground, in a process group of its own, and draws its stages' events meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 from contracts.errors import ErrorDocument
 from contracts.events import EventLog
 from inspection.trace import StageTrace
-from pipelines.jobs import Backend, JobSpec, JobState
 from pipelines.local.progress import View
 
 # Short enough to look alive, long enough to cost nothing.
 _POLL_S = 0.1
+# Time that a cancelled command has to end by itself. Nothing is lost without it: results are committed by manifests.
+_GRACE_S = 3.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How the job ended."""
+    """How the command ended."""
 
-    state: JobState
+    exit_code: int
+    """Negative where a signal ended it."""
     interrupted_by: int | None
     """The signal that this process received meanwhile."""
     wall_s: float
@@ -37,33 +42,51 @@ def find_interruption(ending: Ending) -> ErrorDocument | None:
     return ErrorDocument.interrupted(signal.Signals(ending.interrupted_by))
 
 
-def watch(backend: Backend, spec: JobSpec, *, traces: Sequence[StageTrace], view: View) -> Ending:
-    """Run a job to its end, and show what its stages say.
+def watch(
+    command: Sequence[str], env: Mapping[str, str], log: Path, *, traces: Sequence[StageTrace], view: View
+) -> Ending:
+    """Run a command to its end, and show what its stages say.
 
-    A signal to this process (Ctrl-C, SIGTERM, SIGHUP) cancels the job.
+    A signal to this process (Ctrl-C, SIGTERM, SIGHUP) ends the command.
 
     Args:
-        backend: Where it runs.
-        spec: The job.
+        command: The command and its arguments.
+        env: Its environment.
+        log: File to which everything that it prints is appended.
         traces: The stages to follow.
         view: Draws their events.
     """
     started = time.monotonic()
     with _caught_signals() as received, view:
-        job = backend.submit(spec)
-        state = None
+        with log.open("ab") as stream:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=dict(env), process_group=0
+            )
         try:
-            while not (state := backend.state(job)).ended and not received:
+            while process.poll() is None and not received:
                 _show(traces, view)
                 time.sleep(_POLL_S)
         finally:
             if received:
                 _show(traces, view)
                 _tell(traces, signal.Signals(received[0]))
-            if received or state is None or not state.ended:
-                backend.cancel(job)
+            if received or process.poll() is None:
+                end_group(process)
             _show(traces, view)
-        return Ending(backend.state(job), received[0] if received else None, time.monotonic() - started)
+        return Ending(process.wait(), received[0] if received else None, time.monotonic() - started)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End every process of a process's group: a request first, then no choice; it has ended when this returns."""
+    deadline = time.monotonic() + _GRACE_S
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            process.poll()
+            os.killpg(process.pid, 0)
+            time.sleep(_POLL_S / 2)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _tell(traces: Sequence[StageTrace], number: signal.Signals) -> None:

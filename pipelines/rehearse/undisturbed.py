@@ -7,14 +7,12 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import CheckpointManifest, ShardManifest
 from contracts.resolve import stage_config
 from contracts.result import find_result
-from pipelines.backends.vertex import Vertex, phase_of, region_of
-from pipelines.jobs import Container, Phase, stage_job, wait
+from pipelines.google import job_client, write_options
 from pipelines.rehearse.rehearsed import UNDISTURBED, Comparison, Rehearsed
 
 if TYPE_CHECKING:
@@ -99,20 +97,33 @@ def _trainings(cloud: LocalCloud, config: RunConfig) -> list[Any]:
 
 def _train(cloud: LocalCloud, config: RunConfig, line: str) -> str:
     """Run the training job again for another line; return why it did not end well."""
+    from google.cloud.aiplatform_v1 import types
+
+    from rehearsal.resources.states import has_ended
+
     disturbed = next(iter(_trainings(cloud, config)), None)
-    if disturbed is None or phase_of(disturbed) is not Phase.SUCCEEDED:
+    if disturbed is None or not disturbed.state.name.endswith("_SUCCEEDED"):
         return "the disturbed training did not succeed"
-    given = disturbed.job_spec.worker_pool_specs[0].container_spec
-    words = list(given.args)
-    words[words.index("--line") + 1] = line
-    words[words.index("--run") + 1] = UNDISTURBED
-    container = Container(given.image_uri, tuple(given.command), {entry.name: entry.value for entry in given.env})
-    # Nobody takes machines away that are paid for in full.
-    spec = replace(stage_job(config, "train", container, words), name=UNDISTURBED, strategy="STANDARD")
-    backend = Vertex(config, region=region_of(disturbed.name))
-    job = backend.submit(spec)
-    ended = wait(backend, job, limit_s=_LIMIT_S, poll_s=_LOOK_S)
-    if ended.phase is Phase.SUCCEEDED:
+    given = disturbed.job_spec
+    pools = [types.WorkerPoolSpec(pool) for pool in given.worker_pool_specs]
+    for pool in pools:
+        words = list(pool.container_spec.args)
+        words[words.index("--line") + 1] = line
+        words[words.index("--run") + 1] = UNDISTURBED
+        pool.container_spec.args = words
+    job_spec = {
+        "worker_pool_specs": pools,
+        # Nobody takes machines away that are paid for in full.
+        "scheduling": {"strategy": "STANDARD", "restart_job_on_worker_restart": True},
+        "service_account": given.service_account,
+        "network": given.network,
+    }
+    parent, _, _ = disturbed.name.partition("/customJobs/")
+    client = job_client(parent.rpartition("/")[2])
+    request = {"display_name": UNDISTURBED, "job_spec": job_spec}
+    job = client.create_custom_job(parent=parent, custom_job=request, **write_options()).name
+    ended = cloud.store.wait(job, has_ended, _LIMIT_S)
+    if ended.state.name.endswith("_SUCCEEDED"):
         return ""
     told = cloud.store.wait(job, lambda message: message.error.code, _ERROR_LIMIT_S)
-    return f"the undisturbed training ended as {ended.phase}: {told.error.message}"
+    return f"the undisturbed training ended as {ended.state.name}: {told.error.message}"

@@ -13,10 +13,8 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from components.launch import last_line, stage_environment
 from contracts import storage
@@ -26,7 +24,6 @@ from contracts.machines import ACCELERATORS, Machine
 from contracts.own_code import named_code
 from contracts.previous import PREVIOUS, find_previous
 from contracts.resolve import with_data_date
-from pipelines.rules.check_cache import find_answer, keep_answer, name_question
 from pipelines.rules.problem import Problem
 
 TIMEOUT_S = 120.0
@@ -91,15 +88,12 @@ def check_planned(
 def _check(config: RunConfig, place: str, *, online: bool) -> Checked:
     config = _with_previous(with_data_date(config, ""))
     network = _config_option(_sections_of_network(config))
-    asks_bucket = online and _is_remote(config.model.weights)
-    if asks_bucket:
+    if online and _is_remote(config.model.weights):
         network.append("--online")
     if place != THIS_MACHINE:
         network.append("--elsewhere")
-    folder = str(Path.cwd()) if config.model.weights else ""
-    # Own code may read what nobody knows of.
     answers = [
-        _ask(_NETWORK, network, keeps=not asks_bucket and not named_code(config), folder=folder),
+        _ask(_NETWORK, network),
         _ask(_PLACE, [*_config_option(_sections_of_place(config)), f"--for={place}"]),
     ]
     return Checked(
@@ -126,7 +120,7 @@ def _config_option(sections: object) -> list[str]:
 
 
 def _sections_of_network(config: RunConfig) -> dict[str, object]:
-    """Return what the check looks at, and no more: every other field would make it look again."""
+    """Return the parts of the configuration that the check looks at."""
     data, train = {"image_size", "transform"}, {"learning_rates"}
     own: dict[str, object] = {}
     if named_code(config):
@@ -167,20 +161,14 @@ def _sections_of_place(config: RunConfig) -> dict[str, object]:
     }
 
 
-def _ask(check: tuple[str, ...], arguments: Sequence[str], keeps: bool = True, folder: str = "") -> CheckAnswer:
-    """Return the answer of a check's command, or of the last time that it was asked the same.
+def _ask(check: tuple[str, ...], arguments: Sequence[str]) -> CheckAnswer:
+    """Return the answer of a check's command.
 
     Args:
         check: Module, and its arguments that say which check.
         arguments: What is asked.
-        keeps: Whether the answer may be kept: it hangs on nothing but this machine.
-        folder: The current folder, where the answer hangs on it.
     """
     command = [sys.executable, "-m", *check, "--end-with-parent", *arguments]
-    name = name_question(command, folder) if keeps else ""
-    if keeps and (kept := find_answer(name)) is not None:
-        return kept
-    began_at_s = time.time()
     try:
         # torch leaves a folder in the temporary directory.
         with tempfile.TemporaryDirectory(prefix="shardline-", ignore_cleanup_errors=True) as temporary:
@@ -197,17 +185,14 @@ def _ask(check: tuple[str, ...], arguments: Sequence[str], keeps: bool = True, f
     except OSError as error:
         return _unanswered(check, f"the check could not be started ({error.strerror})")
     try:
-        answer = CheckAnswer.model_validate_json(last_line(done.stdout))
+        return CheckAnswer.model_validate_json(last_line(done.stdout))
     except ValueError:
         said = last_line(done.stderr)
         return _unanswered(check, f"the check ended with exit code {done.returncode}{said and ': ' + said}")
-    if keeps:
-        keep_answer(name, answer, began_at_s)
-    return answer
 
 
 def _unanswered(check: tuple[str, ...], why: str) -> CheckAnswer:
-    return CheckAnswer(unchecked=[Unchecked(what=_ABOUT[check], why=why)], complete=False)
+    return CheckAnswer(unchecked=[Unchecked(what=_ABOUT[check], why=why)])
 
 
 def _describe(machine: Machine) -> PlannedMachine:

@@ -205,7 +205,7 @@ def _serving_image(config: RunConfig) -> Iterator[Problem]:
     yield Problem(
         f"cloud.images.serving = {image}" if image else "vertex.model.upload without cloud.images.serving",
         "an image in Artifact Registry (*.pkg.dev) or Container Registry (gcr.io): Vertex AI takes no other",
-        "mirror the Triton image that `shardline serve RUN --dry-run` names (docs/vertex.md) and set "
+        "mirror the Triton image that triton/README.md of an export names (docs/vertex.md) and set "
         "cloud.images.serving, or set vertex.model.upload=false",
     )
 

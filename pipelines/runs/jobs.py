@@ -7,6 +7,7 @@ job is found by what the task says that waits for it, and where none does, by th
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from contracts.result import RUN_LABEL, run_label
-from pipelines.backends.vertex import cancel_custom_job
 from pipelines.google import explained, read_options
 from pipelines.runs.tasks import ENDED, Task, error_text, state_of
 
@@ -136,7 +136,10 @@ class JobFinder:
                     request={**place, "job": {"requested_state": "JOB_STATE_CANCELLED"}}, **read_options()
                 )
                 return
-            cancel_custom_job(self._client(job.region), job.name)
+            from google.api_core.exceptions import FailedPrecondition, NotFound
+
+            with contextlib.suppress(FailedPrecondition, NotFound):
+                self._client(job.region).cancel_custom_job(name=job.name, **read_options())
 
     def _list_custom_jobs(self, since: datetime | None) -> Iterator[Any]:
         chosen = f'create_time>="{since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}"' if since else ""

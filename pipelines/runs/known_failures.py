@@ -187,7 +187,7 @@ SERVICES: tuple[Known, ...] = (
         r"\bmanifest (?:unknown|for \S+ not found)|\bimage \S+ (?:was )?(?:not found|does not exist)|"
         r"invalid image name",
         "a container image is not there",
-        "run `shardline images describe`; build with `shardline images build`, and submit what it recorded",
+        "build with `shardline images build`, and submit what it recorded",
         EXIT_USER_ERROR,
     ),
     _known(
@@ -195,8 +195,7 @@ SERVICES: tuple[Known, ...] = (
         r"\bImagePullBackOff\b|\bErrImagePull\b|failed to pull image|artifactregistry\.repositories\.downloadArtifacts|"
         r"\bimage \S+ (?:cannot|could not) be pulled",
         "a container image cannot be pulled",
-        "run `shardline images describe`; the service agents of Vertex AI and Dataflow need Artifact Registry Reader "
-        "on its repository",
+        "the service agents of Vertex AI and Dataflow need Artifact Registry Reader on its repository",
         EXIT_USER_ERROR,
     ),
     _known(

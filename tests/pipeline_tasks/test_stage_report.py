@@ -86,8 +86,6 @@ def fill_all(document: dict[str, Any]) -> None:
         ("export", many("latency", lambda n: {**LATENCY.model_dump(), "batch": n + 1}), "The first 100 of 5,000"),
         ("export", many("engines", lambda n: {**ENGINE, "target": f"sm{10 + n % 900}"}), "The first 100 of 5,000"),
         ("export", many_by_name("latency_left_out", "x" * 400), "The first 100 of 5,000"),
-        ("export", many_by_name("accuracy", 0.5), "The first 100 of 5,00"),
-        ("export", set_at("accuracy", {"p" * LONG: 0.5}), "1 metrics are in the file alone"),
         ("profile", many("warnings", lambda n: "w" * 300), "The first 100 of 5,000"),
         ("profile", many("findings", lambda n: {**FINDING, "rule": f"R{n}", "evidence": []}), "The first 100 of 5,000"),
         ("profile", set_at("findings", [{**FINDING, "rule": "r" * LONG, "evidence": ["e"] * MANY}]), "more lines"),

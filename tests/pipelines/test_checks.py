@@ -1,7 +1,5 @@
 """Mistakes that `run`, `plan`, `submit` and `schedule` find before a stage starts, exit code 2, nothing written."""
 
-import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +9,10 @@ import yaml
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-import pipelines.rules.check_cache
 import pipelines.rules.checks
-from contracts.checked import CheckAnswer, Finding
 from contracts.machines import find_machine
 from contracts.resolve import parse_config
 from pipelines.cli import app
-from pipelines.rules.check_cache import find_answer, keep_answer, name_question
 from pipelines.rules.checks import check_here, check_planned
 from tests.conftest import OWN_CODE
 from tests.pipelines.test_plan import VALID
@@ -153,77 +148,3 @@ def test_gpus_of_planned_machines_are_known() -> None:
     assert check_planned(config, machines[0], machines[0], 1).problems == ()
     (problem,) = check_planned(config, machines[1], machines[1], 1).problems
     assert "bf16, which T4 can only emulate" in problem.given
-
-
-class TestCache:
-    """Answers that are kept."""
-
-    @pytest.fixture(autouse=True)
-    def _new_cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("SHARDLINE_CACHE_DIR", str(tmp_path / "cache"))
-
-    def test_an_answer_holds_until_a_file_that_it_hangs_on_changes(self, tmp_path: Path) -> None:
-        path = tmp_path / "net.py"
-        path.write_text("width = 4\n")
-        os.utime(path, (1e9, 1e9))
-        name = name_question(["check"], str(tmp_path))
-        answer = CheckAnswer(files=[str(path)])
-        keep_answer(name, answer, 2e9)
-        assert find_answer(name) == answer
-        # Of the same length and time.
-        path.write_text("width = 8\n")
-        os.utime(path, (1e9, 1e9))
-        assert find_answer(name) is None
-        path.unlink()
-        assert find_answer(name) is None
-
-    def test_what_changed_while_it_was_looked_at_is_not_kept(self, tmp_path: Path) -> None:
-        path = tmp_path / "net.py"
-        path.write_text("")
-        keep_answer("a", CheckAnswer(files=[str(path)]), path.stat().st_mtime)
-        assert find_answer("a") is None
-
-    def test_problems_and_failures_are_not_kept(self) -> None:
-        keep_answer("a", CheckAnswer(problems=[Finding(given="g", allowed="a", todo="t")]), 2e9)
-        keep_answer("b", CheckAnswer(complete=False), 2e9)
-        assert find_answer("a") is find_answer("b") is None
-
-    def test_a_question_hangs_on_what_decides_its_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = name_question(["check", "a"], "")
-        assert name_question(["check", "a"], "") == first
-        assert name_question(["check", "b"], "") != first
-        assert name_question(["check", "a"], "/elsewhere") != first
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-        assert name_question(["check", "a"], "") != first
-
-    def test_a_damaged_or_unwritable_cache_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        keep_answer("a", CheckAnswer(), 2e9)
-        assert find_answer("a") == CheckAnswer()
-        for text in ("", "[]", json.dumps({"answer": {}, "files": 1}), json.dumps({"answer": {"file": 1}})):
-            (tmp_path / "cache/checks/a.json").write_text(text)
-            assert find_answer("a") is None
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv("SHARDLINE_CACHE_DIR", str(tmp_path / "file"))
-        keep_answer("a", CheckAnswer(), 2e9)
-        assert find_answer("a") is None
-
-    def test_the_oldest_go(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(pipelines.rules.check_cache, "_MAX_KEPT", 2)
-        for number in range(3):
-            keep_answer(str(number), CheckAnswer(), 2e9)
-            os.utime(tmp_path / f"cache/checks/{number}.json", (number, number))
-        keep_answer("new", CheckAnswer(), 2e9)
-        assert {path.stem for path in (tmp_path / "cache/checks").iterdir()} == {"2", "new"}
-
-    def test_own_code_is_looked_at_again_when_it_changes(self, tmp_path: Path) -> None:
-        folder = tmp_path / "mine"
-        folder.mkdir()
-        path = folder / "own_net.py"
-        path.write_text((OWN_CODE / "models_for_tests.py").read_text() + "\nnet = without_batchnorm\n")
-        os.utime(path, (1e9, 1e9))
-        sections = {"model": {"architecture": "own_net:net"}, "data": {"image_size": 16}}
-        config = parse_config(sections | {"code": {"path": str(folder)}}, where="test")
-        assert check_here(config).problems == ()
-        path.write_text("net = None\n")
-        os.utime(path, (1e9, 1e9))
-        assert "'NoneType' object is not callable" in check_here(config).problems[0].given

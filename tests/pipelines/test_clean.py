@@ -17,7 +17,6 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, Contract, ShardManifest
 from contracts.errors import ConfigError, DataError
 from contracts.output import Lock
-from contracts.registration import Registration, leave_registration
 from contracts.result import leave_result
 from pipelines import clean
 from pipelines.clean import delete, find_leftovers
@@ -60,6 +59,7 @@ def line(tmp_path: Path, small_shards: str) -> Path:
     (run / "run.json").write_text(json.dumps(record))
     for stage in ("shard", "train"):
         leave_result(storage.normalise(folder), OLD, stage, storage.normalise(folder / stage / ONE), reused=False)
+        os.utime(folder / stage / ONE / "manifest.json", (0, 0))
     return folder
 
 
@@ -73,8 +73,8 @@ def bucket_line(bucket_server: BucketServer, line: Path) -> Iterator[str]:
     gc.collect()
 
 
-def names(uri: str | Path, **options: object) -> list[str]:
-    return [leftover.name for leftover in find_leftovers(storage.normalise(uri), **options)]  # type: ignore[arg-type]
+def names(uri: str | Path, keep_last: int = 1) -> list[str]:
+    return [leftover.name for leftover in find_leftovers(storage.normalise(uri), keep_last)]
 
 
 def find_newest(line: Path) -> Path:
@@ -82,42 +82,42 @@ def find_newest(line: Path) -> Path:
     return next(p for p in (line / "shard").iterdir() if len(p.name) == 16 and p.name not in (ZERO, ONE, TWO))
 
 
+def age(*folders: Path) -> None:
+    """Make what is in folders older than any run."""
+    for folder in folders:
+        for path in folder.rglob("*"):
+            os.utime(path, (0, 0))
+
+
 def all_files(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def test_what_all_runs_need_is_kept(line: Path) -> None:
-    assert names(line) == []
+    assert names(line, 2) == []
     (line / "shard" / TWO).mkdir()
     shutil.copy(line / "shard" / ONE / "manifest.json", line / "shard" / TWO)
-    assert names(line) == [f"shard/{TWO}"]
+    assert names(line, 2) == [], "written to since the kept runs began"
+    age(line / "shard" / TWO)
+    assert names(line, 2) == [f"shard/{TWO}"]
 
 
 def test_what_only_an_older_run_needs_goes_with_it(line: Path) -> None:
     before = all_files(line)
-    found = find_leftovers(storage.normalise(line), keep_last=1)
+    found = find_leftovers(storage.normalise(line), 1)
     assert [leftover.name for leftover in found] == [f"shard/{ONE}", f"train/{ONE}"]
     assert all(
         leftover.num_bytes == sum(p.stat().st_size for p in (line / leftover.name).iterdir()) for leftover in found
     )
-    assert names(line, keep_last=1, keep=[OLD]) == [] == names(line, keep_last=2)
-    assert delete(storage.normalise(line), found, keep=[], keep_last=1) == []
+    assert delete(storage.normalise(line), found, 1) == []
     assert set(before) - set(all_files(line)) == {f"shard/{ONE}/manifest.json", f"train/{ONE}/manifest.json"}
 
 
-def test_only_the_older_run_is_kept_by_name(line: Path) -> None:
-    """The newest training stays all the same: it is what `model.weights: previous` means, and its shards with it."""
-    newest = find_newest(line)
-    profile = "0123456789abcdef"
-    assert names(line, keep=[OLD]) == [f"profile/{profile}", f"export/{'e' * 16}"]
+def test_the_newest_training_stays_with_its_shards(line: Path) -> None:
     trained = CheckpointManifest.load(storage.normalise(line / "train" / ONE))
     write(line, "train", trained, finished_at="2099-01-01T00:00:00Z")
-    assert f"shard/{newest.name}" in names(line, keep=[OLD])
-    assert f"shard/{ZERO}" in names(line, keep=[OLD])
-    # An export that was uploaded outlives its run, with what it was made of.
-    leave_result(storage.normalise(line), NEW, "export", storage.normalise(line / "export" / ("e" * 16)), reused=False)
-    leave_registration(storage.normalise(line), NEW, Registration(verdict="upload", unproven=[]))
-    assert names(line, keep=[OLD]) == [f"profile/{profile}"]
+    age(line / "train" / ONE)
+    assert names(line) == []
 
 
 def test_copies_of_own_code_go_with_the_runs_and_outputs_that_name_them(line: Path) -> None:
@@ -127,6 +127,7 @@ def test_copies_of_own_code_go_with_the_runs_and_outputs_that_name_them(line: Pa
         (folder / "files").mkdir(parents=True)
         (folder / "files" / "net.py").write_text("12345")
         (folder / "manifest.json").write_text("{}")
+    age(line / "code")
     record = line / "runs" / OLD / "run.json"
     values = json.loads(record.read_text())
     record.write_text(json.dumps({**values, "config": {**values["config"], "code": {"sha256": kept}}}))
@@ -134,80 +135,53 @@ def test_copies_of_own_code_go_with_the_runs_and_outputs_that_name_them(line: Pa
     document = json.loads((trained / "manifest.json").read_text())
     document["made_from"]["code"] = made
     (trained / "manifest.json").write_text(json.dumps(document))
-    assert names(line) == [f"code/{unneeded}"]
-    assert f"code/{kept}" in names(line, keep_last=1) and f"code/{made}" not in names(line, keep_last=1)
-    # A stage that runs by itself may have begun with it.
-    lock = Lock(storage.normalise(line / "train" / ONE))
+    assert names(line, 2) == [f"code/{unneeded}"]
+    assert names(line) == [f"shard/{ONE}", f"train/{ONE}", f"code/{kept}", f"code/{unneeded}"]
+    assert delete(storage.normalise(line), find_leftovers(storage.normalise(line), 2), 2) == []
+    assert sorted(path.name for path in (line / "code").iterdir()) == [kept, made]
+
+
+def test_a_dead_run_holds_nothing_and_one_that_goes_on_does(line: Path) -> None:
+    (line / "runs" / OLD / "run.json").unlink()
+    assert names(line) == [f"shard/{ONE}", f"train/{ONE}"]
+    lock = Lock(storage.normalise(line / "runs" / OLD))
     try:
         assert names(line) == []
     finally:
         lock.release()
-    assert delete(storage.normalise(line), find_leftovers(storage.normalise(line)), keep=[], keep_last=None) == []
-    assert sorted(path.name for path in (line / "code").iterdir()) == [kept, made]
 
 
-def test_a_run_that_may_be_going_on_is_kept(line: Path) -> None:
-    (line / "runs" / OLD / "run.json").unlink()
-    assert names(line, keep_last=1) == []
-
-
-def test_unfinished_work_is_found_by_its_option_unless_a_process_has_it(line: Path) -> None:
+def test_what_a_process_has_or_finished_meanwhile_stays(line: Path) -> None:
+    uri = storage.normalise(line)
     (line / "shard" / TWO).mkdir()
     (line / "shard" / TWO / "train-00000-0a1b2c3d.tar").write_bytes(b"12345")
-    needed = find_newest(line)
-    (needed / ".work").mkdir()
-    (needed / ".work" / "references-00000").write_bytes(b"123")
-    assert names(line) == []
-    found = find_leftovers(storage.normalise(line), unfinished=True)
-    assert {leftover.name: leftover.num_bytes for leftover in found} == {
-        f"shard/{TWO}": 5,
-        f"shard/{needed.name}/.work": 3,
-    }
+    age(line / "shard" / TWO)
+    found = find_leftovers(uri, 2)
+    assert [(leftover.name, leftover.num_bytes) for leftover in found] == [(f"shard/{TWO}", 5)]
     lock = Lock(storage.normalise(line / "shard" / TWO))
     try:
-        assert names(line, unfinished=True) == [f"shard/{needed.name}/.work"]
-        # Taken while the question was open.
-        left = delete(storage.normalise(line), found, keep=[], keep_last=None)
-        assert [leftover.name for leftover in left] == [f"shard/{TWO}"]
+        assert delete(uri, found, 2) == found
     finally:
         lock.release()
-    assert not (needed / ".work").exists() and (needed / "manifest.json").exists()
-    assert (line / "shard" / TWO / "train-00000-0a1b2c3d.tar").exists()
+    (line / "shard" / TWO / "manifest.json").write_text("{}")
+    assert delete(uri, found, 2) == found
 
 
-def test_shards_of_other_versions_beside_a_manifest_are_unfinished_work(line: Path) -> None:
-    needed = find_newest(line)
-    listed = {entry.name for entry in ShardManifest.load(storage.normalise(needed)).owned_files()}
-    for name in listed:
-        (needed / name).touch()
-    for name in ("train-0a1b2c3d-00000.tar", "index-0a1b2c3d-00000.bin", "notes-of-mine.tar"):
-        (needed / name).write_bytes(b"1234")
-    assert names(line) == []
-    found = find_leftovers(storage.normalise(line), unfinished=True)
-    shown = f"shard/{needed.name} (2 files that its manifest does not list)"
-    assert [(leftover.name, leftover.num_bytes) for leftover in found] == [(shown, 8)]
-    # Made one of the output's meanwhile.
-    manifest = ShardManifest.load(storage.normalise(needed))
-    taken = manifest.shards[0].model_copy(update={"name": "train-0a1b2c3d-00000.tar"})
-    (needed / "manifest.json").write_bytes(manifest.model_copy(update={"shards": [taken]}).to_json())
-    assert delete(storage.normalise(line), found, keep=[], keep_last=None) == []
-    left = {path.name for path in needed.iterdir()}
-    assert left == {*listed, "manifest.json", "train-0a1b2c3d-00000.tar", "notes-of-mine.tar"} | (left & {".stage"})
+def test_an_increment_that_is_being_written_needs_its_parent(line: Path) -> None:
+    work = line / "shard" / TWO / ".work"
+    work.mkdir(parents=True)
+    (work / "plan-0.json").write_text(json.dumps({"append": {"parent": ONE}}))
+    assert names(line) == [f"train/{ONE}"]
 
 
-def test_what_became_needed_or_finished_meanwhile_stays(line: Path) -> None:
+def test_what_became_needed_meanwhile_stays(line: Path) -> None:
     uri = storage.normalise(line)
-    found = find_leftovers(uri, keep_last=1)
+    found = find_leftovers(uri, 1)
     started = line / "runs" / "20261123-070000-0001"
     started.mkdir()
     (started / "run-start.json").write_text(json.dumps({"id": started.name, "started_at": "2026-11-23T00:00:00Z"}))
     leave_result(uri, started.name, "train", storage.normalise(line / "train" / ONE), reused=True)
-    assert delete(uri, found, keep=[], keep_last=1) == found, "the training needs its shards"
-    (line / "shard" / TWO).mkdir()
-    (line / "shard" / TWO / "x").write_bytes(b"x")
-    found = find_leftovers(uri, unfinished=True)
-    (line / "shard" / TWO / "manifest.json").write_text("{}")
-    assert delete(uri, found, keep=[], keep_last=None) == found
+    assert delete(uri, found, 1) == found, "the training needs its shards"
 
 
 def test_nothing_but_fingerprint_folders_of_stages_is_touched(line: Path, tmp_path: Path) -> None:
@@ -220,79 +194,67 @@ def test_nothing_but_fingerprint_folders_of_stages_is_touched(line: Path, tmp_pa
     (line / "other" / TWO).mkdir(parents=True)
     (line / "other" / TWO / "manifest.json").write_text("{}")
     (line / "shard" / ("b" * 16)).write_text("a file")
-    assert names(line, keep_last=2, unfinished=True) == []
+    age(elsewhere, line)
+    assert names(line, 2) == []
 
 
 def test_what_is_needed_and_cannot_be_read_stops_it(line: Path) -> None:
     (line / "shard" / ONE / "manifest.json").write_text("{")
     with pytest.raises(DataError):
-        names(line)
+        names(line, 2)
     # An output that was deleted by hand is none that could be needed.
     shutil.rmtree(line / "shard" / ONE)
-    assert names(line) == []
+    assert names(line, 2) == []
+    (line / "runs" / OLD / "run.json").write_text("{")
+    with pytest.raises(DataError, match=r"run\.json"):
+        names(line)
 
 
-def test_a_folder_without_runs_or_an_unknown_run_is_refused(line: Path, tmp_path: Path) -> None:
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no run"):
         names(tmp_path)
-    with pytest.raises(ConfigError, match="no-such"):
-        names(line, keep=["no-such"])
 
 
 def test_a_line_in_a_bucket(bucket_line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert names(bucket_line) == []
+    assert names(bucket_line) == [], "written to a moment ago"
     storage.publish(f"{bucket_line}/shard/{TWO}/train-00000-0a1b2c3d.tar", b"12345")
-    assert names(bucket_line, unfinished=True) == [], "written to a moment ago: a job may run"
-    monkeypatch.setattr(clean, "_IN_USE_S", 0.0)
-    record = storage.read_bytes(f"{bucket_line}/runs/{OLD}/run.json")
-    storage.delete(f"{bucket_line}/runs/{OLD}/run.json")
-    assert names(bucket_line, unfinished=True) == [], "a run without a record may wait for its machines"
-    storage.publish(f"{bucket_line}/runs/{OLD}/run.json", record)
-    assert names(bucket_line, unfinished=True, keep_last=1) == [f"shard/{ONE}", f"shard/{TWO}", f"train/{ONE}"]
-    found = find_leftovers(bucket_line, unfinished=True, keep_last=1)
-    assert delete(bucket_line, found, keep=[], keep_last=1) == []
-    assert names(bucket_line, unfinished=True, keep_last=1) == []
-    assert storage.exists(f"{bucket_line}/shard/{ZERO}/manifest.json")
-
-
-def test_uploads_that_no_kept_run_names_and_sources_of_builds_go_after_a_day(
-    bucket_line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second, third = ("a" * 64, "b" * 64, "c" * 64)
-    for sha256 in (first, second):
+    sha256s = first, second = ("a" * 64, "b" * 64)
+    for sha256 in sha256s:
         storage.publish(f"{bucket_line}/source/{sha256}/red/1.png", b"12345")
         storage.publish(f"{bucket_line}/source/{sha256}.json", b"{}")
-    storage.publish(f"{bucket_line}/source/{third}/red/1.png", b"an upload that was killed")
-    storage.publish(f"{bucket_line}/images/{first}.tgz", b"123")
-    for run, sha256 in ((NEW, second), (OLD, first)):
-        record = json.loads(storage.read_bytes(f"{bucket_line}/runs/{run}/run.json"))
-        record["config"]["sharding"] = {"source": f"{bucket_line}/source/{sha256}"}
-        storage.delete(f"{bucket_line}/runs/{run}/run.json")
-        storage.publish(f"{bucket_line}/runs/{run}/run.json", json.dumps(record).encode())
-
-    def mine(**options: object) -> list[str]:
-        return [name for name in names(bucket_line, **options) if name.startswith(("source", "images"))]
-
-    assert mine(keep_last=1, unfinished=True) == [], "written to a moment ago"
-    monkeypatch.setattr(clean, "_IN_USE_S", 0.0)
-    builds = "images (sources of image builds)"
-    assert mine() == [builds]
-    assert mine(unfinished=True) == [f"source/{third}", builds]
-    assert mine(keep_last=1) == [f"source/{first}", builds]
-    found = find_leftovers(bucket_line, keep_last=1, unfinished=True)
-    assert delete(bucket_line, found, keep=[], keep_last=1) == []
-    assert {one.name for one in storage.list_objects(f"{bucket_line}/source")} == {
-        f"{second}.json",
-        f"{second}/red/1.png",
-    }
-    assert not list(storage.list_objects(f"{bucket_line}/images"))
+    for run, sha256, began in ((NEW, second, "2099-01-02T00:00:00Z"), (OLD, first, "2099-01-01T00:00:00Z")):
+        for document in ("run.json", "run-start.json"):
+            uri = f"{bucket_line}/runs/{run}/{document}"
+            if storage.exists(uri):
+                values = {**json.loads(storage.read_bytes(uri)), "started_at": began}
+                values["config"] = values.get("config", {}) | {"sharding": {"source": f"{bucket_line}/source/{sha256}"}}
+                storage.replace(uri, json.dumps(values).encode())
+    assert names(bucket_line, 2) == [f"shard/{TWO}"]
+    record = storage.read_bytes(f"{bucket_line}/runs/{OLD}/run.json")
+    storage.delete(f"{bucket_line}/runs/{OLD}/run.json")
+    assert names(bucket_line) == [f"shard/{TWO}"], "a run without a record may wait for its machines"
+    monkeypatch.setattr(clean, "_GOES_ON_S", -1e12)
+    gone = [f"shard/{ONE}", f"shard/{TWO}", f"train/{ONE}", f"source/{first}"]
+    assert names(bucket_line) == gone, "long dead"
+    storage.publish(f"{bucket_line}/runs/{OLD}/run.json", record)
+    found = find_leftovers(bucket_line, 1)
+    assert delete(bucket_line, found, 1) == []
+    assert names(bucket_line) == []
+    assert storage.exists(f"{bucket_line}/shard/{ZERO}/manifest.json")
+    left = {one.name for one in storage.list_objects(f"{bucket_line}/source")}
+    assert left == {f"{second}.json", f"{second}/red/1.png"}
 
 
 def test_the_manifest_goes_first(bucket_server: BucketServer, bucket_line: str) -> None:
     storage.publish(f"{bucket_line}/train/{ONE}/checkpoints/a/model.safetensors", b"x")
-    found = find_leftovers(bucket_line, keep_last=1)
+    for document in ("run.json", "run-start.json"):
+        uri = f"{bucket_line}/runs/{NEW}/{document}"
+        if storage.exists(uri):
+            values = {**json.loads(storage.read_bytes(uri)), "started_at": "2099-01-02T00:00:00Z"}
+            storage.replace(uri, json.dumps(values).encode())
+    found = find_leftovers(bucket_line, 1)
     bucket_server.access_log.clear()
-    delete(bucket_line, found, keep=[], keep_last=1)
+    delete(bucket_line, found, 1)
     gone = [entry.object for entry in bucket_server.access_log.entries(method="DELETE")]
     assert [name.rpartition("/")[2] for name in gone if f"train/{ONE}" in name] == [
         "manifest.json",

@@ -78,6 +78,7 @@ def test_inspect_tells_the_essentials(root: Path) -> None:
         "test accuracy     93.75 %",
         "fp16, unproven",
         "engine sm89",
+        "lost and repeated",
     ):
         assert words in answer.stdout
     found = json.loads(CliRunner().invoke(app, ["inspect", RUN, "-o", "json"]).stdout)

@@ -9,7 +9,7 @@ import pytest
 from google.cloud.aiplatform_v1 import JobServiceClient, types
 
 from contracts.config import RunConfig
-from pipelines.backends import vertex
+from pipelines.rehearse import undisturbed
 from pipelines.rehearse.rehearsed import UNDISTURBED
 from pipelines.rehearse.undisturbed import begin_training
 from rehearsal.cloud import LocalCloud
@@ -41,7 +41,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
             transport="rest", client_options={"api_endpoint": f"https://{region}-aiplatform.googleapis.com"}
         )
 
-    monkeypatch.setattr(vertex, "job_client", job_client)
+    monkeypatch.setattr(undisturbed, "job_client", job_client)
     with LocalCloud(
         tmp_path / "cloud", projects={"acme": "123456789012"}, buckets=["line-1"], scale=Scale(time_scale=0.01)
     ) as found:

@@ -64,8 +64,6 @@ def plan_task(config: RunConfig, findings: Findings, *, online: bool = False) ->
         online: Whether the bucket of a tokenizer may be asked.
     """
     section = config.sharding.tokenizer
-    if section is not None and section.file and storage.is_local(uri := tokenizer_uri(section.file)):
-        findings.files.add(str(storage.local_path(uri)))
     tokenizer = _planned_tokenizer(section, online=online)
     shards = _planned_shards(config, tokenizer)
     if not config.task.is_own:
@@ -355,9 +353,8 @@ def check_weights(
         if not storage.is_local(uri) and not online:
             findings.leave_unchecked(f"model.weights {weights}", OFFLINE)
             return
-        source = find_source(uri)
-        if storage.is_local(uri):
-            findings.files.update(str(storage.local_path(file)) for file in (uri, *source.files))
+        # Refuses what is no weights.
+        find_source(uri)
         if model is None or task is None:
             findings.leave_unchecked(f"whether model.weights {weights} fits", "the network could not be built")
             return

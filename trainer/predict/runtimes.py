@@ -202,7 +202,7 @@ def _talking_to(url: str) -> Iterator[None]:
     raise BadInput(
         f"{url} {reason}",
         allowed="http://HOST:PORT of a running Triton that has loaded the model",
-        todo="start it (`shardline serve` prints how), or correct --url",
+        todo="start it (triton/README.md says how), or correct --url",
     )
 
 

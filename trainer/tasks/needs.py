@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contracts.artifacts import ShardManifest
 from contracts.config import CLASS_KINDS, RunConfig
 from contracts.errors import DataError
-from contracts.learnable import check_classes
 from trainer.tasks.images.pixels import normalisation
 
 # Fields of the tool's tasks by name, with their kind.
@@ -40,8 +39,25 @@ def check_shards(config: RunConfig, shards: ShardManifest) -> None:
             allowed="shards with the tokenizer of their field text",
             todo="set sharding.tokenizer: {} to train one, or its file to the URI of one",
         )
+    _check_classes(name, shards)
+
+
+def _check_classes(name: str, shards: ShardManifest) -> None:
+    """Refuse fewer classes than a task can tell apart: two, or one where a sample has any number of them.
+
+    Raises:
+        DataError: There are fewer.
+    """
+    least, classes = 1 if name == "image_multilabel" else 2, shards.classes
+    if len(classes) >= least:
+        return
     column = shards.sample_fields["label"].column or "label"
-    check_classes(name, shards.classes, f"column {column!r} of the shards")
+    found = f"a single class ({classes[0]})" if classes else "no class"
+    raise DataError(
+        f"column {column!r} of the shards holds {found}: task {name} has nothing to tell apart",
+        allowed=f"at least {least} {'classes' if least > 1 else 'class'}",
+        todo="add rows of other classes, or name the column that holds classes in sharding.fields.label",
+    )
 
 
 def check_fields(needed: Mapping[str, str], shards: ShardManifest, *, name: str) -> None:

@@ -14,7 +14,6 @@ from typer.testing import CliRunner, Result
 import pipelines.graph.compile
 import pipelines.runs.cancel
 import pipelines.runs.regions
-from contracts import storage
 from contracts.canonical import canonical_hash
 from contracts.config import RunConfig
 from pipelines.cli import app
@@ -90,17 +89,6 @@ def test_a_dry_run_asks_nobody(config: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     shardline("submit", config, "--dry-run")
     shardline("schedule", "create", config, "--dry-run")
-
-
-def test_labels_in_a_bucket_are_looked_at_before_anything_is_submitted(cloud: Cloud, config: str) -> None:
-    storage.publish("gs://bucket-1/several.jsonl", b'{"uri": "1.png", "label": ["cat", "indoor"]}\n')
-    source = "sharding.source=gs://bucket-1/several.jsonl"
-    said = "and task image_classification learns one label for each image"
-    assert said in shardline("submit", config, source, code=2).stderr
-    assert said in shardline("schedule", "create", config, source, code=2).stderr
-    assert not list(storage.list_objects("gs://bucket-1/runs"))
-    # Offline nobody knows.
-    assert said not in shardline("plan", config, source).output
 
 
 def test_submit_without_wait(cloud: Cloud, config: str) -> None:

@@ -102,7 +102,7 @@ def test_a_missing_bucket_is_found_before_the_job(
 def test_an_unknown_project_is_named(cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]) -> None:
     config = make_config(cloud={"project": "nobody"})
     prepared = prepare(config, compiled_line(config, tiny_spec))
-    with pytest.raises(ConfigError, match=r"there is no such project nobody"):
+    with pytest.raises(ConfigError, match=r"projects/nobody/"):
         submit(prepared, prepared.submission())
 
 

@@ -151,7 +151,6 @@ def test_a_pretrained_network_comes_with_its_tokenizer(pretrained: Path, tmp_pat
     values = with_pretrained(pretrained)
     answer = check(values)
     assert (answer.problems, answer.unchecked) == ([], [])
-    assert str(pretrained / "tokenizer.json") in answer.files, "the answer hangs on it"
     shards = make_shards(tmp_path, make_texts(60), tokenizer=values["sharding"]["tokenizer"])
     entry = ShardManifest.load(shards).tokenizer
     assert entry is not None and (entry.tokens, entry.padding, entry.trained) == (

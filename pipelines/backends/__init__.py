@@ -1,1 +1,0 @@
-"""Places that run jobs (pipelines.jobs.Backend): this machine's processes, and Vertex AI's CustomJobs."""
