@@ -26,7 +26,12 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "all but patterns": (
         [
             *("model.architecture=resnett", "data.transform=math:sinus"),
-            *("train.precision=fp16", "export.targets=[h100]", "parallel.sync_batch_norm=true"),
+            *(
+                "train.precision=fp16",
+                "export.runtime=tensorrt_rtx",
+                "export.targets=[h100]",
+                "parallel.sync_batch_norm=true",
+            ),
         ],
         [
             "model.architecture 'resnett' is unknown",
@@ -107,6 +112,7 @@ def test_a_schedule_is_refused_likewise(call: Callable[..., Result]) -> None:
         "schedule create",
         f"model.architecture={OWN}",
         f"code.path={OWN_CODE}",
+        "export.runtime=tensorrt_rtx",
         "export.targets=[h100]",
         "schedule.cron=0 6 * * 1",
         "--dry-run",
@@ -138,7 +144,11 @@ def test_a_check_that_ends_or_hangs_is_a_warning(tmp_path: Path, monkeypatch: py
 
 
 def test_gpus_of_planned_machines_are_known() -> None:
-    sections = {"model": {"architecture": OWN}, "train": {"precision": "bf16"}, "export": {"targets": ["t4"]}}
+    sections = {
+        "model": {"architecture": OWN},
+        "train": {"precision": "bf16"},
+        "export": {"runtime": "tensorrt_rtx", "targets": ["t4"]},
+    }
     sections["code"] = {"path": str(OWN_CODE)}
     config = parse_config(sections, where="test")
     machines = [
