@@ -214,11 +214,11 @@ def test_a_check_that_fails_by_itself_refuses_nothing() -> None:
     [
         ({"train": {"precision": "fp16"}}, "train.precision is fp16, and there is no GPU"),
         (
-            {"export": {"targets": ["h100"]}},
+            {"export": {"runtime": "tensorrt_rtx", "targets": ["h100"]}},
             "tensorrt_rtx builds no engine for sm90 (h100, h100-80gb, h200)",
         ),
         ({"export": {"targets": ["h1000"]}}, "export.targets names 'h1000'"),
-        ({"export": {"targets": ["t4"], "precision": "fp32"}}, "has no fp32 for sm75"),
+        ({"export": {"runtime": "tensorrt_rtx", "targets": ["t4"], "precision": "fp32"}}, "has no fp32 for sm75"),
         (
             {"parallel": {"strategy": "fsdp", "find_unused_parameters": True}},
             "parallel.find_unused_parameters is true with parallel.strategy=fsdp",

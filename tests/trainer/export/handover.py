@@ -22,6 +22,7 @@ from contracts.artifacts import (
 )
 from contracts.artifacts.export import EngineTensor
 from contracts.artifacts.signature import Signature
+from tests.export_fields import image_export
 from tests.trainer.export.conftest import CLASSES
 from tests.trainer.export.graphs import describe, image_signature
 from trainer.export.bundle.triton import describe_served, model_path, write_repository
@@ -63,6 +64,7 @@ def make_export(folder: Path, exported: Any, *, builder: str = RTX, **changes: A
         ],
         "verdict": "unproven",
         "opset": 20,
+        **image_export(32, len(CLASSES)),
         "inputs": inputs,
         "outputs": outputs,
         "graphs": graphs,

@@ -257,8 +257,8 @@ def with_one_answer(export: Path, place: Path) -> Path:
     onnx.save(graph, found / name)
     new = ShippedFile.of(uri, name).model_dump(include={"bytes", "crc32c", "sha256"})
     graphs = [one.model_copy(update=new) if one.name == name else one for one in document.graphs]
-    # What Triton serves is not asked here.
-    changed = document.model_copy(update={"graphs": graphs, "served": None})
+    served = document.served.model_copy(update={"model": name, "sha256": new["sha256"]})
+    changed = document.model_copy(update={"graphs": graphs, "served": served})
     (found / MANIFEST_NAME).write_bytes(changed.sealed().to_json())
     return found
 

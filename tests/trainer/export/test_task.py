@@ -503,7 +503,7 @@ def test_a_plan_lies_where_triton_looks_for_it(
 
 
 def test_a_gpu_that_only_its_own_machine_builds_for_is_refused(line: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    said = refuse(line, capfd, export={"targets": ["h100"]})
+    said = refuse(line, capfd, export={**L4, "targets": ["h100"]})
     assert "builds no engine for sm90" in said and 'pip install "shardline[tensorrt]"' in said
 
 

@@ -208,8 +208,8 @@ def test_names_that_differ_by_what_wrappers_add_are_told_apart(tmp_path: Path) -
     def build(value: float) -> nn.Module:
         net = nn.Module()
         net.add_module("body", nn.Linear(2, 2))
-        net.add_module("network", nn.Module())
-        net.get_submodule("network").add_module("body", nn.Linear(2, 2))
+        net.add_module("module", nn.Module())
+        net.get_submodule("module").add_module("body", nn.Linear(2, 2))
         for number, tensor in enumerate(net.parameters()):
             nn.init.constant_(tensor, value * (number + 1))
         return net
@@ -222,7 +222,7 @@ def test_names_that_differ_by_what_wrappers_add_are_told_apart(tmp_path: Path) -
     assert report.taken == 4
     assert all(torch.equal(tensor, ours.state_dict()[name]) for name, tensor in theirs.state_dict().items())
     # With a wrapper's prefix before both nobody can tell which is which.
-    save_file({f"module.{name}": tensor for name, tensor in theirs.state_dict().items()}, path)
+    save_file({f"_orig_mod.{name}": tensor for name, tensor in theirs.state_dict().items()}, path)
     with pytest.raises(ModelError, match="missing"):
         start_from(build(0.0), StartWeights(uri, find_source(uri).sha256(), 0.5), None)
 

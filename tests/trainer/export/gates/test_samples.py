@@ -71,7 +71,7 @@ def test_the_gates_run_a_part_and_say_so_and_verify_runs_the_same(
         shutil.rmtree(line.folder / name)
     shards = write_shards(line.folder / "shards", samples=90)
     write_checkpoint(line.folder / "train", exported.model, shards)
-    settings = {"precision": "fp32", "proof_samples": 64, "targets": ["l4"]}
+    settings = {"precision": "fp32", "proof_samples": 64, "runtime": "tensorrt_rtx", "targets": ["l4"]}
     assert run_stage("export", export, line.arguments(export=settings)) == 0
     uri = storage.normalise(line.manifests[0].parent)
     manifest = ExportManifest.load(uri)
@@ -90,7 +90,7 @@ def test_the_gates_run_a_part_and_say_so_and_verify_runs_the_same(
 
 @pytest.mark.usefixtures("graph_at_hand")
 def test_another_version_or_other_code_is_another_export(line: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = line.arguments(export={"precision": "fp32", "targets": ["l4"]})
+    arguments = line.arguments(export={"precision": "fp32", "runtime": "tensorrt_rtx", "targets": ["l4"]})
     assert run_stage("export", export, arguments) == 0
     assert run_stage("export", export, arguments) == 0
     assert len(line.manifests) == 1
