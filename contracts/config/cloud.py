@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -97,9 +97,6 @@ class VertexSection(Section):
     """TensorBoard that training writes to: projects/P/locations/R/tensorboards/ID; it needs `cloud.service_account`."""
     experiment: str = ""
     """Experiment that each run is a row of, scheduled ones too, once it has ended; unset: none."""
-    failure_policy: Literal["slow", "fast"] = "slow"
-    """Whether tasks that do not depend on a failed one still start (slow) or not (fast). With fast the run's
-    record is not written when something fails: its task is such a one."""
     mail: Annotated[list[str], Field(max_length=3)] = []
     """Up to three addresses that are told when a run ends."""
     model: RegisteredModelSection = RegisteredModelSection()

@@ -38,5 +38,3 @@ class ScheduleSection(Section):
     """First moment, ISO 8601 with an offset, e.g. 2026-12-01T00:00:00Z; unset: at once."""
     end: str = ""
     """Last moment; unset: none."""
-    queue: bool = False
-    """Whether a run that comes due while one is active waits for it, instead of being left out."""

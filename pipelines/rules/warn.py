@@ -30,11 +30,6 @@ def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
             f"resources.max_hours = {resources.max_hours:g} is beyond resources.timeout_hours = "
             f"{resources.timeout_hours:g}: the job is ended before training ends itself"
         )
-    if vertex.failure_policy == "fast":
-        yield (
-            "vertex.failure_policy=fast: when a task fails, the run's record (run.json, report.md) is not written, "
-            "since its task is not started any more"
-        )
     serving = config.cloud.images.serving
     if serving and not vertex.model.upload:
         yield "cloud.images.serving is set, and no model is uploaded: set vertex.model.upload=true to register models"

@@ -26,7 +26,6 @@ LINE_LABEL = "shardline-line"
 _RUN_ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
 # Compute Engine's default account: what the service fills in where a request names none.
 _DEFAULT_ACCOUNT = re.compile(r"\d+-compute@developer\.gserviceaccount\.com")
-_POLICIES = {"slow": "PIPELINE_FAILURE_POLICY_FAIL_SLOW", "fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST"}
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,8 @@ def make_request(config: RunConfig, compiled: CompiledLine, region: str) -> dict
         "runtimeConfig": {
             "gcsOutputDirectory": compiled.pipeline_root,
             "parameterValues": {**compiled.parameters, "region": region},
-            "failurePolicy": _POLICIES[config.vertex.failure_policy],
+            # After a failure the record of the run is still written.
+            "failurePolicy": "PIPELINE_FAILURE_POLICY_FAIL_SLOW",
         },
         "labels": {**compiled.labels, LINE_LABEL: config.run.name},
     }

@@ -127,7 +127,6 @@ def make_schedule(prepared: Prepared) -> dict[str, Any]:
     return {
         "displayName": prepared.config.run.name,
         "cron": f"TZ={section.time_zone} {' '.join(section.cron.split())}",
-        "allowQueueing": section.queue,
         # Starts at a time, which is required, and active runs, which is what matters.
         "maxConcurrentRunCount": 1,
         "maxConcurrentActiveRunCount": 1,

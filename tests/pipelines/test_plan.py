@@ -313,4 +313,3 @@ def test_what_does_nothing_or_leaves_no_record_is_warned_of() -> None:
     a3 = "resources.machine={type: a3-megagpu-8g}"
     assert "nccl-env-profile.sh" in said(a3) and "over plain TCP" not in said(a3, "resources.nodes=1")
     assert "over plain TCP" not in said()
-    assert "failure_policy=fast" in said("vertex.failure_policy=fast") and "failure_policy" not in said()
