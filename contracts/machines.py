@@ -85,11 +85,8 @@ ACCELERATORS: dict[str, Accelerator] = {
     )
 }
 
-_PERSISTENT = ("pd-ssd", "pd-standard")
-_SSD = ("pd-ssd",)
-_SSD_OR_HYPERDISK = ("pd-ssd", "hyperdisk-balanced")
-_HYPERDISK = ("hyperdisk-balanced",)
-_EITHER = ("pd-ssd", "pd-standard", "hyperdisk-balanced")
+_SSD = "pd-ssd"
+_HYPERDISK = "hyperdisk-balanced"
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ class _Family:
     gb_per_vcpu: float
     vcpus: tuple[int, ...]
     """Sizes of types without GPUs of their own, which are named by them."""
-    boot_disks: tuple[str, ...] = _PERSISTENT
+    boot_disk: str = _SSD
     usd_per_vcpu: Usd | None = None
     """Price of a vCPU with its memory, GPUs aside; None: unknown."""
 
@@ -119,14 +116,14 @@ _FAMILIES: dict[str, _Family] = {
     "e2-highmem": _Family(8, (2, 4, 8, 16)),
     "e2-highcpu": _Family(1, (16, 32)),
     "c2-standard": _Family(4, (4, 8, 16, 30, 60), usd_per_vcpu=(0.052202, 0.016992)),
-    "m1-ultramem": _Family(24.025, (40, 80, 160), _EITHER),
-    "m1-megamem": _Family(14.933, (96,), _EITHER),
+    "m1-ultramem": _Family(24.025, (40, 80, 160)),
+    "m1-megamem": _Family(14.933, (96,)),
     "g2-standard": _Family(4, (), _SSD, (0.036698, 0.014684)),
     "a2-highgpu": _Family(85 / 12, (), usd_per_vcpu=(0.061623, 0.030813)),
     "a2-megagpu": _Family(1360 / 96, (), usd_per_vcpu=(0.091635, 0.045815)),
     "a2-ultragpu": _Family(170 / 12, ()),
-    "a3-highgpu": _Family(9, (), _SSD_OR_HYPERDISK, (0.0, 0.0)),
-    "a3-megagpu": _Family(9, (), _SSD_OR_HYPERDISK, (0.045481, 0.013891)),
+    "a3-highgpu": _Family(9, (), usd_per_vcpu=(0.0, 0.0)),
+    "a3-megagpu": _Family(9, (), usd_per_vcpu=(0.045481, 0.013891)),
     "a3-ultragpu": _Family(2952 / 224, (), _HYPERDISK, (0.0, 0.0)),
     "a4-highgpu": _Family(3968 / 224, (), _HYPERDISK),
     "a4x-highgpu": _Family(884 / 140, (), _HYPERDISK),
@@ -174,8 +171,8 @@ class Machine:
     accelerator_count: int
     vcpus: int
     memory_gb: float
-    boot_disks: tuple[str, ...]
-    """Types of boot disk that it can start from."""
+    boot_disk: str
+    """Type of boot disk that it starts from."""
     strategies: tuple[Strategy, ...]
     """Ways in which it can be asked for."""
     usd_per_h: Usd | None = None
@@ -296,7 +293,7 @@ def _machine(type_: str, accelerator: str, gpus: int, vcpus: int) -> Machine:
         accelerator_count=gpus,
         vcpus=vcpus,
         memory_gb=round(family.gb_per_vcpu * vcpus, 1),
-        boot_disks=family.boot_disks,
+        boot_disk=family.boot_disk,
         strategies=() if type_ in _NOTES else tuple(strategies),
         usd_per_h=usd,
         note=_NOTES.get(type_, gpu.note if gpu else ""),

@@ -63,7 +63,7 @@ def worker_pools(config: RunConfig, stage: str, container: Container, args: Sequ
         }
     pool: Mapping[str, Any] = {
         "machine_spec": machine_spec,
-        "disk_spec": {"boot_disk_type": section.boot_disk_type, "boot_disk_size_gb": section.boot_disk_gb},
+        "disk_spec": {"boot_disk_type": machine.boot_disk, "boot_disk_size_gb": section.boot_disk_gb},
         "container_spec": {
             "image_uri": container.image,
             "command": list(container.command),

@@ -32,10 +32,9 @@ class MachineSection(Section):
     brings, none where it brings none."""
     accelerator_count: Annotated[int, Field(strict=True, ge=1, le=16)] | Auto = "auto"
     """GPUs of one machine; `auto`: what the machine type brings, one where that is to be chosen."""
-    boot_disk_type: Literal["pd-ssd", "pd-standard", "hyperdisk-balanced"] = "pd-ssd"
-    """Disk of Compute Engine that the machine starts from; it holds the cache of shards too."""
     boot_disk_gb: Annotated[int, Field(strict=True, ge=100, le=64000)] = 100
-    """Its size, in GB; Vertex AI takes no less than 100."""
+    """Size of the boot disk in GB, which holds the cache of shards too; Vertex AI takes no less than 100. An SSD, or
+    Hyperdisk where the machine takes no other."""
 
 
 class ResourcesSection(Section):

@@ -48,7 +48,6 @@ def _machines(config: RunConfig) -> Iterator[Problem]:
             yield Problem.of(error, where)
             continue
         yield from _gpu(where, machine, config)
-        yield from _boot_disk(where, section, machine)
         yield from _strategy(where, machine, config)
 
 
@@ -71,15 +70,6 @@ def _gpu(where: str, machine: Machine, config: RunConfig) -> Iterator[Problem]:
             f"{given}, and train.compile is on",
             f"torch.compile on sm{LEAST_FOR_COMPILE} and later",
             "set train.compile=off, or take another GPU",
-        )
-
-
-def _boot_disk(where: str, section: MachineSection, machine: Machine) -> Iterator[Problem]:
-    if section.boot_disk_type not in machine.boot_disks:
-        yield Problem(
-            f"{where}.boot_disk_type = {section.boot_disk_type} of {machine.type}",
-            " or ".join(machine.boot_disks),
-            f"set {where}.boot_disk_type={machine.boot_disks[0]}",
         )
 
 

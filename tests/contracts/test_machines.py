@@ -22,7 +22,7 @@ def test_every_combination_finds_itself() -> None:
         assert found == known
         assert found.vcpus > 0
         assert found.memory_gb > 0
-        assert found.boot_disks
+        assert found.boot_disk
         assert found.strategies or found.note
 
 
@@ -123,9 +123,8 @@ def test_strategies() -> None:
 
 def test_boot_disks() -> None:
     for type_ in ("a3-ultragpu-8g", "a4-highgpu-8g", "n4-standard-8"):
-        assert find_machine(machine(type_)).boot_disks == ("hyperdisk-balanced",)
-    assert "hyperdisk-balanced" in find_machine(machine("a3-highgpu-8g")).boot_disks
-    assert "hyperdisk-balanced" not in find_machine(machine("g2-standard-8")).boot_disks
+        assert find_machine(machine(type_)).boot_disk == "hyperdisk-balanced"
+    assert find_machine(machine("g2-standard-8")).boot_disk == "pd-ssd"
 
 
 def test_accelerators_are_those_of_the_sdk() -> None:

@@ -262,7 +262,7 @@ def test_images_have_the_cuda_that_the_machine_needs(machine: str, cuda: str) ->
 def test_images_without_code_for_a_gpu_are_refused(tmp_path: Path) -> None:
     path = record(tmp_path, cuda_trainer="cu126", cuda_export="cu126")
     given = [f"cloud.images={{file: '{path}'}}", "resources.serving_machine.type=g2-standard-8"]
-    blackwell = config(*given, "resources.machine={type: g4-standard-48, boot_disk_type: hyperdisk-balanced}")
+    blackwell = config(*given, "resources.machine={type: g4-standard-48}")
     assert find_image(blackwell, "export")
     with pytest.raises(ConfigError, match=r"trainer's image has CUDA 12\.6, which has no code for the GPU of g4"):
         find_image(blackwell, "trainer")

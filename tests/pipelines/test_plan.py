@@ -54,8 +54,6 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     ),
     (("resources.serving_machine.type=g2-standard-5",), "resources.serving_machine: g2-standard-5"),
     (("resources.machine.type=ct5lp-hightpu-4t",), "a TPU"),
-    (("resources.machine.type=a3-ultragpu-8g",), "boot_disk_type = pd-ssd of a3-ultragpu-8g"),
-    (("resources.machine.boot_disk_type=hyperdisk-balanced",), "boot_disk_type=pd-ssd"),
     (("resources.machine.type=a3-highgpu-1g", "resources.strategy=STANDARD"), "a3-highgpu-1g with 1 x"),
     (
         (
@@ -65,7 +63,7 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
         "by FLEX_START",
     ),
     (
-        ("resources.machine={type: a4x-highgpu-4g, boot_disk_type: hyperdisk-balanced}",),
+        ("resources.machine={type: a4x-highgpu-4g}",),
         "a shared reservation",
     ),
     (("resources.ranks=2",), "resources.ranks = 2 on g2-standard-12"),
@@ -136,8 +134,6 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
         ),
         "compute capability sm60, and train.compile is on",
     ),
-    (("resources.machine.boot_disk_type=pd-standard",), "pd-standard of g2-standard-12"),
-    (("resources.machine={type: a3-highgpu-8g, boot_disk_type: pd-standard}",), "pd-standard of a3-highgpu-8g"),
     (("code.path=/nonexistent", "model.architecture='net:build'"), "code.path"),
     (("cloud.images.export=''",), "cloud.images.export is not set"),
     (("cloud.images.serving=''",), "vertex.model.upload without cloud.images.serving"),
@@ -246,7 +242,7 @@ def test_a_cap_below_the_start_of_training_is_refused() -> None:
     ("overrides", "name"),
     [
         (
-            ("resources.machine={type: a4-highgpu-8g, boot_disk_type: hyperdisk-balanced}",),
+            ("resources.machine={type: a4-highgpu-8g}",),
             "a4-highgpu-8g with 8 x NVIDIA_B200 by SPOT in us-central1",
         ),
         (("cloud.region=europe-west4",), "g2-standard-12 with 1 x NVIDIA_L4 by SPOT in europe-west4"),

@@ -150,7 +150,6 @@ def test_a_configuration_for_gpus_goes_through_the_launcher(tmp_path: Path, pict
                 "type": "n1-standard-8",
                 "accelerator_type": "NVIDIA_TESLA_T4",
                 "boot_disk_gb": 150,
-                "boot_disk_type": "pd-standard",
             },
             "strategy": "STANDARD",
             "ranks": "auto",
@@ -162,7 +161,7 @@ def test_a_configuration_for_gpus_goes_through_the_launcher(tmp_path: Path, pict
     for name in ("small-profile", "small-train", "small-export"):
         (pool,) = jobs[name]["jobSpec"]["workerPoolSpecs"]
         assert pool["machineSpec"]["acceleratorCount"] == 1
-        assert pool["diskSpec"] == {"bootDiskType": "pd-standard", "bootDiskSizeGb": 150}
+        assert pool["diskSpec"] == {"bootDiskType": "pd-ssd", "bootDiskSizeGb": 150}
     (pool,) = jobs["small-train"]["jobSpec"]["workerPoolSpecs"]
     assert {"name": "GREETING", "value": text} in pool["containerSpec"]["env"]
     # One GPU is one process; without the GPU here that takes a variable of the runner, not another specification.
