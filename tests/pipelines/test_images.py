@@ -148,7 +148,14 @@ if arguments[0] == "image":
 """
 
 
-def test_docker_builds_pushes_and_records(images: Images, tmp_path: Path) -> None:
+def find_all(folder: Path, *overrides: str) -> dict[str, str]:
+    """Return the image of each role as a submission from a folder finds it."""
+    resolved = load_config(folder / "flowers.yaml", list(overrides))
+    return {role: find_image(resolved, role) for role in ROLES}
+
+
+def test_docker_builds_pushes_and_records(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     tools = write_tool(tmp_path / "tools", "docker", DOCKER)
     answer = images("build", "--with", "docker", tools=tools)
     assert answer.returncode == 0, answer.stderr
@@ -164,18 +171,21 @@ def test_docker_builds_pushes_and_records(images: Images, tmp_path: Path) -> Non
     assert (made.tensorrt, made.tensorrt_rtx) == ("11.3.0", False)
     # Of a runtime that needs another builder, the record says so before anything is paid.
     wants = "export.runtime=tensorrt_rtx"
-    assert "no TensorRT-RTX, which export.runtime names" in images("describe", wants).stderr
+    with pytest.raises(ConfigError, match=r"no TensorRT-RTX, which export\.runtime names"):
+        find_all(tmp_path, wants)
     answer = images("build", wants, "--with", "docker", "--tensorrt", "none", tools=tools)
     assert answer.returncode == 0, answer.stderr
     calls = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
     assert "TENSORRT=" in calls[15] and "RTX=rtx" in calls[15]
-    assert "no TensorRT, which" in images("describe", "export.runtime=tensorrt").stderr
-    shown = images("describe")
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.splitlines()[1] == f"trainer  {made.trainer}"
+    with pytest.raises(ConfigError, match="no TensorRT, which"):
+        find_all(tmp_path, "export.runtime=tensorrt")
+    assert find_all(tmp_path)["trainer"] == made.trainer
 
 
-def test_requirements_of_own_code_are_installed_and_recorded(images: Images, tmp_path: Path) -> None:
+def test_requirements_of_own_code_are_installed_and_recorded(
+    images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "needs.txt").write_text("timm==1.0.20\n")
     keeps = "Path('got.txt').write_bytes((context / 'docker/own-requirements.txt').read_bytes())\n    sys.exit(0 if"
     kept = DOCKER.replace("sys.exit(0 if", keeps)
@@ -187,13 +197,14 @@ def test_requirements_of_own_code_are_installed_and_recorded(images: Images, tmp
     made = read_record(tmp_path / "images-my-project.json")
     assert made is not None
     assert made.requirements_sha256 == hashlib.sha256(b"timm==1.0.20\n").hexdigest()
-    assert images("describe", needs).returncode == 0
+    assert find_all(tmp_path, needs)
     # Images of other requirements would end the job with No module named ..., after the shards were paid for.
     (tmp_path / "needs.txt").write_text("timm==1.0.21\n")
-    answer = images("describe", needs)
-    assert answer.returncode == 2 and "run `shardline images build CONFIG` again" in answer.stderr
+    with pytest.raises(ConfigError, match="run `shardline images build CONFIG` again"):
+        find_all(tmp_path, needs)
     record(tmp_path).rename(tmp_path / "images-my-project.json")
-    assert "were built without any" in images("describe", needs).stderr
+    with pytest.raises(ConfigError, match="were built without any"):
+        find_all(tmp_path, needs)
     for role in ("trainer", "export"):
         text = (find_sources() / "docker" / f"{role}.Dockerfile").read_text()
         assert "--requirement own-requirements.txt" in text
