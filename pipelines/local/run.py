@@ -45,7 +45,7 @@ from contracts.output import Lock
 from contracts.own_code import PinnedCode, pin_code, publish_code
 from contracts.pinned import pin
 from contracts.previous import RUN_NAME, describe_previous
-from contracts.resolve import stage_config
+from contracts.resolve import DATE_MARK, stage_config
 from contracts.result import RUN_START_NAME, run_uri
 from contracts.stage import new_attempt_id
 from inspection.goodput import read_goodput
@@ -85,6 +85,13 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
         UserError: The line's folder cannot be used, or a later stage could not succeed.
     """
     check_line(config)
+    source = storage.normalise(config.sharding.source)
+    if storage.is_local(source) and DATE_MARK not in source and not storage.exists(source):
+        raise ConfigError(
+            f"sharding.source {storage.display(source)} does not exist",
+            allowed="one folder of images per class, or a manifest",
+            todo="check the path: one without / at its start is below the folder that the command runs in",
+        )
     line = line_uri(config)
     code = pin_code(config, line)
     checked = check_here(config)
