@@ -1,4 +1,4 @@
-"""`shardline data show`: what a folder of shards holds, in words and as a grid of pictures."""
+"""`shardline data describe`: what a folder of shards holds, in words and as a grid of pictures."""
 
 from __future__ import annotations
 

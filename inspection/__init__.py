@@ -1,1 +1,1 @@
-"""Looking at runs: what is read of a run, its page, its stage pages, the terminal, and the server of runs."""
+"""Looking at runs: what is read of a run, its page, its stage pages, the terminal."""

@@ -248,9 +248,7 @@ def predict(
     model: Export,
     samples: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="SAMPLE...", help="Image files, or folders of them; texts; files of rows.", show_default=False
-        ),
+        typer.Argument(metavar="SAMPLE...", help="Image files, or folders of them; texts.", show_default=False),
     ] = None,
     top: Annotated[
         int | None,
@@ -273,7 +271,7 @@ def predict(
     url: Annotated[str | None, typer.Option(metavar="URL", help="Ask a running Triton: http://HOST:8000.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Print the answers to images, texts or rows, with scores, by an exported model."""
+    """Print the answers to images or texts, with scores, by an exported model."""
     files = {"lines": lines, "json-lines": json_lines, "manifest": manifest}
     if not samples and not any(files.values()):
         raise typer.BadParameter("nothing was given: name samples, or a file with --lines", param_hint="SAMPLE...")

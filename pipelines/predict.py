@@ -25,7 +25,7 @@ def run_predict(model: str, samples: Sequence[str], options: Mapping[str, object
 
     Args:
         model: Folder of an export, or a run as `shardline inspect` takes it; paths, URIs or an id.
-        samples: Image files, as paths or URIs; texts; files of rows.
+        samples: Image files, as paths or URIs; texts.
         options: Of the export's predict.py (trainer/predict/serving.py) by name; None: not given.
 
     Raises:

@@ -3,6 +3,5 @@
 cloud       all of it put together; clock: its time; leftovers: its folder, and what killed rehearsals have left
 doors       how calls reach services; resources: what services keep; vertex: the services
 pipelines   submitted pipelines, executed; jobs: custom jobs and Dataflow jobs; machines: what both run on
-projects    the APIs by which a project is set up: APIs, policies, accounts, repositories, networks, budgets
 gcs         the bucket server; guard: nothing leaves this machine
 """
