@@ -165,5 +165,4 @@ def _money(money: MoneyView) -> Iterator[Part]:
         ],
         "wide",
     )
-    as_of = f", as of {money.as_of}" if money.as_of else ""
-    yield Listing([f"An estimate. Prices: {money.source}{as_of}.", *money.assumptions], "money-notes", "note")
+    yield Listing([f"An estimate. Prices: {money.source}.", *money.assumptions], "money-notes", "note")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contracts.artifacts import GoodputRecord
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.machines import PRICE_SOURCE, Machine, find_machine
+from contracts.machines import AS_OF, PRICE_SOURCE, Machine, find_machine
 from inspection.run.door import first_line
 from inspection.run.view import MoneyView
 
@@ -53,7 +53,7 @@ def find_money(config: RunConfig, goodput: GoodputRecord | None) -> tuple[MoneyV
             on_demand_low_usd=None if on_demand is None else on_demand * hours,
             on_demand_high_usd=None if on_demand is None else on_demand * hours,
             source=source,
-            as_of="",
+            as_of="" if source == CONFIGURED else f"read {AS_OF}",
             assumptions=[_SCOPE],
         ),
         "",

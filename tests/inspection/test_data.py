@@ -191,13 +191,13 @@ def small_values():
 def test_shards_of_webdataset_are_indexed_and_train(pictures, tmp_path):
     samples = pictures_of(pictures)
     folder = write_webdataset(tmp_path / "wds", samples, lambda one: {"cls": one[1], "json": {"class": one[2]}})
-    done = shardline("data", "index", folder, "--classes", classes_file(tmp_path))
+    done = shardline("data", "adopt", folder, "--classes", classes_file(tmp_path))
     assert done.returncode == 0, done.stderr
     manifest = check_index(folder, samples, ["blue", "green", "red"])
     assert manifest.splits["train"].samples == 30 and len(manifest.shards) == 7
     assert train(folder, tmp_path)["classes"] == ["blue", "green", "red"]
     assert shardline("data", "verify", folder, "--processes", 1).returncode == 0
-    again = shardline("data", "index", folder)
+    again = shardline("data", "adopt", folder)
     assert again.returncode == 2 and "has a manifest.json already" in again.stderr
 
 
@@ -208,7 +208,7 @@ def test_tfrecords_of_another_writer_are_indexed_and_train(pictures, tmp_path, t
     (tmp_path / "tf").mkdir()
     write_tfrecord(tmp_path / "tf" / "part-0.tfrecord", samples[::2], packed=True, text=text)
     write_tfrecord(tmp_path / "tf" / "part-1.tfrecord", samples[1::2], packed=False, text=text)
-    done = shardline("data", "index", tmp_path / "tf", "--split", "train=*-0*", "--split", "test=*-1*", "--decode")
+    done = shardline("data", "adopt", tmp_path / "tf", "--split", "train=*-0*", "--split", "test=*-1*", "--decode")
     assert done.returncode == 0, done.stderr
     names = ["blue", "green", "red"] if text else ["0", "1", "2"]
     samples = [(content, label, name if text else str(label)) for content, label, name in samples]
@@ -225,7 +225,7 @@ def classes_file(tmp_path, text="blue\ngreen\nred\n"):
 def test_labels_in_json_name_their_classes(pictures, tmp_path):
     samples = pictures_of(pictures)
     folder = write_webdataset(tmp_path / "wds", samples, lambda one: {"json": {"label": one[1], "class": one[2]}})
-    assert shardline("data", "index", folder).returncode == 0
+    assert shardline("data", "adopt", folder).returncode == 0
     check_index(folder, samples, ["blue", "green", "red"])
 
 
@@ -233,10 +233,10 @@ def test_images_that_are_none_are_left_out(pictures, tmp_path):
     samples = pictures_of(pictures)
     cut = (samples[1][0][:-20], 0, "blue")
     folder = write_webdataset(tmp_path / "wds", [cut, *samples], lambda one: {"cls": one[1]})
-    refused = shardline("data", "index", folder)
+    refused = shardline("data", "adopt", folder)
     assert refused.returncode == 2 and "--decode" in refused.stderr
     assert not (folder / "manifest.json").exists()
-    assert shardline("data", "index", folder, "--decode").returncode == 0
+    assert shardline("data", "adopt", folder, "--decode").returncode == 0
     manifest = ShardManifest.load(storage.normalise(folder))
     assert [one.path for one in manifest.rejected] == ["train-000000.tar/dir/0000"]
     assert sum(split.samples for split in manifest.splits.values()) == len(samples)
@@ -247,7 +247,7 @@ def test_what_cannot_be_indexed(pictures, tmp_path):
     folder = write_webdataset(tmp_path / "wds", samples, lambda one: {"cls": one[1]})
 
     def refused(*arguments, at=folder):
-        done = shardline("data", "index", at, *arguments)
+        done = shardline("data", "adopt", at, *arguments)
         assert done.returncode == 2 and "allowed: " in done.stderr and "Traceback" not in done.stderr, done.stderr
         assert not (at / "manifest.json").exists()
         return done.stderr

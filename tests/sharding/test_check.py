@@ -161,6 +161,7 @@ def test_convert_changes_what_needs_it_once_and_says_so(run_shard, source, write
     result = run_shard(convert={"cmyk": True, "depth": True, "orientation": True})
     assert result.code == 0, result.stderr
     assert result.manifest.prepared.model_dump() == {
+        "background": "white",
         "convert": ["cmyk", "depth", "orientation"],
         "resize": None,
         "jpeg_quality": 90,
