@@ -15,7 +15,8 @@ from PIL import Image
 
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, EvaluationReport, FileEntry
-from contracts.errors import DataError
+from contracts.errors import DataError, TryAgain
+from contracts.stores import AlreadyPublished
 from trainer.checkpoint.commit import write_weights
 from trainer.checkpoint.loading import load_parts
 from trainer.model.build import parameters_sha256
@@ -49,6 +50,8 @@ def finish(training: Training) -> None:
 
     Raises:
         DataError: None is whole.
+        Superseded: A later attempt has begun.
+        TryAgain: Another run has finished the same training.
         Preempted: All ranks agreed to stop meanwhile.
     """
     folder, stepper, sections = training.assignment.folder, training.stepper, training.ledger.sections
@@ -77,6 +80,10 @@ def finish(training: Training) -> None:
     state = stepper.full_model_state()
     if not training.rank.is_first:
         return
+    # Another run of the same training writes the same names; nothing is written over what its manifest tells of.
+    training.checkpoints.require_newest()
+    if storage.exists(storage.join(folder, MANIFEST_NAME)):
+        raise _finished_elsewhere(folder)
     metrics, evaluation, document = dict(best.metrics), None, None
     sha256 = parameters_sha256(state)
     if test is not None:
@@ -117,7 +124,18 @@ def finish(training: Training) -> None:
             "files": files,
         }
     )
-    storage.publish(storage.join(folder, MANIFEST_NAME), manifest.to_json())
+    training.checkpoints.require_newest()
+    try:
+        storage.publish(storage.join(folder, MANIFEST_NAME), manifest.to_json())
+    except AlreadyPublished:
+        raise _finished_elsewhere(folder) from None
+
+
+def _finished_elsewhere(folder: str) -> TryAgain:
+    return TryAgain(
+        f"another run has finished this training in {storage.display(folder)} meanwhile\n"
+        "  to do: run the same command again, which finds its weights"
+    )
 
 
 def _calibrate(training: Training) -> dict[str, Any] | None:

@@ -103,14 +103,14 @@ class ResourcesSection(Section):
     read_threads: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"
     """Source files that a worker reads at a time; `auto`: 64 from a bucket, 0 from a file system; 0: one by one."""
     beam_options: list[str] = []
-    """Further flags for Beam, e.g. `--parallelism=8`; they come last and win."""
+    """Further flags for Beam, e.g. `--experiments=NAME`; they come last and win."""
 
     @field_validator("beam_runner", mode="before")
     @classmethod
     def _refuse_runners(cls, value: object) -> object:
         key = str(value).lower().removesuffix("runner")
         if key in REFUSED_RUNNERS:
-            raise ValueError(f"fnapi, portable or dataflow ({value} is refused: {REFUSED_RUNNERS[key]})")
+            raise ValueError(f"fnapi or dataflow ({value} is refused: {REFUSED_RUNNERS[key]})")
         return value
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Parameters, metrics and tags of a run, by name: columns and filters of lists, rows of comparisons."""
+"""Parameters and metrics of a run, by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARAMETERS = {
     "precision": ("train", "precision"),
     "seed": ("run", "seed"),
 }
-_LONGEST, _MOST_METRICS, _MOST_TAGS = 120, 50, 20
+_LONGEST, _MOST_METRICS = 120, 50
 
 
 def find_parameters(config: Mapping[str, Any]) -> dict[str, Value]:
@@ -47,12 +47,6 @@ def find_metrics(metrics: object) -> dict[str, float]:
     """Return the metrics that are numbers."""
     found = {str(name)[:_LONGEST]: float(value) for name, value in as_object(metrics).items() if _is_number(value)}
     return dict(list(found.items())[:_MOST_METRICS])
-
-
-def find_tags(config: Mapping[str, Any]) -> list[str]:
-    """Return the labels of a run (cloud.labels) as KEY=VALUE."""
-    labels = as_object(as_object(config.get("cloud")).get("labels"))
-    return [f"{name}={value}"[:_LONGEST] for name, value in labels.items()][:_MOST_TAGS]
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

@@ -14,7 +14,7 @@ from contracts.artifacts.document import Document
 from contracts.config import RunConfig
 from contracts.previous import RUN_NAME
 from contracts.proof import VERIFIED_FOLDER
-from inspection.run.columns import find_metrics, find_parameters, find_tags
+from inspection.run.columns import find_metrics, find_parameters
 from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, as_object, first_line
 from inspection.run.find import RunPlace, list_places
 from inspection.run.headline import RunHeadline, find_verdict, headline, headline_of_record, make_headline
@@ -45,8 +45,6 @@ class RunLine(Document):
     """What was asked for, by the names of inspection/run/columns.py."""
     metrics: dict[str, float] = Field(default={})
     """What was measured, by name: test_accuracy."""
-    tags: list[str] = Field(default=[])
-    """Labels, as KEY=VALUE."""
     problem: str = ""
     """Why the run could not be read; empty: it could."""
 
@@ -163,6 +161,5 @@ def _line(
         headline=found,
         parameters=find_parameters(config),
         metrics=find_metrics(metrics),
-        tags=find_tags(config),
         problem=problem,
     )

@@ -111,6 +111,8 @@ def _train(
                     steps = int(event["total"])
                     if left and not killed and generator is not None and event["done"] >= left[0]:
                         time.sleep(generator.random() * _LATE_S)
+                        if process.poll() is not None:
+                            break
                         _say(folder, f"{number.name} after step {event['done']}, planned for {left.pop(0)}")
                         process.send_signal(number)
                         killed = True

@@ -110,8 +110,7 @@ PLACES: tuple[Known, ...] = (
         r"quota metrics? exceed quota limits?|exceeds? quota limits?|quota exceeded for quota metric|"
         r"quota '[A-Z0-9_]+' exceeded",
         "a quota of the project is used up in this region",
-        "wait until other jobs end, or ask for more of the metric at "
-        "https://console.cloud.google.com/iam-admin/quotas; `shardline plan` names all that are needed",
+        "wait until other jobs end, or ask for more of the metric at https://console.cloud.google.com/iam-admin/quotas",
         EXIT_TRY_AGAIN,
         RESOURCE_EXHAUSTED,
     ),

@@ -129,18 +129,6 @@ def read_errors(name: RunName, tasks: Sequence[Task], jobs: Sequence[Job], since
         return [_text(entry) for entry in itertools.islice(found, _LAST_ERRORS)]
 
 
-def read_job_entries(project: str, job: str, since: datetime) -> Iterator[Entry]:
-    """Yield what the machines of a CustomJob have printed, the oldest first.
-
-    Args:
-        project: The project's id.
-        job: Full resource name of the job.
-        since: Not what is older than this.
-    """
-    sources = {("ml_job", job.rpartition("/")[2]): job.rpartition("/")[2]}
-    return (entry for entry, _ in _read(logging_client(), project, sources, since))
-
-
 def find_sources(name: RunName, tasks: Sequence[Task], jobs: Sequence[Job], task: str) -> dict[tuple[str, str], str]:
     """Return whose entries are read: (type of resource, id of the job) to the name of the task.
 

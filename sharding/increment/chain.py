@@ -82,9 +82,13 @@ def _read_head(uri: str) -> dict[str, Any]:
 def _finished_at(uri: str) -> int:
     """Return a number that is larger for manifests that were published later."""
     manifest = storage.join(uri, MANIFEST_NAME)
-    if storage.is_local(manifest):
-        return storage.local_path(manifest).stat().st_mtime_ns
-    return storage.info(manifest).generation or 0
+    try:
+        if storage.is_local(manifest):
+            return storage.local_path(manifest).stat().st_mtime_ns
+        return storage.info(manifest).generation or 0
+    except FileNotFoundError:
+        # Deleted since it was read.
+        return 0
 
 
 def _open(uri: str, listing: str, multi_label: bool) -> tuple[Parent | None, str]:

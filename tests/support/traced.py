@@ -88,11 +88,14 @@ def find_ranks(pid: int) -> dict[int, int]:
 
 def compare(expected: TracedTraining, found: TracedTraining) -> list[str]:
     """Return in words the first step, and the first tensor of each group, that differ; nothing when all is equal."""
-    steps = _compare_steps(read_trace(expected.trace), read_trace(found.trace))
+    undisturbed = read_trace(expected.trace)
+    assert undisturbed, "no step was traced"
+    steps = compare_steps(undisturbed, read_trace(found.trace))
     return steps + _compare_tensors(expected, found)
 
 
-def _compare_steps(expected: dict[int, TracedStep], found: dict[int, TracedStep]) -> list[str]:
+def compare_steps(expected: dict[int, TracedStep], found: dict[int, TracedStep]) -> list[str]:
+    """Return in words the first step that differs in its samples or its loss."""
     for number in sorted(expected.keys() | found.keys()):
         one, other = expected.get(number), found.get(number)
         if one is None or other is None or (one.samples, one.loss) != (other.samples, other.loss):

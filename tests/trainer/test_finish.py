@@ -8,12 +8,13 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
-from contracts.errors import DataError
+from contracts.errors import DataError, TryAgain
 from contracts.stores import gcs_client
 from rehearsal.gcs import BucketServer, Rule
 from tests.conftest import small_config
 from tests.trainer.checkpoint.attempts import file_of
 from tests.trainer.one_rank import logs, make_training, one_rank
+from trainer.checkpoint.discovery import Superseded, record_attempt
 from trainer.finish import finish
 from trainer.parallel.process_group import Rank
 
@@ -79,6 +80,28 @@ def test_what_is_not_needed_is_not_read(trained: Any) -> None:
     spoil(file_of(folder / "out", 15, "optimizer.safetensors"))
     finish(training)
     assert CheckpointManifest.load(storage.normalise(folder / "out")).step == 15
+
+
+def test_a_training_that_another_run_goes_on_with_or_has_finished_ends_without_a_word_over_its_result(
+    trained: Any,
+) -> None:
+    """Two runs of the same training: the earlier one must not write into what the later one publishes."""
+    folder, training = trained
+    for name in ("manifest.json", "evaluation.json"):
+        (folder / "out" / name).unlink(missing_ok=True)
+    checkpoints = training.checkpoints
+    number = record_attempt(checkpoints.folder_uri, "later.1", checkpoints.newest_valid())
+    record = Path(folder, "out", "checkpoints", f"attempt-{number:06d}.json")
+    with pytest.raises(Superseded, match="run later trains the same"):
+        finish(training)
+    record.unlink()
+    manifest = Path(folder, "out", "manifest.json")
+    assert not manifest.exists() and not Path(folder, "out", "evaluation.json").exists()
+    manifest.write_text("{}")
+    with pytest.raises(TryAgain, match="another run has finished this training"):
+        finish(training)
+    assert manifest.read_text() == "{}" and not Path(folder, "out", "evaluation.json").exists()
+    manifest.unlink()
 
 
 def test_a_damaged_best_checkpoint_is_passed_over_and_said(trained: Any) -> None:

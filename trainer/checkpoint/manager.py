@@ -13,7 +13,7 @@ from contracts.artifacts import CheckpointManifest
 from contracts.config import CheckpointSection
 from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.checkpoint.commit import Committer, Peers
-from trainer.checkpoint.discovery import FoundCheckpoint, find_newest, record_attempt
+from trainer.checkpoint.discovery import FoundCheckpoint, find_newest, record_attempt, require_newest
 from trainer.checkpoint.interval import Costs, interval_s, steps_until_due
 from trainer.checkpoint.retention import Best, find_best
 from trainer.checkpoint.staging import HostBuffer, StagedFile
@@ -85,6 +85,10 @@ class CheckpointManager:
         for skipped in found.skipped:
             self._log(f"skipped checkpoint {skipped}")
         return found, record_attempt(self.folder_uri, self._attempt, found)
+
+    def require_newest(self) -> None:
+        """Raise Superseded where a later attempt has begun; for rank 0."""
+        require_newest(self.folder_uri, self._committer.listing(), self.attempt_number)
 
     def newest_valid(self) -> FoundCheckpoint:
         """Return the newest checkpoint that counts and is whole."""

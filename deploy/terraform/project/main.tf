@@ -20,11 +20,12 @@ provider "google" {
 
 data "google_project" "this" {
   project_id = var.project
+  depends_on = [google_project_service.api]
 }
 
 locals {
   apis = [
-    "aiplatform", "artifactregistry", "billingbudgets", "cloudbilling", "cloudbuild", "cloudquotas",
+    "aiplatform", "artifactregistry", "billingbudgets", "cloudbilling", "cloudbuild",
     "cloudresourcemanager", "compute", "dataflow", "iam", "iamcredentials", "logging", "monitoring",
     "serviceusage", "storage",
   ]
@@ -37,8 +38,7 @@ locals {
     runner = ["roles/aiplatform.user", "roles/dataflow.admin", "roles/dataflow.worker", "roles/logging.logWriter"]
     build  = ["roles/logging.logWriter"]
     user = [
-      "roles/aiplatform.user", "roles/cloudbuild.builds.editor", "roles/cloudquotas.viewer",
-      "roles/dataflow.developer", "roles/logging.viewer", "roles/serviceusage.serviceUsageConsumer",
+      "roles/aiplatform.user", "roles/cloudbuild.builds.editor", "roles/dataflow.developer", "roles/logging.viewer", "roles/serviceusage.serviceUsageConsumer",
     ]
   }
   bucket_roles = {

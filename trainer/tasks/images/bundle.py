@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # Of images that are read at a time for an engine.
 _READ_IMAGES = 32
 _NOISE_SEED = 0
+# Of changed JPEGs where sharding changes none.
+_JPEG_QUALITY = 90
 _USE_PREPROCESSING = (
     "Preprocessing is part of the model: `preprocess.json` says what it is, `predict.py` does it. Another resize or "
     "normalisation costs accuracy without an error."
@@ -103,7 +105,7 @@ def write_files(
         "background": prepared.background if prepared is not None else None,
         "convert": prepared.convert if prepared is not None else [],
         "resize": prepared.resize if prepared is not None else None,
-        "jpeg_quality": prepared.jpeg_quality if prepared is not None else None,
+        "jpeg_quality": prepared.jpeg_quality if prepared is not None else _JPEG_QUALITY,
         "color": "RGB",
         "crop": "center",
         "image_size": checkpoint.data["image_size"],

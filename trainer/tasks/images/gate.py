@@ -330,7 +330,7 @@ class SourceFiles:
         from records.decode import UndecodableImage, decode
 
         content = self._find(place)
-        if content is None:
+        if content is None or content == stored:
             return stored
         try:
             made, _ = change(content, decode(content, background=self._background), self._changes)

@@ -132,8 +132,8 @@ class Preprocessing:
     """Of `_CHANGES` those that are made: CMYK to RGB, 16 bits to 8, turned as the EXIF orientation says."""
     resize: int | None
     """Shorter side in pixels that a larger image is shrunk to, before it is cut. None: it keeps its size."""
-    jpeg_quality: int | None
-    """Of a changed image that came with lossy compression; None: no image is changed."""
+    jpeg_quality: int
+    """Of a changed image that came with lossy compression, 1 to 100."""
     color: str
     """Order of the channels."""
     crop: str
@@ -202,7 +202,6 @@ class Preprocessing:
         if self.resize is not None and min(pixels.shape[:2]) > self.resize:
             pixels, changed = _shrink(pixels, self.resize), True
         if changed and image.lossy and not image.transparent:
-            assert self.jpeg_quality is not None
             return _through_jpeg(pixels, image.mode, self.jpeg_quality)
         return np.ascontiguousarray(pixels)
 
@@ -484,7 +483,7 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "background": lambda value: value is None or _is_colour(value),
     "convert": lambda value: isinstance(value, list) and all(one in _CHANGES for one in value),
     "resize": lambda value: value is None or runtimes.is_size(value),
-    "jpeg_quality": lambda value: value is None or (runtimes.is_size(value) and value <= 100),
+    "jpeg_quality": lambda value: runtimes.is_size(value) and value <= 100,
     "image_size": runtimes.is_size,
     "mean": lambda values: _are_channels(values, -1e6),
     "std": lambda values: _are_channels(values, 1e-30),
