@@ -169,6 +169,11 @@ class Plot:
     xs: tuple[tuple[str, float, str], ...]
     """Names below it, their place from the left, 0 to 1, and the side that they must not stick out of."""
 
+    @property
+    def width_of_names(self) -> int:
+        """Characters of the longest name beside it."""
+        return max((len(name) for name, _ in self.ys), default=1)
+
 
 def make_plot(
     lines: Sequence[Line],

@@ -45,15 +45,21 @@ def led_to(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def signals_end() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: everything below it ends, and its folder is removed."""
+def signals_end() -> Iterator[list[int]]:
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: everything below it ends, and its folder is removed.
+
+    Gives the signals that have come: whoever waits long looks there too, since an exception that is raised while Python
+    collects garbage ends nothing.
+    """
+    received: list[int] = []
 
     def end(number: int, _frame: object) -> None:
+        received.append(number)
         raise SystemExit(128 + number)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from contracts.config import RunConfig
     from rehearsal.cloud import LocalCloud
 
+_LOOK_S = 1.0
 # As often as a schedule of once a minute may fire while its runs take seconds.
 _MAX_CLOCK_RATE = 7 * 86400.0
 
@@ -98,7 +99,7 @@ def run_server(server: Server, stream: TextIO, log: TextIO, *, document: Callabl
         ConfigError: What was given cannot be rehearsed, or the folder is in use.
     """
     cloud, region, buckets = _prepare(server)
-    with signals_end(), cloud:
+    with signals_end() as received, cloud:
         cloud.clock.rate = server.clock_rate
         variables = dict(sorted(cloud.environment.items()))
         project = variables["GOOGLE_CLOUD_PROJECT"]
@@ -111,9 +112,13 @@ def run_server(server: Server, stream: TextIO, log: TextIO, *, document: Callabl
         places = ", ".join(f"gs://{bucket}" for bucket in buckets)
         print(f"serving project {project}, {region}, {places}; Ctrl-C ends it", file=log, flush=True)
         try:
-            threading.Event().wait()
+            never = threading.Event()
+            while not received and not never.wait(_LOOK_S):
+                pass
         except KeyboardInterrupt:
             print(_summary(cloud), file=log)
+        else:
+            raise SystemExit(128 + received[0])
 
 
 def _prepare(server: Server) -> tuple[LocalCloud, str, list[str]]:

@@ -155,7 +155,7 @@ def rewrite_preprocessing(folder: Path, **values: Any) -> None:
         ),
         (
             lambda folder: edit_manifest(folder, lambda values: values["graphs"][0].update(sha256="0" * 64)),
-            "its manifest says 0000",
+            "is not the one that the gates ran",
         ),
         (
             lambda folder: edit_manifest(folder, lambda values: values.update(seal=""), seal=False),

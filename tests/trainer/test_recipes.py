@@ -11,11 +11,11 @@ import yaml
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
 from tests.conftest import CLASSES, small_config
-from tests.trainer.one_rank import logs, one_rank, train
+from tests.trainer.one_rank import one_rank, train
 from trainer.checkpoint.loading import load_model_state
 
 PAGE = Path(__file__).parents[2] / "docs" / "fine-tuning.md"
-NAMES = ("the head alone", "the head first", "layer-wise decay")
+NAMES = ("the head alone", "the whole network")
 SMALL: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 3,
@@ -45,6 +45,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def configured(recipe: dict[str, Any], pretrained: Path) -> dict[str, Any]:
     """Return the recipe for the small shards, in two epochs; everything else is the page's."""
+    # The second recipe's weights are those of the run before: here the same as the first's.
     recipe["model"] |= {"arguments": SMALL, "weights": storage.normalise(pretrained)}
     recipe["train"] |= {"epochs": 2, "global_batch_size": 16}
     recipe["checkpoint"] = {**recipe.get("checkpoint", {}), "keep_last": 9}
@@ -71,14 +72,8 @@ def test_a_recipe_trains(name: str, small_shards: str, pretrained: Path, tmp_pat
     if name == "the head alone":
         assert all(torch.equal(last[key], theirs[key]) for key in theirs if key.startswith("vit."))
         assert difference(last, first, "classifier") > 0
-    elif name == "the head first":
-        assert all(torch.equal(first[key], theirs[key]) for key in theirs if key.startswith("vit."))
-        assert difference(last, first, "vit.") > 0
-        assert "all parameters learn from step" in logs(tmp_path)
     else:
-        # Adam's steps are about as large as the rate: each block moves less than the one above it.
-        moved = [difference(first, theirs, f"vit.layers.{number}.mlp.fc1.weight") for number in range(3)]
-        assert 0 < moved[0] < moved[1] < moved[2] < difference(first, theirs, "classifier.weight")
+        assert 0 < difference(first, theirs, "vit.") < difference(first, theirs, "classifier.weight")
 
 
 def start_of(config: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -76,7 +76,7 @@ def write_shards(folder: Path, shards: int) -> None:
     empty = {**split, "first": SAMPLES, "samples": 0, "samples_by_class": [0]}
     document = {
         "kind": "shards",
-        "format_version": 1,
+        "format_version": 2,
         "fingerprint": "0" * 16,
         "format": "webdataset",
         "seed": 0,

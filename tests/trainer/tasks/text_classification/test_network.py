@@ -144,7 +144,7 @@ def with_pretrained(folder: Path, **model: Any) -> dict[str, Any]:
 
 
 def check(values: dict[str, Any]) -> CheckAnswer:
-    return check_all_of_network(parse_config(values, where="test"), num_classes=3).answer()
+    return check_all_of_network(parse_config(values, where="test")).answer()
 
 
 def test_a_pretrained_network_comes_with_its_tokenizer(pretrained: Path, tmp_path: Path) -> None:

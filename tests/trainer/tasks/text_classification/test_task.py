@@ -216,7 +216,7 @@ def test_it_can_be_made_before_there_are_shards() -> None:
     assert (length.min, length.opt, length.max, length.multiple) == (8, 64, 64, 8)
     assert example["tokens"].shape == (2, 64) and example["mask"].all()
     assert task.padding not in example["tokens"]
-    assert task.build_model()(example["tokens"], example["mask"]).shape == (2, 4)
+    assert task.build_model()(example["tokens"], example["mask"]).shape == (2, 2)
     findings = Findings()
     assert plan_task(parse_config(sections(sharding={"tokenizer": None}), where="test"), findings) is None
     assert "needs a tokenizer" in findings.problems[0].given and "sharding.tokenizer" in findings.problems[0].todo
