@@ -1,4 +1,4 @@
-"""MetadataService as far as experiments go: stores, contexts with their children, artifacts that clients create.
+"""MetadataService as far as the SDK's experiments go: contexts, and artifacts in them. No execution is kept.
 
 Vertex makes two contexts of every pipeline job itself, one of the pipeline and one of the run; so does `add_run`.
 
@@ -16,40 +16,44 @@ from rehearsal.doors.errors import not_found
 from rehearsal.doors.messages import plain
 from rehearsal.resources.cloud_state import Caller, CloudState
 from rehearsal.resources.listing import list_page, page, select
-from rehearsal.resources.operations import finished
 
-_VERSION = "0.0.1"
-
-
-def create_store(cloud: CloudState, request: types.CreateMetadataStoreRequest, caller: Caller) -> Any:
-    """Create a store; clients want the one named default."""
-    parent = cloud.resolve_name(request.parent, "aiplatform.metadataStores.create")
-    store = types.MetadataStore(request.metadata_store)
-    store.name = f"{parent}/metadataStores/{request.metadata_store_id or cloud.store.new_id()}"
-    store.create_time = store.update_time = cloud.now()
-    cloud.add(store)
-    return finished(cloud, store.name, store, types.CreateMetadataStoreOperationMetadata())
+_STORE = "/metadataStores/default"
 
 
 def get_store(cloud: CloudState, request: types.GetMetadataStoreRequest, caller: Caller) -> types.MetadataStore:
-    """Return a store."""
-    return types.MetadataStore(cloud.find(request.name, "aiplatform.metadataStores.get"))
+    """Return the default store, which every project has here."""
+    name = cloud.resolve_name(request.name, "aiplatform.metadataStores.get")
+    if not name.endswith(_STORE):
+        raise not_found(name)
+    return types.MetadataStore(name=name)
 
 
 def create_context(cloud: CloudState, request: types.CreateContextRequest, caller: Caller) -> types.Context:
-    """Create a context in a store that is there."""
-    parent = cloud.resolve_name(request.parent, "aiplatform.contexts.create")
-    cloud.find(parent, "aiplatform.metadataStores.get")
-    context = types.Context(request.context)
-    context.name = f"{parent}/contexts/{request.context_id or cloud.store.new_id()}"
-    context.create_time = context.update_time = cloud.now()
-    cloud.add(context)
-    return context
+    """Create a context."""
+    return _create(cloud, types.Context(request.context), "contexts", request.parent, request.context_id)
+
+
+def create_artifact(cloud: CloudState, request: types.CreateArtifactRequest, caller: Caller) -> types.Artifact:
+    """Create an artifact."""
+    return _create(cloud, types.Artifact(request.artifact), "artifacts", request.parent, request.artifact_id)
+
+
+def _create(cloud: CloudState, resource: Any, collection: str, parent: str, resource_id: str) -> Any:
+    store = cloud.resolve_name(parent, f"aiplatform.{collection}.create")
+    resource.name = f"{store}/{collection}/{resource_id or cloud.store.new_id()}"
+    resource.create_time = resource.update_time = cloud.now()
+    cloud.add(resource)
+    return resource
 
 
 def get_context(cloud: CloudState, request: types.GetContextRequest, caller: Caller) -> types.Context:
     """Return a context."""
     return types.Context(cloud.find(request.name, "aiplatform.contexts.get"))
+
+
+def get_artifact(cloud: CloudState, request: types.GetArtifactRequest, caller: Caller) -> types.Artifact:
+    """Return an artifact."""
+    return types.Artifact(cloud.find(request.name, "aiplatform.artifacts.get"))
 
 
 def list_contexts(cloud: CloudState, request: types.ListContextsRequest, caller: Caller) -> types.ListContextsResponse:
@@ -75,42 +79,25 @@ def add_children(
 ) -> types.AddContextChildrenResponse:
     """Make contexts children of another: an experiment's runs are its children."""
     name = cloud.find(request.context, "aiplatform.contexts.get").name
+
+    def change(context: Any) -> None:
+        if name not in context.parent_contexts:
+            context.parent_contexts.append(name)
+
     for child in request.child_contexts:
-        child_name = cloud.find(child, "aiplatform.contexts.get").name
-
-        def change(context: Any) -> None:
-            if name not in context.parent_contexts:
-                context.parent_contexts.append(name)
-
-        cloud.store.update(child_name, change)
+        cloud.store.update(cloud.find(child, "aiplatform.contexts.get").name, change)
     return types.AddContextChildrenResponse()
 
 
-def create_artifact(cloud: CloudState, request: types.CreateArtifactRequest, caller: Caller) -> types.Artifact:
-    """Create an artifact in a store that is there."""
-    parent = cloud.find(request.parent, "aiplatform.artifacts.create").name
-    artifact = types.Artifact(request.artifact)
-    artifact.name = f"{parent}/artifacts/{request.artifact_id or cloud.store.new_id()}"
-    artifact.create_time = artifact.update_time = cloud.now()
-    cloud.add(artifact)
-    return artifact
-
-
-def get_artifact(cloud: CloudState, request: types.GetArtifactRequest, caller: Caller) -> types.Artifact:
-    """Return an artifact."""
-    return types.Artifact(cloud.find(request.name, "aiplatform.artifacts.get"))
-
-
-def add_to_context(
+def add_artifacts(
     cloud: CloudState, request: types.AddContextArtifactsAndExecutionsRequest, caller: Caller
 ) -> types.AddContextArtifactsAndExecutionsResponse:
     """Put artifacts into a context."""
     context = cloud.find(request.context, "aiplatform.contexts.addContextArtifactsAndExecutions").name
-    place, _, name = context.partition("/contexts/")
-    asked = types.AddContextArtifactsAndExecutionsRequest(context=context)
-    for artifact in request.artifacts:
-        asked.artifacts.append(cloud.find(artifact, "aiplatform.artifacts.get").name)
-    cloud.store.add(f"{place}/memberships/{name}/{cloud.store.new_id()}", asked)
+    names = [cloud.find(artifact, "aiplatform.artifacts.get").name for artifact in request.artifacts]
+    addition = types.AddContextArtifactsAndExecutionsRequest(context=context, artifacts=names)
+    store = context.partition("/contexts/")[0]
+    cloud.store.add(f"{store}/additions/{cloud.store.new_id()}", addition)
     return types.AddContextArtifactsAndExecutionsResponse()
 
 
@@ -118,24 +105,21 @@ def list_artifacts(
     cloud: CloudState, request: types.ListArtifactsRequest, caller: Caller
 ) -> types.ListArtifactsResponse:
     """List artifacts, the newest first."""
-    place = cloud.find(request.parent, "aiplatform.artifacts.list").name
-    contexts: dict[str, set[str]] = {}
-    for given in cloud.store.list(f"{place}/memberships/", types.AddContextArtifactsAndExecutionsRequest):
-        for name in given.artifacts:
-            contexts.setdefault(name, set()).add(given.context)
+    store = cloud.resolve_name(request.parent, "aiplatform.artifacts.list")
+    additions = list(cloud.store.list(f"{store}/additions/", types.AddContextArtifactsAndExecutionsRequest))
     found = select(
-        cloud.store.list(f"{place}/artifacts/", types.Artifact),
+        cloud.store.list(f"{store}/artifacts/", types.Artifact),
         types.Artifact,
         filter=request.filter,
         order_by=request.order_by,
-        contexts_of=lambda item: contexts.get(item.name, set()),
+        contexts_of=lambda item: {addition.context for addition in additions if item.name in addition.artifacts},
     )
     chosen, token = page(found, request.page_size, request.page_token)
     return types.ListArtifactsResponse(artifacts=chosen, next_page_token=token)
 
 
 def get_execution(cloud: CloudState, request: types.GetExecutionRequest, caller: Caller) -> types.Execution:
-    """Say that there is no such execution: none is kept here, and the SDK asks before it makes a row."""
+    """Raise NOT_FOUND: the SDK asks for one before it makes a run of an experiment."""
     raise not_found(request.name)
 
 
@@ -148,21 +132,17 @@ def list_executions(
 
 def add_run(cloud: CloudState, parent: str, job_id: str, pipeline: str) -> tuple[types.Context, types.Context]:
     """Make the contexts of a pipeline and of one of its runs; return (pipeline's, run's)."""
-    place = f"{parent}/metadataStores/default"
-    if cloud.store.find(place) is None:
-        cloud.store.add(place, types.MetadataStore(name=place, create_time=cloud.now()))
     made: list[types.Context] = []
     for context_id, schema in ((pipeline, "system.Pipeline"), (job_id, "system.PipelineRun")):
         context = types.Context(
-            name=f"{place}/contexts/{context_id}",
+            name=f"{parent}{_STORE}/contexts/{context_id}",
             display_name=context_id,
             schema_title=schema,
-            schema_version=_VERSION,
+            schema_version="0.0.1",
             create_time=cloud.now(),
             update_time=cloud.now(),
+            parent_contexts=[] if context_id == pipeline else [made[0].name],
         )
-        if schema == "system.PipelineRun" and context_id != pipeline:
-            context.parent_contexts = [made[0].name]
         if cloud.store.find(context.name) is None:
             cloud.store.add(context.name, context)
         made.append(context)
@@ -170,7 +150,6 @@ def add_run(cloud: CloudState, parent: str, job_id: str, pipeline: str) -> tuple
 
 
 METHODS = {
-    "CreateMetadataStore": create_store,
     "GetMetadataStore": get_store,
     "CreateContext": create_context,
     "GetContext": get_context,
@@ -180,7 +159,7 @@ METHODS = {
     "CreateArtifact": create_artifact,
     "GetArtifact": get_artifact,
     "ListArtifacts": list_artifacts,
-    "AddContextArtifactsAndExecutions": add_to_context,
+    "AddContextArtifactsAndExecutions": add_artifacts,
     "GetExecution": get_execution,
     "ListExecutions": list_executions,
 }
