@@ -16,7 +16,7 @@ from contracts.errors import DataError, TryAgain
 from sharding.limits import encode_path
 from sharding.sources.layout import Layout, Sorter, check_class_folders, find_layout, load_layout
 from sharding.sources.names import is_ignored
-from sharding.sources.parts import Names, Stretch, StretchWriter, sort_records
+from sharding.sources.parts import Names, Stretch, StretchWriter
 
 # Files that are listed in this process, before others are started: less than a second.
 FEW_FILES = 20_000
@@ -128,7 +128,7 @@ def _list_units(task: _Task, units: Sequence[bytes]) -> Stretch:
     sorter = Sorter(load_layout(task.layout_path), task.section, writer.stretch)
     for unit in units:
         files = _walk(task.root, unit, sorter, _identify_above(task.root, unit))
-        for record in sort_records(files, task.folder, f"stretch-{task.number}"):
+        for record in sorted(files):
             _take(record, sorter, writer)
     return writer.close()
 

@@ -1,7 +1,6 @@
 """From the rows of a manifest to a listing: labels to classes, paths to files that are there, splits.
 
-Rows are sorted by path on disk (parts.sort_records): of a manifest of any length only classes, and groups
-with a given split, are held in memory.
+Rows are sorted by path in memory: about 10^7 rows in 4 GB.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import itertools
 import marshal
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from sharding.sources.cells import Values
 from sharding.sources.fields import Fields, count_path, hash_cells, make_row_path, pack_file
 from sharding.sources.listing import Found
 from sharding.sources.names import is_ignored
-from sharding.sources.parts import Names, StretchWriter, keep_records, sort_records
+from sharding.sources.parts import Names, StretchWriter
 from sharding.sources.reference import NO_CLASS, absolute_path, remote_uri
 from sharding.sources.rows import Row, normalise_path
 from sharding.sources.splitting import Splitter
@@ -32,8 +32,7 @@ from sharding.sources.tables import no_rows, read_rows
 
 # A row whose path is known, as marshal knows it: path; place in the file; labels, and whether they are a list; split
 # and group, where given; and of named fields the cells of the reference (where there are further files, whose sizes are
-# not known yet, the numbers and the contents, of a file its path, marshalled). What is last decides how many rows are
-# sorted in memory.
+# not known yet, the numbers and the contents, of a file its path, marshalled).
 _Item = tuple[Any, ...]
 # Rows that are read again to name some by their lines: ten seconds or so.
 _MOST_LOOKED_AT = 300_000
@@ -58,19 +57,14 @@ def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
     writer = StretchWriter(folder, "stretch")
     checks = _Checks(section, fields, shown)
     # All rows are read here: what is known of all of them is known from then on.
-    records = sort_records(_read_items(section, fields, uri, writer.stretch.ignored, checks), folder, "rows")
+    records = sorted(_read_items(section, fields, uri, writer.stretch.ignored, checks), key=itemgetter(0))
     classes = checks.finish()
     places = {name: place for place, name in enumerate(classes)}
     missing = _Missing(shown, is_plain=fields is None)
     find = _Finder(folder_uri)
-    items = _name_repeats(records, fields, shown)
+    items = list(_name_repeats(records, fields, shown))
     further = fields.further_files if fields is not None else ()
-    found_further = []
-    if fields is not None and further:
-        # Files are found in the order of their paths: the rows are read again for each field.
-        kept = keep_records(items, folder, "kept-rows")
-        items = kept()
-        found_further = [_find_further(kept, fields, name, folder_uri, folder, missing) for name in further]
+    found_further = [_find_further(items, fields, name, folder_uri, missing) for name in further if fields is not None]
     more_of_items = zip(*found_further, strict=True) if found_further else itertools.repeat(())
     for (path, place, labels, _, given_split, group, cells), more in zip(items, more_of_items, strict=False):
         label, *more_labels = sorted({places[name] for name in labels}) if labels else [NO_CLASS]
@@ -146,27 +140,18 @@ def _add_files(marshalled: bytes, fields: Fields, files: dict[str, _FileInfo]) -
 
 
 def _find_further(
-    kept: Callable[[], Iterator[tuple[Any, ...]]],
-    fields: Fields,
-    name: str,
-    folder_uri: str,
-    folder: Path,
-    missing: _Missing,
-) -> Iterator[_FileInfo | None]:
-    """Yield what is known of the files of a field, in the order of the rows; they are found in that of their paths."""
+    items: list[_Item], fields: Fields, name: str, folder_uri: str, missing: _Missing
+) -> list[_FileInfo | None]:
+    """Return what is known of the files of a field, in the order of the rows; they are found in that of their paths."""
     at = fields.contents.index(name)
-    paths = ((marshal.loads(item[-1])[1][at], number, item[1]) for number, item in enumerate(kept()))
+    paths = [(marshal.loads(item[-1])[1][at], number) for number, item in enumerate(items)]
     find = _Finder(folder_uri)
-
-    def look_up() -> Iterator[tuple[int, _FileInfo | None]]:
-        for path, number, place in sort_records(paths, folder, f"{name}-paths"):
-            found = find(path)
-            if found is None:
-                missing.add(path, f"{place}, field {name}")
-            yield number, found
-
-    for _, found in sort_records(look_up(), folder, f"{name}-files"):
-        yield None if found is None else tuple(found)
+    found: list[_FileInfo | None] = [None] * len(items)
+    for path, number in sorted(paths):
+        found[number] = find(path)
+        if found[number] is None:
+            missing.add(path, f"{items[number][1]}, field {name}")
+    return found
 
 
 class _Missing:

@@ -11,15 +11,13 @@ anyway), compressed: a runner holds references several times over, and a shuffle
 
 from __future__ import annotations
 
-import heapq
 import marshal
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -43,11 +41,8 @@ _LEVEL = 1
 _SAMPLE_BYTES, _WORTH = 1 << 14, 0.5
 # Of marshal: later ones write an object once that is referred to several times, so equal records may give other bytes.
 _MARSHAL_VERSION = 2
-# Records that are sorted in memory, about 60 MB; and those of each sorted run that a merge holds: 10^8 records are 760
-# runs, so 100,000 records in memory.
-_RUN_RECORDS, _BLOCK_RECORDS = 1 << 17, 128
-# Rows may be long: bytes of cells in a part, and of the last fields of records that are sorted in memory.
-_PART_CELL_BYTES, _RUN_BYTES = 1 << 25, 1 << 27
+# Rows may be long: bytes of cells in a part.
+_PART_CELL_BYTES = 1 << 25
 
 
 def pack(references: Iterable[Reference]) -> bytes:
@@ -282,83 +277,3 @@ def repack(target: Path, pieces: Sequence[Piece], changes_path: Path | None) -> 
         ]
     target.write_bytes(_pack(listed))
     return target
-
-
-def sort_records(records: Iterable[tuple[Any, ...]], folder: Path, name: str) -> Iterator[tuple[Any, ...]]:
-    """Read records; return them in the order of their first field, in bounded memory; equal ones as they came.
-
-    Args:
-        records: To be sorted; of what marshal knows.
-        folder: Of this machine; sorted runs lie there until they are read.
-        name: Start of their names.
-    """
-    remaining = iter(records)
-    first = itemgetter(0)
-    batch, is_rest = _take_run(remaining)
-    batch.sort(key=first)
-    if is_rest:
-        return iter(batch)
-    runs: list[Path] = []
-    while batch:
-        runs.append(folder / f"{name}-run-{len(runs):05d}")
-        _write_run(runs[-1], batch)
-        batch, _ = _take_run(remaining)
-        batch.sort(key=first)
-    return _merge_runs(runs)
-
-
-def _merge_runs(runs: Sequence[Path]) -> Iterator[tuple[Any, ...]]:
-    yield from heapq.merge(*map(_read_run, runs), key=itemgetter(0))
-    for path in runs:
-        path.unlink()
-
-
-def keep_records(
-    records: Iterable[tuple[Any, ...]], folder: Path, name: str
-) -> Callable[[], Iterator[tuple[Any, ...]]]:
-    """Read records once; return a function that yields them again, from memory where they are few, else from a file."""
-    remaining = iter(records)
-    batch, is_rest = _take_run(remaining)
-    if is_rest:
-        return lambda: iter(batch)
-    path = folder / name
-    _write_run(path, chain(batch, remaining))
-    return lambda: _read_run(path)
-
-
-def _take_run(remaining: Iterator[tuple[Any, ...]]) -> tuple[list[tuple[Any, ...]], bool]:
-    """Return as many records as are held in memory, and whether these are all that remain."""
-    batch: list[tuple[Any, ...]] = []
-    size = 0
-    for record in remaining:
-        batch.append(record)
-        if isinstance(record[-1], bytes):
-            size += len(record[-1])
-        if len(batch) == _RUN_RECORDS or size >= _RUN_BYTES:
-            return batch, False
-    return batch, True
-
-
-def _write_run(path: Path, records: Iterable[tuple[Any, ...]]) -> None:
-    remaining = iter(records)
-    level: int | None = None
-    with path.open("wb") as stream:
-        while block := list(islice(remaining, _BLOCK_RECORDS)):
-            content = marshal.dumps(list(map(tuple, block)), _MARSHAL_VERSION)
-            # Blocks of a run are alike.
-            level = _choose_level(content) if level is None else level
-            blob = zlib.compress(content, level)
-            stream.write(len(blob).to_bytes(4, "little") + blob)
-
-
-def _read_run(path: Path) -> Iterator[tuple[Any, ...]]:
-    position = 0
-    while True:
-        # Opened again for each block: a merge of many runs would hold more files than a process may.
-        with path.open("rb") as stream:
-            stream.seek(position)
-            blob = stream.read(int.from_bytes(stream.read(4), "little"))
-            position = stream.tell()
-        if not blob:
-            return
-        yield from _unpack(blob)

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from contracts.errors import DataError, TryAgain
-from sharding.sources import folders, parts
+from sharding.sources import folders
 
 # Of the release before listings lay in files: finished shards are found by them.
 FOLDERS_SHA256 = "c7f29ede46ad80d66af2fee04d9b69976d4c2cc1c7e60b889de3bfe17ccfbd69"
@@ -87,36 +87,3 @@ def test_what_vanishes_while_it_is_listed_is_no_fault_of_the_source(forty, listi
         with pytest.raises(TryAgain, match=r"a\.b/deep vanished while the source was listed; run again"):
             listing_of(forty)
     assert listing_of(forty).num_files < 40
-
-
-@pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_a_manifest_sorted_on_disk_gives_what_one_in_memory_gives(forty, listing_of, monkeypatch, form):
-    names = sorted(
-        path.relative_to(forty.parent).as_posix() for path in forty.rglob("*.png") if path.as_posix().isprintable()
-    )
-    names = [name for name in names if "caf" not in name]
-    path = forty.parent / f"rows.{form}"
-
-    def write(listed):
-        if form == "csv":
-            lines = ["uri,label", *(f"{name},{name.split('/')[1]}" for name in listed)]
-        else:
-            lines = [json.dumps({"uri": name, "label": name.split("/")[1]}) for name in listed]
-        path.write_text("\n".join(lines))
-        return listing_of(path)
-
-    expected = write(names[::-1])
-    monkeypatch.setattr(parts, "_RUN_RECORDS", 5)
-    monkeypatch.setattr(parts, "_BLOCK_RECORDS", 2)
-    found = write(names[::-1])
-    assert list(found.references()) == list(expected.references()) and found.sha256 == expected.sha256
-    with pytest.raises(DataError, match=f"names {names[3]} twice: line 4 and line"):
-        write([*names, names[3]]) if form == "jsonl" else write([names[0], names[-1], names[3], names[3]])
-
-
-def test_a_manifest_in_memory_stays_there(forty, listing_of, monkeypatch):
-    """Small ones need no file for their rows."""
-    (forty.parent / "rows.csv").write_text("uri,label\nraw/ant/00.png,a\nraw/a.b/deep/01.png,b\n")
-    monkeypatch.setattr(parts, "_write_run", None)
-    splits = {"train": 1, "validation": 0, "test": 0}
-    assert listing_of(forty.parent / "rows.csv", splits=splits).num_files == 2

@@ -1,7 +1,6 @@
-"""References on disk: sorted in bounded memory, cut into equal parts, published and placed."""
+"""References on disk: cut into equal parts, published and placed."""
 
 import json
-import random
 
 import pytest
 
@@ -15,12 +14,10 @@ from sharding.sources.parts import (
     Piece,
     StretchWriter,
     cut_into_parts,
-    keep_records,
     publish_parts,
     read_file,
     read_part,
     repack,
-    sort_records,
 )
 from sharding.sources.reference import Reference
 
@@ -73,24 +70,6 @@ def test_changes_reach_only_what_they_name(tmp_path):
     assert read_file(path) == expected
 
 
-def test_records_are_sorted_by_way_of_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "_RUN_RECORDS", 50)
-    monkeypatch.setattr(parts, "_BLOCK_RECORDS", 7)
-    records = [(b"%03d" % (n % 170), n) for n in range(340)]
-    random.Random(1).shuffle(records)
-    found = list(sort_records(records, tmp_path, "x"))
-    # Equal ones stay as they came.
-    assert found == sorted(records, key=lambda record: record[0])
-    assert not list(tmp_path.iterdir())
-
-
-def test_records_are_kept_and_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "_RUN_RECORDS", 50)
-    for count in (0, 49, 50, 51, 200):
-        kept = keep_records(iter([(b"%d" % n, None, "x\udcff") for n in range(count)]), tmp_path, f"kept-{count}")
-        assert list(kept()) == list(kept()) == [(b"%d" % n, None, "x\udcff") for n in range(count)]
-
-
 def test_the_first_names_are_kept_and_all_counted():
     names = Names(3)
     for number in (5, 9, 1, 7, 3, 8, 2, 6, 4):
@@ -117,14 +96,13 @@ def test_what_cannot_be_published_is_raised(listing_of, source, tmp_path):
         publish_parts(listing.parts, storage.normalise(tmp_path / "work"))
 
 
-def test_long_rows_are_sorted_and_cut_by_their_bytes(listing_of, tmp_path, monkeypatch):
-    """Rows of text: runs on disk and small parts give what memory and one part give."""
+def test_long_rows_are_cut_by_their_bytes(listing_of, tmp_path, monkeypatch):
+    """Rows of text: small parts give what one part gives."""
     rows = [json.dumps({"text": f"{number} " * 500, "y": number}) for number in range(100)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     fields = {"text": {"column": "text", "kind": "text"}, "y": {"column": "y", "kind": "number"}}
     whole = listing_of(tmp_path / "rows.jsonl", fields=fields)
     monkeypatch.setattr(parts, "_PART_CELL_BYTES", 20_000)
-    monkeypatch.setattr(parts, "_RUN_BYTES", 30_000)
     cut = listing_of(tmp_path / "rows.jsonl", fields=fields)
     assert len(whole.parts) == 1 and len(cut.parts) > 5
     assert list(cut.references()) == list(whole.references()) and cut.sha256 == whole.sha256
