@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import tarfile
-import zlib
 
 import numpy as np
 import pytest
@@ -40,29 +39,6 @@ def read_members(result):
 
 
 BOTTOM_CUT = simplejpeg.encode_jpeg(np.zeros((64, 64, 3), np.uint8))[:-40]
-
-
-def make_bomb():
-    header = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 0, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0")), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
-
-
-@pytest.mark.parametrize("verify", ["decode", "header"])
-def test_a_bomb_is_refused_by_its_header_and_listed(run_shard, source, write_file, verify):
-    write_file(source, b"ant/bomb.png", make_bomb())
-    (rejected,) = run_shard(verify=verify, max_rejected_fraction=0.1).manifest.rejected
-    assert rejected.path == "ant/bomb.png" and "40000 x 40000" in rejected.reason
-
-
-def test_thumbnails_are_no_class(run_shard, source, write_file, make_image):
-    for folder in (b".thumbnails", b"@eaDir", b"__MACOSX"):
-        write_file(source, folder + b"/1.png", make_image(80, "png"))
-    manifest = run_shard().manifest
-    assert manifest.classes == ["ant", "bee", "cow"]
-    assert manifest.ignored == [".thumbnails/", "@eaDir/", "__MACOSX/"]
 
 
 def test_no_member_of_a_tar_leads_out_of_it(run_shard, source, write_file, make_image, tmp_path):

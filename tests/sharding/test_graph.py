@@ -174,14 +174,6 @@ def test_a_deleted_shard_is_noticed_and_written_again(make_job, monkeypatch):
     assert run_graph(handle) == whole
 
 
-def test_the_index_is_in_the_order_of_the_shards(make_job):
-    handle = make_job("one")
-    run_graph(handle)
-    found = read_found(storage.local_path(handle.output_uri))
-    assert len(found) == 60 == sum(entry.samples for entry in ShardManifest.load(handle.output_uri).shards)
-    assert [one.shard for one in found] == sorted(one.shard for one in found)
-
-
 def test_a_step_that_was_refused_leaves_no_shard_without_its_files(make_job, monkeypatch):
     """Another run may delete the refusal before the shards are written."""
     handle = make_job("one")

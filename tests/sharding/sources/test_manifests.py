@@ -17,7 +17,7 @@ import pytest
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import ShardingSection
-from contracts.errors import DataError
+from contracts.errors import DataError, UserError
 from contracts.stores import gcs
 from records.fields import FieldReader
 from records.samples import open_samples
@@ -81,17 +81,6 @@ def test_rows_without_a_split_get_one_by_hash(source):
         assert found == by_hash | {rows[7][0].encode(): 2}
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_shards_of_a_manifest_are_those_of_class_folders(run_shard, source, form):
-    rows = [(path, label, None) for path, label in rows_of(source)]
-    from_folders = run_shard(root="folders")
-    manifest = write_manifest(source, form, rows)
-    from_manifest = run_shard(root="manifest", source=str(manifest))
-    assert from_manifest.code == 0, from_manifest.stderr
-    shards = {name: content for name, content in from_folders.content.items() if name != "manifest.json"}
-    assert {name: content for name, content in from_manifest.content.items() if name != "manifest.json"} == shards
-
-
 def test_paths_are_relative_to_the_manifest_and_written_in_many_ways(source, tmp_path, write_file, make_image):
     write_file(tmp_path, b"elsewhere/x.png", make_image(7, "png"))
     rows = rows_of(source)
@@ -153,9 +142,6 @@ def write_multi(source, form):
     labels = {
         path: sorted({label, "even" if number % 2 else label}) for number, (path, label) in enumerate(rows_of(source))
     }
-    if form == "jsonl":
-        rows = [(path, names, None) for path, names in labels.items()]
-        return labels, write_manifest(source, form, rows), {}
     if form == "csv":
         rows = [(path, "|".join(names), None) for path, names in labels.items()]
         return labels, write_manifest(source, form, rows), {"label_separator": "|"}
@@ -163,7 +149,7 @@ def write_multi(source, form):
     return labels, write_manifest(source, "csv", rows), {}
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv", "csv-json"])
+@pytest.mark.parametrize("form", ["csv", "csv-json"])
 def test_several_labels_are_stored_as_lists(run_shard, source, form):
     labels, manifest, section = write_multi(source, form)
     result = run_shard(source=str(manifest), **section)
@@ -185,8 +171,7 @@ def test_several_labels_are_stored_as_lists(run_shard, source, form):
     assert stored == labels
 
 
-@pytest.mark.parametrize("shard_format", ["webdataset", "tfrecord"])
-@pytest.mark.parametrize("form", ["jsonl", "csv-json"])
+@pytest.mark.parametrize(("form", "shard_format"), [("jsonl", "tfrecord"), ("csv-json", "webdataset")])
 def test_an_image_may_be_of_no_class(run_shard, source, form, shard_format):
     """The first by path, so that nothing of a class comes before it, and every third one."""
     labels = {path: [label] if number % 3 else [] for number, (path, label) in enumerate(sorted(rows_of(source)))}
@@ -214,8 +199,8 @@ def test_brackets_alone_make_no_list(source):
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
-def check_wrong(path, *words, error=DataError, **section):
-    with pytest.raises(error) as raised:
+def check_wrong(path, *words, **section):
+    with pytest.raises(DataError) as raised:
         list_file(path, **section)
     for word in words:
         assert word in str(raised.value)
@@ -257,11 +242,8 @@ GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
             ("mixed types", "number 1 (line 3)", "'a' (line 2)"),
         ),
         ("list.csv", 'uri,label\nant/00.png,"[""a"", 1.5]"\n', ("line 2", "1.5 (float)", "sharding.label_separator")),
-        ("list.csv", 'uri,label\nant/00.png,"[""a"", [""b""]]"\n', ("line 2", "['b'] (list)")),
         ("list.csv", "uri,label\nant/00.png,[]\n", ("names no class", "at least two classes")),
         ("list.csv", "uri,label\nant/00.png,['a']\n", ("line 2", "a list, but not of JSON", '[""a"", ""b""]')),
-        ("list.csv", 'uri,label\nant/00.png,"[a, b]"\n', ("line 2", "a list, but not of JSON")),
-        ("list.jsonl", '{"uri": "ant/00.png", "label": "\\ud800"}\n', ("line 1", "half of a character")),
         ("list.jsonl", '{"uri": "ant/00.png"}\n', ("line 1", "no column 'label'")),
         ("list.jsonl", '{"uri": "ant/00.png", "label": "ant"}\n\nnot json\n', ("line 3 is not JSON",)),
         ("list.jsonl", "[1]\n", ("line 1 holds a list",)),
@@ -269,16 +251,6 @@ GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
         ("list.jsonl", '{"uri": "ant/00.png", "label": 1.5}\n', ("line 1", "1.5 (float)")),
         ("list.jsonl", '{"uri": "ant/00.png", "label": null}\n', ("line 1", "label is empty")),
         ("list.jsonl", '{"uri": 5, "label": "a"}\n', ("line 1", "the URI is 5")),
-        (
-            "list.jsonl",
-            '{"uri": "ant/00.png", "label": 1}\n{"uri": "bee/01.jpg", "label": "bee"}\n',
-            ("mixed types", "number 1 (line 1)", "'bee' (line 2)"),
-        ),
-        (
-            "list.jsonl",
-            '{"uri": "ant/00.png", "label": ["a"]}\n{"uri": "bee/01.jpg", "label": "bee"}\n',
-            ("mixed types", "a list (line 1)", "single one (line 2)"),
-        ),
         ("list.parquet", "not parquet", ("cannot be read as Parquet",)),
         ("list.txt", "a", ("is a file, but no manifest",)),
         ("list.csv", 'uri,"label\n' + GOOD * 5000, ("field larger than",)),
@@ -289,10 +261,15 @@ GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
         ("list.jsonl", '{"uri": "ant/00.png", "label": "a\\u0000b"}\n', ("line 1", "zero byte")),
     ],
 )
-def test_bad_manifests(run_shard, source, name, text, words):
-    path = write_text(source, name, text)
-    check_wrong(path, *words, error=Exception)
-    result = run_shard(source=str(path))
+def test_bad_manifests(source, name, text, words):
+    with pytest.raises(UserError) as raised:
+        list_file(write_text(source, name, text))
+    assert all(word in str(raised.value) for word in words), raised.value
+    assert raised.value.allowed and raised.value.todo
+
+
+def test_the_stage_refuses_a_bad_manifest_before_it_writes_anything(run_shard, source):
+    result = run_shard(source=str(write_text(source, "list.csv", "uri,label\nant/00.png,ant\n")))
     assert result.code == 2 and "Traceback" not in result.stderr, result.stderr
     assert "allowed: " in result.stderr and "to do: " in result.stderr
     assert not [path for path in result.root.glob("*/*") if path.parent.name != "attempts"]

@@ -25,17 +25,6 @@ if __name__ == "__main__":
 """
 
 
-def test_one_process_is_this_one():
-    with open_pool(1) as pool:
-        assert pool.submit(os.getpid).result() == os.getpid()
-
-
-def test_others_have_one_thread_each():
-    with open_pool(2) as pool:
-        assert pool.submit(os.getpid).result() != os.getpid()
-        assert pool.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
-
-
 def test_one_that_dies_is_no_fault_of_ours():
     with pytest.raises(TryAgain, match="a process that lists the source died"), open_pool(2) as pool:
         pool.submit(os._exit, 9).result()

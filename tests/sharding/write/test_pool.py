@@ -182,23 +182,6 @@ def test_a_process_reads_and_writes_a_bucket(pool, make_job, source, bucket_serv
         pool.write("train-again", 7, 0, remote, there)
 
 
-def test_threads_have_a_process_each(faulty_server, make_job):
-    job, references = make_job()
-    records = {}
-
-    def run(number):
-        own = ShardPool()
-        records[number] = [own.write(f"{number}-{one}", one, 0, references, job) for one in range(3)]
-        own.close()
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(END_S)
-    assert len(records) == 4 and len({one.crc32c for found in records.values() for one in found}) == 1
-
-
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -220,15 +203,6 @@ def test_a_file_that_fails_twice_is_rejected_by_name(pool, make_job, spoil, sour
     # A later attempt, in whatever process, gives the same record; nothing else is left.
     assert write(pool, references, job) == record
     assert {one.name for one in storage.local_path(job.output_uri).iterdir()} == {record.name, ".work"}
-
-
-def test_several_poisoned_files_are_one_verdict(pool, make_job, spoil):
-    _, references = make_job()
-    paths = {spoil(references[place], fault) for place, fault in ((0, "abort"), (9, "exit"), (20, "abort"))}
-    job, references = make_job()
-    record = write(pool, references, job)
-    assert {path for path, _ in record.rejected} == paths
-    assert set(verdict_of(job)) == {path.decode() for path in paths}
 
 
 def test_a_file_that_fails_once_is_kept(pool, make_job, spoil, tmp_path):

@@ -126,8 +126,8 @@ def list_files(folder: Path) -> list[Reference]:
     ]
 
 
-@pytest.mark.parametrize("threads", [0, 1, 5])
-@pytest.mark.parametrize("bound", [1, 2000, 1 << 20])
+@pytest.mark.parametrize("threads", [0, 5])
+@pytest.mark.parametrize("bound", [1, 1 << 20])
 def test_everything_once_in_order(folder: Path, threads: int, bound: int) -> None:
     references = list_files(folder)[::-1]
     found = list(read_ahead(storage.normalise(folder), references, threads=threads, bytes_in_flight=bound))

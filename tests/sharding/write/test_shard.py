@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from contracts import storage
 from contracts.errors import TryAgain
-from records.decode import decode_rgb
 from records.index_parts import ROW
 from records.statistics import ChannelSums
 from sharding.plan import make_key
@@ -79,17 +78,6 @@ def test_an_interrupted_call_leaves_no_file(make_job, tmp_path, source):
     with pytest.raises(TryAgain, match="vanished"):
         write(references, job)
     assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_sums_are_of_all_training_pixels(make_job, source):
-    job, references = make_job()
-    sums = write(references, job).channel_sums
-    pixels = np.concatenate(
-        [decode_rgb((source / one.path.decode()).read_bytes()).reshape(-1, 3) for one in references]
-    )
-    wide = pixels.astype(np.int64)
-    assert sums == ChannelSums(len(wide), tuple(wide.sum(axis=0).tolist()), tuple((wide**2).sum(axis=0).tolist()))
-    assert write_shard("test-0", 8, 2, references, job).channel_sums == ChannelSums()
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 2**32 - 1))
