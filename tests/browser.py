@@ -1,4 +1,4 @@
-"""A page of a file in a real browser: what it shows, what it asks for, and what it complains about."""
+"""A page of a file in a real browser: what it asks for, and what it complains about."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -30,9 +29,6 @@ ARGUMENTS = [
 # Catches a hang; a loaded machine takes many seconds to start a browser.
 TIMEOUT_MS = 120_000
 
-FIGURES = """() => Array.from(document.querySelectorAll("[data-figure]"), e => [
-  e.dataset.figure, "missing" in e.dataset ? null : Number(e.value ?? e.getAttribute("value")), e.textContent])"""
-
 
 @dataclass
 class Opened:
@@ -43,22 +39,6 @@ class Opened:
     """Every address that was asked for, the page's own first."""
     complaints: list[str] = field(default_factory=list)
     """Errors and warnings of the console, and exceptions of scripts."""
-
-    def figures(self) -> dict[str, float | None]:
-        """Return the exact value of every figure by its name; None: it reads as not measured."""
-        found: list[list[Any]] = self.page.evaluate(FIGURES)
-        names = [name for name, _, _ in found]
-        assert len(set(names)) == len(names), f"twice: {[name for name in names if names.count(name) > 1]}"
-        return {name: value for name, value, _ in found}
-
-    def texts(self) -> dict[str, str]:
-        """Return what every figure reads, by its name; no-break spaces as spaces."""
-        return {name: text.replace("\xa0", " ") for name, _, text in self.page.evaluate(FIGURES)}
-
-    def absent(self) -> dict[str, str]:
-        """Return the parts that have no data, with the reason that they show."""
-        script = '() => Array.from(document.querySelectorAll("[data-absent]"), e => [e.dataset.absent, e.textContent])'
-        return dict(self.page.evaluate(script))
 
     def check_quiet(self) -> None:
         """Assert that the page asked for nothing but itself, and that nothing went wrong in it."""

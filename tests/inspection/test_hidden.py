@@ -27,7 +27,7 @@ from inspection.run.view import shows_samples
 from inspection.terminal import print_run
 from tests.conftest import OWN_CODE, small_config
 from tests.inspection.lines import plant
-from tests.inspection.page.test_sections import part, said
+from tests.page_text import part, said
 from tests.pipeline_tasks.test_task import report
 from tests.trainer.one_rank import one_rank, train
 from tests.trainer.tasks.text_classification.texts import make_shards, make_texts

@@ -15,7 +15,7 @@ from inspection.run.view import ShardView
 from inspection.stages import shard
 from inspection.terminal import print_run
 from tests.inspection import planted
-from tests.inspection.page.test_sections import part, said
+from tests.page_text import part, said
 
 IMAGES = re.compile(r"image|picture|pixel|photo", re.IGNORECASE)
 COPIES = Duplicates(groups=1, copies=1, leaking_groups=0, listed=[])

@@ -14,8 +14,8 @@ from inspection.tasks import find_pages, is_share
 from inspection.tasks.multilabel.worst import SaidLabel, WorstView
 from pipeline_tasks.stage_report import _classify
 from tests.inspection import planted
-from tests.inspection.page.test_sections import part, said
 from tests.inspection.stages.documents import HOSTILE
+from tests.page_text import part, said
 
 TASK = "image_multilabel"
 # Name, positives, predicted, right, average precision.

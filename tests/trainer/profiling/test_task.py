@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from contracts.artifacts import ProfileReport, ShardManifest, find_damage
 from contracts.stage import run_stage
 from inspection.profile_page import make_profile_page
 from sharding.task import shard
-from tests.browser import NEEDS_CHROMIUM, Browser, Opened, opened, started_chromium
 from tests.conftest import small_config
+from tests.page_text import absent, figures, said
 from trainer.profiling.task import execute
 
 REPOSITORY = Path(__file__).parents[3]
@@ -86,12 +85,6 @@ def profiled(digits: tuple[str, list[str]], tmp_path_factory: pytest.TempPathFac
     return folder
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with started_chromium() as running:
-        yield running
-
-
 def test_the_report_has_the_choice_its_reason_and_every_part(profiled: Path, digits: tuple[str, list[str]]) -> None:
     report = report_of(profiled)
     chosen = report.chosen_point()
@@ -143,21 +136,17 @@ def test_traces_of_all_ranks_open_and_name_no_host(profiled: Path) -> None:
         assert socket.gethostname() not in text
 
 
-@NEEDS_CHROMIUM
-def test_the_page_of_the_digits_shows_the_report(profiled: Path, browser: Browser) -> None:
-    report = report_of(profiled)
-    with opened(browser, page_of(profiled)) as shown:
-        shown.check_quiet()
-        figures = shown.figures()
-        assert figures["choice.slot_size"] == report.choice.slot_size
-        assert figures["choice.num_workers"] == report.choice.num_workers
-        assert figures["choice.samples_per_s"] == report.chosen_point().samples_per_s
-        check_views(shown)
+def test_the_page_of_the_digits_shows_the_report(profiled: Path) -> None:
+    report, page = report_of(profiled), page_of(profiled).read_text()
+    found = figures(page)
+    assert found["choice.slot_size"] == report.choice.slot_size
+    assert found["choice.num_workers"] == report.choice.num_workers
+    assert found["choice.samples_per_s"] == report.chosen_point().samples_per_s
+    check_views(page)
 
 
 @pytest.mark.line
-@NEEDS_CHROMIUM
-def test_the_page_of_an_input_bound_photo_set_says_that_steps_wait(tmp_path: Path, browser: Browser) -> None:
+def test_the_page_of_an_input_bound_photo_set_says_that_steps_wait(tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "raw")
     sharding = json.dumps({"sharding": {"source": str(photos), "splits": {"train": 1, "validation": 0, "test": 0}}})
     assert run_stage("shard", shard, ["--output", str(tmp_path / "shards"), "--config-json", sharding]) == 0
@@ -167,20 +156,19 @@ def test_the_page_of_an_input_bound_photo_set_says_that_steps_wait(tmp_path: Pat
     report = report_of(out)
     [finding] = [finding for finding in report.findings if finding.rule == "R1"]
     assert finding.severity in ("bad", "warning") and report.indicators.data_time_fraction
-    with opened(browser, page_of(out)) as shown:
-        shown.check_quiet()
-        figures = shown.figures()
-        assert figures["indicators.data_time_fraction"] == report.indicators.data_time_fraction >= 0.2
-        assert figures["choice.samples_per_s"] == report.chosen_point().samples_per_s
-        check_views(shown)
-        assert finding.title in shown.page.inner_text("body")
+    page = page_of(out).read_text()
+    found = figures(page)
+    assert found["indicators.data_time_fraction"] == report.indicators.data_time_fraction >= 0.2
+    assert found["choice.samples_per_s"] == report.chosen_point().samples_per_s
+    check_views(page)
+    assert finding.title in said(page)
 
 
-def check_views(shown: Opened) -> None:
+def check_views(page: str) -> None:
     """Five views, one of them without data here, and it says why."""
-    headings, absent = shown.page.locator("h2").all_inner_texts(), shown.absent()
+    headings, empty = re.findall(r"<h2[^>]*>([^<]*)</h2>", page), absent(page)
     assert [name for name in headings if name in VIEWS] == list(VIEWS)
-    assert "no GPU" in absent["kernels"] and "timeline" not in absent and "operators" not in absent
+    assert "no GPU" in empty["kernels"] and "timeline" not in empty and "operators" not in empty
 
 
 def write_photos(folder: Path) -> Path:
