@@ -170,7 +170,6 @@ class Machine:
     accelerator_type: str
     accelerator_count: int
     vcpus: int
-    memory_gb: float
     boot_disk: str
     """Type of boot disk that it starts from."""
     strategies: tuple[Strategy, ...]
@@ -292,7 +291,6 @@ def _machine(type_: str, accelerator: str, gpus: int, vcpus: int) -> Machine:
         accelerator_type=accelerator,
         accelerator_count=gpus,
         vcpus=vcpus,
-        memory_gb=round(family.gb_per_vcpu * vcpus, 1),
         boot_disk=family.boot_disk,
         strategies=() if type_ in _NOTES else tuple(strategies),
         usd_per_h=usd,

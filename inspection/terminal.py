@@ -23,7 +23,7 @@ from inspection.run.summary import RunLine
 from inspection.run.view import RunView
 from inspection.tasks import show_metric
 from pages.markup import UNPRINTABLE
-from pages.quantities import NBSP, instant, seconds, several, size, usd_range
+from pages.quantities import NBSP, instant, seconds, several, size, usd
 
 # Of a file or a pipe, which has no width of its own.
 _PLAIN_WIDTH = 200
@@ -152,8 +152,8 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
         wall_s = goodput.wall_s or 1.0
         for name, title in _CLASSES.items():
             yield title, f"{getattr(goodput, name):.1f} s, {100 * getattr(goodput, name) / wall_s:.1f} %"
-    if (money := view.money) is not None and (demand := usd_range(money.on_demand_low_usd, money.on_demand_high_usd)):
-        yield "on demand", f"{demand} for the same hours"
+    if (money := view.money) is not None and money.on_demand_usd is not None:
+        yield "on demand", f"{usd(money.on_demand_usd)} for the same hours"
     if (exported := view.export) is not None:
         metric, show = exported.headline.metric, show_metric(exported.task, exported.headline.metric)
         values = ", ".join(f"{name} {show(value)}" for name, value in exported.headline_values.items())

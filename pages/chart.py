@@ -14,6 +14,9 @@ from itertools import pairwise
 WIDTH, HEIGHT = 2000, 1000
 """Units of a drawing: one is a fraction of a pixel, so that whole numbers do."""
 
+# Ticks at most: of an axis of steps or times, and of one of values.
+_MOST_TICKS, _MOST_VALUES = 6, 5
+
 # Round steps of a time axis, in seconds.
 _DURATIONS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
@@ -42,7 +45,7 @@ class Axis:
         return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
 
 
-def round_ticks(low: float, high: float, most: int = 5) -> list[float]:
+def round_ticks(low: float, high: float, most: int) -> list[float]:
     """Return at most `most` round numbers that cover a stretch, from not above `low` to not below `high`.
 
     Args:
@@ -66,11 +69,11 @@ def round_ticks(low: float, high: float, most: int = 5) -> list[float]:
     return [low, high]
 
 
-def duration_ticks(seconds: float, most: int = 6) -> list[float]:
-    """Return at most `most` round durations from 0 on, none of them beyond `seconds`."""
-    step = next((size for size in _DURATIONS if seconds / size < most), None)
+def duration_ticks(seconds: float) -> list[float]:
+    """Return a few round durations from 0 on, none of them beyond `seconds`."""
+    step = next((size for size in _DURATIONS if seconds / size < _MOST_TICKS), None)
     if step is None:
-        days = round_ticks(0.0, seconds / 86400, most)
+        days = round_ticks(0.0, seconds / 86400, _MOST_TICKS)
         return [day * 86400 for day in days if 0 <= day * 86400 <= seconds]
     return [float(step * place) for place in range(int(seconds / step) + 1)]
 
@@ -89,33 +92,32 @@ def decimals_of(step: float) -> int:
     return digits if round(step * 10.0**digits, 6).is_integer() else digits + 1
 
 
-def value_axis(values: Sequence[float], *, percent: bool = False, most: int = 5) -> Axis:
+def value_axis(values: Sequence[float], *, percent: bool = False) -> Axis:
     """Return the axis of values; 0 is on it unless they are far from it.
 
     Args:
         values: Finite numbers, one at least.
         percent: Values are fractions, and shown in percent.
-        most: Ticks at most.
     """
     low, high = min(values), max(values)
     if low >= 0 and (low < 0.35 * high or low == high):
         low, high = 0.0, high or 1.0
     scale = 100.0 if percent else 1.0
-    ticks = round_ticks(low * scale, high * scale, most)
+    ticks = round_ticks(low * scale, high * scale, _MOST_VALUES)
     sign = "\u00a0%" if percent else ""
     named = [(tick / scale, tick_label(tick, ticks) + sign) for tick in ticks]
     return Axis(ticks[0] / scale, ticks[-1] / scale, named)
 
 
-def count_axis(low: float, high: float, most: int = 6) -> Axis:
+def count_axis(low: float, high: float) -> Axis:
     """Return an axis from `low` to `high` exactly, with the round numbers between them: of steps."""
-    ticks = [tick for tick in round_ticks(low, high, most) if low <= tick <= high and float(tick).is_integer()]
+    ticks = [tick for tick in round_ticks(low, high, _MOST_TICKS) if low <= tick <= high and float(tick).is_integer()]
     return Axis(low, high if high > low else low + 1, [(tick, tick_label(tick, ticks)) for tick in ticks])
 
 
-def time_axis(seconds: float, most: int = 6) -> Axis:
+def time_axis(seconds: float) -> Axis:
     """Return an axis of seconds since a start."""
-    return Axis(0.0, seconds or 1.0, [(tick, duration_label(tick)) for tick in duration_ticks(seconds, most)])
+    return Axis(0.0, seconds or 1.0, [(tick, duration_label(tick)) for tick in duration_ticks(seconds)])
 
 
 def tick_label(value: float, ticks: Sequence[float]) -> str:

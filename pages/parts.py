@@ -11,7 +11,6 @@ from typing import ClassVar, TypeAlias
 
 from pages.chart import Plot
 from pages.markup import NOT_MEASURED, Html
-from pages.quantities import usd_range
 from pages.rendering import View, render
 from pages.run.picture import Picture
 
@@ -350,11 +349,3 @@ def absent(name: str, reason: str, *, calm: bool = False) -> Text:
 def note(text: str) -> Text | None:
     """Return a remark in small print; none where it is empty."""
     return Text(text, "note") if text else None
-
-
-def usd(name: str, low: float | None, high: float | None, missing: str = "not known") -> Cell:
-    """Return an estimate between two ends in US dollars, one figure where both read the same."""
-    figure = Figure(name, high, "usd", missing)
-    if low is None or high is None or not usd_range(low, high).count(" to "):
-        return figure
-    return Inline([Figure(f"{name}.low", low, shown=usd_range(low, high).partition(" to ")[0]), " to ", figure])

@@ -96,13 +96,6 @@ def usd(value: float) -> str:
     return f"{value:,.2f}{NBSP}USD" if value >= 0.01 or value == 0 else f"{value:.2g}{NBSP}USD"
 
 
-def usd_range(low: float | None, high: float | None) -> str:
-    """Return an estimate between two ends in US dollars, one number where both read the same; empty: not known."""
-    if low is None or high is None or not math.isfinite(low) or not math.isfinite(high):
-        return ""
-    return usd(high) if usd(low) == usd(high) else f"{usd(low).partition(NBSP)[0]} to {usd(high)}"
-
-
 def flops(value: float) -> str:
     """Return floating point operations in the unit that suits them."""
     for unit, power in (("TFLOP", 12), ("GFLOP", 9), ("MFLOP", 6)):

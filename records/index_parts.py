@@ -160,13 +160,13 @@ def read_part_rows(uri: str, layout: PartLayout, first: int, count: int) -> Arra
     return _read_values(uri, layout, None, first, count)
 
 
-def read_part_column(uri: str, layout: PartLayout, column: str, first: int, count: int) -> Array:
-    """Read the values [first, first + count) of a column of a part: [count] of its type.
+def read_part_column(uri: str, layout: PartLayout, column: str, count: int) -> Array:
+    """Read the first values of a column of a part: [count] of its type.
 
     Raises:
         DataError: The file is missing, has no such column, or ends before the values do.
     """
-    return _read_values(uri, layout, column, first, count)
+    return _read_values(uri, layout, column, 0, count)
 
 
 def _read_values(uri: str, layout: PartLayout, column: str | None, first: int, count: int) -> Array:

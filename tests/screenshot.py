@@ -1,8 +1,8 @@
 """Takes the pictures that docs/ shows: `python -m tests.screenshot RUN RAW [NAME...]`.
 
 RUN is the folder of a finished run of the demo (`runs/digits`), which most pictures are of, RAW that of its images
-(`raw/digits`). Runs that diverged, failed or were preempted are made of the same images, the last one on the rehearsed
-cloud: some minutes. A picture is one screen of its page, and has 300 kB at most.
+(`raw/digits`). A run that diverges is made of the same images. A picture is one screen of its
+page, and has 300 kB at most.
 """
 
 from __future__ import annotations
@@ -27,16 +27,14 @@ MOST_BYTES = 300_000
 
 @dataclass(frozen=True)
 class Shot:
-    """A picture: of which page, from where on, and how high."""
+    """A picture: of which page, and how high."""
 
     page: str
     height: int
-    section: str = ""
 
 
 SHOTS = {
     "report": Shot("finished", 1400),
-    "report-curves": Shot("preempted", 1300, "curves"),
     "report-diverged": Shot("diverged", 800),
     "profile": Shot("profile", 1400),
     "vertex-train": Shot("train", 1700),
@@ -44,45 +42,36 @@ SHOTS = {
 }
 
 
-def make_runs(raw: Path, folder: Path) -> dict[str, Path]:
-    """Make the runs that did not go through at once; return their lines by what became of them."""
-    configs, command = ROOT / "configs", [sys.executable, "-m", "pipelines.cli"]
-    short = ['profile.method="off"', "train.epochs=4"]
-    ways = {
-        "diverged": ["train.learning_rate=1e5", "train.clip_grad_norm=1e9"],
-    }
-    lines = {}
-    for name, changes in ways.items():
-        given = [
-            f"sharding.source={raw.resolve()}",
-            f"run.root={folder / 'made'}",
-            f"run.name={name}",
-            *short,
-            *changes,
-        ]
-        done = subprocess.run([*command, "run", str(configs / "digits.yaml"), *given], check=False)
-        assert done.returncode == 2, f"the run that should be {name} ended with {done.returncode}"
-        lines[name] = folder / "made" / name
-    kept = folder / "rehearsed"
-    rehearse = ["rehearse", str(configs / "digits-vertex.yaml"), "--source", str(raw), "--preempt", "2"]
-    subprocess.run([*command, *rehearse, "--keep", str(kept)], check=True)
-    (found,) = kept.glob("buckets/*/lines/*/run.json")
-    return {**lines, "preempted": found.parent}
+def make_diverged_run(raw: Path, folder: Path) -> Path:
+    """Make a run that diverges, of the same images; return its line."""
+    given = [
+        f"sharding.source={raw.resolve()}",
+        f"run.root={folder / 'made'}",
+        "run.name=diverged",
+        'profile.method="off"',
+        "train.epochs=4",
+        "train.learning_rate=1e5",
+        "train.clip_grad_norm=1e9",
+    ]
+    command = [sys.executable, "-m", "pipelines.cli", "run", str(ROOT / "configs" / "digits.yaml"), *given]
+    done = subprocess.run(command, check=False)
+    assert done.returncode == 2, f"the run that should diverge ended with {done.returncode}"
+    return folder / "made" / "diverged"
 
 
 def write_pages(run: Path, raw: Path, folder: Path, wanted: set[str]) -> None:
-    """Write the pages; runs are made where one of them is wanted."""
-    made = make_runs(raw, folder) if wanted & {"diverged", "failed", "preempted"} else {}
+    """Write the pages; the run that diverges is made where its page is wanted."""
     view = read_run(find_place(str(run)))
     profile = next(stage.uri for stage in view.stages if stage.name == "profile")
     assert view.profile is not None and profile is not None, f"{run} is not the folder of a finished run"
     pages = {
         "finished": render_report(view),
-        **{name: render_report(read_run(find_place(str(line)))) for name, line in made.items()},
         "profile": make_profile_page(view.profile, profile),
         "train": render_stage(view, "train"),
         "export": render_stage(view, "export"),
     }
+    if "diverged" in wanted:
+        pages["diverged"] = render_report(read_run(find_place(str(make_diverged_run(raw, folder)))))
     for name, page in pages.items():
         # Paths as they are seen from the folder that holds runs/.
         content = page.replace(f"{run.resolve().parents[1]}/", "").replace(f"{folder.resolve()}/", "")
@@ -105,8 +94,6 @@ def main(run: Path, raw: Path, names: list[str]) -> None:
             with opened(browser, folder / f"{shot.page}.html", width=WIDTH) as shown:
                 shown.page.set_viewport_size({"width": WIDTH, "height": shot.height})
                 assert shown.complaints == []
-                if shot.section:
-                    shown.page.evaluate(f"document.getElementById({shot.section!r}).scrollIntoView()")
                 content = shown.page.screenshot(path=IMAGES / f"{name}.png")
             print(f"{name}.png: {len(content):,} bytes")
             assert len(content) <= MOST_BYTES, name

@@ -24,7 +24,6 @@ from pages.parts import (
     Words,
     absent,
     section,
-    usd,
 )
 from pages.quantities import number, percent, seconds
 
@@ -147,19 +146,22 @@ def _colour(field: str) -> str:
 
 
 def _money(money: MoneyView) -> Iterator[Part]:
-    low, high = money.on_demand_low_usd, money.on_demand_high_usd
-    saved: Cell = Figure("money.saved", None, missing="not known")
-    if low is not None and high is not None:
-        # The least that it can be, to the most: where in its range one is, says nothing about the other.
-        least, most = low - money.cost_high_usd, high - money.cost_low_usd
-        nothing = most <= 0 or money.strategy == "STANDARD"
-        saved = Figure("money.saved", None, missing="nothing") if nothing else usd("money.saved", max(0.0, least), most)
+    on_demand = money.on_demand_usd
+    saved = Figure("money.saved", None, missing="not known")
+    if on_demand is not None:
+        less = on_demand - money.cost_usd
+        nothing = less <= 0 or money.strategy == "STANDARD"
+        saved = Figure("money.saved", None if nothing else less, "usd", "nothing")
     how = f"{money.strategy.lower()} machines" if money.strategy else "at the configuration's price"
     hours = Figure("money.node_hours", money.node_hours, "number")
     yield Tiles(
         [
-            Tile("Cost", usd("money.cost", money.cost_low_usd, money.cost_high_usd), how),
-            Tile("On demand", usd("money.on_demand", low, high), "what the same hours would have cost"),
+            Tile("Cost", Figure("money.cost", money.cost_usd, "usd"), how),
+            Tile(
+                "On demand",
+                Figure("money.on_demand", on_demand, "usd", "not known"),
+                "what the same hours would have cost",
+            ),
             Tile("Saved", saved, "by not taking on-demand machines"),
             Tile("Node-hours", hours, money.machine or "this machine"),
         ],

@@ -33,7 +33,6 @@ from pages.parts import (
     Words,
     absent,
     section,
-    usd,
 )
 from pages.quantities import count, instant, several
 
@@ -94,7 +93,7 @@ def _tiles(found: RunHeadline) -> Tiles:
         "duration": found.wall_s,
         "goodput": found.goodput_percent,
         "preemptions": found.preemptions,
-        "cost": found.cost_high_usd,
+        "cost": found.cost_usd,
     }
     is_open = found.state in ("running", "silent")
 
@@ -205,7 +204,7 @@ def _stage(subject: Subject, stage: StageView) -> tuple[Cell, ...]:
         by.get(stage.state, NO_VALUE),
         Inline(logs) if logs else NO_VALUE,
         tuple(time),
-        NO_VALUE if money is None else usd(f"stages.{name}.cost", money.cost_low_usd, money.cost_high_usd),
+        NO_VALUE if money is None else Figure(f"stages.{name}.cost", money.cost_usd, "usd"),
     )
 
 

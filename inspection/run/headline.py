@@ -18,7 +18,7 @@ from contracts.proof import find_unproven_targets
 from inspection.run.door import as_object, finite
 from inspection.run.view import MoneyView, RunView, State
 from inspection.tasks import is_proportion, show_metric
-from pages.quantities import NBSP, percent, seconds, usd_range
+from pages.quantities import NBSP, percent, seconds, usd
 
 STATE_NOTES: Mapping[State, str] = {
     "running": "it runs",
@@ -82,9 +82,8 @@ class RunHeadline(Document):
     """Of the export; empty: there is none."""
     verdict: Verdict = ""
     """Whether all that is exported ran on its GPU and passed, by the newest verification."""
-    cost_low_usd: float | None = None
+    cost_usd: float | None = None
     """Estimate for the training's machines; None: no price is known."""
-    cost_high_usd: float | None = None
     strategy: str = ""
     """How the machines were asked for: SPOT, STANDARD, FLEX_START, or several of them."""
     prices_as_of: str = ""
@@ -112,8 +111,7 @@ class RunHeadline(Document):
         return {
             f"train_test_{self.metric}_low": self.metric_low,
             f"train_test_{self.metric}_high": self.metric_high,
-            f"{of_training}cost_low_usd": self.cost_low_usd,
-            f"{of_training}cost_high_usd": self.cost_high_usd,
+            f"{of_training}cost_usd": self.cost_usd,
         }
 
 
@@ -234,8 +232,7 @@ def make_headline(
         samples=samples,
         precision=precision,
         verdict="proven" if verdict == "proven" else "unproven" if verdict else "",
-        cost_low_usd=finite(money.cost_low_usd) if money is not None else None,
-        cost_high_usd=finite(money.cost_high_usd) if money is not None else None,
+        cost_usd=finite(money.cost_usd) if money is not None else None,
         strategy=money.strategy if money is not None else "",
         prices_as_of=money.as_of if money is not None else "",
         training_reused=reused,
@@ -296,7 +293,7 @@ def _figures(
         Figure(
             name="cost",
             title="Cost",
-            text=_marked(usd_range(found.cost_low_usd, found.cost_high_usd), mark),
+            text=_marked(_shown(found.cost_usd, usd), mark),
             note=_cost_note(found),
         ),
     ]
@@ -321,7 +318,7 @@ def _metric_note(found: RunHeadline, task: str) -> str:
 
 
 def _cost_note(found: RunHeadline) -> str:
-    if found.cost_high_usd is None:
+    if found.cost_usd is None:
         return ""
     strategies = " or ".join(_STRATEGIES.get(word, word) for word in found.strategy.split(" or ") if word)
     prices = f"; prices: {found.prices_as_of}" if found.prices_as_of else " at the configuration's price"

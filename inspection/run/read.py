@@ -58,7 +58,6 @@ def read_run(
     place: RunPlace,
     *,
     pictures: bool = True,
-    first_slot: bool = True,
     points: int = 2_000,
     headline_only: bool = False,
     now: float | None = None,
@@ -68,7 +67,6 @@ def read_run(
     Args:
         place: Where it is.
         pictures: Read pictures, text and rows out of its shards too, unless its configuration hides them.
-        first_slot: Read the picture of the training's first samples, unless as above.
         points: Of a curve at most.
         headline_only: Read no more than its headline needs: not the data, the profile, curves, pictures and hashes.
         now: Seconds since the epoch; None: the clock's.
@@ -110,7 +108,7 @@ def read_run(
         record,
         told,
         pictures=pictures and shows,
-        first_slot=first_slot and shows,
+        first_slot=shows,
         points=0 if headline_only else points,
     )
     if not headline_only:

@@ -212,11 +212,9 @@ class MoneyView(Document):
     """Of the training's machines."""
     machine: str
     strategy: str
-    cost_low_usd: float
-    cost_high_usd: float
-    on_demand_low_usd: float | None
+    cost_usd: float
+    on_demand_usd: float | None
     """The same hours on demand; None: unknown."""
-    on_demand_high_usd: float | None
     source: str
     as_of: str
     assumptions: list[str]

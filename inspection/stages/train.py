@@ -13,7 +13,7 @@ from inspection.stages.told import Told, known
 from inspection.tasks import find_pages, show_metric
 from pages.markdown import Markdown, code, whole
 from pages.quantities import count as show_count
-from pages.quantities import percent, seconds, several, usd_range
+from pages.quantities import percent, seconds, several, usd
 from pages.rendering import write
 from pages.stage import Block, First, Summary, first, listed
 
@@ -38,7 +38,7 @@ _ACCOUNT = (
     "node_hours",
 )
 # What `count` adds to what the training itself has measured.
-_OWN = {*_ACCOUNT, "steps", "best_step", "epochs", "skipped_steps", "spent_s", "cost_low_usd", "cost_high_usd"}
+_OWN = {*_ACCOUNT, "steps", "best_step", "epochs", "skipped_steps", "spent_s", "cost_usd"}
 _WHERE = (
     ("productive steps", "productive_s"),
     ("start-up", "start_up_s"),
@@ -161,9 +161,9 @@ def _account(found: GoodputRecord | str, money: MoneyView | None) -> list[Block]
     rows = [(name, seconds(spent_s), percent(spent_s / whole_s if whole_s else 0.0)) for name, spent_s in parts]
     priced = ["Money: no price is known for its machines."]
     if money is not None:
-        demand = usd_range(money.on_demand_low_usd, money.on_demand_high_usd)
-        priced = [f"Money: {usd_range(money.cost_low_usd, money.cost_high_usd)}, an estimate ({money.source})."]
-        priced += [f"The same hours on demand: {demand}."] if demand else []
+        priced = [f"Money: {usd(money.cost_usd)}, an estimate ({money.source})."]
+        if money.on_demand_usd is not None:
+            priced.append(f"The same hours on demand: {usd(money.on_demand_usd)}.")
     return [
         Block(stops, [f"{', '.join(filter(None, ended))}: {', '.join(then)}"]),
         Block(

@@ -55,16 +55,13 @@ def wire(stages: Stages, configs: dict[str, Any], common: dict[str, Any]) -> dic
     return {"shard": shards, "profile": report, "train": weights, "export": engine}
 
 
-def sub_pipeline(
-    name: str, inputs: Sequence[str], build: Callable[[dict[str, Any]], Any], *, returns: type | None = str
-) -> Any:
-    """Return a sub-pipeline that takes text and returns text, or nothing.
+def sub_pipeline(name: str, inputs: Sequence[str], build: Callable[[dict[str, Any]], Any]) -> Any:
+    """Return a sub-pipeline that takes text and returns text.
 
     Args:
         name: Its name.
         inputs: Names of what it takes: kfp reads them from the signature.
         build: Adds its tasks to the pipeline and returns its output; is given its inputs by name.
-        returns: Type of its output; None: it has none.
     """
 
     def body(*values: Any) -> Any:
@@ -72,7 +69,7 @@ def sub_pipeline(
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     body.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(word, kind, annotation=str) for word in inputs], return_annotation=returns
+        [inspect.Parameter(word, kind, annotation=str) for word in inputs], return_annotation=str
     )
     return dsl.pipeline(name=name)(body)
 

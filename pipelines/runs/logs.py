@@ -38,15 +38,14 @@ class Entry:
     text: str
 
 
-def parse_since(text: str, now: datetime | None = None) -> datetime:
+def parse_since(text: str) -> datetime:
     """Return the moment that a user means: an age (90s, 10m, 2h, 1d) or ISO 8601, UTC where it says no zone.
 
     Raises:
         ConfigError: It is neither.
     """
-    now = now or datetime.now(UTC)
     if (age := _AGE.fullmatch(text.strip())) is not None:
-        return now - timedelta(**{_UNITS[age["unit"]]: float(age["number"])})
+        return datetime.now(UTC) - timedelta(**{_UNITS[age["unit"]]: float(age["number"])})
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

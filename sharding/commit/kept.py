@@ -68,7 +68,7 @@ def _write_without(dead: npt.NDArray[np.int64], number: int, shards: range, open
     uri = part.uri(parent_uri)
     layout = read_layout(uri)
     rows = read_part_rows(uri, layout, 0, part.samples)
-    columns = {name: read_part_column(uri, layout, name, 0, part.samples) for name, _ in layout.columns}
+    columns = {name: read_part_column(uri, layout, name, part.samples) for name, _ in layout.columns}
     alive = np.ones(part.samples, bool)
     alive[dead] = False
     kept: list[KeptShard] = []

@@ -210,7 +210,7 @@ def _read_finished(parent: Parent) -> _Samples:
         rows = read_part_rows(uri, layout, 0, part.samples)
         # Bytes of one length compare as S16 as they are; a void type cannot be sorted.
         keys.append(np.ascontiguousarray(rows["key"]).view(f"S{KEY_BYTES}"))
-        sources.append(read_part_column(uri, layout, "source", 0, part.samples))
+        sources.append(read_part_column(uri, layout, "source", part.samples))
         splits.append(np.full(part.samples, _split_of(parent.manifest, part.first), np.uint8))
     return _Samples(
         np.concatenate([np.empty(0, f"S{KEY_BYTES}"), *keys]),

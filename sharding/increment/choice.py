@@ -93,7 +93,7 @@ def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
             return Choice(made_from, written, growth, parent.uri, tokenizer)
         stage.log(f"{storage.display(parent.uri)} has no sample in common with the source: nothing is built on it")
     shown = f"sharding.source {storage.display(listing.uri)}"
-    check_training_classes(listing.classes, listing.count_by_class(0), shown)
+    check_training_classes(listing.classes, listing.counts[0], shown)
     return full
 
 
@@ -104,7 +104,7 @@ def _check_classes(growth: Growth) -> list[str]:
     """
     classes, vanished = growth.listing.classes, set(growth.append.vanished)
     kept = growth.append.samples_by_class[0]
-    counts = [old + new for old, new in zip(kept, growth.listing.count_by_class(0), strict=True)]
+    counts = [old + new for old, new in zip(kept, growth.listing.counts[0], strict=True)]
     here = [label for label in range(len(classes)) if label not in vanished]
     shown = f"sharding.source {storage.display(growth.listing.uri)}"
     check_training_classes(tuple(classes[label] for label in here), [counts[label] for label in here], shown)

@@ -83,7 +83,7 @@ def list_source(section: ShardingSection, folder: Path, *, processes: int | None
         check_training_samples(listing.split_files[0], shown)
     if not section.incremental:
         # An increment allows for classes of its parent that have vanished: it is checked against that.
-        check_training_classes(listing.classes, listing.count_by_class(0), shown)
+        check_training_classes(listing.classes, listing.counts[0], shown)
     gaps = describe_gaps(listing.classes, listing.counts, section.splits)
     return dataclasses.replace(listing, warnings=(*listing.warnings, *gaps))
 

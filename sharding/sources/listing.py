@@ -80,10 +80,6 @@ class Listing:
             for path, _, split, size, _, _, _, *named in read_fields(part):
                 yield path, split, size + named[1] if named else size
 
-    def count_by_class(self, split: int) -> list[int]:
-        """Return the number of files of each class in a split."""
-        return self.counts[split]
-
 
 @dataclass
 class Found:

@@ -81,7 +81,7 @@ def test_steps_have_whole_ticks_within(one: int, other: int) -> None:
     ],
 )
 def test_ticks_that_a_reader_expects(low: float, high: float, ticks: list[float]) -> None:
-    assert round_ticks(low, high) == ticks
+    assert round_ticks(low, high, 5) == ticks
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_ticks_that_a_reader_expects(low: float, high: float, ticks: list[float]
     [
         (11.0, ["0", "2 s", "4 s", "6 s", "8 s", "10 s"]),
         (5000.0, ["0", "15 min", "30 min", "45 min", "1 h", "75 min"]),
-        (3 * 86400.0, ["0", "12 h", "1 d", "1.5 d", "2 d", "2.5 d", "3 d"]),
+        (3 * 86400.0, ["0", "1 d", "2 d", "3 d"]),
     ],
 )
 def test_durations_read_in_their_unit(seconds: float, names: list[str]) -> None:
-    assert [name.replace("\u00a0", " ") for _, name in time_axis(seconds, 8 if seconds > 86400 else 6).ticks] == names
+    assert [name.replace("\u00a0", " ") for _, name in time_axis(seconds).ticks] == names
 
 
 def test_a_constant_has_an_axis_from_zero() -> None:

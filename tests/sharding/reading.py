@@ -37,8 +37,8 @@ def read_found(folder: Path) -> list[Found]:
         assert part.first == len(found)
         layout = read_layout(part.uri(uri))
         rows = read_part_rows(part.uri(uri), layout, 0, part.samples)
-        labels = read_part_column(part.uri(uri), layout, "label", 0, part.samples)
-        sources = read_part_column(part.uri(uri), layout, "source", 0, part.samples)
+        labels = read_part_column(part.uri(uri), layout, "label", part.samples)
+        sources = read_part_column(part.uri(uri), layout, "source", part.samples)
         for at, (row, label) in enumerate(zip(rows, labels.tolist(), strict=True)):
             shard = bisect_right(firsts, part.first + at) - 1
             entry = manifest.shards[shard]

@@ -53,7 +53,7 @@ def make_job(source, tmp_path):
             num_parts=len(parts),
             num_files=60,
             source_bytes=listing.total_bytes,
-            training_files=sum(listing.count_by_class(0)),
+            training_files=sum(listing.counts[0]),
             ignored=[],
             num_ignored=0,
             warnings=[],

@@ -20,7 +20,7 @@ def test_listing_is_sorted_and_complete(source, listing_of):
         status = (source / reference.path.decode()).stat()
         assert (reference.size, reference.generation) == (status.st_size, status.st_mtime_ns)
         assert listing.classes[reference.label] == reference.path.split(b"/")[0]
-    assert sum(sum(listing.count_by_class(split)) for split in range(3)) == 60
+    assert sum(sum(listing.counts[split]) for split in range(3)) == 60
 
 
 def test_sorted_by_whole_path_not_folder_by_folder(source, write_file, listing_of):

@@ -113,10 +113,7 @@ def test_vertex_metrics_and_the_experiment_have_the_same_numbers(line: Path, sma
             found.metric_low,
             found.metric_high,
         )
-        assert (numbers["train_cost_low_usd"], numbers["train_cost_high_usd"]) == (
-            found.cost_low_usd,
-            found.cost_high_usd,
-        )
+        assert numbers["train_cost_usd"] == found.cost_usd
         assert numbers["train_goodput_percent"] == found.goodput_percent
         assert numbers["train_preemptions"] == found.preemptions
     assert row["run_wall_s"] == found.wall_s and row["export_proven"] == 0
@@ -148,9 +145,9 @@ def test_every_door_says_the_same_of_a_run_without_a_result(line: Path, small_sh
     assert "in stage train" in headline(view).figure("state").note or kind == "killed"
     if kind == "failed":
         numbers = describe_metrics(record_of(planted), view)
-        assert (numbers["train_goodput_percent"], numbers["train_cost_low_usd"], numbers["run_wall_s"]) == (
+        assert (numbers["train_goodput_percent"], numbers["train_cost_usd"], numbers["run_wall_s"]) == (
             entry.headline.goodput_percent,
-            entry.headline.cost_low_usd,
+            entry.headline.cost_usd,
             entry.headline.wall_s,
         )
 
@@ -208,8 +205,8 @@ def test_what_an_earlier_run_trained_is_marked_and_counted_once(line: Path, smal
         assert found.text(name) == f"{headline(look(first)).text(name)} (reused)"
     assert "reused" not in found.text("metric") + found.text("duration")
     rows = [describe_metrics(record_of(planted), look(planted)) for planted in (first, again)]
-    assert "train_cost_high_usd" in rows[0] and not {"train_cost_high_usd", "train_node_hours"} & set(rows[1])
-    assert rows[1]["train_reused_cost_high_usd"] == rows[0]["train_cost_high_usd"]
+    assert "train_cost_usd" in rows[0] and not {"train_cost_usd", "train_node_hours"} & set(rows[1])
+    assert rows[1]["train_reused_cost_usd"] == rows[0]["train_cost_usd"]
 
 
 # --- arithmetic and words ---------------------------------------------------------------------------------------------
@@ -248,7 +245,7 @@ def test_what_is_no_number_is_not_known(value: float) -> None:
     found = make_headline(
         state="failed",
         goodput=make_goodput(goodput_percent=value, wall_s=value),
-        money=make_money().model_copy(update={"cost_high_usd": value}),
+        money=make_money().model_copy(update={"cost_usd": value}),
         wall_s=value,
     )
     assert set(texts(found)) == {"state", "preemptions"}

@@ -32,10 +32,8 @@ MONEY = MoneyView(
     node_hours=0.05,
     machine="g2-standard-12",
     strategy="SPOT",
-    cost_low_usd=0.2,
-    cost_high_usd=0.3,
-    on_demand_low_usd=0.5,
-    on_demand_high_usd=0.6,
+    cost_usd=0.3,
+    on_demand_usd=0.6,
     source=HOSTILE,
     as_of="2026-11-01",
     assumptions=[],
@@ -173,8 +171,7 @@ def test_a_training_says_what_preemptions_have_cost() -> None:
         "train_preemptions": 2,
         "train_attempts": 3,
         "train_lost_steps": 17,
-        "train_cost_low_usd": 0.2,
-        "train_cost_high_usd": 0.3,
+        "train_cost_usd": 0.3,
         "train_test_accuracy": 0.98765,
     }
     assert {name: told.numbers[name] for name in expected} == expected
@@ -184,8 +181,8 @@ def test_a_training_says_what_preemptions_have_cost() -> None:
         in text
     )
     assert "| productive steps | 60 s | 60.0 % |" in text
-    assert "0.20 to 0.30 USD, an estimate" in text and "on demand: 0.50 to 0.60 USD" in text
-    assert "| Cost | 0.20 to 0.30 USD | estimate for the training's spot machines; prices: 2026-11-01 |" in text
+    assert "0.30 USD, an estimate" in text and "on demand: 0.60 USD" in text
+    assert "| Cost | 0.30 USD | estimate for the training's spot machines; prices: 2026-11-01 |" in text
     assert "| plain | 3 | 1.0000 | 0.7500 | 0.7500 |" in text
     assert "| plain | 1 |" in text
 
@@ -196,7 +193,7 @@ def test_a_training_of_which_little_is_known_says_so() -> None:
     told = train.tell(trained, train.Beside("no evaluation was made", "no attempt has told", None))
     text = "\n".join(told.lines)
     assert "no evaluation was made" in text and "no attempt has told" in text
-    assert "train_cost_high_usd" not in told.numbers and "train_goodput_percent" not in told.numbers
+    assert "train_cost_usd" not in told.numbers and "train_goodput_percent" not in told.numbers
     assert told.hashes == {"parameters_sha256": "ab"}
 
 
@@ -277,12 +274,12 @@ def test_devices_that_share_a_metric_are_told_and_the_fastest_counts() -> None:
 def test_a_metric_of_a_training_that_is_called_as_one_of_ours_stands_beside_it() -> None:
     trained = DOCUMENTS["train"]
     assert isinstance(trained, CheckpointManifest)
-    metrics = {"wall_s": 1.5, "steps": 2.5, "test_accuracy": 0.5, "cost_high_usd": 7.0}
+    metrics = {"wall_s": 1.5, "steps": 2.5, "test_accuracy": 0.5, "cost_usd": 7.0}
     named = trained.model_copy(update={"metrics": metrics})
     numbers = train.count(named, GOODPUT, headline_of())
     assert (numbers["train_wall_s"], numbers["train_metric_wall_s"]) == (GOODPUT.wall_s, 1.5)
     assert (numbers["train_steps"], numbers["train_metric_steps"]) == (trained.step, 2.5)
-    assert (numbers["train_cost_high_usd"], numbers["train_metric_cost_high_usd"]) == (0.3, 7.0)
+    assert (numbers["train_cost_usd"], numbers["train_metric_cost_usd"]) == (0.3, 7.0)
     assert numbers["train_test_accuracy"] == 0.5
     # The name does not depend on what is known.
     assert "train_wall_s" not in train.count(named, None, None)

@@ -108,7 +108,7 @@ def test_a_run_is_a_row_with_what_was_asked_and_what_came_out(
     }
     assert metrics["train_test_accuracy"] == 0.9 and metrics["train_goodput_percent"] == 50.0
     # Ten seconds of training at a dollar a second; hours have six digits.
-    assert metrics["train_wall_s"] == 10.0 and metrics["train_cost_high_usd"] == pytest.approx(10.0, abs=0.01)
+    assert metrics["train_wall_s"] == 10.0 and metrics["train_cost_usd"] == pytest.approx(10.0, abs=0.01)
     assert all(isinstance(value, int | float) for value in metrics.values())
     assert run.state.name == "COMPLETE"
     assert [job.name for job in run.get_logged_pipeline_jobs()] == ["rows-1"]

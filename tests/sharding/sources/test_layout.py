@@ -31,7 +31,7 @@ def test_folders_of_splits_give_the_splits(listing_of, tmp_path, write_file):
     assert by_path["TEST/cat/2.png"] == (b"cat", "test")
     assert by_path["Train/deep/a/b.png"] == (b"deep", "train")
     assert list(by_path) == sorted([*SPLIT_FILES, "Train/deep/a/b.png"])
-    assert [listing.count_by_class(split) for split in range(3)] == [[3, 1, 3], [6, 0, 6], [3, 0, 3]]
+    assert [listing.counts[split] for split in range(3)] == [[3, 1, 3], [6, 0, 6], [3, 0, 3]]
     assert listing.ignored == (b".cache/", b"val/.DS_Store")
 
 

@@ -65,7 +65,7 @@ def test_a_listing_is_stratified_unless_it_must_not_be(listing_of, tmp_path, wri
     plain = listing_of(tmp_path / "raw", stratify=False)
     assert any("has no sample of class small" in warning for warning in plain.warnings)
     listing = listing_of(tmp_path / "raw")
-    assert [listing.count_by_class(split)[1] for split in range(3)] == [1, 1, 1]
+    assert [listing.counts[split][1] for split in range(3)] == [1, 1, 1]
     assert not [warning for warning in listing.warnings if "small" in warning]
     # What the listing says of all is what its references say.
     found = Counter((one.split, one.label) for one in listing.references())
@@ -79,7 +79,7 @@ def test_a_listing_is_stratified_unless_it_must_not_be(listing_of, tmp_path, wri
     # Splits that are drawn are no part of the source.
     assert listing.sha256 == plain.sha256
     kept = listing_of(tmp_path / "raw", group_by=r"(\w+)\.png")
-    assert [kept.count_by_class(split)[1] for split in range(3)] != [1, 1, 1]
+    assert [kept.counts[split][1] for split in range(3)] != [1, 1, 1]
 
 
 @pytest.mark.parametrize("most", [2, 3])

@@ -230,7 +230,7 @@ def test_a_part_of_other_length_than_the_manifests_is_refused(own_shards: Path) 
     part = ShardManifest.load(storage.normalise(own_shards)).index_parts[0]
     uri, count = part.uri(storage.normalise(own_shards)), part.samples - 10
     layout = read_layout(uri)
-    columns = {name: read_part_column(uri, layout, name, 0, count).copy() for name, _ in layout.columns}
+    columns = {name: read_part_column(uri, layout, name, count).copy() for name, _ in layout.columns}
     write_part(own_shards / part.name, read_part_rows(uri, layout, 0, count).copy(), columns)
     with pytest.raises(DataError, match=rf"{part.name} has {part.bytes - 10 * 44} bytes"):
         dataset(storage.normalise(own_shards))
