@@ -24,17 +24,16 @@ class HttpServer(ThreadingHTTPServer):
     Args:
         site: What answers.
         failures: Told of the server's own faults, as tracebacks.
-        port: Port on 127.0.0.1; 0 takes a free one.
     """
 
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, site: Site, failures: list[str], port: int = 0) -> None:
+    def __init__(self, site: Site, failures: list[str]) -> None:
         self.site, self.failures = site, failures
         self._open: set[socket.socket] = set()
         self._open_lock = threading.Lock()
-        super().__init__((HOST, port), Connection)
+        super().__init__((HOST, 0), Connection)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="http", daemon=True)
 
     @property

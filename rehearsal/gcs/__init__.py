@@ -1,7 +1,6 @@
 """A bucket on this machine: Google Cloud Storage's JSON API over a directory.
 
-    python -m rehearsal.gcs --root DIR --port 0 --bucket NAME      prints its endpoint, serves until it is interrupted
-    with BucketServer(root, buckets=["b"]) as server: ...          the same in a test
+    with BucketServer(root, buckets=["b"]) as server: ...
 
 In a rehearsal clients reach it unmodified as storage.googleapis.com (rehearsal.guard). In tests an open server is
 reached with `STORAGE_EMULATOR_HOST` (`BucketServer.environment` has what child processes need). One concept a file:

@@ -19,7 +19,6 @@ class BucketServer(BucketService):
     Args:
         root: See BucketService.
         is_open: Ask nobody for a token: for tests, since clients that are led here by STORAGE_EMULATOR_HOST bring none.
-        port: Port on 127.0.0.1; 0 takes a free one.
         write_interval_s: See BucketService; no limit unless one is given, since tests write as fast as they can.
         options: See BucketService.
     """
@@ -29,14 +28,13 @@ class BucketServer(BucketService):
         root: str | Path,
         *,
         is_open: bool = False,
-        port: int = 0,
         write_interval_s: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(root, write_interval_s=write_interval_s, **options)
         self.failures: list[str] = []
         """Faults of the server itself, as tracebacks; `stop` raises when there are any."""
-        self._http = HttpServer(self, self.failures, port)
+        self._http = HttpServer(self, self.failures)
         self.access = Access(
             self.root / STATE_FOLDER / "access", project="emulated", token_uri=f"{self.endpoint}/token"
         )

@@ -1,13 +1,10 @@
-"""The server as a process: its command, its tree of files, kills and restarts, its log."""
+"""The server: its tree of files, restarts, and requests of nobody's form."""
 
 import base64
 import contextlib
 import gc
 import json
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -34,47 +31,6 @@ def bucket_of(endpoint: str, name: str = "bucket-1") -> Iterator[storage.Bucket]
         yield client.bucket(name)
     # The client forgets the connection of a streamed answer that is an error: collected here and not elsewhere.
     gc.collect()
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that end with the test."""
-    processes: list[subprocess.Popen[str]] = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
-
-
-def serve(processes: list[subprocess.Popen[str]], root: Path, *options: str) -> str:
-    arguments = [sys.executable, "-m", "rehearsal.gcs", "--root", str(root), "--bucket", "bucket-1", "--open", *options]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
-    processes.append(process)
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def test_the_command_serves_and_ends(command: list[subprocess.Popen[str]], tmp_path: Path) -> None:
-    rules, log = tmp_path / "rules.json", tmp_path / "log.jsonl"
-    rules.write_text('[{"operation": "objects.media", "status": 503, "limit": 1}]')
-    endpoint = serve(command, tmp_path / "root", "--rules", str(rules), "--access-log", str(log))
-    assert endpoint.startswith("http://127.0.0.1:")
-    with bucket_of(endpoint) as bucket:
-        bucket.blob("a/x").upload_from_string(b"abc")
-        assert bucket.blob("a/x").download_as_bytes() == b"abc"
-    command[0].send_signal(signal.SIGTERM)
-    assert command[0].wait(timeout=20) == 0
-    entries = [json.loads(line) for line in log.read_text().splitlines()]
-    shown = [(entry["method"], entry["operation"], entry["object"], entry["status"]) for entry in entries]
-    assert shown == [
-        ("POST", "uploads", "a/x", 200),
-        ("GET", "objects.media", "a/x", 503),
-        ("GET", "objects.media", "a/x", 200),
-    ]
-    assert entries[2]["bytes_out"] == 3
-    assert entries[0]["bytes_in"] > 3
 
 
 def test_objects_survive_a_restart(tmp_path: Path) -> None:
@@ -140,52 +96,6 @@ def test_an_open_download_outlives_its_object(bucket_server: BucketServer) -> No
 def test_one_server_a_root(tmp_path: Path) -> None:
     with BucketServer(tmp_path, is_open=True), pytest.raises(RuntimeError, match="another server"):
         BucketServer(tmp_path, is_open=True)
-
-
-def test_a_kill_leaves_whole_objects(command: list[subprocess.Popen[str]], tmp_path: Path) -> None:
-    """kill -9 while eight threads write: what is there afterwards is whole, and what was acknowledged is there."""
-    root, acknowledged, stop = tmp_path / "root", set[str](), threading.Event()
-    endpoint = serve(command, root)
-
-    def write(thread: int) -> None:
-        with bucket_of(endpoint) as bucket:
-            write_to(bucket, thread)
-
-    def write_to(bucket: storage.Bucket, thread: int) -> None:
-        for number in range(1000):
-            if stop.is_set():
-                return
-            name = f"{thread}/{number % 20}"
-            content = f"{thread} {number} ".encode() * (1 + number % 7 * 20_000)
-            try:
-                bucket.blob(name, chunk_size=256 << 10).upload_from_string(content, retry=None, timeout=20)
-            except Exception:  # noqa: BLE001 - the server was killed, in whatever state the client was
-                return
-            acknowledged.add(name)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + 60
-    while len(acknowledged) < 60 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    command[0].kill()
-    stop.set()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert len(acknowledged) >= 60
-
-    with BucketServer(root, is_open=True) as server, bucket_of(server.endpoint) as bucket:
-        found = {blob.name: blob for blob in bucket.list_blobs()}
-        assert acknowledged <= set(found)
-        for name, blob in found.items():
-            content = blob.download_as_bytes()
-            assert blob.size == len(content)
-            assert blob.crc32c == base64.b64encode(google_crc32c.value(content).to_bytes(4)).decode()
-            assert (root / "bucket-1" / name).read_bytes() == content
-        state = root / ".gcs"
-        assert len(list((state / "content").iterdir())) == len(found)
-        assert not list(state.glob("link-*"))
 
 
 def send(server: BucketServer, *lines: str, body: bytes = b"") -> bytes:
