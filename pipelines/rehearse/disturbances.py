@@ -14,7 +14,6 @@ from pipelines.rules.preflight import find_regions
 if TYPE_CHECKING:
     from rehearsal.cloud import LocalCloud
     from rehearsal.gcs import Rule
-    from rehearsal.jobs.market import Stockout
 
 # More would strike the clients' own retries too: six tries of a request, all in vain, once in 64 requests.
 MAX_FAULT_RATE = 0.5
@@ -47,14 +46,12 @@ class Disturbances:
             return ()
         return (Rule(probability=self.storage_fault_rate, status=503, seed=seed),)
 
-    def places(self, config: RunConfig) -> tuple[Stockout, ...]:
-        """Return where there are no machines.
+    def places(self, config: RunConfig) -> tuple[str, ...]:
+        """Return the regions without machines.
 
         Raises:
             ConfigError: The run is not tried in such a region.
         """
-        from rehearsal.jobs.market import Stockout
-
         regions = find_regions(config)
         for region in self.stockouts:
             if region not in regions:
@@ -63,7 +60,7 @@ class Disturbances:
                     allowed=f"a region in which the run is tried: {', '.join(regions)}",
                     todo="correct --stockout, or resources.regions",
                 )
-        return tuple(Stockout(region) for region in self.stockouts)
+        return self.stockouts
 
     def find_struck(self, cloud: LocalCloud) -> list[str]:
         """Return what happened, in words."""
@@ -78,7 +75,7 @@ class Disturbances:
     def _happened(self, cloud: LocalCloud) -> Iterator[tuple[str, str]]:
         """Yield what each option has struck, with the option; the empty text where it struck nothing."""
         for region in self.stockouts:
-            jobs = [job for stockout, job in cloud.market.struck if stockout.region == region]
+            jobs = [job for struck, job in cloud.market.struck if struck == region]
             words = f"no machines in {region}: {', '.join(dict.fromkeys(jobs))}"
             yield words if jobs else "", f"--stockout {region}"
         if self.storage_fault_rate:

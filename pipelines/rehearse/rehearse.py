@@ -138,8 +138,6 @@ def cloud_options(config: RunConfig, wanted: Wanted) -> dict[str, Any]:
         "market": Market(
             preemptions=spread(wanted.preemptions, seed=wanted.seed, nodes=nodes, job=f"{config.run.name}-train"),
             stockouts=disturbances.places(config),
-            # As it comes after the service's own attempts; how long those take is not known.
-            stockout="fail",
             watch=StepWatch,
         ),
         "scale": Scale(processes_per_node=_processes(config, wanted, nodes), time_scale=wanted.time_scale),

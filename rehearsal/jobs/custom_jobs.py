@@ -22,8 +22,6 @@ from rehearsal.resources.store import Store
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = aiplatform_v1.JobState
-# The strategies by which a job waits for machines only so long.
-_WAITS = "FLEX_START"
 # "About one minute after a job ends, Vertex AI sets the error code on the training job object":
 # https://docs.cloud.google.com/vertex-ai/docs/training/understanding-training-service
 ERROR_DELAY_S = 60.0
@@ -98,7 +96,7 @@ class CustomJobRuns(JobRuns):
             machines = find_machines(job)
         except UnknownCommand as error:
             return Ended("FAILED", INVALID_ARGUMENT, str(error))
-        if (without := self._wait_for_machines(job, cancelled)) is not None:
+        if (without := self._find_stockout(job)) is not None:
             return without
         gang = Gang(
             job,
@@ -116,23 +114,15 @@ class CustomJobRuns(JobRuns):
         gang.cancelled = cancelled
         return gang.run()
 
-    def _wait_for_machines(self, job: Any, cancelled: threading.Event) -> Ended | None:
+    def _find_stockout(self, job: Any) -> Ended | None:
         """Return how the job ends when there are no machines for it; None: there are."""
         region = job.name.split("/")[3]
-        scheduling = job.job_spec.scheduling
-        strategy = scheduling.strategy.name.replace("STRATEGY_UNSPECIFIED", "STANDARD")
-        types = {pool.machine_spec.machine_type for pool in job.job_spec.worker_pool_specs if pool.replica_count}
-        if self.market.take_stockout(region, types, strategy, job.display_name) is None:
+        if self.market.has_machines(region, job.display_name):
             return None
+        strategy = job.job_spec.scheduling.strategy.name.replace("STRATEGY_UNSPECIFIED", "STANDARD")
+        types = {pool.machine_spec.machine_type for pool in job.job_spec.worker_pool_specs if pool.replica_count}
         wanted = ", ".join(sorted(types))
-        if self.market.stockout == "fail":
-            message = f"Resources are insufficient in region: {region}. No {wanted} could be had by {strategy}."
-            return Ended("FAILED", RESOURCE_EXHAUSTED, message)
-        wait_s = scheduling.max_wait_duration.total_seconds() if scheduling.max_wait_duration else 0.0
-        limit_s = wait_s * self.scale.time_scale if strategy == _WAITS and wait_s else None
-        if cancelled.wait(limit_s):
-            return Ended("CANCELLED", CANCELLED, "the job was cancelled while it waited for machines")
-        message = f"Resources are insufficient in region: {region}. No {wanted} came in {wait_s:.0f} s."
+        message = f"Resources are insufficient in region: {region}. No {wanted} could be had by {strategy}."
         return Ended("FAILED", RESOURCE_EXHAUSTED, message)
 
     def _begin(self, job: Any) -> None:

@@ -144,7 +144,7 @@ class Gang:
         self._nodes: list[_Node] = []
         self._starts = self._disks = 0
         self._notice: _Notice | None = None
-        self._began_at = self._started_at = 0.0
+        self._began_at = 0.0
         self._pools: dict[str, list[str]] = {}
         # A socket's path has 107 characters at most, and loaders of a training make theirs below TMPDIR: it is a short
         # link to the machine's disk, however deep that lies.
@@ -191,8 +191,7 @@ class Gang:
             return None
         first = self._nodes[0].watch
         first.look()
-        running_s = (time.monotonic() - self._started_at) / self._scale.time_scale
-        return self._market.due(self._job.display_name, len(self._nodes), (first.step, first.total, running_s))
+        return self._market.due(self._job.display_name, len(self._nodes), first.step, first.total)
 
     def _preempt(self, preemption: Preemption) -> Ended | None:
         """Tell a machine that it is taken away, or take it away at once; one that is done is let alone."""
@@ -279,7 +278,6 @@ class Gang:
             self._remove(node)
         self._starts += 1
         self._nodes[number] = self._start(node.machine, None if new_disk else node)
-        self._started_at = time.monotonic()
 
     # --- starts and ends ----------------------------------------------------------------------------------------------
 
@@ -301,7 +299,6 @@ class Gang:
                 break
             nodes[number] = self._start(self._machines[number], nodes.get(number))
             self._nodes = [nodes[one] for one in sorted(nodes)]
-        self._started_at = time.monotonic()
 
     def _remove(self, node: _Node) -> None:
         node.host.close()

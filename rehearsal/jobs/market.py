@@ -6,7 +6,6 @@ so that a slow machine loses the same step as a fast one. What is counted is wha
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -21,28 +20,20 @@ _EARLIEST, _LATEST = 0.2, 0.8
 
 @dataclass(frozen=True)
 class Preemption:
-    """One machine to be taken away. The first of at_step, at_fraction and after_s that is set decides when."""
+    """One machine to be taken away."""
 
     node: int
     """0 is the machine of the first pool, the others follow."""
     kind: Kind
     """With a signal and the time to react, or at once. Whether Vertex passes a notice on is not documented."""
-    at_step: int | None = None
-    """Once training has taken this step."""
-    at_fraction: float | None = None
+    at_fraction: float
     """Once training has taken this part of its steps."""
-    after_s: float = 0.0
-    """Seconds, of the platform's, after the machines have started."""
     job: str = ""
     """Only jobs whose display name holds this text."""
 
-    def is_due(self, step: int, total: int, running_s: float) -> bool:
+    def is_due(self, step: int, total: int) -> bool:
         """Whether it is time; `step` and `total` are 0 as long as nothing is known of them."""
-        if self.at_step is not None:
-            return 0 < self.at_step <= step and (total == 0 or step < total)
-        if self.at_fraction is not None:
-            return total > 0 and max(1, self.at_fraction * total) <= step < total
-        return running_s >= self.after_s
+        return total > 0 and max(1, self.at_fraction * total) <= step < total
 
 
 @dataclass(frozen=True)
@@ -66,24 +57,6 @@ class Preempted:
     """It was given notice, had not ended when its time was over, and was killed."""
 
 
-@dataclass(frozen=True)
-class Stockout:
-    """A region without machines."""
-
-    region: str
-    strategy: str = ""
-    """STANDARD, SPOT or FLEX_START; empty: whatever jobs ask by."""
-    machine: str = ""
-    """Machine type; empty: all."""
-    jobs: int | None = None
-    """How many jobs find none; None: all."""
-
-    def strikes(self, region: str, machines: Iterable[str], strategy: str) -> bool:
-        """Whether it is where a job of these machine types looks for them."""
-        is_asked = self.strategy in ("", strategy) and (not self.machine or self.machine in machines)
-        return region == self.region and is_asked
-
-
 class Progress(Protocol):
     """How far a training is."""
 
@@ -97,7 +70,7 @@ class Progress(Protocol):
 
 
 class NoProgress:
-    """Of a program whose steps nobody can read: it is preempted by time alone."""
+    """Of a program whose steps nobody can read: it is never preempted."""
 
     step = total = 0
 
@@ -113,27 +86,26 @@ class Market:
 
     Args:
         preemptions: Machines to take away, in this order; only of jobs with strategy SPOT.
-        stockouts: Regions without machines.
-        stockout: Whether such a job stays pending, or fails as Vertex says it may.
-        watch: Reads how far a training is below its first machine's TMPDIR; preemptions at a step need it.
+        stockouts: Regions without machines: a job there fails, as after the service's own attempts (how long those
+            take is not known).
+        watch: Reads how far a training is below its first machine's TMPDIR; preemptions need it.
     """
 
     def __init__(
         self,
         *,
         preemptions: Iterable[Preemption] = (),
-        stockouts: Iterable[Stockout] = (),
-        stockout: Literal["pending", "fail"] = "pending",
+        stockouts: Iterable[str] = (),
         watch: Callable[[Path], Progress] = NoProgress,
     ) -> None:
         self._wanted = list(preemptions)
-        self._stockouts = [(one, itertools.count(1)) for one in stockouts]
-        self.stockout, self.watch = stockout, watch
+        self._stockouts = set(stockouts)
+        self.watch = watch
         self._lock = threading.Lock()
         self.preempted: list[Preempted] = []
         """Those that happened."""
-        self.struck: list[tuple[Stockout, str]] = []
-        """Stockouts that a job met, with its display name."""
+        self.struck: list[tuple[str, str]] = []
+        """Regions in which a job found no machines, with its display name."""
 
     @property
     def missing(self) -> int:
@@ -141,32 +113,30 @@ class Market:
         with self._lock:
             return len(self._wanted)
 
-    def take_stockout(self, region: str, machines: Iterable[str], strategy: str, job: str = "") -> Stockout | None:
-        """Return what keeps a new job from machines, if anything does; a count ends by it."""
-        machines = tuple(machines)
+    def has_machines(self, region: str, job: str) -> bool:
+        """Whether a new job, of this display name, finds machines in a region."""
         with self._lock:
-            for one, count in self._stockouts:
-                if one.strikes(region, machines, strategy) and (one.jobs is None or next(count) <= one.jobs):
-                    self.struck.append((one, job))
-                    return one
-        return None
+            if region in self._stockouts:
+                self.struck.append((region, job))
+            return region not in self._stockouts
 
     def calm(self) -> None:
         """Let every job find machines, from now on."""
         with self._lock:
             self._stockouts.clear()
 
-    def due(self, display_name: str, nodes: int, at: tuple[int, int, float]) -> Preemption | None:
+    def due(self, display_name: str, nodes: int, step: int, total: int) -> Preemption | None:
         """Return the next preemption where its time has come for a job.
 
         Args:
             display_name: Of the job.
             nodes: Its machines.
-            at: Step, total number of steps, and seconds since its machines have started.
+            step: The last step that training has reported.
+            total: Number of its steps.
         """
         with self._lock:
             first = next((one for one in self._wanted if one.job in display_name and one.node < nodes), None)
-            return first if first is not None and first.is_due(*at) else None
+            return first if first is not None and first.is_due(step, total) else None
 
     def note(self, preemption: Preemption, happened: Preempted) -> None:
         """Keep what happened."""

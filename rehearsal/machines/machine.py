@@ -15,7 +15,7 @@ import socket
 import subprocess
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from contracts.process import available_cores, thread_environment
@@ -42,19 +42,11 @@ class Scale:
     """Training processes of each machine where the configuration leaves them open; None: what the training decides."""
     time_scale: float = 1.0
     """Seconds here for one of the platform's: of the time between a notice and the end, say."""
-    extra: Mapping[str, str] = field(default_factory=dict)
-    """Further variables of every container."""
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The runner variables that are the same on every machine."""
-        ranks = {} if self.processes_per_node is None else {RANKS_VARIABLE: str(self.processes_per_node)}
-        return {**ranks, **self.extra}
 
     @property
     def variables(self) -> dict[str, str]:
-        """All runner variables, for a report: what containers have here and not on Vertex, and act upon."""
-        return self.environment
+        """All runner variables: what containers have here and not on Vertex, and act upon."""
+        return {} if self.processes_per_node is None else {RANKS_VARIABLE: str(self.processes_per_node)}
 
 
 @dataclass(frozen=True)
@@ -191,7 +183,7 @@ def environment_of(
         "MASTER_ADDR": first,
         "MASTER_PORT": first_port,
         **gpus_of(machine, len(machines), scale),
-        **scale.environment,
+        **scale.variables,
     }
     if base := job.job_spec.base_output_directory.output_uri_prefix.rstrip("/"):
         found["AIP_MODEL_DIR"] = f"{base}/model/"

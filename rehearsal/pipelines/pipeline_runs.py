@@ -48,7 +48,6 @@ class PipelineRuns(JobRuns):
     Args:
         store: Has the jobs, as google.cloud.aiplatform_v1.PipelineJob.
         project_numbers: By project id.
-        container_environment: Of tasks' containers; may be set later; None: as of the process that executes a pipeline.
         cancel_resource: Ends what a cancelled run had started, by its name in the store: custom and Dataflow jobs.
         surroundings: Those of JobRuns, the environment that of the process that executes a pipeline; without a
             network: this machine's own.
@@ -59,12 +58,12 @@ class PipelineRuns(JobRuns):
         store: Store,
         *,
         project_numbers: Mapping[str, str] | None = None,
-        container_environment: Mapping[str, str] | None = None,
         cancel_resource: Callable[[str], None] | None = None,
         **surroundings: Unpack[Surroundings],
     ) -> None:
         super().__init__("pipeline", store, **surroundings)
-        self.container_environment = container_environment
+        self.container_environment: Mapping[str, str] | None = None
+        """Of tasks' containers; None: as of the process that executes a pipeline."""
         self._numbers = dict(project_numbers or {})
         self._cancel_resource = cancel_resource
         self.mails: list[dict[str, Any]] = []

@@ -44,4 +44,4 @@ def make_jobs(tmp_path: Path, network: Network) -> Iterator[Callable[..., Jobs]]
 
 @pytest.fixture
 def jobs(make_jobs: Callable[..., Jobs]) -> Jobs:
-    return make_jobs(scale=Scale(processes_per_node=2, time_scale=0.1, extra={"EXTRA": "more"}))
+    return make_jobs(scale=Scale(processes_per_node=2, time_scale=0.1))

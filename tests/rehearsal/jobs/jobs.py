@@ -19,7 +19,7 @@ IMAGE = "europe-west4-docker.pkg.dev/acme/images/trainer@sha256:" + "0" * 64
 TELL = """
 import json, os, sys, time
 folder = sys.argv[1]
-names = ["CLUSTER_SPEC", "CLOUD_ML_JOB_ID", "HOME", "TMPDIR", "OMP_NUM_THREADS", "AIP_MODEL_DIR", "EXTRA", "GIVEN"]
+names = ["CLUSTER_SPEC", "CLOUD_ML_JOB_ID", "HOME", "TMPDIR", "OMP_NUM_THREADS", "AIP_MODEL_DIR", "GIVEN"]
 names += [name for name in os.environ if name.startswith("SHARDLINE_")]
 found = {name: os.environ.get(name) for name in names}
 found |= {"TMPDIR": os.path.realpath(found["TMPDIR"]), "socket": os.path.join(found["TMPDIR"], "pymp-12345678/x" * 2)}

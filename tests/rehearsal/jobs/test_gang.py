@@ -26,24 +26,22 @@ def starts_by_disk(jobs: Jobs) -> str:
     return "".join(text[-1] for text in jobs.logs.texts(task_name="workerpool0-0") if text.startswith("starts"))
 
 
-@pytest.mark.parametrize("code", [1, 75, 137, 143])
-def test_a_non_zero_code_ends_the_job(jobs: Jobs, tmp_path: Path, code: int) -> None:
-    job = jobs.run(COUNT, str(tmp_path / "starts"), f"{code},0")
+def test_a_non_zero_code_ends_the_job(jobs: Jobs, tmp_path: Path) -> None:
+    job = jobs.run(COUNT, str(tmp_path / "starts"), "75,0")
     assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
     assert (tmp_path / "starts").read_text() == "x"
     assert job.error.code == 3
-    assert f"workerpool0-0 exited with a non-zero status of {code}." in job.error.message
+    assert "workerpool0-0 exited with a non-zero status of 75." in job.error.message
 
 
-@pytest.mark.parametrize("code", [6, 134, 11, 139])
-def test_sigabrt_and_sigsegv_restart_the_job_three_times(jobs: Jobs, tmp_path: Path, code: int) -> None:
-    job = jobs.run(COUNT, str(tmp_path / "three"), f"{code},{code},{code},0")
+def test_sigabrt_restarts_the_job_three_times(jobs: Jobs, tmp_path: Path) -> None:
+    job = jobs.run(COUNT, str(tmp_path / "three"), "134,134,134,0")
     assert job.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED
     # On new machines each time.
     assert starts_by_disk(jobs) == "1111"
-    job = jobs.run(COUNT, str(tmp_path / "four"), str(code))
+    job = jobs.run(COUNT, str(tmp_path / "four"), "134")
     assert (tmp_path / "four").read_text() == "xxxx"
-    assert f"a non-zero status of {code}. The job was restarted 3 times." in job.error.message
+    assert "a non-zero status of 134. The job was restarted 3 times." in job.error.message
 
 
 def test_a_signal_counts_as_its_exit_code(jobs: Jobs, tmp_path: Path) -> None:
@@ -106,7 +104,7 @@ def test_a_preempted_gang_starts_again_on_new_machines(
     make_jobs: Callable[..., Jobs], tmp_path: Path, kind: Literal["sigterm", "sigkill"]
 ) -> None:
     market = Market(
-        watch=StepWatch, preemptions=[Preemption(1, kind, at_step=20), Preemption(0, kind, at_fraction=0.5)]
+        watch=StepWatch, preemptions=[Preemption(1, kind, at_fraction=0.2), Preemption(0, kind, at_fraction=0.5)]
     )
     jobs, steps = make_jobs(market=market), tmp_path / "steps"
     name = jobs.submit(TRAIN, "100", str(steps), "20,50", "wait", nodes=2, **TOGETHER)
@@ -131,7 +129,7 @@ def test_a_preempted_gang_starts_again_on_new_machines(
 def test_an_exit_during_the_notice_is_judged_by_its_code(
     make_jobs: Callable[..., Jobs], tmp_path: Path, code: str, state: str
 ) -> None:
-    market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigterm", at_step=20)])
+    market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigterm", at_fraction=0.2)])
     jobs = make_jobs(market=market, scale=Scale(time_scale=10.0))
     name = jobs.submit(TRAIN, "100", str(tmp_path / "steps"), "20", code, strategy="SPOT")
     wait_for_preemptions(market, 1)
@@ -145,7 +143,7 @@ def test_a_first_machine_that_finishes_while_another_has_its_notice_ends_the_job
     make_jobs: Callable[..., Jobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gang, "STAGGER_S", 0.0)
-    market = Market(watch=StepWatch, preemptions=[Preemption(1, "sigterm", at_step=20)])
+    market = Market(watch=StepWatch, preemptions=[Preemption(1, "sigterm", at_fraction=0.2)])
     # The notice is longer than the test.
     jobs = make_jobs(market=market, scale=Scale(time_scale=100.0))
     name = jobs.submit(TRAIN, "100", str(tmp_path / "steps"), "20", "twice", nodes=2, **TOGETHER)
@@ -158,7 +156,7 @@ def test_a_first_machine_that_finishes_while_another_has_its_notice_ends_the_job
 
 
 def test_who_does_not_heed_the_notice_is_killed(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
-    market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigterm", at_step=1)])
+    market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigterm", at_fraction=0.0)])
     jobs = make_jobs(market=market, scale=Scale(time_scale=0.01))
     name = jobs.submit(TRAIN, "3", str(tmp_path / "steps"), "1", "deaf", strategy="SPOT")
     wait_for_preemptions(market, 1)
@@ -169,7 +167,7 @@ def test_who_does_not_heed_the_notice_is_killed(make_jobs: Callable[..., Jobs], 
 
 
 def test_only_spot_machines_are_taken_away(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
-    market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigkill", at_step=1)])
+    market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigkill", at_fraction=0.0)])
     jobs = make_jobs(market=market)
     jobs.run(TRAIN, "5", str(tmp_path / "steps"), "", "wait", strategy="STANDARD")
     assert not market.preempted
@@ -181,7 +179,9 @@ def test_a_lost_machine_restarts_its_worker_then_the_job(
 ) -> None:
     monkeypatch.setattr(restarts, "MAX_WORKER_RESTARTS", 2)
     monkeypatch.setattr(restarts, "MAX_JOB_RESTARTS", 1)
-    market = Market(watch=StepWatch, preemptions=[Preemption(0, "sigkill", at_step=step) for step in range(1, 7)])
+    market = Market(
+        watch=StepWatch, preemptions=[Preemption(0, "sigkill", at_fraction=step / 10) for step in range(1, 7)]
+    )
     jobs = make_jobs(market=market)
     job = jobs.run(TRAIN, "10", str(tmp_path / "steps"), "1,2,3,4,5,6", "wait", **TOGETHER)
     assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
@@ -191,7 +191,7 @@ def test_a_lost_machine_restarts_its_worker_then_the_job(
 
 
 def test_without_restarts_of_all_one_machine_is_replaced(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
-    market = Market(watch=StepWatch, preemptions=[Preemption(1, "sigkill", at_step=20)])
+    market = Market(watch=StepWatch, preemptions=[Preemption(1, "sigkill", at_fraction=0.2)])
     jobs = make_jobs(market=market)
     name = jobs.submit(TRAIN, "100", str(tmp_path / "steps"), "20", "wait", nodes=2, strategy="SPOT")
     wait_for_preemptions(market, 1)
