@@ -1,7 +1,7 @@
 """The packed index: one file that says, for every sample of all shards, where its image bytes are.
 
 A header of 64 bytes, then 40 bytes a sample, little-endian, ordered by split (train, validation, test), then shard,
-then place in the shard: a split is a contiguous range. It is mapped, or read by the record (records/index_file.py), so
+then place in the shard: a split is a contiguous range. It is read by the record (records/index_file.py), so
 opening 10^8 samples costs nothing. Readers need nothing else: `read_payload` is the same for all formats. Nothing here
 knows how shards are framed.
 """
@@ -69,24 +69,6 @@ def write_index(path: Path, parts: Index | Iterable[Index]) -> int:
         stream.flush()
         os.fsync(stream.fileno())
     return count
-
-
-def open_index(path: Path) -> Index:
-    """Map an index file: [N] of dtype `RECORD`, read-only.
-
-    Whoever cuts the file short meanwhile ends this process: for a file of this process's own.
-
-    Raises:
-        DataError: The file is missing, is no index, is of a newer version, or its length does not fit its header.
-    """
-    try:
-        with path.open("rb") as stream:
-            count = check_length(path, stream.fileno())
-    except OSError as error:
-        raise damaged_index(path, f"cannot be read ({error.strerror})") from None
-    if count == 0:
-        return np.empty(0, RECORD)  # an empty range cannot be mapped
-    return np.memmap(path, RECORD, mode="r", offset=_HEADER.size, shape=(count,))
 
 
 def check_length(path: Path, descriptor: int) -> int:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from contracts import storage
 from records.index_parts import ROW, checksum_rows, write_part
@@ -31,7 +30,6 @@ BUCKET_SAMPLES = 1 << 20
 CONTENT = np.dtype(
     [("content", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("shard", "<u4"), ("label", "<i4"), ("key", "V16")]
 )
-Contents = npt.NDArray[np.void]
 
 
 class ShardSummary(NamedTuple):

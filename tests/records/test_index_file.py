@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from contracts.errors import DataError
-from records.index import RECORD, Index, open_index, write_index
+from records.index import HEADER_BYTES, RECORD, Index, write_index
 from records.index_file import IndexFile
 
 COUNT = 300
@@ -25,19 +25,23 @@ def written(path: Path, seed: int = 0) -> Path:
     return path
 
 
-def test_it_reads_what_a_map_shows(path: Path) -> None:
-    index, mapped = IndexFile(path), open_index(path)
+def records_of(path: Path) -> Index:
+    return np.fromfile(path, RECORD, offset=HEADER_BYTES)
+
+
+def test_it_reads_what_was_written(path: Path) -> None:
+    index, written = IndexFile(path), records_of(path)
     assert len(index) == COUNT
-    assert all(index[place] == mapped[place] for place in (0, 7, 7, COUNT - 1))
-    assert np.array_equal(index[10:50], mapped[10:50]) and len(index[50:10]) == 0
-    assert index.labels(10, 40).tolist() == mapped[10:50]["label"].tolist()
+    assert all(index[place] == written[place] for place in (0, 7, 7, COUNT - 1))
+    assert np.array_equal(index[10:50], written[10:50]) and len(index[50:10]) == 0
+    assert index.labels(10, 40).tolist() == written[10:50]["label"].tolist()
     for read in (lambda: index[COUNT], lambda: index[-1], lambda: index[::2]):
         with pytest.raises(IndexError):
             read()
 
 
 def test_it_may_be_deleted_while_it_is_open(path: Path) -> None:
-    index, expected = IndexFile(path), np.array(open_index(path))
+    index, expected = IndexFile(path), records_of(path)
     path.unlink()
     assert np.array_equal(index[0:COUNT], expected)
 
@@ -53,7 +57,7 @@ def test_a_file_that_is_cut_short_meanwhile_is_an_error(path: Path, left: int) -
 
 
 def test_a_file_that_is_cut_short_is_taken_anew_where_that_can_be(path: Path, tmp_path: Path) -> None:
-    expected: Index = np.array(open_index(path))
+    expected = records_of(path)
     renewed: list[Path] = []
 
     def renew() -> Path:
@@ -85,4 +89,13 @@ def test_a_wrong_length_is_seen_when_it_is_opened(path: Path, cut: int) -> None:
         IndexFile(path)
     path.unlink()
     with pytest.raises(DataError, match="cannot be read"):
+        IndexFile(path)
+
+
+@pytest.mark.parametrize(("at", "message"), [(0, "is no index"), (8, "has version")])
+def test_another_file_and_another_version_are_refused(path: Path, at: int, message: str) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0x40
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
         IndexFile(path)
