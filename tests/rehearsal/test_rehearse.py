@@ -80,6 +80,8 @@ def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tm
     assert found["complaints"] == [] and found["refused_hosts"] == []
     assert sorted(gone["kind"] for gone in found["preempted"]) == ["sigkill", "sigterm"]
     assert 0 in {gone["node"] for gone in found["preempted"]}
+    # Who was told waited to be killed.
+    assert {gone["kind"]: gone["escalated"] for gone in found["preempted"]} == {"sigterm": True, "sigkill": False}
     # 1,078 training images in steps of 64 over twelve epochs.
     assert all(0 < gone["step"] < 17 * 12 for gone in found["preempted"])
     assert found["faults"] > 0

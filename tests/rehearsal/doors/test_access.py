@@ -103,7 +103,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
         yield found
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", ["no token", "a web page"])
 def test_a_bucket_shows_and_takes_nothing(cloud: LocalCloud, locked: BucketServer, attack: str) -> None:
     upload = "/upload/storage/v1/b/line/o?uploadType=media&name=planted"
     doors = [

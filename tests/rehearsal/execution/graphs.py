@@ -138,31 +138,11 @@ def places():
     say_places()
 
 
-@dsl.pipeline(name="gate")
-def gate(value: str):
-    asked = write(value=value)
-    with dsl.If(asked.outputs["out"] == 'say "yes" && more'):
-        say(text="yes")
-    # Another name for the same task.
-    with dsl.If(asked.outputs["out"] != 'say "yes" && more'):
-        say(text="no")
-
-
 @dsl.pipeline(name="unreadable")
 def unreadable(marker: str):
     asked = fail_to_write()
     with dsl.If(asked.outputs["out"] == "true"):
         flaky(marker=marker)
-
-
-@dsl.pipeline(name="one-of")
-def one_of(value: str):
-    asked = write(value=value)
-    with dsl.If(asked.outputs["out"] == "a"):
-        first = write(value="from a")
-    with dsl.Else():
-        second = write(value="from another")
-    say(text=dsl.OneOf(first.outputs["out"], second.outputs["out"]))
 
 
 @dsl.pipeline(name="failing")
@@ -205,11 +185,6 @@ def imported(uri: str, image: str):
         metadata={"containerSpec": {"imageUri": image, "ports": [{"port": 8000}]}},
     )
     read_text(made=model.output)
-
-
-@dsl.pipeline(name="again")
-def again(marker: str):
-    flaky(marker=marker).set_retry(2, backoff_duration="0s")
 
 
 @dsl.pipeline(name="long")
@@ -259,12 +234,6 @@ def launch(config: str, output: str, gcp_resources: dsl.OutputPath(str)):
 def sharded(config: str, output: str):
     launched = launch(config=config, output=output)
     WaitGcpResourcesOp(gcp_resources=launched.outputs["gcp_resources"])
-
-
-@dsl.pipeline(name="loop")
-def loop(words: list):
-    with dsl.ParallelFor(words) as word:
-        say(text=f"word {word}")
 
 
 @dsl.container_component

@@ -15,18 +15,11 @@ while len(os.listdir(folder)) < count:
     assert time.monotonic() < end, "nobody else is here"
     time.sleep(0.02)
 """
-# Fails where another one is inside at the same time.
-ALONE = "import os, sys, time; os.mkdir(sys.argv[1]); time.sleep(0.1); os.rmdir(sys.argv[1])"
 
 
 @dsl.container_component
 def meet(folder: str, name: str, count: int):
     return dsl.ContainerSpec(image=IMAGE, command=["python3", "-c", MEET], args=[folder, name, count])
-
-
-@dsl.container_component
-def be_alone(folder: str, item: int):
-    return dsl.ContainerSpec(image=IMAGE, command=["python3", "-c", ALONE], args=[folder])
 
 
 @dsl.container_component
@@ -49,18 +42,6 @@ def join(first: str, second: str, heard: dsl.OutputPath(str)):
 def siblings(folder: str):
     for name in ("a", "b", "c"):
         meet(folder=folder, name=name, count=3)
-
-
-@dsl.pipeline(name="iterations")
-def iterations(folder: str):
-    with dsl.ParallelFor(["a", "b", "c", "d"]) as name:
-        meet(folder=folder, name=name, count=4)
-
-
-@dsl.pipeline(name="limited")
-def limited(folder: str):
-    with dsl.ParallelFor([1, 2, 3], parallelism=1) as item:
-        be_alone(folder=folder, item=item)
 
 
 @dsl.pipeline(name="branches")
@@ -118,12 +99,6 @@ def nested_loops():
             join(first=outer, second=inner)
 
 
-@dsl.pipeline(name="loop-with-condition")
-def loop_with_condition():
-    with dsl.ParallelFor([1, 2, 3]) as item, dsl.If(item >= 2):
-        say(number=item)
-
-
 @dsl.pipeline(name="failing-iteration")
 def failing_iteration():
     with dsl.ParallelFor([0, 3]) as code:
@@ -152,30 +127,12 @@ def lost_item():
         say(text=f"{outer}{inner}")
 
 
-@dsl.pipeline(name="cleanup")
-def cleanup():
-    write(value="last").after(write(value="cleaned"))
-
-
-@dsl.pipeline(name="pipeline-at-exit")
-def pipeline_at_exit():
-    with dsl.ExitHandler(cleanup()):
-        fail(code=4)
-
-
 @dsl.pipeline(name="two-handlers")
 def two_handlers():
     with dsl.ExitHandler(final()):
         write(value="well")
     with dsl.ExitHandler(final()):
         fail(code=2)
-
-
-@dsl.pipeline(name="fail-slow")
-def fail_slow():
-    bad = fail(code=1)
-    write(value="never").after(bad)
-    write(value="last").after(write(value="beside"))
 
 
 @dsl.pipeline(name="tired")

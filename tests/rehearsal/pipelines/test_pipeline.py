@@ -69,28 +69,11 @@ def test_placeholders_of_the_run(pipelines: Pipelines) -> None:
     assert (project, location, persistent, account) == ("acme-vision", "europe-west4", "", "")
 
 
-def test_conditions(pipelines: Pipelines) -> None:
-    job = pipelines.run(graphs.gate, value='say "yes" && more')
-    assert states(job) == {
-        "": "SUCCEEDED",
-        "write": "SUCCEEDED",
-        "condition-1": "SUCCEEDED",
-        "condition-1.say": "SUCCEEDED",
-        "condition-2": "NOT_TRIGGERED",
-    }
-
-
 def test_a_condition_that_cannot_be_read_fails_the_run(pipelines: Pipelines, tmp_path: Path) -> None:
     job = pipelines.run(graphs.unreadable, marker=str(tmp_path / "ran"))
     assert job.state == aiplatform_v1.PipelineState.PIPELINE_STATE_FAILED
     assert not (tmp_path / "ran").exists()
     assert "output out of task fail-to-write was not written" in detail(job, "condition-1").error.message
-
-
-def test_one_of(pipelines: Pipelines) -> None:
-    job = pipelines.run(graphs.one_of, value="b")
-    assert heard(job, "say")[0] == "from another"
-    assert "NOT_TRIGGERED" in states(job).values()
 
 
 def test_exit_handler_and_tasks_that_ignore_failure(pipelines: Pipelines) -> None:
@@ -162,17 +145,6 @@ def test_importer(pipelines: Pipelines, bucket_environment: BucketServer) -> Non
     assert artifact["metadata"]["containerSpec"] == {"imageUri": "an/image@sha256:1", "ports": [{"port": 8000}]}
 
 
-def test_retries(pipelines: Pipelines, tmp_path: Path) -> None:
-    job = pipelines.run(graphs.again, marker=str(tmp_path / "marker"))
-    found = detail(job, "flaky")
-    assert found.state.name == "SUCCEEDED"
-    container = found.executor_detail.container_detail
-    assert len(container.failed_main_jobs) == 1
-    # Each attempt is a custom job, and is told its id.
-    jobs = [name.rpartition("/")[2] for name in (*container.failed_main_jobs, container.main_job)]
-    assert (tmp_path / "marker.jobs").read_text().split() == jobs
-
-
 def test_cancel_leaves_no_process(pipelines: Pipelines, tmp_path: Path) -> None:
     name = pipelines.submit(graphs.long, pid_file=str(tmp_path / "pid"))
     files = [tmp_path / "pid", tmp_path / "pid.deep"]
@@ -189,13 +161,6 @@ def test_cancel_leaves_no_process(pipelines: Pipelines, tmp_path: Path) -> None:
     for pid in pids:
         assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes(), pid
         assert pid != os.getpid()
-
-
-def test_iterations_of_a_loop_are_tasks_of_their_own(pipelines: Pipelines) -> None:
-    job = pipelines.run(graphs.loop, words=["a", 'b "c"'])
-    assert set(states(job).values()) == {"SUCCEEDED"}, pipelines.orchestrator_log()
-    said = {heard(job, one.task_unique_name)[0] for one in job.job_detail.task_details if one.task_name == "say"}
-    assert said == {"word a", 'word b "c"'}
 
 
 def test_an_orchestrator_that_is_killed_fails_its_run(pipelines: Pipelines, tmp_path: Path) -> None:

@@ -30,8 +30,7 @@ def model(image: str = IMAGE, uri: str = FOLDER) -> dict[str, Any]:
     return {"display_name": "digits", "container_spec": {"image_uri": image}, "artifact_uri": uri}
 
 
-@pytest.mark.parametrize("image", [IMAGE, "gcr.io/p/triton:1", "eu.gcr.io/p/triton"])
-@pytest.mark.parametrize("uri", [FOLDER, f"{FOLDER}/"])
+@pytest.mark.parametrize(("image", "uri"), [(IMAGE, FOLDER), ("eu.gcr.io/p/triton", f"{FOLDER}/")])
 def test_a_model_with_a_container_and_files(models: gapic.ModelServiceClient, image: str, uri: str) -> None:
     assert models.upload_model(parent=PARENT, model=model(image, uri)).result(30).model_version_id == "1"
 
