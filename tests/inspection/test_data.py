@@ -16,7 +16,8 @@ from PIL import Image
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from records.decode import decode_rgb
-from records.index import open_index, read_payload
+from records.index import read_payload
+from records.index_file import IndexFile
 from records.samples import open_samples
 
 
@@ -155,7 +156,7 @@ def mask(content):
 def check_index(folder, samples, classes):
     manifest = ShardManifest.load(storage.normalise(folder))
     assert manifest.classes == classes
-    index = open_index(folder / "index.bin")
+    index = IndexFile(folder / "index.bin")[:]
     found = [(read_payload(folder / manifest.shards[one["shard"]].name, one), classes[one["label"]]) for one in index]
     assert sorted(found) == sorted((content, name) for content, _, name in samples)
     pixels = [decode_rgb(content).reshape(-1, 3) for content, _ in found[: manifest.splits["train"].samples]]

@@ -18,7 +18,8 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, ShardManifest
 from contracts.config import STAGE_SECTIONS, DataSection
 from contracts.errors import DataError
-from records.index import RECORD, DamagedSample, key_of, open_index, write_index
+from records.index import RECORD, DamagedSample, key_of, write_index
+from records.index_file import IndexFile
 from records.index_parts import HEADER_BYTES, ROW, read_layout, read_part_column, read_part_rows, write_part
 from records.samples import image_of, open_samples
 from rehearsal.gcs import BucketServer
@@ -217,7 +218,7 @@ def test_an_index_of_version_1_that_points_nowhere_is_a_damaged_one(
 ) -> None:
     folder, _ = write_versions(tmp_path)
     path = folder / ShardManifest.load(storage.normalise(folder)).index.name
-    records = np.array(open_index(path))
+    records = np.array(IndexFile(path)[:])
     for name, value in fields.items():
         records[5][name] = value
     write_index(path, records.astype(RECORD))
@@ -239,7 +240,7 @@ def test_a_part_of_other_length_than_the_manifests_is_refused(own_shards: Path) 
 def test_an_index_of_version_1_of_other_length_than_the_manifests_is_refused(tmp_path: Path) -> None:
     folder, _ = write_versions(tmp_path)
     path = folder / ShardManifest.load(storage.normalise(folder)).index.name
-    records = np.array(open_index(path))
+    records = np.array(IndexFile(path)[:])
     write_index(path, records[:-10])
     with pytest.raises(DataError, match=f"has {len(records) - 10} samples, the manifest {len(records)}"):
         dataset(storage.normalise(folder))

@@ -156,10 +156,10 @@ def test_an_index_of_many_samples_opens_at_once_in_little_memory(tmp_path: Path)
     code = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from records.index import open_index\n"
+        "from records.index_file import IndexFile\n"
         "def bytes_read(): return int(Path('/proc/self/io').read_text().split()[1])\n"
         "read, before = bytes_read(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "index = open_index(Path(sys.argv[1]))\n"
+        "index = IndexFile(Path(sys.argv[1]))\n"
         "opened = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "read = bytes_read() - read\n"
         "total = sum(int(index[place]['size']) for place in range(0, len(index), 100_003))\n"
