@@ -29,6 +29,7 @@ from pipelines.local.shard_warnings import read_warnings
 from pipelines.local.watch import find_interruption, watch
 from pipelines.place import line_uri, stage_root
 from pipelines.reported import StageFailed
+from pipelines.rules.preflight import find_cap_problems
 
 # Training cuts the batch by itself when nothing was measured.
 _OPTIONAL = ("profile",)
@@ -67,8 +68,10 @@ def run_stage_alone(
 
     Raises:
         StageFailed: It failed, or what it reads is not there.
-        UserError: A path or URI cannot be used.
+        UserError: A path or URI cannot be used, or a cost cap has no price.
     """
+    for problem in find_cap_problems(config) if stage == "train" else ():
+        raise problem.error()
     if "code" in STAGE_SECTIONS[stage]:
         # For what it refuses and warns of; the stage does it again, and makes the copy.
         for warning in pin_code(config, line_uri(config)).warnings:

@@ -18,6 +18,7 @@ from contracts.errors import ConfigError
 from inspection.run.find import find_place
 from inspection.run.read import read_run
 from pipelines.local.run import check_line
+from pipelines.local.stages import run_stage_alone
 
 Shardline = Callable[..., subprocess.CompletedProcess[str]]
 KFP_CHATTER = ("KFP Executor", "executor_input", "parameterValues", "INFO", "Traceback", "RuntimeError")
@@ -216,12 +217,21 @@ def test_nohup_is_respected(project: Path, environment: dict[str, str]) -> None:
     [
         ({"train": {"global_batch_size": 2}, "resources": {"ranks": 4}}, "global_batch_size 2 for resources.ranks = 4"),
         ({"sharding": {"splits": {"train": 0.9, "validation": 0.1, "test": 0}}}, "sharding.splits.test = 0"),
+        ({"resources": {"max_cost_usd": 5, "machine": {"type": "n1-standard-4"}}}, "resources.max_cost_usd = 5"),
     ],
 )
 def test_what_cannot_succeed_is_found_before_the_first_stage(sections: dict[str, Any], given: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_line(RunConfig.model_validate(sections))
     assert given in caught.value.given
+
+
+def test_a_cost_cap_without_a_price_is_refused_where_one_stage_trains_here() -> None:
+    config = RunConfig.model_validate({"resources": {"max_cost_usd": 5, "machine": {"type": "n1-standard-4"}}})
+    with pytest.raises(ConfigError, match=r"resources\.max_cost_usd = 5 without resources\.price_usd_per_h") as caught:
+        run_stage_alone("train", config, output=None, given={}, fresh=False, debug=False)
+    assert caught.value.exit_code == 2
+    check_line(RunConfig.model_validate({"resources": {"max_cost_usd": 5, "price_usd_per_h": 1}}))
 
 
 def test_a_manifest_may_bring_its_own_test_split() -> None:
