@@ -178,13 +178,8 @@ def test_a_file_of_a_sibling_folder_is_found(tmp_path: Path) -> None:
     [
         {"name": "../../etc/passwd"},
         {"name": "/etc/passwd"},
-        {"name": "a//b"},
-        {"name": "a/./b"},
-        {"name": ""},
         {"name": "a\0b"},
         {"crc32c": "/any/place"},
-        {"crc32c": "0000000G"},
-        {"crc32c": "00000000\n"},
         {"bytes": -1},
     ],
 )

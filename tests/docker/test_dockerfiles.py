@@ -13,7 +13,7 @@ import yaml
 
 from contracts import PACKAGES
 from contracts.config import MachineSection
-from pipelines.images.build import CONTEXT, _build_arguments, stage_context
+from pipelines.images.build import _build_arguments, stage_context
 from pipelines.images.cloud_build import BUILD_FILE
 from pipelines.images.record import ROLES, find_tensorrt
 
@@ -162,9 +162,3 @@ def test_cloud_build_builds_every_role(context: Path) -> None:
         there = [word.partition("=")[0] for word in step["args"] if re.fullmatch(r"[A-Z]+=\$\{\w+\}", word)]
         assert here == there
         assert set(there) <= {word.partition("=")[0] for word in all_of(role, "ARG")}
-
-
-def test_the_context_is_what_images_need_and_no_more(context: Path) -> None:
-    assert {path.name for path in context.iterdir()} == set(CONTEXT)
-    assert not list(context.rglob("__pycache__"))
-    assert not (context / "tests").exists()

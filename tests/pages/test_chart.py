@@ -15,8 +15,6 @@ from pages.chart import (
     WIDTH,
     Axis,
     Line,
-    count_axis,
-    duration_ticks,
     path,
     round_ticks,
     time_axis,
@@ -41,34 +39,11 @@ def test_round_ticks_cover_what_is_drawn(one: float, other: float, most: int) ->
     assert ticks[-1] >= high - room
 
 
-@given(st.floats(min_value=1e-3, max_value=1e6), st.integers(min_value=1, max_value=40))
-def test_round_ticks_are_round(width: float, start: int) -> None:
-    ticks = round_ticks(start * width, (start + 1) * width, 6)
-    step = ticks[1] - ticks[0]
-    digits = step / 10.0 ** math.floor(math.log10(step) + 1e-9)
-    assert min(abs(digits - each) for each in (1, 2, 2.5, 5, 10)) < 1e-3
-
-
-@given(st.floats(min_value=0.0, max_value=1e9))
-def test_ticks_of_a_time_axis_lie_on_it(seconds: float) -> None:
-    ticks = duration_ticks(seconds)
-    assert ticks[0] == 0
-    assert len(ticks) <= 6
-    assert all(0 <= tick <= seconds for tick in ticks)
-
-
 @given(st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=20), st.booleans())
 def test_all_values_are_on_their_axis(values: list[float], is_percent: bool) -> None:
     axis = value_axis(values, percent=is_percent)
     assert all(-1e-6 <= axis.share(value) <= 1 + 1e-6 for value in values)
     assert len({name for _, name in axis.ticks}) == len(axis.ticks), "each tick reads differently"
-
-
-@given(st.integers(min_value=0, max_value=10**9), st.integers(min_value=0, max_value=10**9))
-def test_steps_have_whole_ticks_within(one: int, other: int) -> None:
-    axis = count_axis(min(one, other), max(one, other))
-    assert axis.high > axis.low
-    assert all(tick == int(tick) and axis.low <= tick <= axis.high for tick, _ in axis.ticks)
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,7 @@ def test_the_command_lists_and_deletes_only_when_told_to(line: Path) -> None:
     assert again.exit_code == 0 and "0 folders, 0 bytes" in again.stdout
 
 
-@pytest.mark.parametrize(("answer", "deleted"), [("n", 0), ("", 0), ("y", 2)])
+@pytest.mark.parametrize(("answer", "deleted"), [("", 0), ("y", 2)])
 def test_on_a_terminal_it_asks(line: Path, answer: str, deleted: int) -> None:
     before = all_files(line)
     ours, theirs = pty.openpty()

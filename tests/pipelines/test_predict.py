@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, EngineEntry, ExportManifest, FileEntry
 from contracts.artifacts.signature import Signature
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, UserError
+from pipelines.cli import app
 from pipelines.predict import find_export
 from rehearsal.gcs import BucketServer
 from tests.trainer.export import colours
@@ -297,17 +299,15 @@ def test_a_single_export_needs_no_events(line: Path) -> None:
     ],
 )
 def test_what_is_no_model_ends_with_2(line: Path, given: str, words: str) -> None:
-    said = shardline(given, "x.png")
-    assert (said.returncode, said.stdout) == (2, "")
-    assert words in said.stderr
-    assert "to do:" in said.stderr
-    assert "Traceback" not in said.stderr
+    with pytest.raises(UserError) as caught:
+        find_export(given)
+    assert caught.value.exit_code == 2 and words in str(caught.value) and caught.value.todo
 
 
 def test_bad_arguments_are_usage_errors(exported: Path) -> None:
     for arguments in ([exported], [exported, "x.png", "--top", "0"]):
-        said = shardline(*arguments)
-        assert (said.returncode, "Usage:" in said.stderr) == (2, True)
+        said = CliRunner().invoke(app, ["predict", *map(str, arguments)])
+        assert (said.exit_code, "Usage:" in said.stderr) == (2, True)
 
 
 def make_engine(**changes: Any) -> EngineEntry:

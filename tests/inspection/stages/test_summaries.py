@@ -243,7 +243,6 @@ def test_an_export_is_told_by_precision() -> None:
     ("runner", "name"),
     [
         ("torch eager 2.13.0", "torch_eager"),
-        ("torch.compile 2.13.0+cu130", "torch_compile"),
         ("onnxruntime 1.31.1 CPUExecutionProvider", "onnxruntime"),
         ("\u202e", "unnamed"),
     ],
@@ -285,7 +284,7 @@ def test_a_metric_of_a_training_that_is_called_as_one_of_ours_stands_beside_it()
     assert "train_wall_s" not in train.count(named, None, None)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 10**400])
+@pytest.mark.parametrize("value", [math.nan, 10**400])
 def test_what_no_float_is_near_to_is_no_metric(value: float) -> None:
     shards = DOCUMENTS["shard"]
     assert isinstance(shards, ShardManifest)

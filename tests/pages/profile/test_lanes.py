@@ -33,16 +33,6 @@ def test_every_span_is_drawn_or_in_a_block_or_counted(spans: list[Span], most: i
     assert not drawn or not outermost or max(outermost) <= min(drawn)
 
 
-def test_nested_spans_stand_below_the_one_they_are_in() -> None:
-    spans = [
-        Span("inner", "operator", 0.2, 0.1),
-        Span("outer", "operator", 0.0, 1.0),
-        Span("next", "operator", 1.0, 0.5),
-    ]
-    row = lay_out(spans, begin=0.0, whole=1.5, most=10, most_blocks=10)
-    assert [(span.name, depth) for span, depth in row.spans] == [("outer", 0), ("inner", 1), ("next", 0)]
-
-
 def test_short_spans_in_a_row_are_one_block_with_the_time_they_took() -> None:
     spans = [Span("long", "kernel", 0.0, 1.0)] + [Span("short", "kernel", 2.0 + i * 0.01, 0.004) for i in range(100)]
     row = lay_out(spans, begin=0.0, whole=3.0, most=1, most_blocks=30)
