@@ -76,7 +76,6 @@ def test_the_command_names_the_next_one_and_overwrites_nothing(tmp_path: Path, m
     [
         ({"project": "My Project"}, "--project = My Project"),
         ({"bucket": "gs://b-1"}, "--bucket = gs://b-1"),
-        ({"bucket": "B"}, "--bucket = B"),
         ({"region": "us-central1-a"}, "--region = us-central1-a"),
         ({"task": "images"}, "--task images"),
     ],

@@ -109,14 +109,11 @@ UPLOADED = {"verdict": "upload", "unproven": [], "upload": "operations/1"}
     ("changes", "state"),
     [
         ({**VERTEX}, "not started"),
-        ({**VERTEX, "state": "running"}, "waiting"),
         ({**VERTEX, "registration": {**UPLOADED, "verdict": "refuse", "unproven": ["sm89"], "upload": ""}}, "done"),
         ({"registration": UPLOADED}, "done"),
         ({"registration": {**UPLOADED, "upload": ""}, "state": "running"}, "running"),
-        ({"registration": {**UPLOADED, "upload": ""}, "state": "failed"}, "failed"),
         ({"registration": {**UPLOADED, "upload": ""}}, "not started"),
         ({**VERTEX, "place": "local"}, None),
-        ({"config": {"vertex": {"model": "x"}}, "place": "vertex"}, None),
         ({}, None),
     ],
 )
