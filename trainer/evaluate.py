@@ -98,7 +98,6 @@ def evaluate(
     device: torch.device,
     *,
     report: SplitCollector | None = None,
-    first: Callable[[Outputs, Batch], None] | None = None,
     numerics: Numerics | None = None,
     rounds: Callable[[Iterator[Sized], int], Iterator[Sized]] = islice,
     config: RunConfig | None = None,
@@ -113,7 +112,6 @@ def evaluate(
         share: Of this rank.
         device: Where the model computes.
         report: Takes in what the model said of each sample.
-        first: Takes outputs and batch of the first batch of the split, at the rank that has it.
         numerics: What the model computes in (trainer/model/precision.py, `evaluation_autocast`); unset: float32.
         rounds: Passes on as many batches, or fewer where the ranks agree to stop, the same number on all of them.
         config: The configuration, to say where own code failed.
@@ -153,12 +151,9 @@ def evaluate(
         totals[1] += loss.double()
         totals[2] += count
         metrics.update(outputs, batch)
-        place = share.first_place(taken)
         if report is not None:
             with within("report"):
-                report.add(outputs, batch, first_place=place)
-        if first is not None and place == 0:
-            first(outputs, batch)
+                report.add(outputs, batch, first_place=share.first_place(taken))
         taken += 1
     release_gathered(model)
     model.train()

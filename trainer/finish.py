@@ -6,12 +6,10 @@ killed: the next attempt does all of it again, with the same result.
 
 from __future__ import annotations
 
-import io
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from PIL import Image
 
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, EvaluationReport, FileEntry
@@ -24,23 +22,16 @@ from trainer.report.result import write_result
 from trainer.tasks.load import calling
 from trainer.tasks.optional import (
     SHOWN_SAMPLES,
-    Picture,
     SplitReport,
-    draw_pictures,
     make_calibration,
     make_report,
     make_validation_report,
 )
-from trainer.tasks.protocol import Batch, Outputs
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
     from trainer.train import Training
-
-PICTURES_FOLDER = "pictures"
-# Side of a picture; larger ones are made smaller.
-MOST_PIXELS = 1024
 
 
 def finish(training: Training) -> None:
@@ -70,8 +61,7 @@ def finish(training: Training) -> None:
     calibrated = _calibrate(training)
     with calling(training.config, "report"):
         report = make_report(training.data.task, training.rank.device, calibrated)
-    drawn: dict[str, Picture] = {}
-    test = training.evaluate_split("test", report, lambda outputs, batch: drawn.update(_draw(training, outputs, batch)))
+    test = training.evaluate_split("test", report)
     _leave_if_told(training)
     if report is not None:
         with calling(training.config, "report"):
@@ -102,10 +92,9 @@ def finish(training: Training) -> None:
             metrics=test.metrics,
             loss=test.loss,
             details=_details(training, report) | beside,
-            pictures=_publish_pictures(found.uri, drawn),
         )
         evaluation = _publish_evaluation(folder, found.uri, document)
-    _show(training, best, document, report, drawn)
+    _show(training, best, document, report)
     files = _files_below(folder, found.uri, best)
     if stepper.evaluated_weights == "ema":
         # Averages are in no file yet that a reader of weights knows.
@@ -188,32 +177,15 @@ def _details(training: Training, report: SplitReport | None) -> dict[str, Any]:
         return report.details(origins)
 
 
-def _shows_samples(training: Training) -> bool:
-    return training.config.inspect.samples == "show"
-
-
-def _draw(training: Training, outputs: Outputs, batch: Batch) -> dict[str, Picture]:
-    if not _shows_samples(training):
-        return {}
-    try:
-        return draw_pictures(training.data.task, outputs, batch)
-    except Exception as error:  # noqa: BLE001 - the user's code raises what it likes, and this is only looked at
-        training.log(f"warning: the task's pictures could not be drawn: {type(error).__name__}: {error}")
-        return {}
-
-
 def _show(
     training: Training,
     best: CheckpointManifest,
     document: EvaluationReport | None,
     report: SplitReport | None,
-    drawn: dict[str, Picture],
 ) -> None:
     def show(writer: SummaryWriter) -> None:
-        for name, pixels in drawn.items():
-            writer.add_image(f"test/{name}", pixels, best.step, dataformats="HWC")
         if report is not None and document is not None:
-            places = report.places()[:SHOWN_SAMPLES] if _shows_samples(training) else []
+            places = report.places()[:SHOWN_SAMPLES] if training.config.inspect.samples == "show" else []
             samples = training.data.samples_at("test", places)
             report.show(writer, document, samples, best.step)
 
@@ -222,17 +194,6 @@ def _show(
     except Exception as error:  # noqa: BLE001 - drawing and TensorBoard raise what they like
         # It is only looked at: the weights are there, and the document about them is to come.
         training.log(f"warning: the result is not in TensorBoard's files: {type(error).__name__}: {error}")
-
-
-def _publish_pictures(uri: str, drawn: dict[str, Picture]) -> list[FileEntry]:
-    """Write pictures beside the evaluation, which is written after them."""
-    for name, pixels in drawn.items():
-        image = Image.fromarray(pixels)
-        image.thumbnail((MOST_PIXELS, MOST_PIXELS))
-        stream = io.BytesIO()
-        image.save(stream, "PNG")
-        storage.replace(storage.join(uri, PICTURES_FOLDER, f"{name}.png"), stream.getvalue())
-    return [FileEntry.of(uri, f"{PICTURES_FOLDER}/{name}.png") for name in drawn]
 
 
 def _publish_evaluation(folder: str, uri: str, report: EvaluationReport) -> FileEntry:

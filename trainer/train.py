@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, NoReturn
@@ -47,7 +47,6 @@ from trainer.supervise.vote import StopAgreement, Vote
 from trainer.supervise.watchdog import longest_wait_s
 from trainer.tasks.metrics import check_metrics
 from trainer.tasks.optional import SplitCollector
-from trainer.tasks.protocol import Batch, Outputs
 from trainer.weights.start import StartWeights
 
 # Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
@@ -271,18 +270,12 @@ class Training:
         self.progress = self.progress.with_evaluation(found, self.step, self.config.train.early_stopping)
         self.reporting.evaluated(self.step, found, stop, epoch_is_over=self._epoch_is_over(), say=self._say)
 
-    def evaluate_split(
-        self,
-        split: str,
-        report: SplitCollector | None = None,
-        first: Callable[[Outputs, Batch], None] | None = None,
-    ) -> Evaluation | None:
+    def evaluate_split(self, split: str, report: SplitCollector | None = None) -> Evaluation | None:
         """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed.
 
         Args:
             split: Its name.
             report: Takes in its samples.
-            first: Takes in its first batch, at the first rank.
         """
         sections, share = self.ledger.sections, self.data.evaluation(split, self.numerics)
 
@@ -296,7 +289,6 @@ class Training:
                 share,
                 self.rank.device,
                 report=report,
-                first=first,
                 numerics=self.numerics,
                 rounds=until_stopped,
                 config=self.config,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from contracts.artifacts.document import Contract, Document, FileEntry
+from contracts.artifacts.document import Contract, Document
 
 EVALUATION_NAME = "evaluation.json"
 FIRST_SLOT_NAME = "first_slot.png"
@@ -56,8 +56,6 @@ class EvaluationReport(Contract):
     """Sum of the task's loss over the sum of its counts."""
     details: dict[str, Any] = Field(default_factory=dict)
     """What the task itself knows beyond numbers; only pages of the task read it."""
-    pictures: list[FileEntry] = Field(default=[])
-    """Pictures of the task, PNG files; their names are seen from this document."""
 
     def value(self, metric: str) -> float | None:
         """Return a metric, or the loss, by its name; None: there is none of that name."""

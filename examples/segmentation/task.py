@@ -69,14 +69,6 @@ class Segmentation:
         """Take a batch of an evaluation in."""
         metrics["mean_iou"].update(outputs.argmax(dim=1), batch["mask"])
 
-    def pictures(self, outputs, batch):
-        """Return the first images of the test split above their masks and what the model says."""
-        images = (batch["image"][:6] * 127.5 + 127.5).byte()
-        shade = 255 // (self.classes - 1)
-        rows = [mask[:6, None].expand(-1, 3, -1, -1) * shade for mask in (batch["mask"], outputs.argmax(dim=1))]
-        sheet = torch.cat([torch.cat(list(row.byte()), dim=2) for row in (images, *rows)], dim=1)
-        return {"shapes": sheet.permute(1, 2, 0).cpu().numpy()}
-
 
 class UNet(nn.Module):
     """Two steps down, two up, with the layers of each size joined (Ronneberger et al., arXiv 1505.04597)."""

@@ -1,15 +1,14 @@
-"""What the trained network does on the test split: its metrics, its pictures, and what its task shows of it."""
+"""What the trained network does on the test split: its metrics, and what its task shows of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from contracts.artifacts import CheckpointManifest, EvaluationReport
-from inspection.page.data import picture
-from inspection.page.subject import NO_VALUE, Subject, left_out
+from inspection.page.subject import NO_VALUE, Subject
 from inspection.tasks import find_pages, is_share
 from pages.markup import Html, shorten
-from pages.parts import Cell, Figure, Part, Sheet, Table, Text, Tile, Tiles, Title, Words, absent, note, section
+from pages.parts import Cell, Figure, Part, Table, Text, Tile, Tiles, Title, Words, absent, section
 from pages.quantities import count
 
 TITLE = "Results"
@@ -24,13 +23,8 @@ def results(subject: Subject) -> Html:
     if found is None:
         parts.append(absent("results", subject.why_absent("train", "The evaluation on the test split")))
     else:
-        pages, pictures = find_pages(found.task), subject.view.task_pictures
-        shown = pictures[: subject.limits.worst]
+        pages = find_pages(found.task)
         parts.append(_tiles(found) if pages is None else pages.results(subject, found))
-        if shown:
-            sheet = [(picture(each, each.width), subject.name(each.label), "") for each in shown]
-            more = left_out(len(shown), len(pictures), "pictures")
-            parts += [Title("Pictures"), Sheet(sheet, "task-pictures"), note(more)]
     if checkpoint is not None:
         parts += _checkpoint(subject, checkpoint)
     return section("results", TITLE, *parts)

@@ -50,7 +50,7 @@ b.good,b.bad{color:var(--c)}
 .sheet li{display:flex;flex-direction:column;align-items:center;width:76px;overflow-wrap:anywhere;
 font-size:13px;text-align:center}
 .sheet img{border:1px solid var(--line);border-radius:4px;max-height:140px;object-fit:contain;image-rendering:auto}
-:is(#first-slot,#task-pictures) :is(li,img){width:auto;height:auto;max-width:100%;max-height:none}
+#first-slot :is(li,img){width:auto;height:auto;max-width:100%;max-height:none}
 .worst li{width:132px}.worst .file{font-size:12px}
 .words li{flex:1 1 360px;width:auto;align-items:flex-start;text-align:left;
 border-left:3px solid var(--line);padding-left:10px}.words q{white-space:pre-line}

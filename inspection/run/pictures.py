@@ -1,4 +1,4 @@
-"""Images of a run as small JPEGs: a contact sheet out of its shards, and the pictures of its task."""
+"""Images of a run as small JPEGs: a contact sheet out of its shards, and the first samples of its training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from contracts import storage
-from contracts.artifacts import FileEntry, ShardManifest
+from contracts.artifacts import ShardManifest
 from contracts.errors import ShardlineError
 from inspection.run.door import Door
 from inspection.run.view import PictureView
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 # A contact sheet of 60 such pictures is some 150 KB.
 SIDE_PIXELS = 72
 CONTACTS = 60
-# Side of a task's picture, and bytes of its file.
+# Side of the picture of a training's first samples, and bytes of its file.
 PICTURE_PIXELS = 640
 _PICTURE_BYTES = 8 << 20
-PICTURES = 24
 _QUALITY = 75
 # Records of the index, 40 bytes each: of a hundred million samples not all are read for sixty pictures.
 _LOOKED_AT = 1 << 17
@@ -45,21 +44,6 @@ def contact_sheet(door: Door, folder_uri: str, manifest: ShardManifest) -> list[
     return draw(door, folder_uri, manifest, list(chosen), "train")
 
 
-def task_pictures(door: Door, folder_uri: str, entries: Sequence[FileEntry]) -> list[PictureView]:
-    """Return the pictures that a task has made of the test split, by name.
-
-    Args:
-        door: Of the line.
-        folder_uri: Folder of the evaluation.
-        entries: Its pictures.
-
-    Raises:
-        ValueError: One is too large, or no picture.
-        ImportError: Pillow or numpy is not installed.
-    """
-    return [_read_picture(door, entry.uri(folder_uri), "test") for entry in entries[:PICTURES]]
-
-
 def find_first_slot(door: Door, uri: str) -> PictureView | None:
     """Return the first samples of a training as its network got them; None: none were drawn.
 
@@ -67,7 +51,9 @@ def find_first_slot(door: Door, uri: str) -> PictureView | None:
         door: Of the line.
         uri: Of the picture, in the folder of TensorBoard's files.
 
-    Raises: as for `task_pictures`.
+    Raises:
+        ValueError: It is too large, or no picture.
+        ImportError: Pillow or numpy is not installed.
     """
     return _read_picture(door, uri, "train") if storage.exists(uri) else None
 

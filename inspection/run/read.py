@@ -38,7 +38,7 @@ from inspection.run.door import SMALL_BYTES, Door, as_moment, as_object, parse_j
 from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.run.find import RunPlace
 from inspection.run.lineage import find_lineage
-from inspection.run.pictures import contact_sheet, find_first_slot, task_pictures
+from inspection.run.pictures import contact_sheet, find_first_slot
 from inspection.run.reading import Reading
 from inspection.run.stages import MOST_CHARACTERS, read_stage
 from inspection.run.state import find_state
@@ -50,7 +50,7 @@ from inspection.tasks.pictures import NamedSamples
 Result = TypeVar("Result", FirstRows, Registration)
 
 # What the parts are called that come out of shards and pictures.
-CONTACT_SHEET, OF_TASK, TASK_PICTURES = "the contact sheet", "what the task shows", "the task's pictures"
+CONTACT_SHEET, OF_TASK = "the contact sheet", "what the task shows"
 FIRST_SLOT = "the picture of the training's first samples"
 
 
@@ -240,10 +240,6 @@ def _read_stage_parts(
         if evaluation is not None and isinstance(shards, ShardManifest):
             read = partial(_task_parts, NamedSamples(reading.door, uris["shard"], shards, evaluation, pictures))
             parts["task_parts"] = reading.attempt(OF_TASK, read) or {}
-        if evaluation is not None and evaluation.pictures and pictures and trained.evaluation is not None:
-            folder = trained.evaluation.uri(uris["train"]).rpartition("/")[0]
-            drawn = partial(task_pictures, reading.door, folder, evaluation.pictures)
-            parts["task_pictures"] = reading.attempt(TASK_PICTURES, drawn) or []
     training = uris.get("train") or training_folder(reading, told)
     if first_slot and training is not None and reading.inside(training):
         first = partial(find_first_slot, reading.door, storage.join(training, TENSORBOARD_FOLDER, FIRST_SLOT_NAME))

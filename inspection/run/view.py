@@ -305,8 +305,6 @@ class RunView(Document):
     money: MoneyView | None = None
     checkpoint: CheckpointManifest | None = None
     evaluation: EvaluationReport | None = None
-    task_pictures: list[PictureView] = Field(default=[])
-    """Pictures that the task has made of the test split."""
     task_parts: dict[str, Any] = Field(default_factory=dict)
     """What the task's own page shows besides (inspection/tasks/)."""
     export: ExportManifest | None = None

@@ -1,4 +1,4 @@
-"""Pages of tasks: what is shown of a task beyond its metrics and pictures, a folder per task.
+"""Pages of tasks: what is shown of a task beyond its metrics, a folder per task.
 
 No other part of inspection knows what a task's details mean.
 """

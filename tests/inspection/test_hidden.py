@@ -96,26 +96,21 @@ def find_content(line: Path, needles: tuple[bytes, ...]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("task", ["image_classification", "pictured:Redness"])
-def test_pictures_are_nowhere(rank: Rank, small_shards: str, tmp_path: Path, task: str) -> None:
+def test_pictures_are_nowhere(rank: Rank, small_shards: str, tmp_path: Path) -> None:
     found = {}
     for samples in ("show", "hide"):
-        best = {} if task == "image_classification" else {"checkpoint": {"best_metric": "validation_squares"}}
-        config = small_config(task={"name": task}, inspect={"samples": samples}, train={"epochs": 1}, **best)
+        config = small_config(inspect={"samples": samples}, train={"epochs": 1})
         found[samples] = find_content(leave(rank, tmp_path / samples, small_shards, config), PICTURES)
     assert found["hide"] == []
     # The search finds them where they are shown.
     shown = "\n".join(found["show"])
     for place in ("pages/run.html", "reports/shard/out/page", "pages/view.json"):
         assert f" in {place}" in shown
-    if task == "image_classification":
-        assert "images/first_slot in " in shown and "test/worst_images in " in shown
-    else:
-        assert "test/first in " in shown and "/pictures/first.png" in shown
+    assert "images/first_slot in " in shown and "test/worst_images in " in shown
     pages = {samples: (tmp_path / samples / "runs/photos/pages/run.html").read_text() for samples in found}
     assert "Samples are hidden (inspect.samples)." in pages["hide"]
     # What the network got of the first samples.
-    assert ['id="first-slot"' in page for page in pages.values()] == [task == "image_classification", False]
+    assert ['id="first-slot"' in page for page in pages.values()] == [True, False]
 
 
 # Where the content of the worst samples stands, when it is shown: on pages, and in what they are made of.

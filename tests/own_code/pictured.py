@@ -1,4 +1,4 @@
-"""A task without classes: how red an image is; with pictures, and a headline of which less is better."""
+"""A task without classes: how red an image is; with a headline of which less is better."""
 
 import io
 from typing import ClassVar
@@ -31,8 +31,8 @@ class Redness:
         outputs={"redness": OutputSpec(dtype="float32", shape=["batch", 1])},
     )
 
-    def __init__(self, context, *, broken="", without_pictures=""):
-        self.broken, self.without_pictures = broken, without_pictures
+    def __init__(self, context, *, broken=""):
+        self.broken = broken
 
     def build_model(self):
         first = [FailsOnColour()] if self.broken == "forward" else []
@@ -63,12 +63,6 @@ class Redness:
             raise RuntimeError("no update")
         for metric in metrics.values():
             metric.update(outputs, self._truth(batch))
-
-    def pictures(self, outputs, batch):
-        if self.without_pictures:
-            return {"first": "no picture" if self.without_pictures == "words" else np.zeros((0, 8, 3), np.uint8)}
-        pixels = (batch["pixels"][0].permute(1, 2, 0) * 255).byte().cpu().numpy()
-        return {"first": pixels, "wide": np.full((8, 2000, 3), 200, np.uint8)}
 
     @staticmethod
     def _truth(batch):

@@ -21,7 +21,6 @@ from trainer.data.clock import DataClock
 from trainer.data.device import find_other, map_tensors, to_device
 from trainer.data.loader import as_it_is, begin_loader_process, collate, prepare_sample
 from trainer.data.reader import ShardReader
-from trainer.data.sockets import shorten_socket_paths
 from trainer.tasks.metrics import Calling
 from trainer.tasks.protocol import Batch, Mode, Task
 
@@ -123,8 +122,6 @@ def checked_batch(batch: object) -> Batch:
 def _read(
     dataset: EvaluationDataset, batches: list[range], num_workers: int, local_ranks: int, *, pin_memory: bool
 ) -> Iterator[EvaluationBatch]:
-    if num_workers:
-        shorten_socket_paths()
     loader: DataLoader[EvaluationBatch | UserError] = DataLoader(
         dataset,
         batch_size=None,

@@ -18,7 +18,6 @@ from trainer.data.device import find_tensor, map_tensors
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.randomness import global_generators_kept, seed_global_generators
 from trainer.data.reader import ShardReader
-from trainer.data.sockets import shorten_socket_paths
 from trainer.supervise.signals import ignore_stop_signals
 from trainer.tasks.load import describe_failure
 from trainer.tasks.optional import count_units
@@ -198,8 +197,6 @@ def make_loader(
     dataset: SlotDataset, requests: Iterable[SlotRequest], *, num_workers: int, prefetch_factor: int, pin_memory: bool
 ) -> DataLoader[SlotBatch | UserError]:
     """Return a loader that gives one SlotBatch per request, in order; iterate it by `read_slots`."""
-    if num_workers:
-        shorten_socket_paths()
     return DataLoader(
         dataset,
         batch_size=None,

@@ -78,12 +78,6 @@ def find_nodes(environment: Mapping[str, str], resources: ResourcesSection) -> N
     Raises:
         ConfigError: The environment is malformed, or contradicts itself or the configuration.
     """
-    if "TORCHELASTIC_RUN_ID" in environment:
-        raise ConfigError(
-            "TORCHELASTIC_RUN_ID is set: this command was started by torchrun",
-            allowed="one such command a machine; it starts torchrun itself",
-            todo="run the same command without torchrun in front of it",
-        )
     claims = [find(environment, resources) for find in (_from_cluster_spec, _from_torchrun, _from_indexed_job)]
     found = [nodes for nodes in claims if nodes is not None]
     places = {(nodes.node_rank, nodes.nodes) for nodes in found}

@@ -4,7 +4,6 @@ calibration(device) -> Calibration   chooses something on the validation split, 
 report(device) -> SplitReport     what evaluation.json and TensorBoard show of the test split, beyond metrics; a task
                                   with `calibration` has report(device, document) with its document; by_class()
                                   of it says what is set beside, of the validation split
-pictures(outputs, batch)          of the first batch of the test split: by name [H, W, 3] uint8
 first_slot() -> FirstSlot         what TensorBoard shows of the first batch of training
 document() -> dict                what checkpoints say of the task's inputs
 warnings() -> list of str         what is set in vain: said when training begins
@@ -18,28 +17,22 @@ A member of such a name that cannot be called is none of these.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from contracts.artifacts import EvaluationReport
 from contracts.errors import ConfigError, UserError
 from trainer.model.sizes import largest_sizes, resize_inputs
-from trainer.tasks.protocol import Batch, Outputs, Sample, Task
+from trainer.tasks.protocol import Batch, Sample, Task
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 # Of `places` of a report: so many samples are read for `show`.
 SHOWN_SAMPLES = 16
-MOST_PICTURES = 16
-_NAME = re.compile(r"\w{1,64}")
 _UNIT = re.compile(r"[a-z][a-z0-9_]{0,31}")
-Picture = npt.NDArray[np.uint8]
-"""[H, W, 3]"""
 
 
 class SplitCollector(Protocol):
@@ -236,32 +229,6 @@ def largest_example(task: Task, size: int) -> Batch:
     return {**batch, **dict(zip(signature.inputs, resized, strict=True))}
 
 
-def draw_pictures(task: Task, outputs: Outputs, batch: Batch) -> dict[str, Picture]:
-    """Return the pictures that a task makes of a batch, by name; none where it has no `pictures`.
-
-    Args:
-        task: The task.
-        outputs: Of the model, in float32.
-        batch: As `to_model` returned it.
-
-    Raises:
-        ConfigError: What it returned are no pictures.
-    """
-    draw: Callable[[Outputs, Batch], Mapping[str, Picture]] | None = _find(task, "pictures")
-    found = {} if draw is None else draw(outputs, batch)
-    if not isinstance(found, Mapping):
-        raise _error(f"a {type(found).__name__}")
-    for name, pixels in found.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise _error(f"a picture called {name!r}")
-        is_array = isinstance(pixels, np.ndarray)
-        if not is_array or pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
-            raise _error(f"{name}: {f'{pixels.dtype} {list(pixels.shape)}' if is_array else type(pixels).__name__}")
-    if len(found) > MOST_PICTURES:
-        raise _error(f"{len(found)} pictures")
-    return dict(found)
-
-
 def _find(task: Task, name: str) -> Any:
     """Return a member that can be called; None: there is none."""
     member = getattr(task, name, None)
@@ -273,12 +240,4 @@ def _count_error(found: str) -> ConfigError:
         f"count_units of the task {found}",
         allowed="a whole number, from 0 on",
         todo="correct count_units (docs/tasks.md)",
-    )
-
-
-def _error(found: str) -> ConfigError:
-    return ConfigError(
-        f"pictures of the task returned {found}",
-        allowed=f"at most {MOST_PICTURES} arrays [H, W, 3] uint8 by name, of letters, digits and _",
-        todo="correct pictures (docs/tasks.md)",
     )

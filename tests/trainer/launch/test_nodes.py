@@ -121,7 +121,6 @@ def test_other_environments(environment: dict[str, str], resources: dict[str, An
         ({"JOB_COMPLETION_INDEX": "2", "MASTER_ADDR": "a"}, {"nodes": 2}, "JOB_COMPLETION_INDEX=2 of 2"),
         ({}, {"nodes": 2}, "resources.nodes = 2"),
         (LEAK, {}, "WORLD_SIZE=2"),
-        ({"TORCHELASTIC_RUN_ID": "none"}, {}, "started by torchrun"),
     ],
 )
 def test_what_contradicts_itself_is_refused(environment: dict[str, str], resources: dict[str, Any], words: str) -> None:

@@ -1,12 +1,10 @@
-"""What is written and shown of a task that knows no classes: headline, metrics, pictures; no part of another task."""
+"""What is written and shown of a task that knows no classes: headline, metrics; no part of another task."""
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from contracts import storage
@@ -14,8 +12,6 @@ from contracts.artifacts import CheckpointManifest, EvaluationReport, Headline
 from contracts.errors import ConfigError, UserError
 from contracts.own_code import append_code
 from inspection.page import render_report
-from inspection.run.door import Door
-from inspection.run.pictures import task_pictures
 from inspection.run.view import RunView
 from inspection.stages.train import Beside, tell
 from pipeline_tasks.stage_report import _classify
@@ -46,16 +42,15 @@ def trained(rank: Rank, small_shards: str, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-def read(folder: Path) -> tuple[CheckpointManifest, EvaluationReport, str]:
+def read(folder: Path) -> tuple[CheckpointManifest, EvaluationReport]:
     uri = storage.normalise(folder / "out")
     manifest = CheckpointManifest.load(uri)
     assert manifest.evaluation is not None
-    where = manifest.evaluation.uri(uri)
-    return manifest, EvaluationReport.load(where), where.rpartition("/")[0]
+    return manifest, EvaluationReport.load(manifest.evaluation.uri(uri))
 
 
 def test_documents_have_the_tasks_own_metrics(trained: Path) -> None:
-    manifest, report, folder = read(trained)
+    manifest, report = read(trained)
     assert manifest.task["name"] == report.task == "pictured:Redness"
     assert manifest.headline == report.headline == Headline(metric="distance", direction="min")
     assert manifest.directions == {"distance": "min", "squares": "min"}
@@ -74,38 +69,31 @@ def test_documents_have_the_tasks_own_metrics(trained: Path) -> None:
     epoch = ", ".join(f"{name} {manifest.metrics[f'validation_{name}']:.4f}" for name in said)
     assert f"validation {epoch}" in logs(trained)
     assert "best squares" in logs(trained)
-    sizes = [Image.open(io.BytesIO(storage.read_bytes(entry.uri(folder)))).size for entry in report.pictures]
-    assert sizes == [(16, 16), (1024, 4)], "small ones as they are, large ones smaller"
 
 
-def test_tensorboard_has_metrics_and_pictures(trained: Path) -> None:
+def test_tensorboard_has_metrics(trained: Path) -> None:
     (result,) = Path(trained).glob("**/result/events*")
-    found = EventAccumulator(str(result), size_guidance={"images": 0}).Reload()
-    assert {"test/first", "test/wide"} <= set(found.Tags()["images"])
+    found = EventAccumulator(str(result)).Reload()
     assert {"test/distance", "test/squares", "test/loss", "best/validation_squares"} <= set(found.Tags()["scalars"])
     assert not any("precision" in tag or "confusion" in tag for tags in found.Tags().values() if tags for tag in tags)
 
 
 def view_of(trained: Path) -> RunView:
-    manifest, report, folder = read(trained)
-    pictures = task_pictures(Door(storage.normalise(trained)), folder, report.pictures)
+    manifest, report = read(trained)
     return RunView(
         id="r", name="n", line="file:///l", folder="file:///l/runs/r", place="local", state="succeeded", seen_at=1.0,
         config={"task": {"name": report.task}}, stages=[], checkpoint=manifest, evaluation=report,
-        task_pictures=pictures,
     )  # fmt: skip
 
 
-def test_its_page_shows_headline_metrics_and_pictures_and_no_part_of_another_task(trained: Path) -> None:
-    manifest, report, _ = read(trained)
+def test_its_page_shows_headline_and_metrics_and_no_part_of_another_task(trained: Path) -> None:
+    manifest, report = read(trained)
     page = render_report(view_of(trained))
     assert "Test distance" in page and "lower is better" in page
     tile = page.partition('data-figure="overview.metric"')
     assert repr(report.metrics["distance"]) in tile[0][-100:] + tile[2][:100]
     for name in ("results.distance", "results.squares", "results.loss", "metrics.validation_squares"):
         assert name in page, name
-    shown = page.partition('id="task-pictures"')[2].partition("</ul>")[0]
-    assert shown.count("<img") == 2 and "first" in shown and "wide" in shown
     for word in ("Confusion", "ROC", "Accuracy", "accuracy", "recall", "Worst classified"):
         assert word not in page, word
     told = tell(manifest, Beside(report, "not known"))
@@ -113,16 +101,6 @@ def test_its_page_shows_headline_metrics_and_pictures_and_no_part_of_another_tas
     assert "test distance" in text and "Hardest classes" not in text
     assert told.numbers["train_test_distance"] == report.metrics["distance"]
     assert "confusionMatrix" not in _classify(report) and "no classification" in _classify(report)["note"]
-
-
-@pytest.mark.parametrize(("kind", "told"), [("words", "str"), ("empty", "uint8 [0, 8, 3]")])
-def test_pictures_that_are_none_end_nothing(
-    rank: Rank, small_shards: str, tmp_path: Path, kind: str, told: str
-) -> None:
-    result = train(rank, tmp_path, small_shards, config_of(without_pictures=kind))
-    assert result.finished and read(tmp_path)[1].pictures == []
-    assert "the task's pictures could not be drawn" in logs(tmp_path)
-    assert f"pictures of the task returned first: {told}" in logs(tmp_path)
 
 
 def test_an_unknown_metric_ends_training_before_it_begins(rank: Rank, small_shards: str, tmp_path: Path) -> None:
