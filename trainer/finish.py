@@ -18,7 +18,7 @@ from contracts.stores import AlreadyPublished
 from trainer.checkpoint.commit import write_weights
 from trainer.checkpoint.loading import load_parts
 from trainer.model.build import parameters_sha256
-from trainer.report.result import write_result
+from trainer.report.board import write_result
 from trainer.tasks.load import calling
 from trainer.tasks.optional import (
     SHOWN_SAMPLES,

@@ -15,12 +15,10 @@ from contracts.events import EventLog
 from trainer.data.training_data import TrainingData
 from trainer.evaluate import Evaluation
 from trainer.parallel.process_group import Rank
-from trainer.report.data import DataReport
-from trainer.report.gpu import GpuGauges
-from trainer.report.memory import read_memory
+from trainer.report.board import ScalarParts, Scalars
+from trainer.report.gauges import GpuGauges, read_memory
+from trainer.report.progress import DataReport, TrainingStatus
 from trainer.report.readings import Readings
-from trainer.report.scalars import ScalarParts, Scalars
-from trainer.report.training_status import TrainingStatus
 from trainer.step import Stepper, Update
 from trainer.supervise.budget import Budget, Reason
 from trainer.tasks.optional import Taken, make_first_slot, unit_of

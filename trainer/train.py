@@ -17,7 +17,7 @@ from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.checkpoint import has_checkpoint
 from trainer.checkpoint.commit import Peers
-from trainer.checkpoint.description import describe_checkpoint
+from trainer.checkpoint.description import describe_checkpoint, describe_environment, find_differences
 from trainer.checkpoint.discovery import require_same_inputs
 from trainer.checkpoint.interval import Schedule
 from trainer.checkpoint.loading import load_parts
@@ -34,9 +34,8 @@ from trainer.log import Reporting
 from trainer.model.precision import decide_numerics, fix_numerics
 from trainer.optim import learning_rate
 from trainer.parallel.process_group import Rank, limit_collectives
-from trainer.report.environment import describe_environment, find_differences
-from trainer.report.memory import is_allocation_error, out_of_memory_explained
-from trainer.report.rank_log import RankLog
+from trainer.report.gauges import is_allocation_error, out_of_memory_explained
+from trainer.report.progress import RankLog
 from trainer.step import Stepper
 from trainer.supervise.budget import Reason
 from trainer.supervise.early_stopping import describe_stop, is_over, require_validation

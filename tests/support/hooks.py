@@ -20,7 +20,7 @@ from tests.support.trace import Trace
 PHASES = {
     "start-up": ("before", "trainer.train", "Training.__init__"),
     "restore": ("before", "trainer.step", "Stepper.load"),
-    "data": ("before", "trainer.report.data", "DataReport.count"),
+    "data": ("before", "trainer.report.progress", "DataReport.count"),
     "forward": ("before", "trainer.step", "Stepper._slot_loss"),
     "backward": ("after", "trainer.step", "Stepper._slot_loss"),
     "optimizer": ("before", "trainer.step", "step_optimizer"),

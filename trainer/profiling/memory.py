@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from trainer.report.memory import data_limit, read_status
+from trainer.report.gauges import data_limit, read_status
 
 _CLEAR = Path("/proc/self/clear_refs")
 # Of what is free where nothing else limits a rank: other programs want some.

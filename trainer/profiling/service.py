@@ -77,7 +77,7 @@ def _receive(connection: Connection) -> Request | None:
 
 def _outcome(work: Callable[[], Any], *, is_hello: bool) -> Any:
     """Return what `work` returns, or what became of it: an error of the user's to be told, or Failed."""
-    from trainer.report.memory import says_out_of_memory
+    from trainer.report.gauges import says_out_of_memory
 
     try:
         return work()

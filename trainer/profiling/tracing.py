@@ -20,7 +20,7 @@ from trainer.profiling.bench import Bench
 from trainer.profiling.flops import count_flops
 from trainer.profiling.indicators import Counted
 from trainer.profiling.steps import Steps
-from trainer.report.gpu import GpuGauges
+from trainer.report.gauges import GpuGauges
 
 # A trace takes about a megabyte for a hundred slots of a small network, and a viewer opens no more than some of them.
 MOST_TRACED_SLOTS = 32

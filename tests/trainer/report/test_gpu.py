@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainer.report.gpu import GpuGauges
+from trainer.report.gauges import GpuGauges
 
 
 def test_a_processor_has_no_gauges() -> None:

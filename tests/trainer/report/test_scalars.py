@@ -15,7 +15,7 @@ from contracts.keeper import Keeper
 from contracts.scalars import PART_BYTES
 from inspection.run.curves import read_curves
 from rehearsal.gcs import BucketServer
-from trainer.report.scalars import ScalarParts, Scalars
+from trainer.report.board import ScalarParts, Scalars
 
 
 def test_every_step_is_shown_once_after_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

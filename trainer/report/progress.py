@@ -1,4 +1,4 @@
-"""Status of a training in words: epoch, last validation, best one so far, time left."""
+"""What the log says of a training: its lines, status (epoch, best, time left), data time and replaced samples."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import math
 import time
 from collections.abc import Mapping
 
+import torch
+
 from contracts.artifacts import LOSS, CheckpointManifest
 from contracts.config import RunConfig
+from contracts.events import EventLog, print_error
 from pages.quantities import NBSP, seconds
 from trainer.checkpoint.retention import Best, score
+from trainer.data.clock import DataClock, DataTime
+from trainer.data.loader import SlotBatch
 from trainer.evaluate import Evaluation
 from trainer.supervise.budget import Budget
 from trainer.tasks.metrics import metric_name
@@ -97,3 +102,79 @@ class TrainingStatus:
 
 def _in_words(metric: str) -> str:
     return metric.replace("_", " ")
+
+
+class DataReport:
+    """One rank's account of its data between two reports."""
+
+    def __init__(self, device: torch.device, events: EventLog, *, replace_bad: bool) -> None:
+        self.clock = DataClock(device)
+        self._device, self._events, self._replace_bad = device, events, replace_bad
+        self._replaced = self._units = 0
+        self._named: set[int] = set()
+
+    def count(self, slot: SlotBatch) -> None:
+        """Count the task's units, and bad samples that others stepped in for; name each of these once an attempt."""
+        if not slot.request.counts:
+            return
+        self._units += slot.units
+        self._replaced += len(slot.replaced)
+        for one in slot.replaced:
+            if one.sample not in self._named:
+                self._named.add(one.sample)
+                self._events.emit("log", message=f"sample {one.sample} is replaced by {one.by}: {one.reason}")
+
+    def counts(self) -> list[float]:
+        """Return what this rank counted since the last call, to be added over ranks for `describe`."""
+        own = self.clock.take()
+        counts = [own.wall_s, own.loader_s, own.copy_s or 0.0, float(self._replaced), float(self._units)]
+        self._replaced = self._units = 0
+        return counts
+
+    def describe(self, sums: list[float]) -> tuple[dict[str, float], str]:
+        """Return scalars and words about what all ranks counted.
+
+        Args:
+            sums: `counts`, added over ranks.
+        """
+        time = DataTime(sums[0], sums[1], sums[2] if self._device.type == "cuda" else None)
+        values, said = {"data/time_percent": time.share(time.loader_s)}, time.describe()
+        if time.copy_s is not None:
+            values["data/host_to_device_percent"] = time.share(time.copy_s)
+        if self._replace_bad:
+            values["data/replaced_samples"] = sums[3]
+        if sums[3]:
+            said += f", bad samples replaced: {sums[3]:.0f}"
+        return values, said
+
+
+# Between two lines of progress on stderr, where nothing draws events.
+PRINT_EVERY_S = 60.0
+
+
+class RankLog:
+    """Log of all ranks, written once, by the first one.
+
+    Args:
+        events: Of this rank.
+        is_first: Whether this is the first rank; the others say nothing.
+    """
+
+    def __init__(self, events: EventLog, *, is_first: bool) -> None:
+        self._events, self._is_first = events, is_first
+        self._printed_at = time.monotonic()
+
+    def log(self, message: str) -> None:
+        """Say something."""
+        if self._is_first:
+            self._events.emit("log", message=message)
+            print_error(f"train: {message}")
+
+    def progress(self, step: int, total_steps: int, message: str) -> None:
+        """Say how far training is; now and then on stderr too."""
+        if not self._is_first:
+            return
+        self._events.emit("progress", done=step, total=total_steps, unit="steps", message=message)
+        if time.monotonic() - self._printed_at >= PRINT_EVERY_S:
+            self._printed_at = time.monotonic()
+            print_error(f"train: step {step} of {total_steps}, {message}")

@@ -1,15 +1,32 @@
-"""Scalars of an attempt: lines of JSON, of which pages draw curves, and TensorBoard's files."""
+"""What TensorBoard and pages show of a training: scalars of each attempt, and the result at its end.
+
+The first rank alone writes. Nothing here draws random numbers, changes what is trained, or makes a step wait.
+
+The result is one file of a fixed name, written again as a whole by an attempt that repeats the end: nothing is there
+twice. It is in a folder of its own, which to TensorBoard is a run: in one whose name ends with ".", as that of the
+training's own folder does, its table of hyperparameters finds no results.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from contracts import storage
+from contracts.artifacts import LOSS, CheckpointManifest, EvaluationReport
 from contracts.events import print_error
 from contracts.scalars import PART_BYTES, part_name, scalars_line, start_line
+from trainer.tasks.optional import document_of
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+    from trainer.train import Training
 
 # Whoever watches sees rows of so many seconds ago, at most; the writer's own two minutes are long beside an epoch.
 FLUSH_S = 10
@@ -108,3 +125,69 @@ class ScalarParts:
             self._has_failed = True
             print_error(f"warning: the scalars of this attempt cannot be written any more: {error}")
         self._bytes += len(line)
+
+
+RESULT_NAME = "result/events.out.tfevents.0000000000.result"
+
+
+def write_result(
+    folder: Path,
+    training: Training,
+    best: CheckpointManifest,
+    report: EvaluationReport | None,
+    show: Callable[[SummaryWriter], None],
+) -> None:
+    """Write the file, or write it again.
+
+    Args:
+        folder: For TensorBoard's files of this training.
+        training: At its end; the first rank's.
+        best: The checkpoint that is the result.
+        report: What was measured of it; None without a test split.
+        show: Writes what the task shows.
+    """
+    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard.summary import hparams
+
+    metrics = {f"best/{name}": value for name, value in best.metrics.items()}
+    if report is not None:
+        metrics |= {f"test/{name}": value for name, value in {**report.metrics, LOSS: report.loss}.items()}
+    metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    with tempfile.TemporaryDirectory() as temporary:
+        with SummaryWriter(temporary) as writer:
+            # SummaryWriter.add_hparams would write into a folder of its own, which is another run.
+            for summary in hparams(_hyperparameters(training), metrics):  # type: ignore[no-untyped-call]
+                writer.file_writer.add_summary(summary)
+            for name, value in metrics.items():
+                writer.add_scalar(name, value, best.step)
+            if report is not None:
+                show(writer)
+        (path,) = Path(temporary).iterdir()
+        (folder / RESULT_NAME).parent.mkdir(parents=True, exist_ok=True)
+        storage.replace(storage.normalise(folder / RESULT_NAME), path.read_bytes())
+
+
+def _hyperparameters(training: Training) -> dict[str, str | int | float]:
+    config, train = training.config, training.config.train
+    values: dict[str, str | int | float | bool] = {
+        "task": config.task.name,
+        "architecture": config.model.architecture,
+        "global_batch_size": train.global_batch_size,
+        "slot_size": training.layout.slot_size,
+        "ranks": training.rank.ranks,
+        "learning_rate": train.learning_rate,
+        "schedule": train.schedule,
+        "warmup_fraction": train.warmup_fraction,
+        "optimizer": train.optimizer,
+        "weight_decay": train.weight_decay,
+        "label_smoothing": train.label_smoothing,
+        "epochs": train.epochs,
+        "steps": training.step,
+        "precision": training.numerics.precision,
+        "compile": training.numerics.compile,
+        "seed": config.run.seed,
+    }
+    # Of the task's own: what it says of its inputs in checkpoints.
+    values |= {name: value for name, value in document_of(training.data.task).items() if isinstance(value, int | float)}
+    # A bool would be stored as 1.0.
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
