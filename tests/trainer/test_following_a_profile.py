@@ -8,7 +8,6 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import Flags, ProfileChoice
-from contracts.errors import ConfigError
 from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
 from tests.trainer.test_task import profile_folder
@@ -73,34 +72,6 @@ def test_what_the_profile_chose_holds_over_attempts(rank: Rank, small_shards: st
     assert ended.parameters_sha256 == whole.parameters_sha256
 
 
-def test_a_profile_that_says_the_same_is_followed_in_silence(rank: Rank, small_shards: str, tmp_path: Path) -> None:
-    first = profile(tmp_path / "first", CHOSEN)
-    with pytest.raises(Crash):
-        train(rank, tmp_path, small_shards, config(), crash_at=4, profile=first)
-    make_training(rank, tmp_path, small_shards, config(), "b", profile=first)
-    assert "as recorded in the checkpoint: " not in logs(tmp_path, "b")
-
-
-def test_without_a_profile_auto_is_what_it_was_before_there_was_one(
-    rank: Rank, small_shards: str, tmp_path: Path
-) -> None:
-    training = make_training(rank, tmp_path, small_shards, config())
-    assert training.numerics.document() == {
-        **NUMERICS,
-        "precision": "fp32",
-        "channels_last": "false",
-        "activation_checkpointing": "none",
-    }
-    assert "precision fp32, channels_last False, activation_checkpointing none: no profile" in logs(tmp_path)
-    assert training.layout.prefetch_factor == 4
-
-
-def test_a_flag_that_is_set_is_held_against_the_profile(rank: Rank, small_shards: str, tmp_path: Path) -> None:
-    first = profile(tmp_path / "first", CHOSEN)
-    training = make_training(rank, tmp_path, small_shards, config(precision="fp32"), profile=first)
-    assert training.numerics.document() == {**NUMERICS, "precision": "fp32"}
-
-
 def test_the_loader_works_as_far_ahead_as_was_chosen(
     rank: Rank, small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,12 +92,6 @@ def test_the_loader_works_as_far_ahead_as_was_chosen(
     assert [(options["num_workers"], options["prefetch_factor"]) for options in made] == [(1, 2)]
 
 
-def test_a_choice_that_contradicts_what_is_set_is_refused(rank: Rank, small_shards: str, tmp_path: Path) -> None:
-    first = profile(tmp_path / "first", Flags(compile=True))
-    with pytest.raises(ConfigError, match=r"train\.activation_checkpointing=whole"):
-        make_training(rank, tmp_path, small_shards, config(activation_checkpointing="whole"), profile=first)
-
-
 def test_a_later_choice_that_contradicts_changes_nothing(rank: Rank, small_shards: str, tmp_path: Path) -> None:
     """What the checkpoint recorded holds, so that of a later profile is not even refused."""
     values = config(activation_checkpointing="whole")
@@ -137,10 +102,3 @@ def test_a_later_choice_that_contradicts_changes_nothing(rank: Rank, small_shard
     training = make_training(rank, tmp_path, small_shards, values, "b", profile=later)
     assert (training.step, training.numerics.compile, training.numerics.activation_checkpointing) == (3, False, "whole")
     assert "as recorded in the checkpoint: compile false (not true)" in logs(tmp_path, "b")
-
-
-def test_a_precision_that_a_gpu_chose_is_not_emulated_here(rank: Rank, small_shards: str, tmp_path: Path) -> None:
-    first = profile(tmp_path / "first", Flags(precision="fp16"))
-    with pytest.raises(ConfigError, match="there is no GPU here") as caught:
-        make_training(rank, tmp_path, small_shards, config(), profile=first)
-    assert "train.precision=fp32" in caught.value.todo

@@ -1,6 +1,5 @@
 """Each option of the loop: what it does, and that training that is killed with it ends in the same bits."""
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,6 @@ import torch
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
 from contracts.errors import ConfigError, DataError, Preempted
-from contracts.stage import run_stage
-from sharding.task import shard
 from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
 from trainer.checkpoint.loading import load_model_state
@@ -58,36 +55,29 @@ def config(train: dict[str, Any] | None = None, **sections: dict[str, Any]) -> d
     return small_config(train=train or {}, **{"checkpoint": {"every_steps": 3}, **sections})
 
 
+RECOMPUTED = config({"activation_checkpointing": "whole"}, model=VIT)
+SKIPS_IN_FP16 = config(
+    {"non_finite": "skip", "precision": "fp16", "allow_slow_precision": True, "optimizer": "sgd"}, model=EXPLODING
+)
+# All that a step keeps for the next one; what a factor or a schedule does is in test_optim.py and test_step.py.
 OPTIONS: dict[str, dict[str, Any]] = {
     "nothing": config(),
-    "sgd": config({"optimizer": "sgd", "momentum": 0.8, "nesterov": True, "weight_decay": 0.1}),
-    "plain sgd": config({"optimizer": "sgd", "momentum": 0}),
-    "step schedule": config({"schedule": "step", "step_every_epochs": 1, "step_factor": 0.5}),
-    "constant": config({"schedule": "constant"}),
-    "clipping": config({"clip_grad_norm": 0.05}),
+    "sgd": config(
+        {"optimizer": "sgd", "momentum": 0.8, "nesterov": True, "weight_decay": 0.1}
+        | {"schedule": "step", "step_every_epochs": 1, "step_factor": 0.5}
+    ),
     "moving average": config({"ema_decay": 0.9}),
-    "label smoothing": config({"label_smoothing": 0.1}),
-    "bf16": config({"precision": "bf16"}),
+    "bf16": config({"precision": "bf16", "clip_grad_norm": 0.05}),
     "fp16": config({"precision": "fp16", "allow_slow_precision": True, "clip_grad_norm": 1.0, "ema_decay": 0.9}),
     "channels last": config({"channels_last": True, "optimizer": "sgd"}),
-    "channels last, adamw": config({"channels_last": True}),
     "recompute blocks of batchnorm": config({"activation_checkpointing": "whole"}),
-    "recompute": config({"activation_checkpointing": "whole"}, model=VIT),
     "skips": config({"non_finite": "skip", "ema_decay": 0.9}, model=EXPLODING),
-    "skips in fp16": config(
-        {"non_finite": "skip", "precision": "fp16", "allow_slow_precision": True, "optimizer": "sgd"}, model=EXPLODING
-    ),
     "budget of steps": config({"max_steps": 8}),
-    "frozen": config({"ema_decay": 0.9}, model=FROZEN),
-    "rates": config({"learning_rates": {"*classifier*": 3.0}}),
+    "frozen": config({"ema_decay": 0.9, "learning_rates": {"*classifier*": 3.0}}, model=FROZEN),
 }
 
 
-# Variants of others: they are what `make test-slow` is for.
-SLOW = {"plain sgd", "constant", "channels last, adamw", "label smoothing", "recompute", "skips in fp16"}
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in OPTIONS])
+@pytest.mark.parametrize("name", OPTIONS)
 def test_training_that_is_killed_ends_in_the_same_bits(
     rank: Rank, small_shards: str, tmp_path: Path, plain: dict[str, Any], name: str
 ) -> None:
@@ -213,19 +203,13 @@ def test_what_a_step_computes_in_is_recorded_and_holds(rank: Rank, small_shards:
     assert newest(tmp_path).numerics["precision"] == "bf16"
 
 
-def test_fp16_on_a_cpu_is_refused(rank: Rank, small_shards: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"train\.allow_slow_precision") as caught:
-        train(rank, tmp_path, small_shards, config({"precision": "fp16"}))
-    assert caught.value.exit_code == 2
-
-
 def test_the_blocks_that_are_recomputed_are_logged(rank: Rank, small_shards: str, tmp_path: Path) -> None:
-    make_training(rank, tmp_path, small_shards, OPTIONS["recompute"])
+    make_training(rank, tmp_path, small_shards, RECOMPUTED)
     assert "activation checkpointing, whole: 2 blocks" in logs(tmp_path)
 
 
 def test_the_loss_scale_follows_overflows(rank: Rank, small_shards: str, tmp_path: Path) -> None:
-    training = make_training(rank, tmp_path, small_shards, OPTIONS["skips in fp16"])
+    training = make_training(rank, tmp_path, small_shards, SKIPS_IN_FP16)
     training.run()
     skipped = int(training.stepper.state()["guard"]["skipped"])
     assert skipped > 0
@@ -268,19 +252,6 @@ def test_a_resume_after_the_last_evaluation_takes_no_step(
     cut = train(rank, tmp_path / "cut", small_shards, config(STOPS), "b", crash_at=0)
     assert (cut.ended_by, cut.step) == ("early_stopping", whole.step)
     check_equal(newest(tmp_path / "whole"), newest(tmp_path / "cut"))
-
-
-def test_early_stopping_needs_evaluations(rank: Rank, pictures: Path, tmp_path: Path) -> None:
-    sharding = {
-        **small_config()["sharding"],
-        "source": str(pictures),
-        "splits": {"train": 0.8, "validation": 0, "test": 0.2},
-    }
-    text = json.dumps({"sharding": sharding})
-    assert run_stage("shard", shard, ["--output", str(tmp_path / "shards"), "--config-json", text]) == 0
-    with pytest.raises(ConfigError, match="no validation split") as caught:
-        make_training(rank, tmp_path, storage.normalise(tmp_path / "shards"), config(STOPS))
-    assert caught.value.exit_code == 2
 
 
 # torch warns about its own code when the compiler is imported, and DDP about the memory layout of compiled gradients.

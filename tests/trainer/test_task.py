@@ -253,30 +253,6 @@ def test_kill_9_of_the_launcher_ends_the_ranks(small_shards: str, tmp_path: Path
     assert [pid for pid in family if Path(f"/proc/{pid}").exists()] == []
 
 
-@pytest.mark.slow
-def test_a_dead_rank_makes_all_start_again_without_hanging(
-    small_shards: str, tmp_path: Path, undisturbed: CheckpointManifest
-) -> None:
-    process = subprocess.Popen(
-        command(tmp_path, small_shards, "a", small_config(**LONG)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        wait_for_step(tmp_path, "a", 30)
-        kill_last_rank(process.pid)
-        assert process.wait(timeout=240) == 0
-    finally:
-        process.kill()
-        process.wait()
-    assert "continues from" in logs(tmp_path, "a")
-    assert last_checkpoint(tmp_path).parameters_sha256 == undisturbed.parameters_sha256
-
-
-def kill_last_rank(launcher: int) -> None:
-    """Kill the rank that was started last, and nothing else."""
-    ranks = [pid for pid in descendants(launcher) if "trainer.worker" in Path(f"/proc/{pid}/cmdline").read_text()]
-    os.kill(ranks[-1], signal.SIGKILL)
-
-
 def profile_folder(folder: Path, config: dict[str, Any], **changes: Any) -> str:
     report = ProfileReport(
         **{
@@ -315,19 +291,6 @@ def test_the_profile_decides_what_the_configuration_leaves_open(small_shards: st
     assert result.environment["threads_per_rank"] == str(threads)
 
 
-@pytest.mark.slow
-def test_training_in_another_order(small_shards: str, tmp_path: Path) -> None:
-    data = {"order": "blocks", "canonical_streams": 4, "range_bytes": 1024, "block_bytes": 4096}
-    order = {"kind": "blocks", "streams": 4, "range_bytes": 1024}
-    config = small_config(data=data, train={"epochs": 1})
-    done = run(tmp_path, small_shards, "a", config)
-    assert done.returncode == 0, done.stderr
-    recorded = CheckpointManifest.load(done.stdout.splitlines()[-1]).order
-    assert recorded is not None
-    assert order.items() <= recorded.model_dump().items()
-    assert f"order {order['kind']}" in logs(tmp_path, "a")
-
-
 def test_an_error_of_a_rank_is_the_stages(small_shards: str, tmp_path: Path) -> None:
     done = run(tmp_path, small_shards, "a", small_config(model={"architecture": "resnett"}))
     assert done.returncode == 2
@@ -358,14 +321,6 @@ def refuse(capfd: pytest.CaptureFixture[str], root: Path, shards: str, config: d
     return capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("ranks", "words"), [(5, "slots"), (100, "samples for 100 ranks")])
-def test_too_many_ranks_are_refused(
-    small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], ranks: int, words: str
-) -> None:
-    said = refuse(capfd, tmp_path, small_shards, small_config(resources={"ranks": ranks}))
-    assert words in said[said.index("train: error: ") :]
-
-
 def test_a_profile_of_other_hardware_is_told_and_one_that_contradicts_is_refused(
     small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -378,14 +333,6 @@ def test_a_profile_of_other_hardware_is_told_and_one_that_contradicts_is_refused
     assert f"warning: the profile was measured on other hardware (gpus NVIDIA L4 -> {gpus})" in said
     assert "warning: the profile was measured at train.global_batch_size 32, not 16" in said
     assert "the profile chose torch.compile" in said and "set train.compile=off" in said
-
-
-def test_a_profile_of_another_model_is_refused(
-    small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    profile = profile_folder(tmp_path / "profile", small_config(), model_fingerprint="another")
-    said = refuse(capfd, tmp_path / "train", small_shards, small_config(), "--profile", profile)
-    assert "measured another model" in said
 
 
 @pytest.mark.slow
@@ -416,37 +363,11 @@ def test_a_slot_of_one_sample_is_refused_where_batchnorm_cannot_take_it(small_sh
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_not_finite_ends_training(small_shards: str, tmp_path: Path) -> None:
-    done = run(tmp_path, small_shards, "a", small_config(train={"learning_rate": 1e30, "epochs": 3}))
-    assert done.returncode == 2, done.stderr
-    assert "the gradients were not finite at step" in done.stderr
-    assert "lower train.learning_rate" in done.stderr
-
-
-@pytest.mark.slow
 def test_a_batch_larger_than_the_training_split_is_said(small_shards: str, tmp_path: Path) -> None:
     config = small_config(train={"global_batch_size": 256, "epochs": 1}, parallel={"slot_size": 32})
     done = run(tmp_path, small_shards, "a", config)
     assert done.returncode == 0, done.stderr
     assert "train.global_batch_size 256 is more than the training split's" in logs(tmp_path, "a")
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ({"decode": "half"}, "data.decode"),
-        ({"on_bad_sample": "skip"}, "data.on_bad_sample"),
-        ({"augment": {"hue": 0.6}}, "data.augment.hue"),
-        ({"augment": {"rand_augment_ops": -1}}, "data.augment.rand_augment_ops"),
-        ({"transform": "no colon"}, "data.transform"),
-    ],
-)
-def test_bad_settings_of_reading_end_with_2(
-    small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], data: dict[str, Any], words: str
-) -> None:
-    config = small_config()
-    config["data"] |= data
-    assert words in refuse(capfd, tmp_path, small_shards, config)
 
 
 def test_out_of_memory_ends_with_what_to_lower_and_is_not_tried_again(small_shards: str, tmp_path: Path) -> None:

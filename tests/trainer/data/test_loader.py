@@ -50,9 +50,8 @@ def test_a_split_is_the_pictures_of_the_source(small_shards: str, pictures: Path
     assert len(found) == 120
 
 
-@pytest.mark.parametrize("crop", ["center", "random_resized"])
-def test_pixels_do_not_depend_on_neighbours_or_processes(small_shards: str, crop: str) -> None:
-    data = dataset(small_shards, crop=crop, horizontal_flip=True, image_size=12)
+def test_pixels_do_not_depend_on_neighbours_or_processes(small_shards: str) -> None:
+    data = dataset(small_shards, crop="random_resized", horizontal_flip=True, image_size=12)
     alone = {sample: data.read(request(sample)).batch["images"][0] for sample in range(12)}
     together = data.read(request(*range(11, -1, -1))).batch["images"]
     for row, sample in enumerate(range(11, -1, -1)):
@@ -125,7 +124,7 @@ def test_mean_and_std_of_the_configuration_win(small_shards: str) -> None:
     assert make_transforms(DataSection(mean=[0.1, 0.2, 0.3]), manifest)[1].std == tuple(manifest.std)
 
 
-@pytest.mark.parametrize(("ranks", "num_workers"), [(1, 0), (2, 0), (3, 0), (5, 0), (1, 2), (2, 1)])
+@pytest.mark.parametrize(("ranks", "num_workers"), [(1, 0), (3, 0), (2, 1)])
 def test_evaluation_counts_every_sample_once(small_shards: str, ranks: int, num_workers: int) -> None:
     manifest = ShardManifest.load(small_shards)
     task = image_task(manifest, DataSection(image_size=16))

@@ -14,7 +14,6 @@ from contracts.process import available_cores
 from trainer.data.order.cursor import slot_requests
 from trainer.data.order.resolve import FullOrder
 from trainer.launch.auto import (
-    check_flags,
     choose_batch_layout,
     choose_flags,
     choose_threads,
@@ -49,17 +48,34 @@ def profile(of: RunConfig, slot_size: int = 16, num_workers: int = 3, **choice: 
     )
 
 
-def test_without_a_profile_each_rank_takes_an_even_share() -> None:
-    cut = choose_batch_layout(config(), ranks=2, profile=None, recorded=None)
-    assert (cut.slot_size, cut.num_workers) == (32, 0)
-    assert cut.slots_per_rank(64, 2) == 1
+EXPLICIT = {"parallel": {"slot_size": 8}, "data": {"num_workers": 1, "prefetch_factor": 8}}
 
 
-def test_the_profile_wins_over_the_default() -> None:
-    cut = choose_batch_layout(config(), ranks=2, profile=profile(config()), recorded=None)
-    assert (cut.slot_size, cut.num_workers) == (16, 3)
-    assert "slot_size 16: chosen by the profile; num_workers 3: chosen by the profile" in cut.reason
-    assert cut.slots_per_rank(64, 2) == 2
+@pytest.mark.parametrize(
+    ("sections", "choice", "recorded", "expected", "why"),
+    [
+        ({}, None, None, (32, 0, 4), "no profile"),
+        ({"train": {"global_batch_size": 5}}, None, None, (3, 0, 4), "an even share"),
+        (
+            {},
+            {"prefetch_factor": 2},
+            None,
+            (16, 3, 2),
+            "prefetch_factor 2: chosen by the profile",
+        ),
+        (EXPLICIT, {}, None, (8, 1, 8), "set by parallel.slot_size; num_workers 1: set by data.num_workers"),
+        ({}, {}, 4, (4, 3, 4), "recorded in the checkpoint"),
+    ],
+)
+def test_who_decides_how_the_batch_is_cut_and_loaded(
+    sections: dict[str, Any], choice: dict[str, Any] | None, recorded: int | None, expected: tuple[int, ...], why: str
+) -> None:
+    """The checkpoint before the configuration before the profile before an even share."""
+    asked = config(**sections)
+    report = None if choice is None else profile(asked, **choice)
+    cut = choose_batch_layout(asked, ranks=2, profile=report, recorded=recorded)
+    assert (cut.slot_size, cut.num_workers, cut.prefetch_factor) == expected
+    assert why in cut.reason
 
 
 @pytest.mark.parametrize(
@@ -81,40 +97,11 @@ def test_a_profile_that_measured_nothing_leaves_the_defaults(method: Any, why: s
     assert find_other_batch(report, train) is None
 
 
-def test_an_even_share_leaves_no_rank_without_a_slot() -> None:
-    cut = choose_batch_layout(config(train={"global_batch_size": 9}), ranks=4, profile=None, recorded=None)
-    assert cut.slot_size == 2
-
-
-def test_an_explicit_value_wins_over_the_profile() -> None:
-    explicit = config(parallel={"slot_size": 8}, data={"num_workers": 0})
-    cut = choose_batch_layout(explicit, ranks=2, profile=profile(explicit), recorded=None)
-    assert (cut.slot_size, cut.num_workers) == (8, 0)
-    assert "set by parallel.slot_size" in cut.reason
-    assert "set by data.num_workers" in cut.reason
-
-
-@pytest.mark.parametrize(
-    ("data", "chosen", "taken", "why"),
-    [
-        ({}, None, 4, "prefetch_factor 4: no profile"),
-        ({}, 2, 2, "prefetch_factor 2: chosen by the profile"),
-        ({"prefetch_factor": 8}, 2, 8, "prefetch_factor 8: set by data.prefetch_factor"),
-    ],
-)
-def test_who_decides_how_far_ahead_is_loaded(data: dict[str, int], chosen: int | None, taken: int, why: str) -> None:
-    asked = config(data={"num_workers": 1, **data})
-    report = profile(asked, prefetch_factor=chosen) if chosen else None
-    cut = choose_batch_layout(asked, ranks=2, profile=report, recorded=None)
-    assert cut.prefetch_factor == taken
-    assert why in cut.reason
-
-
 def test_what_nothing_loads_ahead_is_not_told() -> None:
     assert "prefetch" not in choose_batch_layout(config(), ranks=2, profile=None, recorded=None).reason
 
 
-@pytest.mark.parametrize(("gpus", "ranks", "spare"), [(0, 2, 0), (2, 2, 7), (4, 4, 3), (1, 16, 0), (1, 32, 0)])
+@pytest.mark.parametrize(("gpus", "ranks", "spare"), [(0, 2, 0), (2, 2, 7), (1, 32, 0)])
 def test_without_a_profile_a_gpus_loader_has_the_cores_of_its_rank_but_one(
     gpus: int, ranks: int, spare: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,28 +126,13 @@ def test_flags_that_are_auto_are_the_profiles() -> None:
     assert describe_flags(config().train, None) == ""
 
 
-@pytest.mark.parametrize(
-    "pinned",
-    [{"precision": "fp32"}, {"channels_last": False}, {"compile": "off"}, {"activation_checkpointing": "none"}],
-)
+@pytest.mark.parametrize("pinned", [{"precision": "fp32"}, {"compile": "off"}])
 def test_a_flag_that_is_set_wins_over_the_profile(pinned: dict[str, Any]) -> None:
     train = config(train={"global_batch_size": 64, **ALL_AUTO, **pinned}).train
     (name,) = pinned
     assert choose_flags(train, profile(config(), flags=CHOSEN)) == CHOSEN.model_copy(
         update={name: getattr(Flags(), name)}
     )
-
-
-def test_a_chosen_flag_is_checked_against_one_that_is_set() -> None:
-    """What the configuration refuses when both are written there."""
-    recomputed = config(train={"global_batch_size": 64, "activation_checkpointing": "whole"}).train
-    with pytest.raises(ConfigError, match=r"the profile chose torch\.compile") as caught:
-        check_flags(recomputed, choose_flags(recomputed, profile(config(), flags=Flags(compile=True))))
-    assert "train.compile=off" in caught.value.todo
-    compiled = config(train={"global_batch_size": 64, "compile": "on", "activation_checkpointing": "auto"}).train
-    with pytest.raises(ConfigError, match="the profile chose activation checkpointing whole"):
-        chosen = profile(config(), flags=Flags(activation_checkpointing="whole"))
-        check_flags(compiled, choose_flags(compiled, chosen))
 
 
 def test_threads_are_set_or_chosen_or_an_even_share_of_the_cores() -> None:
@@ -196,22 +168,10 @@ def test_another_global_batch_than_the_profiles_is_told() -> None:
     assert said is not None and "train.global_batch_size 64, not 256" in said
 
 
-def test_the_recorded_slot_size_wins_over_all() -> None:
-    cut = choose_batch_layout(config(), ranks=2, profile=profile(config()), recorded=4)
-    assert (cut.slot_size, cut.num_workers) == (4, 3)
-    assert "recorded in the checkpoint" in cut.reason
-
-
 def test_a_report_of_another_model_is_refused() -> None:
     other = config(model={"architecture": "vit"})
     with pytest.raises(DataError, match="measured another model"):
         choose_batch_layout(config(), ranks=2, profile=profile(other), recorded=None)
-
-
-@pytest.mark.parametrize(("slot_size", "ranks"), [(64, 2), (32, 3), (22, 4)])
-def test_more_ranks_than_slots_is_refused(slot_size: int, ranks: int) -> None:
-    with pytest.raises(ConfigError, match="slots"):
-        choose_batch_layout(config(parallel={"slot_size": slot_size}), ranks=ranks, profile=None, recorded=None)
 
 
 def test_more_ranks_than_samples_in_a_batch_is_refused() -> None:

@@ -50,13 +50,10 @@ class Norms(nn.Module):
     [
         (["batch*"], {"batch.weight", "batch.bias"}, ("batch",)),
         (["batch.weight"], {"batch.weight"}, ()),
-        (["batch.weight", "batch.b*"], {"batch.weight", "batch.bias"}, ("batch",)),
         (["bare.*"], set(), ("bare",)),
         (["*running_*"], set(), ("batch", "bare", "instance")),
         (["instance*", "stateless*"], {f"{n}.{p}" for n in ("instance", "stateless") for p in ("weight", "bias")},
          ("instance",)),
-        (["*t"], {f"{name}.weight" for name in ("batch", "instance", "stateless", "head")}, ()),
-        ([], set(), ()),
     ],
 )  # fmt: skip
 def test_patterns_name_parameters_and_layers_whose_statistics_stay(

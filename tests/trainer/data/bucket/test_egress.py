@@ -26,7 +26,6 @@ def collected() -> Iterator[None]:
     [
         (1, 48),
         pytest.param(2, 48, marks=pytest.mark.slow),
-        *(pytest.param(nodes, 500, marks=pytest.mark.slow) for nodes in (1, 2, 4, 8)),
     ],
 )
 def test_each_byte_leaves_the_bucket_about_once(

@@ -3,8 +3,6 @@
 import gc
 import itertools
 import multiprocessing
-import struct
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.errors import TryAgain
-from records.index import RECORD
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
 from tests.trainer.data.conftest import image_runs, open_reader, shard_requests
@@ -145,32 +142,3 @@ def test_as_many_requests_are_on_their_way_as_hide_the_latency(
             count(1)
             now[0] += receiving_s
     assert streams.most_requests == expected
-
-
-def test_an_index_of_many_samples_opens_at_once_in_little_memory(tmp_path: Path) -> None:
-    count = 100_000_000
-    path = tmp_path / "index.bin"
-    with path.open("wb") as stream:
-        stream.write(struct.pack("<8sIIQ40x", b"SHARDIDX", 1, RECORD.itemsize, count))
-        stream.truncate(64 + count * RECORD.itemsize)
-    code = (
-        "import resource, sys\n"
-        "from pathlib import Path\n"
-        "from records.index_file import IndexFile\n"
-        "def bytes_read(): return int(Path('/proc/self/io').read_text().split()[1])\n"
-        "read, before = bytes_read(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "index = IndexFile(Path(sys.argv[1]))\n"
-        "opened = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "read = bytes_read() - read\n"
-        "total = sum(int(index[place]['size']) for place in range(0, len(index), 100_003))\n"
-        "print(len(index), read, opened - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
-    )
-    import subprocess
-
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-    samples, bytes_read, opened_kibibytes, kibibytes = map(int, done.stdout.split())
-    assert samples == count
-    # What makes it quick on any machine: nothing but its header is read, and no page of it is touched.
-    assert bytes_read < 1 << 20
-    assert opened_kibibytes < 8 * 1024
-    assert kibibytes < 200 * 1024

@@ -109,8 +109,7 @@ def collected() -> Iterator[None]:
     gc.collect()
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(("cached", "num_workers"), [(False, 0), (True, 2)])
 def test_a_bucket_gives_the_samples_and_pixels_of_the_disk(
     bucket_shards: str, bucket_server: BucketServer, expected: Epoch, tmp_path: Path, cached: bool, num_workers: int
 ) -> None:
@@ -148,14 +147,11 @@ def test_a_cache_much_smaller_than_the_data_reads_each_byte_once(
     assert kept <= small["cache_bytes"]
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_nodes_together_read_every_sample_once(
-    bucket_shards: str, bucket_server: BucketServer, tmp_path: Path, nodes: int
-) -> None:
+def test_nodes_together_read_every_sample_once(bucket_shards: str, bucket_server: BucketServer, tmp_path: Path) -> None:
     bucket_server.access_log.clear()
     seen: list[int] = []
-    for node in range(nodes):
-        for samples, _, _ in read_epoch(bucket_shards, tmp_path / str(node), rank=node, ranks=nodes):
+    for node in range(2):
+        for samples, _, _ in read_epoch(bucket_shards, tmp_path / str(node), rank=node, ranks=2):
             seen += samples
     assert sorted(seen) == list(range(ShardManifest.load(bucket_shards).splits["train"].samples))
     assert sum(shard_requests(bucket_server)) <= 1.05 * image_runs(bucket_shards)
@@ -183,12 +179,8 @@ def test_a_resume_on_other_ranks_goes_on_in_the_same_order(
 
 FAULTS = {
     "unavailable": Rule(object="*.tar", status=503, probability=0.3, seed=1),
-    # Of the first requests: after each failure the client waits for a second or so.
-    "reset": Rule(object="*.tar", reset_at=700, nth=(1, 2, 4)),
-    "truncated": Rule(object="*.tar", truncate_at=700, probability=0.5, seed=3),
     "quietly": Rule(object="*.tar", truncate_at=700, quietly=True, nth=(1, 3)),
     "corrupted": Rule(object="*.tar", corrupt_at=800, nth=(1, 4)),
-    "slow": Rule(object="*.tar", latency_s=0.02),
 }
 
 
@@ -201,7 +193,7 @@ def test_faults_of_the_line_change_no_sample(
     assert bucket_server.faults.hits()[0] > 0
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "delete a file", "delete all"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "delete all"])
 def test_a_damaged_cache_changes_no_sample(bucket_shards: str, expected: Epoch, tmp_path: Path, damage: str) -> None:
     cache = tmp_path / "cache"
     read_epoch(bucket_shards, cache)
@@ -214,11 +206,8 @@ def test_a_damaged_cache_changes_no_sample(bucket_shards: str, expected: Epoch, 
             content = bytearray(path.read_bytes())
             content[len(content) // 2] ^= 1
             path.write_bytes(content)
-        elif damage == "truncate":
-            with path.open("r+b") as stream:
-                stream.truncate(path.stat().st_size // 2)
         else:
-            path.unlink()
+            os.truncate(path, path.stat().st_size // 2)
     assert_equal(read_epoch(bucket_shards, cache), expected)
 
 
@@ -244,8 +233,7 @@ def test_a_full_disk_is_read_past(
     assert sum(shard_requests(bucket_server)) <= split_bytes(bucket_shards)
 
 
-@pytest.mark.parametrize("cached", [False, True])
-@pytest.mark.parametrize("damage", ["flip", "truncate", "delete"])
+@pytest.mark.parametrize(("damage", "cached"), [("flip", True), ("truncate", False), ("delete", False)])
 def test_a_bad_shard_in_the_bucket_is_named_with_its_sample(
     bucket_shards: str, tmp_path: Path, damage: str, cached: bool
 ) -> None:
@@ -263,10 +251,10 @@ def test_a_bad_shard_in_the_bucket_is_named_with_its_sample(
         read_epoch(bucket_shards, tmp_path if cached else None)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 def test_evaluation_reads_each_byte_once(
-    bucket_shards: str, small_shards: str, bucket_server: BucketServer, tmp_path: Path, ranks: int
+    bucket_shards: str, small_shards: str, bucket_server: BucketServer, tmp_path: Path
 ) -> None:
+    ranks = 2
     manifest, data = ShardManifest.load(bucket_shards), data_section(tmp_path)
     task = image_task(manifest, data)
     folder = CacheFolder(data)
@@ -338,10 +326,10 @@ def test_full_order_larger_than_the_cache_reads_samples_alone(
     assert sum(found) <= 1.05 * sum(sizes)
 
 
-@pytest.mark.parametrize("order", [SampleOrder(kind="blocks", streams=48, range_bytes=4096, block_samples=5)])
 def test_a_working_set_that_does_not_fit_is_refused_with_the_number_that_would(
-    bucket_shards: str, small_shards: str, order: SampleOrder
+    bucket_shards: str, small_shards: str
 ) -> None:
+    order = SampleOrder(kind="blocks", streams=48, range_bytes=4096, block_samples=5)
     manifest = ShardManifest.load(bucket_shards)
     data = data_section(memory_bytes=2048, canonical_streams=48)
     with pytest.raises(ConfigError, match=r"data\.memory_bytes = 2048 does not hold") as caught:
