@@ -168,11 +168,11 @@ def test_an_old_pickle_is_refused_too(tmp_path: Path) -> None:
     assert not trap.exists()
 
 
-@pytest.mark.parametrize("suffix", ["safetensors", "pt", "pth"])
-@pytest.mark.parametrize("kept", [0, 5, 0.5, 0.99])
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+@pytest.mark.parametrize("kept", [0, 5, 0.99])
 def test_a_file_that_is_cut_short_is_refused(suffix: str, kept: float, tmp_path: Path) -> None:
     path = tmp_path / f"weights.{suffix}"
-    WRAPPERS["safetensors" if suffix == "safetensors" else "pt"](network("resnet").state_dict(), path)
+    (save_file if suffix == "safetensors" else torch.save)(network("resnet").state_dict(), path)
     content = path.read_bytes()
     path.write_bytes(content[: int(kept if kept > 1 else kept * len(content))])
     with pytest.raises(ModelError, match=f"weights.{suffix}.*cannot be read") as failure:
