@@ -72,10 +72,6 @@ def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
     assert load_group(found.uri, found.manifest, "scaler") == {}
 
 
-def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
-    assert Attempt(tmp_path).resumed_at is None
-
-
 def test_tied_weights_are_saved(tmp_path: Path) -> None:
     tensor = torch.arange(6.0)
     attempt = Attempt(tmp_path)

@@ -122,12 +122,6 @@ def test_a_metric_that_is_no_number_is_no_score() -> None:
     assert score_of(manifest(1, evaluated="model"), "validation_accuracy") is None
 
 
-def test_each_nth_is_kept(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path, keep_last=1, keep_every_steps=10)
-    attempt.save(3, 9, 12, 15, 21, 29, 31)
-    assert committed(tmp_path) == [12, 21, 31]
-
-
 def test_damaged_newer_checkpoints_do_not_push_out_good_ones(tmp_path: Path) -> None:
     """After a resume from an older one: what is saved then is behind the damaged ones, and all that there is."""
     Attempt(tmp_path, keep_last=9).save(20, 30)

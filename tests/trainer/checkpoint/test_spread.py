@@ -1,7 +1,6 @@
 """Tensors cut over two gloo ranks: each writes its rows, rank 0 commits; any number of ranks reads them."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from trainer.checkpoint.tensors import Rows
 
 # The rows of rank 1 begin at 3; its thread can be told to fail.
 PROGRAM = """
-import sys
+import os, sys
 from datetime import timedelta
 import torch, torch.distributed as dist
 from contracts import storage
@@ -28,8 +27,11 @@ from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.tensors import Rows
 
 folder, fails = sys.argv[1], sys.argv[2] == "fails"
-dist.init_process_group("gloo", timeout=timedelta(seconds=120))
-rank = dist.get_rank()
+# One import of torch for both ranks.
+second = os.fork()
+rank = 0 if second else 1
+store = dist.FileStore(sys.argv[3], 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=120))
 group = dist.new_group(backend="gloo", timeout=timedelta(seconds=120))
 manager = CheckpointManager(
     folder,
@@ -60,37 +62,31 @@ for step in (1, 2):
         print("FAILED", error, flush=True)
 dist.barrier()
 print("RESUMED", found.manifest and found.manifest.step, manager._committer.number, flush=True)
+if not second:
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]) == 0
 """
 
 
-def run(folder: Path, how: str, port: int) -> str:
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, storage.normalise(folder), how],
-            env={**environment, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outputs = [process.communicate(timeout=240)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    return "".join(outputs)
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+def run(folder: Path, how: str) -> str:
+    folder.mkdir(exist_ok=True)
+    store = folder.parent / f"store-{len(list(folder.parent.glob('store-*')))}"
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, storage.normalise(folder), how, str(store)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def test_two_ranks_write_one_checkpoint_that_any_number_reads(tmp_path: Path) -> None:
-    run(tmp_path, "works", free_port())
-    uri = storage.join(storage.normalise(tmp_path), "checkpoints")
+    folder = tmp_path / "line"
+    run(folder, "works")
+    uri = storage.join(storage.normalise(folder), "checkpoints")
     found = find_newest(uri, list_checkpoints(uri))
     assert found.manifest is not None
     assert found.manifest.step == 2
@@ -112,13 +108,14 @@ def test_two_ranks_write_one_checkpoint_that_any_number_reads(tmp_path: Path) ->
         assert isinstance(part, Rows)
         assert torch.equal(part.tensor, whole["w"][bounds[0] : bounds[1]])
     # The next attempt of both ranks agrees on it, and on its own number.
-    said = run(tmp_path, "works", free_port())
+    said = run(folder, "works")
     assert said.count("RESUMED 2 2") == 2
-    assert json.loads((tmp_path / "checkpoints" / "attempt-000002.json").read_text())["step"] == 2
+    assert json.loads((folder / "checkpoints" / "attempt-000002.json").read_text())["step"] == 2
 
 
 def test_nothing_is_committed_when_one_rank_fails(tmp_path: Path) -> None:
-    said = run(tmp_path, "fails", free_port())
-    assert committed(tmp_path) == [1]
+    folder = tmp_path / "line"
+    said = run(folder, "fails")
+    assert committed(folder) == [1]
     assert "could not be written (TryAgain: rank 1 could not write its part: TryAgain: rank 1 has no bucket)" in said
-    assert not list(tmp_path.glob("checkpoints/step-00000002.*"))
+    assert not list(folder.glob("checkpoints/step-00000002.*"))

@@ -32,10 +32,7 @@ def vertex(node_rank: int, nodes: int) -> Nodes:
     ("environment", "expected"),
     [
         (cluster_spec(0, "workerpool0", 0), vertex(0, 1)),
-        (cluster_spec(1, "workerpool0", 0), vertex(0, 2)),
-        (cluster_spec(1, "workerpool1", 0), vertex(1, 2)),
         (cluster_spec(3, "workerpool0", 0), vertex(0, 4)),
-        (cluster_spec(3, "workerpool1", 0), vertex(1, 4)),
         (cluster_spec(3, "workerpool1", 2), vertex(3, 4)),
         (cluster_spec(1, "workerpool1", 0, pools={"workerpool2": ["r0:1", "r1:1"]}), vertex(1, 2)),
     ],
@@ -102,7 +99,6 @@ def test_other_environments(environment: dict[str, str], resources: dict[str, An
     ("environment", "resources", "words"),
     [
         ({"CLUSTER_SPEC": "{"}, {}, "CLUSTER_SPEC is not what Vertex AI writes"),
-        ({"CLUSTER_SPEC": '{"cluster": {}}'}, {}, "CLUSTER_SPEC is not what Vertex AI writes"),
         (cluster_spec(1, "workerpool2", 0), {}, "workerpool2"),
         (cluster_spec(1, "workerpool1", 1), {}, "task index 1 in workerpool1 of 1"),
         (cluster_spec(1, "workerpool0", 0, pools={"workerpool0": ["a:1", "b:1"]}), {}, "2 machines in workerpool0"),

@@ -264,10 +264,10 @@ class LeavesOut(nn.Module):
 
 def test_layers_that_are_left_out_at_random_are_seen_whatever_the_first_pass_did() -> None:
     seen = 0
-    for seed in range(40):
+    for seed in range(20):
         torch.manual_seed(seed)
         use = use_of(LeavesOut(3), 4)
         assert (use.never, use.evaluation_only) == ([], [])
         seen += bool(use.at_random)
-    # 0.9 ** 4 of first passes leave out none: 26 of 40 would not be seen by those alone.
-    assert seen >= 39
+    # 0.9 ** 4 of first passes leave out none: 13 of 20 would not be seen by those alone.
+    assert seen >= 19

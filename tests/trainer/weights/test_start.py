@@ -180,7 +180,7 @@ def test_a_file_that_is_cut_short_is_refused(suffix: str, kept: float, tmp_path:
     assert failure.value.exit_code == 2
 
 
-@pytest.mark.parametrize("kept", [*range(1, 40, 4), 0.3, 0.7, 0.9, 0.98])
+@pytest.mark.parametrize("kept", [1, 37, 0.7])
 def test_an_old_torch_file_that_is_cut_short_is_refused(kept: float, tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
     torch.save({"a": torch.zeros(40), "b": torch.ones(3)}, path, _use_new_zipfile_serialization=False)

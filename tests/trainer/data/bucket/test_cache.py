@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import shutil
 import signal
 import time
 from multiprocessing.synchronize import Event as EventType
@@ -39,26 +38,6 @@ def bounds(claims: list[RangeClaim]) -> list[tuple[int, int]]:
     for claim in claims:
         claim.abandon()
     return found
-
-
-def test_only_what_is_missing_is_claimed(tmp_path: Path) -> None:
-    cache = opened(tmp_path / "new" / "cache")
-    fill(cache, 10, 10)
-    fill(cache, 30, 5)
-    assert bounds(cache.claim(SHARD, 0, 40)[0]) == [(0, 10), (20, 10), (35, 5)]
-    assert bounds(cache.claim(SHARD, 12, 5)[0]) == []
-    assert spans(cache) == [(10, 20), (30, 35)]
-
-
-def test_a_claim_keeps_others_away_until_it_is_let_go(tmp_path: Path) -> None:
-    cache = opened(tmp_path)
-    [claim], others = cache.claim(SHARD, 0, 10)
-    assert not others
-    assert cache.claim(SHARD, 0, 10) == ([], True)
-    claim.abandon()
-    [claim], others = cache.claim(SHARD, 0, 10)
-    claim.publish()
-    assert cache.claim(SHARD, 0, 10) == ([], False)
 
 
 def _claim_and_hang(folder: Path, ready: EventType) -> None:
@@ -111,19 +90,6 @@ def test_the_bound_holds_with_claims_under_way_and_a_lost_count(tmp_path: Path) 
     assert spans(cache) == [(10, 20)]
 
 
-def test_a_deleted_folder_is_made_again(tmp_path: Path) -> None:
-    cache = opened(tmp_path / "cache")
-    fill(cache, 0, 10)
-    [claim], _ = cache.claim(SHARD, 10, 10)
-    shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(FileNotFoundError):
-        claim.publish()
-    assert cache.held(SHARD) == []
-    fill(cache, 0, 10)
-    assert spans(cache) == [(0, 10)]
-    opened(tmp_path / "cache")
-
-
 def test_a_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years")
     with pytest.raises(ConfigError, match=r"thesis\.tex"):
@@ -139,30 +105,4 @@ def test_an_empty_folder_and_a_fresh_file_system_are_taken(tmp_path: Path) -> No
     opened(tmp_path)
     assert (tmp_path / MARKER_NAME).exists()
     (tmp_path / "anything").write_text("")
-    opened(tmp_path)
-
-
-def test_a_process_that_dies_while_it_makes_a_deleted_folder_again_leaves_a_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "cache"
-    cache = opened(folder)
-    shutil.rmtree(folder)
-
-    def die(self: RangeCache) -> None:
-        raise InterruptedError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RangeCache, "mark", die)
-        with pytest.raises(InterruptedError):
-            cache.claim(SHARD, 0, 10)
-    opened(folder)
-
-
-def test_a_folder_that_lost_its_marker_gets_it_back(tmp_path: Path) -> None:
-    cache = opened(tmp_path)
-    fill(cache, 0, 10)
-    # As a deletion does that others write in between.
-    (tmp_path / MARKER_NAME).unlink()
-    fill(cache, 10, 10)
     opened(tmp_path)

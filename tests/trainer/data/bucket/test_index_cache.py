@@ -16,7 +16,6 @@ from contracts.errors import DataError, StorageError
 from rehearsal.gcs import BucketServer
 from tests.trainer.data.conftest import data_section, open_reader, upload
 from tests.two_versions import write_versions
-from trainer.data.bucket.cache import MARKER_NAME
 from trainer.data.bucket.cache_folder import CacheFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -144,14 +143,6 @@ def test_a_folder_that_is_deleted_again_and_again_is_not_blamed_on_the_bucket(
     delete_while_it_comes(monkeypatch, cache, times=100)
     with pytest.raises(StorageError, match="deleted again and again"):
         kept.index_path(bucket_shards, entry)
-
-
-def test_the_marker_is_back_when_the_index_is(bucket_shards: str, entry: FileEntry, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    kept = CacheFolder(data_section(cache))
-    shutil.rmtree(cache)
-    kept.index_path(bucket_shards, entry)
-    assert (cache / MARKER_NAME).exists()
 
 
 def cut_to_nothing(cache: Path) -> None:

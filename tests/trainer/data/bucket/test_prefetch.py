@@ -87,25 +87,6 @@ def test_what_stop_meets_is_given_up(bucket_shards: str, bucket_server: BucketSe
     assert reader.fetcher.ensure(needs[0].shard, 0, needs[0].samples)
 
 
-def test_turns_come_in_the_order_in_which_they_were_waited_for() -> None:
-    streams = Streams(1, 1)
-    order: list[int] = []
-
-    def take(number: int) -> None:
-        with streams.request():
-            order.append(number)
-
-    # One stream, and one request more to hide its latency.
-    with streams.request(), streams.request():
-        threads = [threading.Thread(target=take, args=(number,)) for number in range(20)]
-        for number, thread in enumerate(threads, start=1):
-            thread.start()
-            wait_for(lambda number=number: len(streams._turns) == number)  # type: ignore[misc]
-    for thread in threads:
-        thread.join()
-    assert order == list(range(20))
-
-
 def test_a_fault_of_the_threads_is_raised_by_the_reader(bucket_shards: str, tmp_path: Path) -> None:
     reader = open_reader(bucket_shards, cache=tmp_path)
     assert reader.fetcher is not None

@@ -24,7 +24,7 @@ from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.bucket.plan import check_working_set
 from trainer.data.evaluation import evaluation_batches
 from trainer.data.loader import SlotDataset, make_loader, read_slots
-from trainer.data.order.cursor import SlotRequest, slot_requests, stream_readers
+from trainer.data.order.cursor import slot_requests, stream_readers
 from trainer.data.order.resolve import make_order, resolve_order
 from trainer.data.reader import ShardReader
 
@@ -68,15 +68,6 @@ def read_epoch(
     finally:
         ahead.stop()
     return found
-
-
-def requests_of(uri: str, rank: int, ranks: int, position: int) -> list[SlotRequest]:
-    manifest = ShardManifest.load(uri)
-    record = resolve_order(data_section(order="blocks"), uri, manifest, None).order
-    order = make_order(record, manifest, seed=1)
-    return list(
-        slot_requests(position, order=order, epochs=1, global_batch_size=16, slot_size=4, rank=rank, ranks=ranks)
-    )
 
 
 def assert_equal(found: Epoch, expected: Epoch) -> None:
@@ -128,14 +119,6 @@ def test_a_warm_cache_asks_the_bucket_for_no_sample(
     assert bucket_server.access_log.entries(operation="objects.media", object="*/index*") == []
 
 
-def test_two_epochs_with_a_cache_that_holds_all_read_the_bucket_once(
-    bucket_shards: str, bucket_server: BucketServer, tmp_path: Path
-) -> None:
-    bucket_server.access_log.clear()
-    read_epoch(bucket_shards, tmp_path, epochs=2)
-    assert sum(shard_requests(bucket_server)) <= 1.05 * image_runs(bucket_shards)
-
-
 def test_a_cache_much_smaller_than_the_data_reads_each_byte_once(
     bucket_shards: str, bucket_server: BucketServer, expected: Epoch, tmp_path: Path
 ) -> None:
@@ -155,26 +138,6 @@ def test_nodes_together_read_every_sample_once(bucket_shards: str, bucket_server
             seen += samples
     assert sorted(seen) == list(range(ShardManifest.load(bucket_shards).splits["train"].samples))
     assert sum(shard_requests(bucket_server)) <= 1.05 * image_runs(bucket_shards)
-
-
-def test_a_resume_on_other_ranks_goes_on_in_the_same_order(
-    bucket_shards: str, small_shards: str, tmp_path: Path
-) -> None:
-    """2 -> 3 -> 1 ranks with the position of each step, the cache shared by the ranks of a machine."""
-    seen: list[int] = []
-    for ranks, position, steps in ((2, 0, 2), (3, 32, 1), (1, 48, 2)):
-        by_batch: dict[int, list[int]] = {}
-        for rank in range(ranks):
-            rest = read_epoch(bucket_shards, tmp_path, rank=rank, ranks=ranks, position=position)
-            whole = read_epoch(small_shards, rank=rank, ranks=ranks, position=position)
-            assert_equal(rest, whole)
-            for request, (samples, _, _) in zip(requests_of(small_shards, rank, ranks, position), rest, strict=True):
-                assert request.samples == samples
-                if request.counts:
-                    by_batch.setdefault(request.step, []).extend(samples)
-        for step in sorted(by_batch)[:steps]:
-            seen += by_batch[step]
-    assert sorted(seen) == list(range(ShardManifest.load(bucket_shards).splits["train"].samples))
 
 
 FAULTS = {
@@ -209,15 +172,6 @@ def test_a_damaged_cache_changes_no_sample(bucket_shards: str, expected: Epoch, 
         else:
             os.truncate(path, path.stat().st_size // 2)
     assert_equal(read_epoch(bucket_shards, cache), expected)
-
-
-def test_a_cache_that_is_deleted_under_the_reader(bucket_shards: str, small_shards: str, tmp_path: Path) -> None:
-    reader, local = open_reader(bucket_shards, cache=tmp_path / "cache"), open_reader(small_shards)
-    for place in range(len(reader)):
-        if place % 10 == 5:
-            shutil.rmtree(tmp_path / "cache")
-        reader.prepare([place])
-        assert reader.sample(place) == local.sample(place)
 
 
 def test_a_full_disk_is_read_past(
