@@ -193,9 +193,9 @@ def freezes(rank: Rank) -> dict[str, Any]:
     found: dict[str, Any] = {}
     resnet = {**small_config()["model"], "freeze": ["*resnet*"]}
     kinds = {"resnet": resnet, "vit": {**VIT, "freeze": ["*embeddings*", "*layer*.0.*", "*layer*.1.*"]}}
-    ways = {"ddp": {"bucket_mb": 0.005}, "fsdp": FSDP}
-    for name, kind in (("ddp", "vit"), ("fsdp", "resnet")):
-        train = {"ema_decay": 0.9, "learning_rate": 0.01, "optimizer": "sgd"}
+    ways = {"ddp": {"bucket_mb": 0.005}, "fsdp": FSDP, "copies": {"shard_ranks": 1, **FSDP}}
+    for name, kind, optimizer in (("ddp", "vit", "sgd"), ("fsdp", "resnet", "sgd"), ("copies", "vit", "adamw")):
+        train = {"ema_decay": 0.9, "learning_rate": 0.01, "optimizer": optimizer}
         run = Run(make_config(kinds[kind], train=train, **ways[name]), rank)
         found[f"{name} {kind}"] = {"begin": everything(run.stepper.model), "frozen": run.take(3)}
     return found

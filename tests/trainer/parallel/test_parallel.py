@@ -102,7 +102,7 @@ def largest_difference(one: Tensors, other: Tensors) -> float:
 
 
 @TWO_AND_THREE
-@pytest.mark.parametrize("way", ["ddp vit", "fsdp resnet"])
+@pytest.mark.parametrize("way", ["ddp vit", "fsdp resnet", "copies vit"])
 def test_what_is_frozen_keeps_its_bits(found: Found, way: str) -> None:
     one = found["freezes"][way]
     learnt = differing({name: one["begin"][name] for name in one["frozen"]["model"]}, one["frozen"]["model"])
