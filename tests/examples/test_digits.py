@@ -57,13 +57,3 @@ def test_other_files_are_not_touched(tmp_path):
     done = run(tmp_path)
     assert done.returncode != 0 and "holds other files" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_an_empty_folder_may_be_given(tmp_path):
-    assert run(tmp_path).returncode == 0
-    assert len(list(tmp_path.rglob("*.png"))) == 1797
-
-
-def test_usage():
-    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False)
-    assert done.returncode != 0 and "usage" in done.stderr

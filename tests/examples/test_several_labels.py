@@ -1,4 +1,4 @@
-"""Several labels for each image: kills, other numbers of ranks, and the whole line on images that are drawn."""
+"""Several labels for each image: kills, and the whole line on images that are drawn."""
 
 import json
 import subprocess
@@ -12,15 +12,10 @@ import yaml
 from sklearn.metrics import average_precision_score
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, EvaluationReport, ExportManifest, ShardManifest
+from contracts.artifacts import CheckpointManifest, EvaluationReport, ExportManifest
 from contracts.artifacts.multilabel import MultilabelDetails, thresholds_of
 from contracts.config import STAGE_SECTIONS
-from tests.support.trace import ENVIRONMENT, read_trace
 from tests.trainer.test_kills import kill_in, make
-from tests.trainer.test_task import logs
-from tests.trainer.test_worlds import run, run_until
-from trainer.data.order.cursor import slot_requests
-from trainer.data.order.resolve import make_order
 
 REPOSITORY = Path(__file__).parents[2]
 DRAW, CONFIG = REPOSITORY / "examples" / "several_labels.py", REPOSITORY / "configs" / "several-labels.yaml"
@@ -90,36 +85,6 @@ def test_a_kill_changes_no_bit(config: Path, shards: str, tmp_path: Path) -> Non
     assert found.calibration == expected.calibration and len(expected.calibration["thresholds"]) == 4
     assert evaluation_of(cut.output).details == evaluation_of(whole.output).details
     assert expected.headline is not None and expected.headline.metric == "average_precision"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_other_numbers_of_ranks_see_the_same_samples(
-    config: Path, shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "trace"))
-    root = tmp_path / "train"
-    for attempt, ranks, step in (("a", 2, 4), ("b", 3, 10)):
-        run_until(step, root, shards, attempt, sections(config, ranks=ranks))
-    done = run(root, shards, "c", sections(config, ranks=1))
-    assert done.returncode == 0, done.stderr
-    assert "ranks 2 -> 3" in logs(root, "b") and "ranks 3 -> 1" in logs(root, "c")
-    manifest = ShardManifest.load(shards)
-    (best,) = root.glob("*/manifest.json")
-    order = CheckpointManifest.load(storage.normalise(best.parent)).order
-    assert order is not None
-    expected: dict[int, list[int]] = {}
-    for request in slot_requests(
-        0,
-        order=make_order(order, manifest, seed=0),
-        epochs=EPOCHS,
-        global_batch_size=BATCH,
-        slot_size=SLOT,
-        rank=0,
-        ranks=1,
-    ):
-        expected.setdefault(request.step, []).extend(request.samples)
-    assert {number: step.samples for number, step in read_trace(tmp_path / "trace").items()} == expected
 
 
 @pytest.mark.line

@@ -7,6 +7,8 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,12 @@ from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, Sh
 from contracts.config import ModelSection
 from contracts.process import thread_environment
 from records.index import INDEX_NAME, RECORD, write_index
-from tests.trainer.export.graphs import image_signature, store_images
-from trainer.export import task, verify
+from tests.trainer.export.graphs import describe, image_signature, store_images
+from trainer.export import task, verify, workshop
 from trainer.export.gates.arrays import StoredArrays
-from trainer.export.graph.onnx_graph import export_graph
+from trainer.export.graph import onnx_graph
 from trainer.export.graph.precision import convert_to_fp16
+from trainer.export.processes import Cost
 from trainer.model.build import parameters_sha256
 from trainer.tasks.images.network import build_network
 
@@ -77,6 +80,17 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(stage, "threads_per_rank", lambda ranks: 1)
 
 
+@contextmanager
+def steps_in_this_process() -> Iterator[None]:
+    """Call steps here: where a step is changed for a test, or starting processes is not what the test is about."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (workshop, verify):
+            patch.setattr(
+                module, "run_step", lambda function, *given, **named: (function(*given, **named), Cost(1.0, 1))
+            )
+        yield
+
+
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("exported")
@@ -92,7 +106,24 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 def write_fp32(model: torch.nn.Module, path: Path, *, size: int = IMAGE_SIZE, classes: int = len(CLASSES)) -> None:
     """Write an image classifier as an fp32 graph."""
     signature = image_signature(size, classes)
-    export_graph(model, path, signature=signature, example=[torch.zeros(2, 3, size, size)], opset=20)
+    onnx_graph.export_graph(model, path, signature=signature, example=[torch.zeros(2, 3, size, size)], opset=20)
+
+
+@pytest.fixture
+def in_this_process() -> Iterator[None]:
+    with steps_in_this_process():
+        yield
+
+
+@pytest.fixture
+def graph_at_hand(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the session's graph, which is of the same weights, instead of tracing it again."""
+
+    def copy(model: torch.nn.Module, path: Path, **settings: Any) -> Any:
+        path.write_bytes(exported.fp32.read_bytes())
+        return describe(path)
+
+    monkeypatch.setattr(onnx_graph, "export_graph", copy)
 
 
 @pytest.fixture

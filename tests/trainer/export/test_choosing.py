@@ -13,20 +13,14 @@ from contracts.artifacts import Gate
 from contracts.config import ExportSection
 from contracts.errors import ModelError
 from tests.trainer.export.graphs import store_images, write_graph
-from trainer.export import choosing, workshop
+from trainer.export import choosing
 from trainer.export.graph.precision import Conversion
 from trainer.export.graph.quantize import quantize_to_int8
 from trainer.export.inputs import Inputs
-from trainer.export.processes import Cost
 from trainer.export.targets import TENSORRT_RTX, Builder
 from trainer.export.workshop import Workshop
 
-
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        workshop, "run_step", lambda function, *given, **named: (function(*given, **named), Cost(1.0, 1))
-    )
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
 def open_workshop(folder: Path, precision: str) -> Workshop:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +13,15 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest, FileEntry, ShardManifest
 from contracts.artifacts.signature import Signature
 from contracts.config import ModelSection
-from contracts.errors import EXIT_USER_ERROR
+from contracts.stage import run_stage
 from tests.own_code.words import Network, Words
+from tests.trainer.export.conftest import steps_in_this_process
 from tests.trainer.texts import words_config, write_shards
 from trainer.export.gates import parity
 from trainer.export.gates.arrays import store_arrays
 from trainer.export.gates.proof import write_ends, write_graph_outputs
 from trainer.export.graph.onnx_graph import export_graph
+from trainer.export.task import export
 from trainer.model.build import example_inputs, parameters_sha256
 
 
@@ -31,14 +30,14 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_shards(tmp_path_factory.mktemp("texts"))
 
 
-def export(folder: Path, shards: str, arguments: dict[str, Any]) -> tuple[subprocess.CompletedProcess[str], list[Path]]:
-    """Export a random network; return what the stage said, and the exports that there are."""
+def export_words(folder: Path, shards: str) -> ExportManifest:
+    """Export a random network."""
     from safetensors.torch import save_file
 
     settings = {"opt_batch": 2, "max_batch": 4, "precision": "fp32", "runtime": "tensorrt_rtx", "targets": ["l4"]}
-    config = words_config(arguments=arguments, export=settings)
+    config = words_config(arguments={}, export=settings)
     torch.manual_seed(0)
-    state = Words(None, **arguments).build_model().state_dict()
+    state = Words(None).build_model().state_dict()
     (folder / "train").mkdir()
     save_file(state, folder / "train" / "model.safetensors")
     manifest = CheckpointManifest(
@@ -62,25 +61,17 @@ def export(folder: Path, shards: str, arguments: dict[str, Any]) -> tuple[subpro
     )
     (folder / "train" / MANIFEST_NAME).write_bytes(manifest.to_json())
     given = ["--root", str(folder / "export"), "--checkpoint", str(folder / "train"), "--shards", shards]
-    command = [sys.executable, "-m", "trainer.export.task", "--config-json", json.dumps(config), *given]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    return done, list((folder / "export").glob(f"*/{MANIFEST_NAME}"))
+    with steps_in_this_process():
+        assert run_stage("export", export, ["--config-json", json.dumps(config), *given]) == 0
+    (found,) = (folder / "export").glob(f"*/{MANIFEST_NAME}")
+    return ExportManifest.load(storage.normalise(found.parent))
 
 
 def test_the_graph_is_held_against_torch_at_the_ends_of_a_length(shards: str, tmp_path: Path) -> None:
-    done, (found,) = export(tmp_path, shards, {})
-    assert done.returncode == 0, done.stderr
-    document = ExportManifest.load(storage.normalise(found.parent))
+    document = export_words(tmp_path, shards)
     (gate,) = (gate for gate in document.gates if gate.name == "sizes")
     assert (gate.status, gate.precision, gate.figures["samples"]) == ("passed", "fp32", 8)
     assert document.inputs == {"tokens": ["batch", "length"], "mask": ["batch", "length"]}
-
-
-def test_a_length_that_the_network_cannot_take_ends_before_anything_is_exported(shards: str, tmp_path: Path) -> None:
-    done, found = export(tmp_path, shards, {"positions": 60})
-    assert (done.returncode, found) == (EXIT_USER_ERROR, [])
-    assert "fails at length 64 (max of its range in the task's signature): index out of range" in done.stderr
-    assert "set max of length in the task's signature (by task.arguments" in done.stderr
 
 
 class DividesBySixteen(Network):

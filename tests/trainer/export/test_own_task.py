@@ -31,8 +31,11 @@ from contracts.artifacts import (
 )
 from contracts.config import ModelSection, RunConfig
 from contracts.errors import EXIT_USER_ERROR, ConfigError
+from contracts.stage import run_stage
+from sharding.task import shard
 from tests.conftest import OWN_CODE
 from tests.own_code.segmentation import CLASSES, SIZE, Segmentation
+from tests.trainer.export.conftest import steps_in_this_process
 from tests.trainer.export.graphs import parse_config, run_outputs
 from trainer.export import verify
 from trainer.export.bundle.arrays_bundle import hold_to_evaluation
@@ -41,6 +44,7 @@ from trainer.export.gates.arrays import StoredArrays
 from trainer.export.gates.scores import Scores
 from trainer.export.inputs import Inputs, check_inputs
 from trainer.export.targets import Builder
+from trainer.export.task import export
 from trainer.judge.by_task import compare_by_task
 from trainer.judge.judging import Limits, Trial, judge
 from trainer.model.build import parameters_sha256
@@ -52,11 +56,6 @@ CONFIG: dict[str, Any] = {
     "code": {"path": str(OWN_CODE)},
     "export": {"opt_batch": 2, "max_batch": 4, "runtime": "tensorrt_rtx", "targets": ["l4"]},
 }
-
-
-def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
 def write_source(folder: Path) -> list[np.ndarray]:
@@ -115,14 +114,14 @@ class Exported:
         self.masks = write_source(place / "source")
         fields = {"image": {"column": "uri", "kind": "image"}, "mask": {"column": "mask_uri", "kind": "image"}}
         sharding = {"source": str(place / "source" / "list.csv"), "fields": fields}
-        done = run("sharding.task", "--config-json", json.dumps({"sharding": sharding}), "--root", str(place / "shard"))
-        assert done.returncode == 0, done.stderr
+        given = ["--config-json", json.dumps({"sharding": sharding}), "--root", str(place / "shard")]
+        assert run_stage("shard", shard, given) == 0
         (self.shards,) = (path.parent for path in (place / "shard").glob(f"*/{MANIFEST_NAME}"))
         write_checkpoint(place / "train", ShardManifest.load(storage.normalise(self.shards)))
         self.arguments = ["--root", str(place / "export"), "--checkpoint", str(place / "train")]
         self.arguments += ["--shards", str(self.shards)]
-        done = run("trainer.export.task", "--config-json", json.dumps(CONFIG), *self.arguments)
-        assert done.returncode == 0, done.stderr
+        with steps_in_this_process():
+            assert run_stage("export", export, ["--config-json", json.dumps(CONFIG), *self.arguments]) == 0
         (self.folder,) = (path.parent for path in (place / "export").glob(f"*/{MANIFEST_NAME}"))
         self.document = ExportManifest.load(storage.normalise(self.folder))
 
@@ -244,9 +243,9 @@ def test_shardline_predict_refuses_it_and_says_what_does(
     assert "python predict.py INPUTS.npz OUTPUTS.npz" in said
 
 
-def with_one_answer(export: Path, place: Path) -> Path:
+def with_one_answer(folder: Path, place: Path) -> Path:
     """Return a copy of an export whose graph says class 0 of every pixel."""
-    found = shutil.copytree(export, place)
+    found = shutil.copytree(folder, place)
     uri = storage.normalise(found)
     document = ExportManifest.load(uri)
     name = document.graph().name
@@ -333,11 +332,12 @@ def test_triton_is_told_of_it_without_labels(exported_task: Exported) -> None:
         ({"name": "image_classification"}, "checkpoint of another task"),
     ],
 )
-def test_a_checkpoint_of_another_task_is_refused(exported_task: Exported, task: dict[str, Any], words: str) -> None:
-    config = {**CONFIG, "task": task}
-    done = run("trainer.export.task", "--config-json", json.dumps(config), *exported_task.arguments)
-    assert done.returncode == EXIT_USER_ERROR
-    assert words in done.stderr
+def test_a_checkpoint_of_another_task_is_refused(
+    exported_task: Exported, capfd: pytest.CaptureFixture[str], task: dict[str, Any], words: str
+) -> None:
+    given = ["--config-json", json.dumps({**CONFIG, "task": task}), *exported_task.arguments]
+    assert run_stage("export", export, given) == EXIT_USER_ERROR
+    assert words in capfd.readouterr().err
 
 
 def test_code_that_changed_since_training_is_refused(exported_task: Exported) -> None:

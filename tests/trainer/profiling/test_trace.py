@@ -153,14 +153,6 @@ def test_what_is_no_trace(tmp_path: Path, write: Callable[[Path], None]) -> None
 # --- the machine's names ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_committed_traces_name_no_machine(name: str) -> None:
-    document = json.loads(gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()))
-    assert not {"host_name", "traceName", "INFO"} & set(document)
-    text = json.dumps(document)
-    assert not [folder for folder in ("/home", "/root", "/tmp", "/work", "/usr") if folder in text]
-
-
 def test_strip_host_of_what_torch_writes(tmp_path: Path) -> None:
     """With stacks, which hold paths, and with a host and a user in a mark, as a script may well have them."""
     path = tmp_path / "trace.json"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -191,16 +189,6 @@ def test_the_manifest_names_what_lies_there(exported: Any, tmp_path: Path, build
     other = document.served.model_copy(update={"sha256": "0" * 64})
     changed = document.model_copy(update={"served": other}).sealed()
     assert str(changed.find_contradiction()).endswith("is not the one that the gates ran")
-
-
-def test_importing_it_loads_nothing_heavy() -> None:
-    program = (
-        "import sys, trainer.export.bundle.triton, trainer.export.bundle.card, trainer.export.making\n"
-        "heavy = ('torch', 'onnx', 'onnxruntime', 'tritonclient', 'google.protobuf')\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_the_extra_tensorrt_is_of_a_version_that_a_release_holds() -> None:

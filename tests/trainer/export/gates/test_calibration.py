@@ -71,12 +71,6 @@ def test_a_small_split_is_taken_whole() -> None:
     assert draw_places(0, 128, 0) == []
 
 
-def test_every_part_of_a_split_is_drawn_from() -> None:
-    counts = np.histogram([place for seed in range(40) for place in draw_places(1000, 100, seed)], bins=10)[0]
-    # 400 of each tenth are expected; five standard deviations of a draw without replacement are 90.
-    assert (np.abs(counts - 400) < 90).all(), counts
-
-
 def test_images_are_the_training_splits_by_the_evaluation_transform(
     shards: tuple[str, ShardManifest], tmp_path: Path
 ) -> None:

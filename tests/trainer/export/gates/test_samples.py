@@ -10,12 +10,9 @@ from contracts import storage
 from contracts.artifacts import ExportManifest
 from contracts.stage import run_stage
 from tests.trainer.export.conftest import write_shards
-from tests.trainer.export.graphs import describe
 from trainer.data.reader import ShardReader
-from trainer.export import inputs, verify, workshop
+from trainer.export import inputs, verify
 from trainer.export.gates.samples import draw_samples, each_sample, samples_of, stratify
-from trainer.export.graph import onnx_graph
-from trainer.export.processes import Cost
 from trainer.export.task import export
 
 
@@ -46,20 +43,7 @@ def test_a_split_that_is_small_enough_is_taken_whole(tmp_path: Path) -> None:
     assert [sample["image"] for sample in each_sample(reader, places, 32)] == [whole[place] for place in places]
 
 
-@pytest.fixture
-def graph_at_hand(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def copy(model: Any, path: Path, **settings: Any) -> Any:
-        path.write_bytes(exported.fp32.read_bytes())
-        return describe(path)
-
-    monkeypatch.setattr(onnx_graph, "export_graph", copy)
-    for module in (workshop, verify):
-        monkeypatch.setattr(
-            module, "run_step", lambda function, *given, **named: (function(*given, **named), Cost(1.0, 1))
-        )
-
-
-@pytest.mark.usefixtures("graph_at_hand")
+@pytest.mark.usefixtures("graph_at_hand", "in_this_process")
 def test_the_gates_run_a_part_and_say_so_and_verify_runs_the_same(
     line: Any, exported: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,17 +72,13 @@ def test_the_gates_run_a_part_and_say_so_and_verify_runs_the_same(
     assert "passed        bundle" in capfd.readouterr().out
 
 
-@pytest.mark.usefixtures("graph_at_hand")
+@pytest.mark.usefixtures("graph_at_hand", "in_this_process")
 def test_another_version_or_other_code_is_another_export(line: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = line.arguments(export={"precision": "fp32", "runtime": "tensorrt_rtx", "targets": ["l4"]})
     assert run_stage("export", export, arguments) == 0
     assert run_stage("export", export, arguments) == 0
     assert len(line.manifests) == 1
-    for name, changed in (
-        ("hash_code", lambda: "0" * 64),
-        ("version_of", lambda package: "9.9"),
-        ("gpu_target", lambda: "sm89"),
-    ):
+    for name, changed in (("hash_code", lambda: "0" * 64), ("version_of", lambda package: "9.9")):
         monkeypatch.setattr(inputs, name, changed)
         assert run_stage("export", export, arguments) == 0
-    assert len(line.manifests) == 4
+    assert len(line.manifests) == 3

@@ -122,36 +122,6 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_what_others_log_meanwhile_is_heard(
-    digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    minimum = np.minimum
-
-    def speak(*arguments: Any, **settings: Any) -> Any:
-        if not caplog.records:
-            logging.warning("heard")
-        return minimum(*arguments, **settings)
-
-    monkeypatch.setattr(np, "minimum", speak)
-    quantise(digits.fp32, tmp_path / "int8.onnx", digits.calibration)
-    assert [record.message for record in caplog.records] == ["heard"]
-
-
-def test_threads_are_those_that_are_given(digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import onnxruntime
-
-    seen = []
-    session = onnxruntime.InferenceSession
-
-    def watch(path: str, options: Any, **settings: Any) -> Any:
-        seen.append((options.intra_op_num_threads, options.inter_op_num_threads, options.graph_optimization_level))
-        return session(path, options, **settings)
-
-    monkeypatch.setattr(onnxruntime, "InferenceSession", watch)
-    quantise(digits.fp32, tmp_path / "int8.onnx", digits.calibration, threads=2)
-    assert seen == [(2, 1, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)]
-
-
 def test_ranges_come_from_all_calibration_images(digits: Digits, int8: Path, tmp_path: Path) -> None:
     images = digits.calibration.read()["images"]
     images[-1] *= 10
@@ -229,7 +199,7 @@ def test_what_is_left_becomes_fp16(digits: Digits, int8: Path, mixed: Path) -> N
     assert right_of(reference, digits) - right_of(found, digits) <= allowed_drop(len(digits.labels))
 
 
-@pytest.mark.parametrize("target", ["sm75", "sm80", "sm86", "sm89", "sm120"])
+@pytest.mark.parametrize("target", ["sm75", "sm89"])
 def test_engines_build(mixed: Path, tmp_path: Path, target: str) -> None:
     engine = tmp_path / "engine"
     build(mixed, engine, target=target, image_size=IMAGE_SIZE)

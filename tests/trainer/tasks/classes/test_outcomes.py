@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 import trainer.tasks.classes.outcomes
@@ -102,17 +101,3 @@ def test_the_smallest_cells_are_left_out_of_the_document(monkeypatch: pytest.Mon
     found = outcomes_of(torch.nn.functional.one_hot(predicted, 3).float(), labels)
     # Three of (1, 0); two each of (0, 1) and (0, 2), of which the first stays; one of (2, 0).
     assert found.confusion() == ([(0, 0, 1), (0, 1, 2), (1, 0, 3), (2, 2, 1)], 3)
-
-
-def test_one_rank_merges_with_itself() -> None:
-    """Several ranks: tests/trainer/parallel/test_parallel.py."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        logits, labels = drawn(100, 3)
-        found = outcomes_of(logits, labels)
-        before = found.confusion(), found.by_class(list("abc")), found.worst(), found.counts().tolist()
-        found.merge()
-        after = found.confusion(), found.by_class(list("abc")), found.worst(), found.counts().tolist()
-        assert after == before
-    finally:
-        dist.destroy_process_group()

@@ -18,7 +18,7 @@ def threshold_of(scores: np.ndarray, is_class: np.ndarray) -> float:
     return best_threshold(passing, between_scores(passing.scores))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SAMPLES)
 def test_average_precision_is_scikit_learns(samples: list[tuple[int, bool]]) -> None:
     scores, is_class = np.array([score for score, _ in samples]) / 8, np.array([own for _, own in samples])
@@ -29,7 +29,7 @@ def test_average_precision_is_scikit_learns(samples: list[tuple[int, bool]]) -> 
         assert found == pytest.approx(average_precision_score(is_class, scores), abs=1e-12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SAMPLES)
 def test_no_threshold_is_better_and_one_half_is_taken_where_it_is_as_good(
     samples: list[tuple[int, bool]],

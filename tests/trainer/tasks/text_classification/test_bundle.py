@@ -212,10 +212,6 @@ def edit_program(folder: Path, old: str, new: str) -> None:
         pytest.param(shuffle_labels, id="shuffled labels"),
         pytest.param(change_tokenizer, id="tokenizer"),
         pytest.param(set_value("max_length", 16), id="length"),
-        pytest.param(set_value("model", "none.onnx"), id="model"),
-        pytest.param(set_value("mask", "masks"), id="names"),
-        pytest.param(set_value("other", 1), id="unknown entry"),
-        pytest.param(lambda folder: (folder / "tokenizer.json").write_text("{}"), id="no tokenizer"),
         pytest.param(lambda folder: (folder / "predict.py").unlink(), id="no program"),
         pytest.param(lambda folder: edit_program(folder, "mask[row, : len(text)] = 1", "mask[row] = 1"), id="mask"),
         pytest.param(
@@ -309,9 +305,7 @@ def test_what_is_no_text_is_answered_with_an_error_and_all_others_as_well(export
     ("arguments", "words"),
     [
         ([], "none of texts was given"),
-        (["a", "--top", "0"], "--top 0"),
         (["--lines", "/none/there"], "/none/there cannot be read: No such file"),
-        (["a", "--model", "none.onnx"], "none.onnx is not there"),
     ],
 )
 def test_bad_arguments_are_refused(export: Export, arguments: list[str], words: str) -> None:
@@ -321,7 +315,7 @@ def test_bad_arguments_are_refused(export: Export, arguments: list[str], words: 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("max_length", 0), ("padding", -1), ("least", 2.0), ("model", "../x"), ("tokens", ""), ("format_version", 2)],
+    [("max_length", 0), ("model", "../x"), ("format_version", 2)],
 )
 def test_an_entry_that_is_not_allowed_is_named(export: Export, copy: Path, name: str, value: Any) -> None:
     set_value(name, value)(copy)

@@ -1,4 +1,4 @@
-"""Text classification through the whole line: trainings that are killed, other numbers of ranks, and the example."""
+"""Text classification through the whole line: trainings that are killed, and the example."""
 
 import csv
 import json
@@ -12,14 +12,9 @@ import pytest
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, ExportManifest, ShardManifest
 from contracts.config import STAGE_SECTIONS
-from tests.support.trace import ENVIRONMENT, read_trace
 from tests.trainer.export.graphs import parse_config as parse_triton
 from tests.trainer.tasks.text_classification import texts
 from tests.trainer.test_kills import kill_in, make
-from tests.trainer.test_task import logs
-from tests.trainer.test_worlds import run, run_until
-from trainer.data.order.cursor import slot_requests
-from trainer.data.order.resolve import make_order
 
 REPOSITORY = Path(__file__).parents[4]
 CONFIG = REPOSITORY / "configs" / "text.yaml"
@@ -58,30 +53,6 @@ def test_a_kill_changes_no_bit(text_shards: str, tmp_path: Path) -> None:
         if one.evaluation is not None
     ]
     assert len(reports) == 2 and reports[0].details == reports[1].details != {}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_other_numbers_of_ranks_see_the_same_samples(
-    text_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "trace"))
-    root = tmp_path / "train"
-    for attempt, ranks, step in (("a", 2, 4), ("b", 3, 10)):
-        run_until(step, root, text_shards, attempt, sections(ranks=ranks))
-    done = run(root, text_shards, "c", sections(ranks=1))
-    assert done.returncode == 0, done.stderr
-    assert "ranks 2 -> 3" in logs(root, "b") and "ranks 3 -> 1" in logs(root, "c")
-    (best,) = root.glob("*/manifest.json")
-    order = CheckpointManifest.load(storage.normalise(best.parent)).order
-    assert order is not None
-    made = make_order(order, ShardManifest.load(text_shards), seed=0)
-    expected: dict[int, list[int]] = {}
-    for request in slot_requests(
-        0, order=made, epochs=EPOCHS, global_batch_size=BATCH, slot_size=SLOT, rank=0, ranks=1
-    ):
-        expected.setdefault(request.step, []).extend(request.samples)
-    assert {number: step.samples for number, step in read_trace(tmp_path / "trace").items()} == expected
 
 
 def shardline(*arguments: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
