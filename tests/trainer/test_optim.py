@@ -40,10 +40,6 @@ def test_the_rate_rises_to_its_peak_and_falls_to_zero() -> None:
     assert 0 < found[99] < 0.001
 
 
-def test_without_warmup_the_first_step_has_the_peak() -> None:
-    assert rates(TrainSection(learning_rate=1.0, warmup_fraction=0))[0] == 1.0
-
-
 def test_a_constant_rate_stays_at_its_peak() -> None:
     found = rates(TrainSection(schedule="constant", learning_rate=0.5, warmup_fraction=0.02))
     assert found == [0.25, *[0.5] * 99]
