@@ -19,7 +19,7 @@ from records.index import INDEX_NAME
 from records.samples import open_samples
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
-from tests.inspection.test_data import copy_of, pictures_of, shardline, write_tfrecord, write_webdataset
+from tests.inspection.test_data import copy_of, data, pictures_of, write_tfrecord, write_webdataset
 
 # Google's client drops the connection of a streamed answer that is an error, and leaves it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -65,8 +65,8 @@ def test_show_counts_and_draws_by_ranged_reads(
     shards: str, small_shards: str, bucket_server: BucketServer, tmp_path: Path
 ) -> None:
     bucket_server.access_log.clear()
-    done = shardline("data", "describe", shards, "--grid", tmp_path / "grid.png")
-    assert done.returncode == 0, done.stderr
+    done = data("describe", shards, "--grid", tmp_path / "grid.png")
+    assert done.exit_code == 0, done.stderr
     manifest = ShardManifest.load(shards)
     assert "3 classes" in done.stdout and f"train: {manifest.splits['train'].samples} samples" in done.stdout
     requests = bucket_server.access_log.entries(operation="objects.media", object="*.tar")
@@ -94,16 +94,16 @@ def test_pieces_of_the_index_choose_the_same_pictures(
 
 
 def test_verify_names_shard_and_sample_of_a_flipped_byte(shards: str) -> None:
-    good = shardline("data", "verify", shards, "--processes", 2)
-    assert (good.returncode, good.stdout) == (0, "every checksum is right\n"), good.stderr
+    good = data("verify", shards, "--processes", 2)
+    assert (good.exit_code, good.stdout) == (0, "every checksum is right\n"), good.stderr
     assert "files" in good.stderr
     manifest = ShardManifest.load(shards)
     record = open_samples(manifest, shards)[manifest.splits["train"].first + 5]
     name = manifest.shards[int(record["shard"])].name
     flip(storage.join(shards, name), int(record["offset"]) + 600)
     for extra in ([], ["--stored"]):
-        bad = shardline("data", "verify", shards, "--processes", 2, *extra)
-        assert bad.returncode == 1
+        bad = data("verify", shards, "--processes", 2, *extra)
+        assert bad.exit_code == 1
         assert f"{name} has crc32c" in bad.stderr
         assert f"sample {bytes(record['key'].tobytes()).hex()}" in bad.stderr and ".png)" in bad.stderr
         assert bad.stderr.count("sample ") == 1
@@ -134,8 +134,8 @@ def test_verify_of_other_damage(shards: str, bucket_server: BucketServer) -> Non
     assert "s around them" in found and f"{gone} is missing" in found and f"{part} has 4 bytes" in found
     assert seen[-1] == (len(manifest.owned_files()), len(manifest.owned_files()))
     bucket_server.faults.set(Rule(operation="objects.get", object=f"*/{header}", status=403))
-    done = shardline("data", "verify", shards, "--processes", 1)
-    assert done.returncode == 2 and "no permission" in done.stderr
+    done = data("verify", shards, "--processes", 1)
+    assert done.exit_code == 2 and "no permission" in done.stderr
 
 
 # --- adopt ------------------------------------------------------------------------------------------------------------
@@ -150,8 +150,8 @@ def test_foreign_shards_in_a_bucket_get_the_index_of_a_folder(
     )
     uri = upload(local)
     before = {info.name: info.generation for info in storage.list_objects(uri)}
-    done = shardline("data", "adopt", uri)
-    assert done.returncode == 0, done.stderr
+    done = data("adopt", uri)
+    assert done.exit_code == 0, done.stderr
     assert "7 of 7 files" in done.stderr and "webdataset, 7 shards" in done.stdout
     mine = adopt(
         storage.normalise(local), patterns=DEFAULT_PATTERNS, class_names=None, verify="header", progress=silent
@@ -161,8 +161,8 @@ def test_foreign_shards_in_a_bucket_get_the_index_of_a_folder(
     assert {name: after[name] for name in before} == before
     assert set(after) - set(before) == {"manifest.json", INDEX_NAME}
     assert verify(uri, processes=1, progress=silent) == []
-    again = shardline("data", "adopt", uri)
-    assert again.returncode == 2 and "has a manifest.json already" in again.stderr
+    again = data("adopt", uri)
+    assert again.exit_code == 2 and "has a manifest.json already" in again.stderr
 
 
 def test_foreign_tfrecords_in_a_bucket(bucket: BucketServer, pictures: Path, tmp_path: Path) -> None:
