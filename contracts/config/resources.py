@@ -116,5 +116,5 @@ class ResourcesSection(Section):
     @model_validator(mode="after")
     def _cost_needs_a_price(self) -> ResourcesSection:
         if self.max_cost_usd is not None and self.price_usd_per_h is None and not self.machine.type:
-            raise ValueError("max_cost_usd needs price_usd_per_h, or machine.type, whose price is known")
+            raise ValueError("max_cost_usd needs price_usd_per_h, or on Vertex AI a machine.type whose price is known")
         return self

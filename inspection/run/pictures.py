@@ -55,10 +55,8 @@ def find_first_slot(door: Door, uri: str) -> PictureView | None:
         ValueError: It is too large, or no picture.
         ImportError: Pillow or numpy is not installed.
     """
-    return _read_picture(door, uri, "train") if storage.exists(uri) else None
-
-
-def _read_picture(door: Door, uri: str, split: str) -> PictureView:
+    if not storage.exists(uri):
+        return None
     from PIL import Image as images
 
     from records.decode import UndecodableImage, decode_rgb
@@ -70,7 +68,7 @@ def _read_picture(door: Door, uri: str, split: str) -> PictureView:
         raise ValueError(f"{name[:NAME]} is no picture: {error}") from None
     image.thumbnail((PICTURE_PIXELS, PICTURE_PIXELS))
     name = name.rpartition(".")[0]
-    return _as_jpeg(image, label=name, key=name, split=split)
+    return _as_jpeg(image, label=name, key=name, split="train")
 
 
 def _as_jpeg(image: Image, *, label: str, key: str, split: str) -> PictureView:

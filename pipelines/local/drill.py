@@ -27,7 +27,7 @@ from contracts.process import end_with_parent
 from contracts.resolve import stage_config
 from contracts.scalars import SCALARS_FOLDER
 from inspection.run.curves import read_curves
-from pipelines.local.stages import locate_inputs
+from pipelines.local.stages import check_cost_cap, locate_inputs
 from pipelines.place import stage_root
 
 # No training reports nothing for so long, unless it hangs.
@@ -58,10 +58,11 @@ def run_drill(
         given: Paths or URIs of `shards` and `profile`; None: the line's own.
 
     Raises:
-        ConfigError: The folder is not on this machine, or not a drill's.
+        ConfigError: The folder is not on this machine, or not a drill's; or a cost cap has no price.
         StageFailed: An earlier stage has not run; the error says which.
         ShardlineError: A training failed by itself, or hangs.
     """
+    check_cost_cap(config)
     uri = storage.normalise(output) if output is not None else storage.join(stage_root(config, "train"), "drill")
     if not storage.is_local(uri):
         raise ConfigError(f"--output {output}", allowed="a folder on this machine", todo="name a local folder")

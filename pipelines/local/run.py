@@ -54,10 +54,11 @@ from inspection.summary import Times, make_record
 from inspection.trace import StageTrace
 from pipeline_tasks.record import close_run
 from pipelines.local.progress import make_view
+from pipelines.local.stages import check_cost_cap
 from pipelines.local.watch import Ending, find_interruption, watch
 from pipelines.place import line_uri
 from pipelines.rules.checks import check_here
-from pipelines.rules.preflight import MANIFEST_SUFFIXES, find_cap_problems, find_early_stopping_problems
+from pipelines.rules.preflight import MANIFEST_SUFFIXES, find_early_stopping_problems
 
 KFP_LOG_NAME = "kfp.log"
 
@@ -164,8 +165,9 @@ def check_line(config: RunConfig) -> None:
             allowed="a fraction above 0 for `shardline run`",
             todo="set sharding.splits.test, or run the stages shard, profile and train one by one",
         )
-    for problem in (*find_early_stopping_problems(config), *find_cap_problems(config)):
+    for problem in find_early_stopping_problems(config):
         raise problem.error()
+    check_cost_cap(config)
 
 
 def _open_run(config: RunConfig, *, line: str, run_id: str, started_at: str, fresh: bool, debug: bool) -> Path:

@@ -29,7 +29,6 @@ from pipelines.local.shard_warnings import read_warnings
 from pipelines.local.watch import find_interruption, watch
 from pipelines.place import line_uri, stage_root
 from pipelines.reported import StageFailed
-from pipelines.rules.preflight import find_cap_problems
 
 # Training cuts the batch by itself when nothing was measured.
 _OPTIONAL = ("profile",)
@@ -45,6 +44,21 @@ class Made:
     """It was finished before: nothing was done."""
     attempt: str
     """URI of the folder of this attempt: events, the log, and what is made for readers."""
+
+
+def check_cost_cap(config: RunConfig) -> None:
+    """Raise ConfigError where training on this machine has a cost cap and no price.
+
+    The table of prices is for machines of Vertex AI.
+    """
+    cap = config.resources.max_cost_usd
+    if cap is not None and config.resources.price_usd_per_h is None:
+        raise ConfigError(
+            f"resources.max_cost_usd = {cap:g} without resources.price_usd_per_h",
+            allowed="on this machine, a cap together with a price",
+            todo="set resources.price_usd_per_h to what this machine costs in an hour, or leave "
+            "resources.max_cost_usd out",
+        )
 
 
 def run_stage_alone(
@@ -70,8 +84,8 @@ def run_stage_alone(
         StageFailed: It failed, or what it reads is not there.
         UserError: A path or URI cannot be used, or a cost cap has no price.
     """
-    for problem in find_cap_problems(config) if stage == "train" else ():
-        raise problem.error()
+    if stage == "train":
+        check_cost_cap(config)
     if "code" in STAGE_SECTIONS[stage]:
         # For what it refuses and warns of; the stage does it again, and makes the copy.
         for warning in pin_code(config, line_uri(config)).warnings:

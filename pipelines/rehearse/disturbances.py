@@ -75,7 +75,7 @@ class Disturbances:
     def _happened(self, cloud: LocalCloud) -> Iterator[tuple[str, str]]:
         """Yield what each option has struck, with the option; the empty text where it struck nothing."""
         for region in self.stockouts:
-            jobs = [job for struck, job in cloud.market.struck if struck == region]
+            jobs = cloud.market.without_machines.get(region, [])
             words = f"no machines in {region}: {', '.join(dict.fromkeys(jobs))}"
             yield words if jobs else "", f"--stockout {region}"
         if self.storage_fault_rate:

@@ -123,17 +123,6 @@ def find_early_stopping_problems(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-def find_cap_problems(config: RunConfig) -> Iterator[Problem]:
-    """Yield that a training on this machine has a cost cap and no price; on Vertex AI the price table may have one."""
-    cap = config.resources.max_cost_usd
-    if cap is not None and config.resources.price_usd_per_h is None:
-        yield Problem(
-            f"resources.max_cost_usd = {cap:g} without resources.price_usd_per_h",
-            "on this machine a cap together with a price: the price table is for machines of Vertex AI",
-            "set resources.price_usd_per_h to what this machine costs in an hour, or leave resources.max_cost_usd out",
-        )
-
-
 def _tensorboard(config: RunConfig) -> Iterator[Problem]:
     vertex = config.vertex
     if not vertex.tensorboard:

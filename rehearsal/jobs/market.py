@@ -82,7 +82,7 @@ class NoProgress:
 
 
 class Market:
-    """What becomes of the custom jobs of a rehearsal.
+    """Preemptions of a rehearsal's custom jobs, and regions in which they find no machines.
 
     Args:
         preemptions: Machines to take away, in this order; only of jobs with strategy SPOT.
@@ -104,8 +104,8 @@ class Market:
         self._lock = threading.Lock()
         self.preempted: list[Preempted] = []
         """Those that happened."""
-        self.struck: list[tuple[str, str]] = []
-        """Regions in which a job found no machines, with its display name."""
+        self.without_machines: dict[str, list[str]] = {}
+        """Display names of jobs that found no machines, by region."""
 
     @property
     def missing(self) -> int:
@@ -114,11 +114,12 @@ class Market:
             return len(self._wanted)
 
     def has_machines(self, region: str, job: str) -> bool:
-        """Whether a new job, of this display name, finds machines in a region."""
+        """Whether a new job, of this display name, finds machines in a region; one that does not is recorded."""
         with self._lock:
-            if region in self._stockouts:
-                self.struck.append((region, job))
-            return region not in self._stockouts
+            if region not in self._stockouts:
+                return True
+            self.without_machines.setdefault(region, []).append(job)
+            return False
 
     def calm(self) -> None:
         """Let every job find machines, from now on."""

@@ -17,6 +17,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from inspection.run.find import find_place
 from inspection.run.read import read_run
+from pipelines.local.drill import run_drill
 from pipelines.local.run import check_line
 from pipelines.local.stages import run_stage_alone
 
@@ -226,11 +227,13 @@ def test_what_cannot_succeed_is_found_before_the_first_stage(sections: dict[str,
     assert given in caught.value.given
 
 
-def test_a_cost_cap_without_a_price_is_refused_where_one_stage_trains_here() -> None:
+def test_a_cost_cap_without_a_price_is_refused_where_one_stage_or_a_drill_trains_here() -> None:
     config = RunConfig.model_validate({"resources": {"max_cost_usd": 5, "machine": {"type": "n1-standard-4"}}})
     with pytest.raises(ConfigError, match=r"resources\.max_cost_usd = 5 without resources\.price_usd_per_h") as caught:
         run_stage_alone("train", config, output=None, given={}, fresh=False, debug=False)
     assert caught.value.exit_code == 2
+    with pytest.raises(ConfigError, match=r"resources\.max_cost_usd = 5 without"):
+        run_drill(config, kills=1, mode="sigkill", seed=0, output=None, given={})
     check_line(RunConfig.model_validate({"resources": {"max_cost_usd": 5, "price_usd_per_h": 1}}))
 
 

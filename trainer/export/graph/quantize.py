@@ -8,7 +8,7 @@ what is left into fp16 (precision.py). What is decided here, and why:
 * Signed and symmetric, weights per channel: what TensorRT takes. Weights stay floating point with a QuantizeLinear and
   a DequantizeLinear behind them, and biases stay floating point: TensorRT-RTX's parser refuses an int32 bias.
 * Scales from the smallest and largest value over all calibration samples: percentiles and entropy gain nothing on
-  trained digits and a random ResNet-50 and hold histograms of all activations (benchmarks/int8.py; docs/export.md).
+  trained digits and a random ResNet-50 and hold histograms of all activations (docs/export.md).
 * Without the quantiser's pre-processing, which fuses nodes: the graph that ships has the nodes that were proven.
 """
 
