@@ -37,6 +37,7 @@ _STYLES = {
     "stopped": "red",
     "silent": "magenta",
     "unknown": "magenta",
+    "unreadable": "red",
 }
 NOT_KNOWN = ""
 # Classes of a training's wall time (docs/goodput.md), in the order of its life.
@@ -118,7 +119,7 @@ def _head(view: RunView) -> Iterator[str]:
     if view.started_at is not None:
         took = f", {seconds(view.wall_s)}" if view.wall_s is not None else ""
         yield f"started {instant(view.started_at)}{took}"
-    if view.state in ("stopped", "silent", "unknown"):
+    if view.state in ("stopped", "silent", "unknown", "unreadable"):
         last = f"; last event {instant(view.last_word_at)}" if view.last_word_at else ""
         yield f"{STATE_NOTES[view.state]}{last}. {NEXT[view.state]}"
     if view.state == "interrupted" and view.error:

@@ -16,6 +16,7 @@ SHAPES: dict[str, tuple[str, str]] = {
     "waiting": ("idle", "M8 4.4V8l2.4 1.6"),
     "silent": ("warning", "M5 8h.01M8 8h.01M11 8h.01"),
     "unknown": ("warning", "M6 6.2a2 2 0 1 1 2.6 1.9v1M8 11.4h.01"),
+    "unreadable": ("warning", "M8 4.2v4.6M8 11.4h.01"),
     "stopped": ("warning", "M5.6 5.6h4.8v4.8H5.6z"),
     "interrupted": ("warning", "M6.2 5v6M9.8 5v6"),
     "unproven": ("warning", "M8 4.2v4.6M8 11.4h.01"),

@@ -24,7 +24,8 @@ MANIFEST_BYTES = 96 << 20
 SMALL_BYTES = 4 << 20
 # JSON that goes deeper is none of ours, and what walks through it must not run out of stack.
 MOST_DEPTH = 60
-_MOST_DIGITS = 18
+# Seeds have up to 19; with more than 300 no float is near to it.
+_MOST_DIGITS = 300
 
 HARM = (
     OSError,
@@ -90,7 +91,7 @@ def _refuse(text: str) -> Any:
 
 def _integer(text: str) -> int:
     if len(text) > _MOST_DIGITS:
-        raise ValueError("a number is too long")
+        raise ValueError(f"an integer of {len(text)} digits; up to {_MOST_DIGITS} are read")
     return int(text)
 
 

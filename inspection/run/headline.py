@@ -24,6 +24,7 @@ STATE_NOTES: Mapping[State, str] = {
     "running": "it runs",
     "silent": "no record, and no event for ten minutes",
     "unknown": "no record, and no event for a day: it was cancelled or lost; ask its service: shardline status RUN",
+    "unreadable": "its record cannot be read",
     "stopped": "its process is gone and left no record",
     "interrupted": "the same command continues",
     "failed": "it failed",
@@ -35,6 +36,7 @@ NEXT: Mapping[State, str] = {
     "interrupted": "The same command again goes on where it stopped",
     "stopped": "The same command goes on where it stopped",
     "silent": "It may wait for machines: shardline status RUN asks its service",
+    "unreadable": "Repair or delete its run.json: shardline report RUN names what is wrong with it",
     "unknown": "Starting it again begins another run, which has to be paid",
 }
 _EXPORT_NOTES = {

@@ -51,6 +51,7 @@ Result = TypeVar("Result", FirstRows, Registration)
 
 # What the parts are called that come out of shards and pictures.
 CONTACT_SHEET, OF_TASK = "the contact sheet", "what the task shows"
+RECORD = "the run's record"
 FIRST_SLOT = "the picture of the training's first samples"
 
 
@@ -81,7 +82,9 @@ def read_run(
     started_at = as_moment(start.get("started_at")) or (as_moment(record.started_at) if record else None)
     times = [float(event["time"]) for told in attempts.values() for events in told.values() for event in events]
     last_word_at = max(times, default=None)
-    state = find_state(place, record.state if record else None, last_word_at=last_word_at or started_at, now=now)
+    unreadable = any(one.what == RECORD for one in reading.missing)
+    recorded = record.state if record else "unreadable" if unreadable else None
+    state = find_state(place, recorded, last_word_at=last_word_at or started_at, now=now)
     # A silent run may wait for machines.
     over = state not in ("running", "silent")
     stages = [
@@ -169,7 +172,7 @@ def _read_record(reading: Reading) -> RunRecord | None:
     uri = storage.join(reading.place.folder, RUN_NAME)
     if not storage.exists(uri):
         return None
-    return reading.attempt("the run's record", lambda: reading.contract(RunRecord, uri, SMALL_BYTES))
+    return reading.attempt(RECORD, lambda: reading.contract(RunRecord, uri, SMALL_BYTES))
 
 
 def _read_result(reading: Reading, name: str, kind: type[Result]) -> Result | None:

@@ -48,7 +48,11 @@ class Reading:
             ValueError, ShardlineError, OSError: It cannot be read (door.HARM).
         """
         content = self.door.read(uri, most)
-        document = kind.of_values(parse_json(content), where=storage.display(uri))
+        try:
+            values = parse_json(content)
+        except ValueError as error:
+            raise ValueError(f"{storage.display(uri)}: {first_line(error)}") from error
+        document = kind.of_values(values, where=storage.display(uri))
         if isinstance(document, ShardManifest) and document.shard_table is not None:
             table_uri = document.shard_table.uri(uri.rpartition("/")[0])
             table = check_table(self.door.read(table_uri, most), document.shard_table, where=storage.display(table_uri))

@@ -19,7 +19,7 @@ SILENT_S = 600.0
 UNKNOWN_S = 86_400.0
 
 
-Recorded = Literal["succeeded", "failed", "interrupted"]
+Recorded = Literal["succeeded", "failed", "interrupted", "unreadable"]
 
 
 def find_state(place: RunPlace, recorded: Recorded | None, *, last_word_at: float | None, now: float) -> State:
@@ -27,7 +27,7 @@ def find_state(place: RunPlace, recorded: Recorded | None, *, last_word_at: floa
 
     Args:
         place: Where it is.
-        recorded: State in its record; None: it has none.
+        recorded: State in its record, unreadable where that cannot be read; None: it has none.
         last_word_at: Its newest event, or its start, in seconds since the epoch.
         now: The same clock.
     """

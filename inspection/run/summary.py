@@ -69,7 +69,7 @@ def read_line(place: RunPlace) -> RunLine:
     try:
         return _read(Reading(place, Door(place.line)))
     except HARM as error:
-        return _line(place, make_headline(state="silent"), problem=first_line(error)[:300])
+        return _line(place, make_headline(state="unreadable"), problem=first_line(error)[:300])
 
 
 def _read(reading: Reading) -> RunLine:

@@ -22,7 +22,7 @@ from contracts.artifacts import (
 )
 from contracts.artifacts.evaluation import FirstRows
 
-State = Literal["running", "silent", "unknown", "stopped", "interrupted", "failed", "succeeded"]
+State = Literal["running", "silent", "unknown", "unreadable", "stopped", "interrupted", "failed", "succeeded"]
 """silent: in a bucket, no record and no event for ten minutes; unknown: for a day, so that it was cancelled or
 lost; stopped: its process is gone and has left no record;
 interrupted: a user's signal ended it."""

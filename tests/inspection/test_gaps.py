@@ -109,3 +109,25 @@ def test_a_run_without_a_word_for_a_day_is_no_running_one(line: Path, small_shar
     leave_lock(planted)
     assert read_run(place, now=START + 2 * DAY_S).state == "stopped"
     assert json.loads(list_runs(str(line))[0].model_dump_json())["state"] == "stopped"
+
+
+@pytest.mark.parametrize("seed", [2**63 - 1, 10**18])
+def test_a_run_of_the_largest_seed_is_read(line: Path, small_shards: str, seed: int) -> None:
+    planted = plant(line, small_shards, sections={"run": {"seed": seed}})
+    (found,) = list_runs(str(line))
+    assert (found.problem, found.state) == ("", "succeeded") and found.metrics
+    view = read_run(find_place(str(planted.folder)))
+    assert view.state == "succeeded" and view.config["run"]["seed"] == seed
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [("{", "Expecting property name"), ('{"a": 1' + 400 * "0" + "}", "an integer of 401 digits")]
+)
+def test_a_run_that_cannot_be_read_is_called_that(line: Path, small_shards: str, content: str, why: str) -> None:
+    planted = plant(line, small_shards)
+    (planted.folder / "run.json").write_text(content)
+    (found,) = list_runs(str(line))
+    assert found.state == "unreadable" and "run.json" in found.problem and why in found.problem
+    view = read_run(find_place(str(planted.folder)))
+    assert view.state == "unreadable" and why in view.missing[0].reason
+    assert "its record cannot be read" in render_report(view)

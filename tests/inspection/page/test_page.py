@@ -225,7 +225,8 @@ def hostile() -> RunView:
 
 
 SCHEMA_WORDS = (
-    "running", "silent", "stopped", "interrupted", "failed", "succeeded", "waiting", "done", "reused", "not started",
+    "running", "silent", "unreadable", "stopped", "interrupted", "failed", "succeeded", "waiting", "done", "reused",
+    "not started",
     "start", "checkpoint", "best", "preemption", "interruption", "kill", "crash", "resume", "end", "local", "vertex",
     "measured", "predicted", "out of memory", "crashed", "hung", "bad", "warning", "note", "fp32", "bf16", "fp16",
     "none", "whole", "sweep", "grid", "profile", "evaluation", "export", "verification", "model", "ema",
