@@ -25,23 +25,10 @@ from contracts.config.profile import read_off
 from contracts.errors import ConfigError
 from contracts.field_docs import field_docs
 from contracts.pinned import unpin
+from contracts.yaml_text import Dumper, Loader
 
 # In sharding.source: the day that a schedule fired for, in its time zone.
 DATE_MARK = "{date}"
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML without duplicate keys: of two values PyYAML takes the last without a word."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(problem=f"key {key.value} is there twice", problem_mark=key.start_mark)
-                seen.add(key.value)
-        return node
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -50,16 +37,17 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: The file cannot be read, is no mapping, or holds a key or a value that is not allowed.
     """
-    values = read_yaml(Path(path))
+    values, text = _read_yaml(Path(path))
     for override in overrides:
         apply_override(values, override)
-    return parse_config(values, where=str(path), overrides=overrides)
+    return parse_config(values, where=str(path), overrides=overrides, text=text)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file (an empty file is an empty mapping)."""
+def _read_yaml(path: Path) -> tuple[dict[str, Any], str]:
+    """Return the mapping in a YAML file (an empty file is an empty mapping), and the file's text."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = path.read_text(encoding="utf-8")
+        values = yaml.load(text, Loader=Loader)
     except FileNotFoundError:
         raise ConfigError(
             f"configuration {path} does not exist",
@@ -73,14 +61,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}", allowed="YAML", todo="correct the line named") from None
     if values is None:
-        return {}
+        return {}, text
     if not isinstance(values, dict):
         raise ConfigError(
             f"{path} holds a {type(values).__name__}",
             allowed="a mapping of sections: " + ", ".join(RunConfig.model_fields),
             todo="see configs/digits.yaml for an example",
         )
-    return values
+    return values, text
 
 
 def apply_override(values: dict[str, Any], override: str) -> None:
@@ -94,7 +82,7 @@ def apply_override(values: dict[str, Any], override: str) -> None:
             todo="write for example train.epochs=3 (the value is YAML)",
         )
     try:
-        value = yaml.load(text, Loader=_Loader)
+        value = yaml.load(text, Loader=Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"override {override!r}: {error}", allowed="a YAML value", todo="quote the value") from None
     target = values
@@ -114,13 +102,14 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     target[keys[-1]] = value
 
 
-def parse_config(values: Mapping[str, Any], *, where: str, overrides: Sequence[str] = ()) -> RunConfig:
+def parse_config(values: Mapping[str, Any], *, where: str, overrides: Sequence[str] = (), text: str = "") -> RunConfig:
     """Validate a nested mapping.
 
     Args:
         values: Sections; an empty one (None) stands for its defaults.
         where: Origin of the values, for errors.
         overrides: What `apply_override` has set in them, for errors.
+        text: YAML that they were read from, for errors.
 
     Raises:
         ConfigError: A key or a value is not allowed.
@@ -131,7 +120,7 @@ def parse_config(values: Mapping[str, Any], *, where: str, overrides: Sequence[s
             values = _without_empty(values, RunConfig)
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        raise _explain(error, where, overrides) from None
+        raise _explain(error, where, overrides, text) from None
 
 
 def stage_config(config: RunConfig, stage: str) -> dict[str, Any]:
@@ -193,7 +182,7 @@ def with_data_date(config: RunConfig, date: str) -> RunConfig:
 
 def to_yaml(config: RunConfig) -> str:
     """Return the resolved configuration as YAML."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return yaml.dump(config.model_dump(mode="json"), Dumper=Dumper, sort_keys=False)
 
 
 # Ends pydantic's location of a key of a mapping.
@@ -212,7 +201,7 @@ def _without_empty(values: Mapping[str, Any], model: type[BaseModel]) -> dict[st
     return kept
 
 
-def _explain(error: ValidationError, where: str, overrides: Sequence[str]) -> ConfigError:
+def _explain(error: ValidationError, where: str, overrides: Sequence[str], text: str) -> ConfigError:
     """Turn pydantic's first finding into what was given, what is allowed and what to do."""
     findings = error.errors(include_url=False)
     finding = findings[0]
@@ -233,14 +222,17 @@ def _explain(error: ValidationError, where: str, overrides: Sequence[str]) -> Co
     if finding["type"] == REFUSED:
         return ConfigError(f"{where}: {context['given']}", allowed=context["allowed"], todo=context["todo"])
     allowed = dict.fromkeys(_in_words(item, path) for item in findings if _written_path(item["loc"]) == path)
-    shown = "" if finding["type"] in ("value_error", "missing") else f" = {finding['input']!r}"
+    given = finding["input"]
+    written = repr(given)
+    if isinstance(given, (bool, int, float)):
+        written = _find_written(path, text, overrides) or written
+    shown = "" if finding["type"] in ("value_error", "missing") else f" = {written}"
     # The branches of a union count as findings of their own.
     others = len({_written_path(item["loc"]) for item in findings}) - 1
     more = f" ({others} more after this one)" if others else ""
     todo = f"correct {name}"
-    if finding["type"] == "string_type" and isinstance(finding["input"], (int, float)):
-        text = f'"{finding["input"]}"'
-        todo = f"quote it: {name.rpartition('.')[2]}: {text} in a file, '{name}={text}' as an override"
+    if finding["type"] == "string_type" and isinstance(given, (bool, int, float)):
+        todo = f'quote it: {name.rpartition(".")[2]}: "{written}" in a file, \'{name}="{written}"\' as an override'
     return ConfigError(f"{where}: {name}{shown}{more}", allowed=" or ".join(allowed), todo=todo)
 
 
@@ -252,6 +244,25 @@ def _origin(path: tuple[str, ...], where: str, overrides: Sequence[str]) -> str:
         return f"override {whole[-1]!r}"
     parts = [override for override, key in keys.items() if path and key[: len(path)] == path]
     return f"{where} with {' '.join(parts)}" if parts else where
+
+
+def _find_written(path: tuple[str, ...], text: str, overrides: Sequence[str]) -> str:
+    """Return a plain value of a file or an override as it was written; empty: it is not found, e.g. behind an alias."""
+    for override in reversed(overrides):
+        dotted, _, own = override.partition("=")
+        keys = tuple(dotted.split("."))
+        if path[: len(keys)] == keys:
+            path, text = path[len(keys) :], own
+            break
+    node = yaml.compose(text, Loader=Loader)
+    for part in path:
+        if isinstance(node, yaml.MappingNode):
+            node = next((value for key, value in node.value if key.value == part), None)
+        elif isinstance(node, yaml.SequenceNode) and part.isdecimal() and int(part) < len(node.value):
+            node = node.value[int(part)]
+        else:
+            return ""
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
 
 
 def _in_words(finding: Any, path: tuple[str, ...]) -> str:

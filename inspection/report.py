@@ -9,6 +9,7 @@ import yaml
 
 from contracts import storage
 from contracts.artifacts import Finding, ProfilePoint, Recommendation, RunRecord
+from contracts.yaml_text import Dumper
 from inspection.profile import describe_findings, describe_rate
 from inspection.run.door import as_object
 from inspection.run.headline import metric_title, task_of
@@ -165,7 +166,7 @@ def to_markdown(record: RunRecord) -> str:
         for row in time_rows(record)
         if row.seconds is not None
     ]
-    configuration = yaml.safe_dump(record.config, sort_keys=False).rstrip()
+    configuration = yaml.dump(record.config, Dumper=Dumper, sort_keys=False).rstrip()
     lines += ["", "## Configuration", "", "```yaml", configuration, "```", ""]
     return "\n".join(lines)
 

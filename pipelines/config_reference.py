@@ -131,6 +131,7 @@ def to_markdown() -> str:
         "Generated from the models in contracts/config by `python -m pipelines.config_reference`; a test compares.",
         "`shardline config show --describe KEY` prints a key or a section. configuration.schema.json is for editors:",
         "for YAML's language server a file begins with `# yaml-language-server: $schema=PATH`.",
+        "Values are YAML 1.2: `1e-6` is a number; `on`, `12:30` and a date are text, and so are all keys.",
         "`N` stands for a place in a list, `NAME` for a name in a map. The last column says which stages are made anew",
         "when the key changes; an empty one changes no result.",
     ]

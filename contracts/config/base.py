@@ -26,7 +26,7 @@ def refusal(given: str, *, allowed: str, todo: str) -> PydanticCustomError:
     return PydanticCustomError(REFUSED, "{given}", {"given": given, "allowed": allowed, "todo": todo})
 
 
-# Not strict, since YAML reads 1e-3 as text; but true is no number, though Python says 1.
+# Not strict: a number in quotes is one too; but true is no number, though Python says 1.
 # It stands behind the bounds, which then are those of a float.
 NotBool = BeforeValidator(_refuse_bool)
 Fraction = Annotated[float, Field(ge=0, le=1), NotBool]

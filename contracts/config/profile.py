@@ -28,7 +28,7 @@ Knob = Literal[
 
 def read_off(value: object) -> object:
     """Return the section that `profile: off` stands for; anything else as it is."""
-    # YAML 1.1 reads a bare off as false.
+    # False: `profile: false` says the same.
     return {"method": "off"} if value is False or value == "off" else value
 
 

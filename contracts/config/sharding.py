@@ -120,7 +120,7 @@ class ShardingSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_as_meant(cls, values: Any) -> Any:
-        """Take what YAML makes of `off` and of `#` for what was written."""
+        """Take `false` for `off`, and refuse a colour that YAML took for a comment."""
         if not isinstance(values, dict):
             return values
         if values.get("duplicates") is False:

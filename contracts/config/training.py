@@ -98,8 +98,8 @@ class TrainSection(Section):
 
     @field_validator("compile", mode="before")
     @classmethod
-    def _read_yaml_words(cls, value: object) -> object:
-        # YAML 1.1 reads a bare on or off as a truth value.
+    def _read_truth(cls, value: object) -> object:
+        # true says on, and false off.
         return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")

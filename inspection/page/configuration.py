@@ -6,6 +6,7 @@ import json
 
 import yaml
 
+from contracts.yaml_text import Dumper
 from inspection.page.subject import Subject, left_out
 from pages.markup import Html, shorten
 from pages.parts import Code, Fold, Table, Text, absent, note, section
@@ -20,7 +21,7 @@ def configuration(subject: Subject) -> Html:
     # YAML of a very large configuration would take minutes, and be cut in any case.
     plain = json.dumps(config, ensure_ascii=False, indent=1, default=str)
     is_large = len(plain) > 2 * subject.limits.config
-    words = plain if is_large else yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100)
+    words = plain if is_large else yaml.dump(config, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)
     cut = shorten(words, subject.limits.config)
     more = len(words) - len(cut)
     return section(

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from contracts import storage
 from contracts.config import RunConfig
 from contracts.errors import CheckFailed, ConfigError
+from contracts.resolve import to_yaml
 from contracts.stage import new_attempt_id
 from pipelines.rehearse.commands import ask_why, environment_of, led_to, play, signals_end
 from pipelines.rehearse.config import PROJECT, REGION, Prepared, prepare
@@ -101,7 +100,7 @@ def open_folder(folder: Path, prepared: Prepared, most: int | None) -> tuple[Pat
 
     require_new(folder)
     path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump(prepared.config.model_dump(mode="json"), sort_keys=False))
+    path.write_text(to_yaml(prepared.config))
     copied, there = prepared.copy_source(folder / BUCKETS_FOLDER, most)
     prepared.copy_weights(folder / BUCKETS_FOLDER)
     return path, {} if copied == there else {"samples": f"{copied} of {there} files"}
