@@ -77,7 +77,7 @@ def data_date(scheduled_at: str, created_at: str, time_zone: str) -> str:
         raise ConfigError(
             f"schedule.time_zone = {time_zone}",
             allowed="a name of the IANA database, e.g. Europe/Berlin",
-            todo="correct it; in an image of your own, install tzdata",
+            todo="correct it",
         ) from None
     moment = datetime.datetime.now(datetime.UTC)
     for text in (scheduled_at, created_at):

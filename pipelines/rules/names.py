@@ -11,6 +11,7 @@ from contracts.config import RunConfig
 from contracts.previous import PREVIOUS
 from pipelines.rules.cloud_names import check_name
 from pipelines.rules.problem import Problem
+from rehearsal.vertex.cron import find_mistake
 
 # Longest run.name: Dataflow's job names and Vertex AI's label values end at 63 characters, and ids are appended.
 MAX_NAME = 40
@@ -34,9 +35,6 @@ OWNED = frozenset(
     }
 )
 OWNED_PREFIXES = ("AIP_", "CLOUD_ML_", "PET_", "TORCHELASTIC_", "GROUP_", "ROLE_", "SHARDLINE_")
-# https://cloud.google.com/scheduler/docs/configuring/cron-job-schedules
-_MONTHS, _DAYS = "JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC", "SUN|MON|TUE|WED|THU|FRI|SAT"
-_CRON_PARTS = re.compile(rf"\b(?:{_MONTHS}|{_DAYS})\b|[\d\s*,/-]+")
 
 
 def _project(config: RunConfig) -> Iterator[Problem]:
@@ -147,17 +145,18 @@ def _schedule(config: RunConfig) -> Iterator[Problem]:
     section = config.schedule
     if not section.cron:
         return
-    if len(section.cron.split()) != 5:
+    if (count := len(section.cron.split())) != 5:
         yield Problem(
-            f"schedule.cron = {section.cron}",
+            f"schedule.cron = {section.cron}: it has {count} fields",
             "five fields: minute, hour, day of the month, month, day of the week",
             "write for example '0 6 * * 1'; the time zone is schedule.time_zone",
         )
-    if foreign := _CRON_PARTS.sub("", section.cron.upper()):
+    elif wrong := find_mistake(section.cron):
         yield Problem(
-            f"schedule.cron = {section.cron}: {' '.join(foreign)} is not of unix-cron",
-            "numbers, names (JAN, SUN), * , - / in each field",
-            "write days and weekdays as numbers: unix-cron knows no last or nth day (L, W, #, ?)",
+            f"schedule.cron = {section.cron}: {wrong}",
+            "unix-cron, on a day that there is: minute 0-59, hour 0-23, day 1-31, month 1-12, weekday 0-7; numbers, "
+            "names (JAN, SUN), * , - / in each field",
+            "correct that field: unix-cron knows no last or nth day (L, W, #, ?)",
         )
     try:
         zoneinfo.ZoneInfo(section.time_zone)

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,9 +140,16 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
     (("cloud.images.serving=''",), "vertex.model.upload without cloud.images.serving"),
     (("cloud.images.serving=nvcr.io/nvidia/tritonserver:26.08-py3",), "*.pkg.dev"),
     (("cloud.images.serving=docker.io/gcr.io/x",), "triton/README.md of an export"),
-    (("schedule.cron=0 6 * *",), "schedule.cron"),
-    (("schedule.cron=0 6 L * *",), "L is not of unix-cron"),
-    (("schedule.cron=0 6 * * 5#2",), "# is not of unix-cron"),
+    (("schedule.cron=0 6 * *",), "schedule.cron = 0 6 * *: it has 4 fields"),
+    (("schedule.cron=0 6 L * *",), "'L' is not of unix-cron"),
+    (("schedule.cron=0 6 * * 5#2",), "'5#2' is not of unix-cron"),
+    (("schedule.cron=60 6 * * *",), "schedule.cron = 60 6 * * *: Bad minute"),
+    (("schedule.cron=0 24 * * *",), "Bad hour"),
+    (("schedule.cron=0 6 * * 8",), "Bad day-of-week"),
+    (("schedule.cron=0 6 31 2 *",), "Bad day-of-month"),
+    (("schedule.cron=0 6 31 4,6 *",), "Bad day-of-month"),
+    (("schedule.cron='*/0 6 * * *'",), "Bad minute"),
+    (("schedule.cron=0 6 * 13 *",), "Bad month"),
     (("schedule.cron=0 6 * * 1", "schedule.time_zone=Mars/Olympus"), "schedule.time_zone"),
     (("schedule.cron=0 6 * * 1", "schedule.start='2026-12-01'"), "with an offset"),
     (
@@ -164,6 +173,17 @@ def config(*overrides: str) -> RunConfig:
 @pytest.fixture(autouse=True)
 def no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("cron", ["*/15 0-23/2 1,15 JAN-mar mon-FRI", "0 6 * * 7", " 0  6 29 2 * "])
+def test_a_line_of_unix_cron_is_no_problem(cron: str) -> None:
+    assert find_problems(config(f"schedule.cron='{cron}'", "schedule.time_zone=Europe/Berlin")) == ()
+
+
+def test_time_zones_are_known_without_those_of_the_system() -> None:
+    # What a slim image is: the zones are those of the package tzdata.
+    tried = "import zoneinfo; zoneinfo.reset_tzpath([]); zoneinfo.ZoneInfo('Europe/Berlin')"
+    subprocess.run([sys.executable, "-c", tried], check=True)
 
 
 def test_a_valid_configuration_has_no_problem() -> None:
