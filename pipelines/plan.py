@@ -70,6 +70,8 @@ class Plan:
     """Price of an hour of all training machines: `resources.price_usd_per_h`, or the table's; None: unknown."""
     price_source: str
     """Source of the price, or why it is unknown."""
+    placeholders: tuple[str, ...] = ()
+    """What stands for something that a submission makes first, a line each."""
 
     @property
     def ok(self) -> bool:
@@ -342,6 +344,8 @@ def print_plan(plan: Plan, stream: TextIO) -> None:
         console.print(line)
     console.print(f"time-out of the training job: {plan.timeout_s} s")
     console.print(f"machines by {machines.SOURCE}, {machines.AS_OF}")
+    for placeholder in plan.placeholders:
+        console.print(f"placeholder: {placeholder}")
     for warning in plan.warnings:
         console.print(f"warning: {warning}")
     for problem in plan.problems:

@@ -62,3 +62,8 @@ def show_error(error: ErrorDocument, *, debug: bool) -> None:
     if debug and error.traceback:
         print(error.traceback, file=sys.stderr)
     print(f"error: {error.message}", file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    """Print a line on stderr, at once."""
+    print(text, file=sys.stderr, flush=True)

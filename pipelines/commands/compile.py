@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pipelines.commands.options import ConfigPath, Debug, Overrides
-from pipelines.reported import load, reported
+from pipelines.reported import load, reported, say
 
 
 def register(app: typer.Typer) -> None:
@@ -30,9 +30,12 @@ def compile_config(
         from contracts.canonical import canonical_hash
         from pipelines.graph.compile import compile_line, write_spec
         from pipelines.plan import plan_of
+        from pipelines.submission.preparations import look_ahead
 
-        resolved = load(config, overrides)
-        compiled = compile_line(resolved, plan_of(resolved))
+        ahead = look_ahead(load(config, overrides), say)
+        compiled = compile_line(ahead.config, plan_of(ahead.config, local_source=ahead.local_source))
+        for placeholder in ahead.placeholders:
+            say(f"placeholder: {placeholder}")
         path = output or Path(f"{compiled.display_name}.pipeline.yaml")
         write_spec(compiled.spec, path)
         print(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import typer
 
@@ -15,7 +16,7 @@ from pipelines.commands.options import (
     is_document,
     print_document,
 )
-from pipelines.reported import load, reported
+from pipelines.reported import load, reported, say
 
 
 def register(app: typer.Typer) -> None:
@@ -34,14 +35,11 @@ def plan(
     with reported(debug):
         from pipelines.plan import make_plan, print_plan, to_json
         from pipelines.rules.submission import Asked
-        from pipelines.submission.local_data import find_local_data
+        from pipelines.submission.preparations import look_ahead
 
-        resolved = load(config, overrides)
-        local = find_local_data(resolved, _say)
-        if local is not None:
-            resolved = local.of(resolved)
-            _say(local.words)
-        made = make_plan(resolved, Asked(run_id=run_id), complete=True, local_source=local.given if local else "")
+        ahead = look_ahead(load(config, overrides), say)
+        found = make_plan(ahead.config, Asked(run_id=run_id), complete=True, local_source=ahead.local_source)
+        made = replace(found, placeholders=ahead.placeholders)
         if is_document(form):
             print_document(to_json(made), form)
         else:
@@ -50,7 +48,3 @@ def plan(
         from contracts.errors import EXIT_USER_ERROR
 
         raise typer.Exit(EXIT_USER_ERROR)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from contracts.config import RunConfig
 from pipelines.images.build import build_images, why_to_build
-from pipelines.images.record import ROLES
-from pipelines.rehearse.config import stand_in_image
-from pipelines.submission.local_data import LocalData, upload
+from pipelines.images.record import ROLES, read_record, record_path
+from pipelines.submission.local_data import LocalData, find_local_data, upload
+
+# No registry has it.
+_PLACEHOLDER = "not-built.invalid/shardline/{}@sha256:{}"
 
 
 @dataclass(frozen=True)
@@ -59,5 +62,44 @@ def with_images(config: RunConfig) -> RunConfig:
     """Return the configuration as it is once its images are built, for a plan that is made before."""
     images = config.cloud.images
     unset = [role for role in ROLES if not getattr(images, role)]
-    made = images.model_copy(update={role: stand_in_image(role) for role in unset})
+    made = images.model_copy(
+        update={role: _PLACEHOLDER.format(role, hashlib.sha256(role.encode()).hexdigest()) for role in unset}
+    )
     return config.model_copy(update={"cloud": config.cloud.model_copy(update={"images": made})})
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A configuration as its submission would have it, before anything of it is made."""
+
+    config: RunConfig
+    local_source: str
+    """Data of this machine that `submit` uploads; empty: none."""
+    placeholders: tuple[str, ...]
+    """What stands for something that is not there yet, a line each."""
+
+
+def look_ahead(config: RunConfig, say: Callable[[str], None]) -> Outlook:
+    """Return a configuration as its submission would have it; nobody outside of this machine is asked.
+
+    Args:
+        config: Resolved, with absolute paths.
+        say: Told of a reading that takes a while.
+
+    Raises:
+        ConfigError: A file of the data cannot be read, or the record of images is damaged.
+    """
+    found = []
+    local = find_local_data(config, say)
+    if local is not None:
+        config = local.of(config)
+        found.append(f"sharding.source = {local.source}: {local.words}")
+    if read_record(record_path(config)) is None:
+        unset = [role for role in ROLES if not getattr(config.cloud.images, role)]
+        config = with_images(config)
+        found += [
+            f"cloud.images.{role} = {getattr(config.cloud.images, role)}: no image is built; `submit` or `shardline "
+            "images build CONFIG` builds it"
+            for role in unset
+        ]
+    return Outlook(config, local.given if local else "", tuple(found))

@@ -4,15 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from contracts.config.task import TASKS
 from contracts.errors import ConfigError
 from contracts.resolve import load_config
 from pipelines.cli import app
+from pipelines.images.record import ROLES
 from pipelines.initial_config import Names, write_initial
 from pipelines.place import make_absolute
-from pipelines.plan import make_plan
+from pipelines.plan import make_plan, plan_of
+from pipelines.rules.checks import Checked
 from pipelines.rules.submission import Asked
 from tests.conftest import write_pictures
 from tests.pipelines.images import IMAGES
@@ -45,6 +48,44 @@ def test_a_first_configuration_has_no_problem_but_what_is_to_be_made(task: str, 
     config = make_absolute(load_config(path, IMAGES))
     plan = make_plan(config, Asked(), complete=True)
     assert [problem.given for problem in plan.problems] == [f"sharding.source = {source}"]
+
+
+def test_what_is_written_can_be_looked_at_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stages' own checks are asked in the test above, and by tests/pipelines/test_checks.py."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHARDLINE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("pipelines.plan.check_planned", lambda *_, **__: Checked((), ()))
+    write_data(tmp_path, "image_classification")
+
+    def call(*arguments: str) -> Result:
+        answer = CliRunner().invoke(app, list(arguments))
+        assert answer.exit_code == 0, answer.output
+        return answer
+
+    call("init", *NAMES, "--source", "photos")
+    named = ["sharding.source = gs://my-bucket/lines/photos/source/"]
+    named += [f"cloud.images.{role} = not-built.invalid/shardline/{role}@sha256:" for role in ROLES]
+    plan = call("plan", "photos.yaml").stdout
+    assert "CustomJob of stage train" in plan and "problem" not in plan
+    told = json.loads(call("plan", "photos.yaml", "-o", "json").stdout)
+    assert told["ok"] is True
+    compiled = call("compile", "photos.yaml")
+    dry = call("submit", "photos.yaml", "--dry-run")
+    request = json.loads(dry.stdout)
+    assert request["placeholders"] == told["placeholders"] and len(request["placeholders"]) == 4
+    for text, each in zip(named, request["placeholders"], strict=True):
+        assert each.startswith(text)
+    for output in (plan, compiled.stderr, dry.stderr):
+        assert [line for line in output.splitlines() if line.startswith("placeholder: ")] == [
+            f"placeholder: {text}" for text in request["placeholders"]
+        ]
+    # Nothing was made but what was asked for, and images that a configuration names, or a record, have none.
+    assert {path.name for path in tmp_path.iterdir()} == {"photos", "photos.yaml", "photos.pipeline.yaml", "cache"}
+    assert len(json.loads(call("plan", "photos.yaml", *IMAGES, "-o", "json").stdout)["placeholders"]) == 1
+    with pytest.raises(ConfigError, match=r"cloud\.images\.pipeline is not set, and there is no images-my-project"):
+        plan_of(make_absolute(load_config(Path("photos.yaml"), ["sharding.source=gs://my-bucket/photos"])))
 
 
 @pytest.mark.parametrize(
