@@ -20,8 +20,9 @@ RESULTS_FOLDER = "results"
 RUN_START_NAME = "run-start.json"
 
 
-# Of a Dataflow job: the run that submitted it. What a task started before it died is found by it.
-RUN_LABEL = "shardline-run"
+# Of a PipelineJob and a Dataflow job: the line, and of the latter the run that submitted it. What a task started before
+# it died is found by both.
+LINE_LABEL, RUN_LABEL = "shardline-line", "shardline-run"
 _LABEL_LENGTH = 63
 
 

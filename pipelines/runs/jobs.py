@@ -1,8 +1,9 @@
 """The CustomJobs and Dataflow jobs that belong to a run.
 
-A CustomJob is found by what its task says it started, by the run's id among its arguments (`--run ID`), and by the
-label of the run: the launcher tells of its job in time, but nobody has promised when the service shows it. A Dataflow
-job is found by what the task says that waits for it, and where none does, by the label that the shard stage gives it.
+A CustomJob is found by what its task says it started, by line and run in its arguments (`--line URI --run ID`), and by
+the label of the run: the launcher tells of its job in time, but nobody has promised when the service shows it. A
+Dataflow job is found by what the task says that waits for it, and where none does, by the labels that the shard stage
+gives it: line and run. Jobs of others are never taken for the run's.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
-from contracts.result import RUN_LABEL, run_label
+from contracts.result import LINE_LABEL, RUN_LABEL, run_label
 from pipelines.google import explained, read_options
 from pipelines.runs.tasks import ENDED, Task, error_text, state_of
 
@@ -117,14 +119,16 @@ class JobFinder:
         # The containers of the pipeline's own tasks are CustomJobs too; the service ends them with their tasks.
         others = {name.rpartition("/")[2] for task in tasks for name in task.containers} | set(found)
         label = dict(pipeline.labels).get(_RUN_LABEL)
+        line = dict(pipeline.runtime_config.parameter_values).get("line")
         for message in self._list_custom_jobs(pipeline.create_time):
             job = _custom_job(message, "")
-            is_its = self._run_id in _arguments(message) or (label and message.labels.get(_RUN_LABEL) == label)
+            works_for = {"--line": line, "--run": self._run_id}.items() <= _options(message).items()
+            is_its = works_for or (label and message.labels.get(_RUN_LABEL) == label)
             if is_its and job.id not in others:
                 found[job.id] = job
         launched = any(task.name.rpartition(".")[2] == _LAUNCHER and task.state not in _NOT_BEGUN for task in tasks)
         if launched and not any(job.kind == "Dataflow" for job in found.values()):
-            found |= {job.id: job for job in self._list_dataflow_jobs(pipeline.create_time, complete=complete)}
+            found |= {job.id: job for job in self._list_dataflow_jobs(pipeline, complete=complete)}
         return sorted(found.values(), key=lambda job: job.created_at or datetime.max.replace(tzinfo=UTC))
 
     def cancel(self, job: Job) -> None:
@@ -149,12 +153,16 @@ class JobFinder:
                 request={"parent": parent, "filter": chosen}, **read_options()
             )
 
-    def _list_dataflow_jobs(self, since: datetime | None, *, complete: bool) -> list[Job]:
-        """Return the Dataflow jobs with the run's label. The service filters by no label, and lists summaries."""
+    def _list_dataflow_jobs(self, pipeline: Any, *, complete: bool) -> list[Job]:
+        """Return the Dataflow jobs with the labels of line and run.
+
+        The service filters by no label, and lists summaries.
+        """
         from google.api_core.exceptions import Forbidden
         from google.cloud.dataflow_v1beta3 import JobView
 
         found = []
+        since, line = pipeline.create_time, dict(pipeline.labels).get(LINE_LABEL)
         place = {"project_id": self._project, "location": self._region}
         with explained(f"the Dataflow jobs in {self._region}", project=self._project):
             try:
@@ -167,7 +175,8 @@ class JobFinder:
                     if not message.labels:
                         request = {**place, "job_id": summary.id, "view": JobView.JOB_VIEW_ALL}
                         message = self._dataflow().get_job(request=request, **read_options())
-                    if message.labels.get(RUN_LABEL) == run_label(self._run_id):
+                    labels = (message.labels.get(LINE_LABEL), message.labels.get(RUN_LABEL))
+                    if labels == (line, run_label(self._run_id)):
                         name = f"projects/{self._project}/locations/{self._region}/jobs/{message.id}"
                         found.append(_dataflow_job(name, message, ""))
             except Forbidden:
@@ -256,6 +265,7 @@ def _custom_job(message: Any, task: str) -> Job:
     )
 
 
-def _arguments(message: Any) -> list[str]:
+def _options(message: Any) -> dict[str, str]:
+    """Return each argument of a job's containers that is followed by another, with that."""
     pools = message.job_spec.worker_pool_specs
-    return [argument for pool in pools for argument in pool.container_spec.args]
+    return {name: value for pool in pools for name, value in pairwise(pool.container_spec.args)}

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from contracts.errors import ConfigError
+from contracts.result import LINE_LABEL
 from pipelines.google import pipeline_client
 from pipelines.rules.preflight import find_regions
 from pipelines.runs.cancel import cancel
 from pipelines.runs.follow import POLL_S, Ending, View, follow
 from pipelines.runs.name import RunName, RunSearch
-from pipelines.submission.request import LINE_LABEL
 from pipelines.submission.submit import Prepared, Submitted, find_job, submit
 
 STOCKOUT = "stockout"
@@ -34,8 +34,7 @@ def find_tries(search: RunSearch) -> list[RunName]:
     found = []
     for region in dict.fromkeys([search.name.region, *search.regions]):
         name = replace(search.name, region=region)
-        job = find_job(pipeline_client(region), name)
-        if job is not None and search.line in ("", dict(job.labels).get(LINE_LABEL)):
+        if _is_there(name, search.line):
             found.append(name)
     if found:
         return found
@@ -102,4 +101,10 @@ def _pending_limit_s(prepared: Prepared, following: str) -> float | None:
 def _was_tried(prepared: Prepared, regions: Sequence[str]) -> bool:
     project = prepared.config.cloud.project
     names = (RunName(project, region, prepared.run_id) for region in regions)
-    return any(find_job(pipeline_client(name.region), name) is not None for name in names)
+    return any(_is_there(name, prepared.config.run.name) for name in names)
+
+
+def _is_there(name: RunName, line: str) -> bool:
+    """Whether there is a job of this name, and of this line; empty: of any."""
+    job = find_job(pipeline_client(name.region), name)
+    return job is not None and line in ("", dict(job.labels).get(LINE_LABEL))

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.canonical import canonical, canonical_hash
 from contracts.errors import ConfigError
+from contracts.result import LINE_LABEL
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
     from pipelines.graph.compile import CompiledLine
 
-LINE_LABEL = "shardline-line"
-"""Label of a PipelineJob: the name of its line."""
 # Of a PipelineJob: google.cloud.aiplatform.constants.pipeline.
 _RUN_ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
 # Compute Engine's default account: what the service fills in where a request names none.

@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, ShardlineError, TryAgain
-from contracts.result import RUN_LABEL, run_label
+from contracts.result import LINE_LABEL, RUN_LABEL, run_label
 
 if TYPE_CHECKING:
     from sharding.runners.run import Build
@@ -60,7 +60,8 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
         "dataflow_kms_key": cloud.kms_key,
         "flexrs_goal": "COST_OPTIMIZED" if dataflow.flexrs else "",
     }
-    labels = {**cloud.labels, **({RUN_LABEL: run_label(run_id)} if run_id else {})}
+    of_run = {LINE_LABEL: config.run.name, RUN_LABEL: run_label(run_id)} if run_id else {}
+    labels = {**cloud.labels, **of_run}
     return [
         f"--project={cloud.project}",
         f"--region={cloud.region}",

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from google.cloud.aiplatform_v1 import types
 
 from contracts import storage
 from contracts.errors import ConfigError, ErrorDocument, TryAgain
@@ -205,14 +206,47 @@ def test_cancel_ends_what_the_service_leaves_running(cloud: Cloud, prepared: Pre
     assert again.had_ended and again.by_hand == ()
 
 
+def test_cancel_leaves_jobs_of_others_alone(cloud: Cloud, prepared: Prepared) -> None:
+    cloud.pipelines.script.outcomes["us-central1"] = "running"
+    submit(prepared, prepared.submission())
+    client, name = pipeline_client(REGION), name_of(prepared.run_id)
+    wait_for(lambda: len(read_status(client, name).jobs) == 1)
+    since = read_job(client, name).create_time
+    line = prepared.compiled.parameters["line"]
+    words = {
+        # One of this run that nobody told of, and others that only look like it.
+        "own": ["--line", line, "--run", name.id],
+        "line": ["--line", f"{line}-b", "--run", name.id],
+        "run": ["--line", line, "--run", f"{name.id}-b"],
+        "word": ["--mode", name.id, line],
+    }
+    for display_name, args in words.items():
+        job_name = f"projects/{NUMBER}/locations/{REGION}/customJobs/{cloud.store.new_id()}"
+        pools = [{"replica_count": 1, "container_spec": {"args": args, "image_uri": "image"}}]
+        job = types.CustomJob(name=job_name, display_name=display_name, job_spec={"worker_pool_specs": pools})
+        job.state, job.create_time = types.JobState.JOB_STATE_RUNNING, since
+        cloud.store.add(job_name, job)
+    done = cancel(client, name, patience_s=0, poll_s=POLL_S)
+    assert sorted(job.display_name for job in done.jobs) == ["own", "train"]
+
+
+def test_a_run_of_another_line_is_no_try(cloud: Cloud, prepared: Prepared) -> None:
+    config = prepared.config.model_copy(update={"run": prepared.config.run.model_copy(update={"name": "other"})})
+    theirs = dataclasses.replace(prepared, config=config)
+    submit(theirs, theirs.submission("us-east4"))
+    assert Followed(prepared).regions == [REGION]
+
+
 def test_a_dataflow_job_that_no_task_names_is_found_by_its_label(cloud: Cloud, prepared: Prepared) -> None:
     cloud.pipelines.script.outcomes["us-central1"] = "running"
     submit(prepared, prepared.submission())
     client, name = pipeline_client(REGION), name_of(prepared.run_id)
     wait_for(lambda: len(read_status(client, name).jobs) == 1)
     since = read_job(client, name).create_time
-    for number, label in enumerate((prepared.run_id, "another-run", prepared.run_id)):
-        cloud.add_dataflow_job(f"lost-{number}", "shardline-0123", labels={"shardline-run": label}, create_time=since)
+    own = prepared.run_id
+    for number, (run, line) in enumerate(((own, "tiny"), ("another", "tiny"), (own, "tiny"), (own, "another"))):
+        labels = {"shardline-run": run, "shardline-line": line}
+        cloud.add_dataflow_job(f"lost-{number}", "shardline-0123", labels=labels, create_time=since)
     assert len(read_status(client, name).jobs) == 1, "nothing was launched"
     launcher = {"task_id": 5, "parent_task_id": 1, "task_name": "launch-dataflow", "state": "FAILED"}
 
