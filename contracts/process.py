@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
+from contracts.environment import settle
+
 # ONNX Runtime 1.31 reports its use to its maker unless this is 1 when it is loaded. Seen by the guard of a rehearsal,
 # which refuses every host but its own.
 _QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
@@ -76,6 +78,7 @@ def run_process(main: Callable[[], int]) -> NoReturn:
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
+    settle()
     gc.disable()
     code = main()
     gc.freeze()

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from contracts.environment import settle
 from pipelines.commands import clean as clean_command
 from pipelines.commands import compile as compile_command
 from pipelines.commands import config as config_commands
@@ -77,6 +78,7 @@ def main() -> None:
     """Run the command line; the entry of the console script."""
     # The processes that commands start with -m do not search the current folder, whose records/ may be a user's.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
+    settle()
     app(obj=time.time())
 
 

@@ -13,9 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from contracts.environment import spare_loopback
 from contracts.resolve import parse_config
 from contracts.stage import run_stage
 from rehearsal.gcs import BucketServer
+
+# Servers of tests are at 127.0.0.1.
+spare_loopback(os.environ)
 
 # Files of which one test takes a minute or two: begun first, so that none of them is left over for one process alone.
 LONG_FILES = ("test_restarts.py", "test_line.py", "test_parallel.py", "test_verify.py")

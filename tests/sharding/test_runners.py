@@ -1,5 +1,9 @@
 """What the graph runs on: the choice, the flags, and what a missing or a dead part of it means."""
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -19,6 +23,7 @@ from sharding.runners import work as work_module
 from sharding.runners.dataflow import dataflow_flags
 from sharding.runners.run import fnapi_pipeline, run_graph
 from sharding.runners.work import Work, choose_processes
+from tests.conftest import small_config, write_pictures
 
 GIB = 1 << 30
 
@@ -169,3 +174,15 @@ def test_no_other_thread_empties_the_buffers_of_a_bundle(monkeypatch):
         grouped = pipeline | beam.Create([1, 2]) | beam.FlatMap(_wait_and_say) | beam.GroupByKey()
         assert_that(grouped | beam.Map(lambda one: len(one[1])), equal_to([2]))
     assert data_plane.PeriodicThread not in flushed_by
+
+
+def test_workers_are_not_asked_for_behind_a_proxy(tmp_path):
+    write_pictures(tmp_path / "source", per_class=8)
+    sections = small_config(sharding={"source": str(tmp_path / "source")}, resources={"beam_workers": 2})
+    command = ["-m", "sharding.task", "--output", str(tmp_path / "out"), "--config-json", json.dumps(sections)]
+    # Nobody listens there. gRPC would try for a minute, and end with "FutureTimeoutError:".
+    proxies = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    unspared = {name: text for name, text in os.environ.items() if name.lower() != "no_proxy"}
+    done = subprocess.run([sys.executable, *command], env={**unspared, **proxies}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "2 processes" in done.stderr
