@@ -6,8 +6,10 @@ another's until it was looked at. It is removed at the end; one that a killed pr
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import tempfile
 from typing import TextIO
 
 try:
@@ -21,6 +23,9 @@ from contracts.errors import ConfigError, TryAgain
 
 # Says whose folder a given --output is.
 MARK_NAME = ".stage"
+# What the documents, events and the log of a stage need whatever it does.
+LEAST_ROOM_BYTES = 1 << 20
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Lock:
@@ -98,6 +103,32 @@ def is_locked(uri: str) -> bool | None:
     finally:
         os.close(descriptor)
     return False
+
+
+def require_room(uri: str) -> None:
+    """See to it that the disk of a local folder, which is made, takes a MiB: on a full one not even the error is kept.
+
+    Raises:
+        ConfigError: It does not.
+        OSError: The folder cannot be written for another reason.
+    """
+    if not storage.is_local(uri):
+        return
+    folder = storage.local_path(uri)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(LEAST_ROOM_BYTES))
+            file.flush()
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        raise ConfigError(
+            f"{storage.display(uri)} cannot be written ({os.strerror(error.errno or 0)})",
+            allowed=f"a disk with room: {LEAST_ROOM_BYTES >> 20} MiB to begin with, and what the stage makes",
+            todo=f"free space there (df -h {storage.display(uri)}), or set run.root, or --output, to another disk; the "
+            "same command goes on where it stopped",
+        ) from None
 
 
 def mark_folder(uri: str, stage: str) -> None:

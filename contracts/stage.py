@@ -48,7 +48,7 @@ from contracts.events import ERROR_NAME, EventLog
 from contracts.fingerprint import combine
 from contracts.job import JobMarker, ToldError
 from contracts.keeper import Keeper, open_events, parent_of
-from contracts.output import Lock, empty_folder, mark_folder
+from contracts.output import Lock, empty_folder, mark_folder, require_room
 from contracts.own_code import install_code, pin_code, publish_code, with_installed
 from contracts.process import end_with_parent, imports_done
 from contracts.resolve import read_stage_config, with_data_date
@@ -304,6 +304,8 @@ def _attempt(
     try:
         events, keeper = open_events(name, options, attempt, keep=keep_attempt or options.run is not None)
         events.emit("start", launched_at=options.launched_at or time.time(), pid=os.getpid(), run=options.run)
+        if not options.looks and (place := options.root or options.output):
+            require_room(storage.normalise(place) if options.root else parent_of(storage.normalise(place)))
         if not options.looks and options.root:
             marker = JobMarker(storage.normalise(options.root), os.environ.get(JOB_ID_VARIABLE, ""))
             marker.require_open()

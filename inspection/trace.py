@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from contracts.artifacts import StageRecord
 from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, ErrorDocument
@@ -113,9 +116,9 @@ class StageTrace:
         if self.exit_code == 0:
             # What a rank said that torchrun then restarted is history.
             return None
-        path = self.folder / ERROR_NAME
-        if path.exists():
-            return ErrorDocument.model_validate_json(path.read_bytes())
+        # One that was cut off by a full disk is none.
+        with suppress(FileNotFoundError, ValidationError):
+            return ErrorDocument.model_validate_json((self.folder / ERROR_NAME).read_bytes())
         if self.exit_code is None or self.exit_code == 0:
             return None
         log = self.folder / LOG_NAME

@@ -41,7 +41,7 @@ from contracts.errors import (
     Preempted,
     StorageError,
 )
-from contracts.output import Lock
+from contracts.output import Lock, require_room
 from contracts.own_code import PinnedCode, pin_code, publish_code
 from contracts.pinned import pin
 from contracts.previous import RUN_NAME, describe_previous
@@ -100,6 +100,8 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
         lambda text: print(text, file=sys.stderr, flush=True), is_finished=_has_succeeded(code.config, line)
     )
     run_id = new_attempt_id()
+    with _explained(config, line):
+        require_room(line)
     # For its life: who looks at the run sees by it whether it goes on or was killed.
     lock = _lock_run(config, line, run_id)
     outcome = _run(code, line, run_id, fresh=fresh, debug=debug, started_at_s=started_at_s)

@@ -17,8 +17,9 @@ import typer
 from components.launch import attempt_folder, last_line, stage_command, stage_environment
 from contracts import storage
 from contracts.config import STAGE_SECTIONS, RunConfig
-from contracts.errors import EXIT_OK, EXIT_USER_ERROR, ConfigError, ErrorDocument
+from contracts.errors import EXIT_FAULT, EXIT_OK, EXIT_USER_ERROR, ConfigError, ErrorDocument
 from contracts.events import LOG_NAME, EventLog
+from contracts.output import require_room
 from contracts.own_code import pin_code
 from contracts.resolve import stage_config
 from contracts.stage import new_attempt_id
@@ -101,6 +102,7 @@ def run_stage_alone(
     trace = StageTrace(stage, attempt_folder(root, attempt))
     place["events"] = str(trace.folder)
     try:
+        require_room(root)
         events = EventLog(trace.folder, stage=stage, attempt=attempt)
     except OSError as error:
         raise ConfigError(
@@ -123,7 +125,12 @@ def run_stage_alone(
     # The shard stage has said its own.
     for warning in read_warnings(inputs["shards"]) if stage != "shard" else []:
         typer.echo(f"{stage}: warning: {warning}", err=True)
-    assert trace.uri is not None, f"stage {stage} ended well and has told no folder"
+    if trace.uri is None:
+        message = (
+            f"stage {stage} ended with exit code {ending.exit_code}, and left no events in {trace.folder}\n"
+            "  to do: see whether that disk is full, and run the same command again"
+        )
+        raise StageFailed(ErrorDocument(kind="Crash", exit_code=ending.exit_code or EXIT_FAULT, message=message))
     return Made(trace.uri, trace.reused, storage.normalise(trace.folder))
 
 
