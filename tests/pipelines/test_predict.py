@@ -86,7 +86,7 @@ def test_a_folder_is_the_images_in_and_below_it(
     exported: Path, images: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "below").mkdir()
-    (tmp_path / "notes.txt").write_text("no image")
+    (tmp_path / ".DS_Store").write_text("no image")
     places = {name: tmp_path / ("below" if name == "red" else "") / f"{name}.JPG" for name in images}
     for name, place in places.items():
         shutil.copy(images[name], place)

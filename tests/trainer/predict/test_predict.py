@@ -20,6 +20,7 @@ import simplejpeg
 from PIL import Image
 
 from records.decode import decode_rgb
+from sharding.sources.names import IGNORED_NAMES
 from tests.trainer.export import colours
 from tests.trainer.export.colours import GRAPH_NAME, SIZE, encode
 from trainer.predict import runtimes, serving
@@ -345,7 +346,13 @@ def test_folders_manifests_and_lines_name_images_and_answers_are_a_table(
     (tmp_path / "in" / "below").mkdir(parents=True)
     for name, label in (("in/b.png", 1), ("in/below/a.png", 2), ("c.png", 0)):
         (tmp_path / name).write_bytes(encode(colours.draw(label, 0)))
+    # Names that sharding leaves out, at any depth, and one that it takes though it is no image.
+    for name in ("._b.png", "Thumbs.db", "__MACOSX/below/a.png", "below/.thumbnails/a.png"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(b"none")
     (tmp_path / "in" / "notes.txt").write_text("no image")
+    for name in ("in/c.jfif", "in/d"):
+        (tmp_path / name).write_bytes(encode(colours.draw(0, 0)))
     table = tmp_path / "list.csv"
     table.write_text(f"kind,path\nx,{tmp_path}/c.png\ny,{tmp_path}/none.png\n")
     given = (tmp_path / "in", f"--manifest={table}", "--column=path", "--lines=-", "--format=csv", "--top=1")
@@ -354,11 +361,24 @@ def test_folders_manifests_and_lines_name_images_and_answers_are_a_table(
     rows = [row.split(",") for row in found.stdout.splitlines()]
     assert rows[0] == ["sample", "label", "score", "error"]
     names = [colours.CLASSES[label] for label in (1, 2, 0, 0)]
-    files = ["in/b.png", "in/below/a.png", "c.png", "c.png", "none.png"]
+    files = ["in/b.png", "in/below/a.png", "in/c.jfif", "in/d", "in/notes.txt", "c.png", "c.png", "none.png"]
     assert [row[0] for row in rows[1:]] == [f"{tmp_path}/{name}" for name in files]
     assert [row[1] for row in rows[1:5]] == names and float(rows[1][2]) > 0.5
-    assert rows[5][3].startswith("cannot be read: No such file")
-    assert "error: 1 of 5 images could not be used" in found.stderr
+    assert "image" in rows[5][3]
+    assert rows[8][3].startswith("cannot be read: No such file")
+    assert "error: 2 of 8 images could not be used" in found.stderr
+    assert "4 files were left out by their names, as sharding does: " in found.stderr and "._b.png" in found.stderr
+
+
+def test_a_folder_of_nothing_but_what_sharding_leaves_out(folder: Path, packages: Path, tmp_path: Path) -> None:
+    (tmp_path / ".hidden" / "in").mkdir(parents=True)
+    (tmp_path / ".hidden" / "in" / ".DS_Store").touch()
+    found = run_alone(folder, tmp_path / ".hidden" / "in", packages=packages)
+    assert found.returncode == 2 and "in holds no images" in found.stderr and ".DS_Store" in found.stderr
+    assert {name.encode() for name in predict.IGNORED_NAMES} == IGNORED_NAMES
+    for name in ("gs://b/.x/in/", "./in", "in/", "."):
+        files = [f"{name.rstrip('/')}/a" if "://" in name else str(Path(name, "a"))]
+        assert predict.choose_images([*files, files[0][:-1] + "._a"], name) == (files, [files[0][:-1] + "._a"])
 
 
 class KServe(BaseHTTPRequestHandler):

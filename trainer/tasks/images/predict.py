@@ -57,8 +57,23 @@ from PIL import TiffImagePlugin as Tiff
 from PIL import WebPImagePlugin as WebP
 
 PREPROCESS_NAME = "preprocess.json"
-# Of files in a folder; a file that is named is tried whatever it is called.
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
+# Names of files and folders in a folder that are no images, in lower case, beside hidden ones: those of
+# sharding/sources/names.py. A file that is named is tried whatever it is called.
+IGNORED_NAMES = frozenset(
+    {
+        "thumbs.db",
+        "ehthumbs.db",
+        "desktop.ini",
+        "icon\r",
+        "__macosx",
+        "@eadir",
+        "$recycle.bin",
+        "system volume information",
+        "lost+found",
+    }
+)
+# Of files that were left out, in messages.
+_MOST_NAMED = 3
 KIND = serving.Kind(
     noun="images",
     argument="IMAGE",
@@ -235,6 +250,8 @@ class Classifier:
     list_files: Callable[[str], list[str] | None] = field(default_factory=lambda: list_folder)
     """Returns the files in and below a folder; None: it is none."""
     columns: tuple[str, ...] = ()
+    left_out: list[str] = field(default_factory=list)
+    """Files of folders that no image is called like."""
 
     @property
     def graph(self) -> runtimes.Graph:
@@ -248,9 +265,12 @@ class Classifier:
         return min(_BATCH, self.preprocessing.max_batch)
 
     def expand(self, argument: str) -> Iterator[serving.Asked]:
-        """Yield a file itself; of a folder the images in and below it, by name."""
+        """Yield a file itself; of a folder the files in and below it that sharding takes, by name."""
         found = self.list_files(argument)
-        for file in [argument] if found is None else choose_images(found, argument):
+        if found is not None:
+            found, left_out = choose_images(found, argument)
+            self.left_out.extend(left_out)
+        for file in [argument] if found is None else found:
             yield serving.Asked(file, file)
 
     def prepare(self, asked: serving.Asked) -> Pixels:
@@ -293,8 +313,8 @@ class Classifier:
         return {"predictions": found}
 
     def notes(self) -> list[str]:
-        """Return nothing."""
-        return []
+        """Return which files of folders were left out."""
+        return [_describe_left_out(self.left_out)] if self.left_out else []
 
 
 def list_folder(path: str) -> list[str] | None:
@@ -302,20 +322,34 @@ def list_folder(path: str) -> list[str] | None:
     return [str(file) for file in Path(path).rglob("*") if file.is_file()] if Path(path).is_dir() else None
 
 
-def choose_images(files: Sequence[str], folder: str) -> list[str]:
-    """Return those files of a folder that are called as images are, by name.
+def choose_images(files: Sequence[str], folder: str) -> tuple[list[str], list[str]]:
+    """Return the files of a folder that sharding would take, by name, and those that it leaves out.
 
     Raises:
-        BadInput: There is none.
+        BadInput: There is none of the former.
     """
-    images = sorted(name for name in files if name.lower().endswith(IMAGE_SUFFIXES))
+    images: list[str] = []
+    left_out: list[str] = []
+    for name in sorted(files):
+        # Of a bucket they are URIs.
+        below = name[len(folder.rstrip("/")) :].split("/") if "://" in folder else Path(name).relative_to(folder).parts
+        (left_out if any(map(_is_ignored, below)) else images).append(name)
     if not images:
         raise runtimes.BadInput(
-            f"folder {folder} holds no images",
-            allowed=f"files that end with {', '.join(IMAGE_SUFFIXES)}",
+            f"folder {folder} holds no images" + (f": {_describe_left_out(left_out)}" if left_out else ""),
+            allowed="image files, whatever they are called, but not hidden ones and what systems leave beside them",
             todo="correct the path, or name the files themselves",
         )
-    return images
+    return images, left_out
+
+
+def _is_ignored(name: str) -> bool:
+    return name.startswith(".") or name.lower() in IGNORED_NAMES
+
+
+def _describe_left_out(files: Sequence[str]) -> str:
+    named = ", ".join(files[:_MOST_NAMED]) + (", ..." if len(files) > _MOST_NAMED else "")
+    return f"{len(files)} files were left out by their names, as sharding does: {named}"
 
 
 def open_files(take: serving.Take) -> Classifier:
