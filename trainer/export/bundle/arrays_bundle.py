@@ -135,11 +135,17 @@ def predict(folder: CheckedFolder, options: argparse.Namespace) -> int:
         ConfigError: Always.
     """
     document = folder.document
+    task, signature = document.task, document.signature
+    inputs = ", ".join(
+        f"{name} {spec.dtype} [{', '.join(map(str, spec.shape))}]" for name, spec in signature.inputs.items()
+    )
     raise ConfigError(
-        f"the export is of task {document.task}: only its code makes inputs of files",
+        f"the export is of task {task}: only its code makes inputs of files",
         allowed="`shardline predict` of an export of a task that comes with the tool",
-        todo=f"write {', '.join(document.signature.inputs)} as arrays into a .npz file, and run `python "
-        f"{PREDICT_NAME} INPUTS.npz OUTPUTS.npz` of the export's folder",
+        todo=f"add a program to the code of {task} that makes {inputs} of files, by the task's own `prepare`, "
+        f'`collate` and `to_model`, and writes them by numpy.savez("INPUTS.npz", '
+        f"{', '.join(f'{name}=...' for name in signature.inputs)}); then run `python {PREDICT_NAME} INPUTS.npz "
+        f"OUTPUTS.npz` of the export's folder, and read {', '.join(signature.outputs)} from the latter",
     )
 
 

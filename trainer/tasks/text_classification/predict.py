@@ -208,7 +208,18 @@ class Classifier:
         return min(_BATCH, self.preparation.max_batch)
 
     def expand(self, argument: str) -> Iterator[serving.Asked]:
-        """Yield the text itself."""
+        """Yield the text itself.
+
+        Raises:
+            BadInput: It names a file, whose name nobody asks about.
+        """
+        if what := _describe_place(argument):
+            raise runtimes.BadInput(
+                f"{argument} is {what}, and not a text",
+                allowed='texts as arguments, "like this"; of a file by an option',
+                todo=f"give --lines {argument} for one text a line, or --manifest {argument} for a column of a table "
+                "(CSV or JSON lines); what is a text all the same comes by --lines=-, standard input",
+            )
         yield serving.Asked(serving.shorten(argument), argument)
 
     def prepare(self, asked: serving.Asked) -> list[int]:
@@ -237,6 +248,18 @@ class Classifier:
     def notes(self) -> list[str]:
         """Return nothing."""
         return []
+
+
+def _describe_place(argument: str) -> str:
+    """Return what an argument names that is no text: a file or folder that is there, a URI; empty: it is a text."""
+    if argument.startswith("gs://") and not any(map(str.isspace, argument)):
+        return "the URI of a file"
+    try:
+        path = Path(argument)
+        # A word may be called like a folder.
+        return "a file" if path.is_file() else "a folder" if "/" in argument and path.is_dir() else ""
+    except (OSError, ValueError):  # longer than a name may be; with a zero byte
+        return ""
 
 
 def open_files(take: serving.Take) -> Classifier:

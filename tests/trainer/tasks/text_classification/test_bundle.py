@@ -301,6 +301,18 @@ def test_what_is_no_text_is_answered_with_an_error_and_all_others_as_well(export
     assert code == 2 and ["label" in answer for answer in answers] == [True, True, False, True]
 
 
+def test_a_file_is_no_text(export: Export, tmp_path: Path) -> None:
+    table = tmp_path / "texts.csv"
+    table.write_text("text,label\na,b\n")
+    for argument in (str(table), f"{tmp_path}/", "gs://bucket/texts.csv"):
+        code, answers, said = run(export.folder, argument, "--json")
+        assert (code, answers) == (2, []) and f"error: {argument} is " in said
+        assert f"--manifest {argument}" in said and f"--lines {argument}" in said
+    # What only looks like one, or is longer than a name may be, is a text.
+    code, answers, _ = run(export.folder, "texts.csv", "a/b", "x" * 5000, "and gs://bucket/texts.csv", "--json")
+    assert code == 0 and len(answers) == 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
