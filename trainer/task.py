@@ -72,8 +72,8 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
         for other in (find_other_hardware(profile, machine), find_other_batch(profile, stage.config.train)):
             if other:
                 stage.log(f"warning: {other}")
-    choose_batch_layout(stage.config, ranks=world_size, profile=profile, recorded=None)
     if not begun:
+        choose_batch_layout(stage.config, ranks=world_size, profile=profile, recorded=None)
         check_flags(stage.config.train, choose_flags(stage.config.train, profile))
     threads, reason = choose_threads(stage.config, ranks=ranks, profile=profile, hardware=machine)
     if reason:

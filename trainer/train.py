@@ -148,6 +148,12 @@ class Training:
             spare_cores=find_spare_cores(self.assignment.ranks),
         )
         self.log(f"{layout.reason}; {self.rank.ranks} ranks, {self.assignment.threads} threads each")
+        if idle := layout.idle_ranks(self.config.train.global_batch_size, self.rank.ranks):
+            self.log(
+                f"warning: {idle} of {self.rank.ranks} ranks have nothing to do: train.global_batch_size "
+                f"{self.config.train.global_batch_size} in slots of {layout.slot_size}, as the checkpoint has them, "
+                f"makes {self.rank.ranks - idle} slots; fewer machines are as fast (resources.ranks, resources.nodes)"
+            )
         return layout
 
     def _set_up_stepper(self, start: StartWeights | None) -> Stepper:

@@ -29,6 +29,10 @@ class BatchLayout:
     reason: str
     prefetch_factor: int = PREFETCH_FACTOR
 
+    def idle_ranks(self, global_batch_size: int, ranks: int) -> int:
+        """Return how many ranks have no slot of a full batch."""
+        return max(0, ranks - -(-global_batch_size // self.slot_size))
+
     def slots_per_rank(self, global_batch_size: int, ranks: int) -> int:
         """Return the largest number of slots that a rank processes in a full batch."""
         num_slots = -(-global_batch_size // self.slot_size)
@@ -57,7 +61,7 @@ def choose_batch_layout(
 
     Raises:
         DataError: The report is of another model.
-        ConfigError: There are more ranks than slots.
+        ConfigError: There are more ranks than slots, in a training that begins: in one that goes on the others idle.
     """
     if profile is not None and profile.model_fingerprint != model_fingerprint(config):
         raise DataError(
@@ -85,7 +89,7 @@ def choose_batch_layout(
         without,
     )
     num_slots = -(-batch // slot_size)
-    if num_slots < ranks:
+    if num_slots < ranks and recorded is None:
         raise ConfigError(
             f"train.global_batch_size {batch} in slots of {slot_size} ({slot_reason}) makes {num_slots} slots "
             f"for {ranks} ranks",

@@ -180,6 +180,13 @@ def test_more_ranks_than_samples_in_a_batch_is_refused() -> None:
     assert "train.global_batch_size to 4" in caught.value.todo
 
 
+@pytest.mark.parametrize(("recorded", "ranks", "idle"), [(32, 4, 2), (64, 3, 2), (1, 64, 0), (1, 65, 1)])
+def test_a_training_goes_on_with_more_ranks_than_slots(recorded: int, ranks: int, idle: int) -> None:
+    """The recorded slot size cannot change, whatever parallel.slot_size says: ranks without a slot idle."""
+    cut = choose_batch_layout(config(parallel={"slot_size": 1}), ranks=ranks, profile=None, recorded=recorded)
+    assert (cut.slot_size, cut.idle_ranks(64, ranks)) == (recorded, idle)
+
+
 @given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 40))
 def test_sizes_of_slots_are_foreseen(num_samples: int, batch: int, slot_size: int) -> None:
     order = FullOrder(num_samples, seed=0)
