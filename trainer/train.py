@@ -199,7 +199,7 @@ class Training:
             ahead.stop()
         # What is over must be durable, whatever comes next.
         with self.ledger.sections.inside("checkpoint"):
-            self.checkpoints.wait()
+            self.checkpoints.wait(together=True)
         self.reporting.close()
         if self.ended_by == "early_stopping" and self.progress.early_stopping and self.config.train.early_stopping:
             self.log(describe_stop(self.progress.early_stopping, self.config.train.early_stopping))

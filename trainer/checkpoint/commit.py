@@ -62,9 +62,18 @@ class Committer:
         rules: The configuration's section.
         peers: The ranks.
         log: Takes what a user should read.
+        on_piece: Called with each piece that is written.
     """
 
-    def __init__(self, folder_uri: str, *, rules: CheckpointSection, peers: Peers, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder_uri: str,
+        *,
+        rules: CheckpointSection,
+        peers: Peers,
+        log: Callable[[str], None],
+        on_piece: Callable[[], None],
+    ) -> None:
         self.folder_uri = folder_uri
         self.number = 0
         """Of this attempt: what it writes carries it."""
@@ -72,7 +81,7 @@ class Committer:
         """Of what was committed; for rank 0."""
         self.failures: list[Exception] = []
         """Of the newest checkpoints, since the last one that was committed."""
-        self._rules, self._peers, self._log = rules, peers, log
+        self._rules, self._peers, self._log, self._on_piece = rules, peers, log, on_piece
         self._records: dict[str, int] = {}
 
     def listing(self) -> Listing:
@@ -111,7 +120,7 @@ class Committer:
         entries, error = [], None
         try:
             for file in files:
-                stream: Any = _BoundedStream(file, deadline)
+                stream: Any = _BoundedStream(file, deadline, self._on_piece)
                 crc32c = storage.publish_stream(storage.join(uri, file.name), stream, stream.num_bytes)
                 entries.append(FileEntry(name=file.name, bytes=stream.num_bytes, crc32c=crc32c))
         except (OSError, ShardlineError, storage.AlreadyPublished) as failure:
@@ -204,9 +213,9 @@ class PeersLost(TryAgain):
 class _BoundedStream(FileStream):
     """A staged file that ends in an error when it takes too long."""
 
-    def __init__(self, file: StagedFile, deadline: float) -> None:
+    def __init__(self, file: StagedFile, deadline: float, on_piece: Callable[[], None]) -> None:
         super().__init__(file.header, file.data.numpy().data)
-        self._deadline = deadline
+        self._deadline, self._on_piece = deadline, on_piece
 
     def read(self, size: int | None = -1) -> bytes:
         """Return the next bytes.
@@ -216,4 +225,5 @@ class _BoundedStream(FileStream):
         """
         if time.monotonic() > self._deadline:
             raise TryAgain("it took longer than checkpoint.write_timeout_s")
+        self._on_piece()
         return super().read(size)

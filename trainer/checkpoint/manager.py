@@ -32,7 +32,8 @@ class CheckpointManager:
         peers: The ranks.
         pinned: Whether the state is on a GPU.
         log: Takes what a user should read; called from a thread too.
-        alive: Called while files are read: a large checkpoint takes longer than any limit.
+        alive: Called while files are read, and while the writing that is waited for gets on: a large checkpoint takes
+            longer than any limit.
         committed: Told the step of each checkpoint that is committed, and the seconds from the copy of the state on, on
             rank 0; called from a thread.
     """
@@ -54,11 +55,13 @@ class CheckpointManager:
         self._alive = alive
         self._peers = peers or Peers()
         self.folder_uri = storage.join(folder_uri, CHECKPOINTS_FOLDER)
-        self._committer = Committer(self.folder_uri, rules=rules, peers=self._peers, log=log)
+        self._writer = Writer(rules.num_buffers)
+        self._committer = Committer(
+            self.folder_uri, rules=rules, peers=self._peers, log=log, on_piece=self._writer.get_on
+        )
         self._buffers = [
             HostBuffer(self._peers.rank, self._peers.ranks, pinned=pinned, log=log) for _ in range(rules.num_buffers)
         ]
-        self._writer = Writer(rules.num_buffers)
         self._durable_s: queue.SimpleQueue[float] = queue.SimpleQueue()
         self._last_save = time.monotonic()
 
@@ -122,11 +125,14 @@ class CheckpointManager:
         Args:
             manifest: The manifest without files, attempt, parameters_sha256 and what it says of the best.
             groups: Tensors by name, in groups by name.
-            required: Wait for a running write instead of leaving this checkpoint out.
+            required: Wait for a running write instead of leaving this checkpoint out, on all ranks, for as long as the
+                first one's gets on.
 
         Raises:
             ShardlineError: Writing an earlier one failed, in a way or so often that going on makes no sense.
         """
+        if required:
+            on_first_rank(self._peers.rank, self._peers.ranks, self._writer.wait_for_buffer, self._alive)
         sharded = any(is_sharded(group) for group in groups.values())
         if not sharded and self._peers.rank != 0:
             return True
@@ -145,13 +151,19 @@ class CheckpointManager:
         self._writer.submit(buffer, lambda: self._write(manifest, files, sharded, started))
         return True
 
-    def wait(self) -> None:
+    def wait(self, *, together: bool = False) -> None:
         """Wait until everything that was begun is durable.
+
+        Args:
+            together: All ranks call it, and wait for the first one for as long as its writing gets on.
 
         Raises:
             ShardlineError: The last one could not be written (OSError likewise).
         """
-        self._writer.wait()
+        if together:
+            on_first_rank(self._peers.rank, self._peers.ranks, self._writer.wait, self._alive)
+        self._writer.wait(self._alive)
+        self._writer.raise_error()
         if self._committer.failures:
             raise self._committer.failures[-1]
 
@@ -170,14 +182,14 @@ class CheckpointManager:
     def _take_buffer(self, sharded: bool, required: bool) -> int | None:
         """Return a free buffer, if there is one, and raise what went wrong until then."""
         if not sharded or self._peers.ranks == 1:
-            return self._writer.take_buffer(wait=required)
+            return self._writer.take_buffer(self._alive if required else None)
         # Rank 0 decides: it is the last to be done with a checkpoint, since it waits for the others and commits.
-        buffer = self._writer.take_buffer(wait=required) if self._peers.rank == 0 else None
+        buffer = self._writer.take_buffer(self._alive if required else None) if self._peers.rank == 0 else None
         answer = [buffer is not None]
         dist.broadcast_object_list(answer, src=0)
         if self._peers.rank == 0 or not answer[0]:
             return buffer
-        return self._writer.take_buffer(wait=True)
+        return self._writer.take_buffer(self._alive)
 
     # --- in the thread ------------------------------------------------------------------------------------------------
 

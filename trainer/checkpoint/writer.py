@@ -10,6 +10,9 @@ import queue
 import threading
 from collections.abc import Callable
 
+# Between two looks at whether the job that is waited for gets on.
+LOOK_EVERY_S = 1.0
+
 
 class Writer:
     """Runs jobs in order in a thread; remembers the first error until it is taken.
@@ -23,6 +26,7 @@ class Writer:
         self._free = list(range(num_buffers))
         self._changed = threading.Condition()
         self._running = 0
+        self._moved = 0
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -31,14 +35,20 @@ class Writer:
         """Whether something waits or runs."""
         return self._running > 0
 
-    def take_buffer(self, *, wait: bool) -> int | None:
-        """Return the number of a free buffer; None when there is none and `wait` is false.
+    def get_on(self) -> None:
+        """Say that a job gets on; called from its thread."""
+        self._moved += 1
+
+    def take_buffer(self, alive: Callable[[], None] | None = None) -> int | None:
+        """Return the number of a free buffer; None when there is none, and it is not waited for.
 
         Raises what a job has raised.
+
+        Args:
+            alive: Wait for one, and call this while jobs get on.
         """
-        with self._changed:
-            if wait:
-                self._changed.wait_for(lambda: self._free)
+        if alive is not None:
+            self.wait_for_buffer(alive)
         self.raise_error()
         with self._changed:
             return self._free.pop() if self._free else None
@@ -52,11 +62,23 @@ class Writer:
             self._running += 1
         self._jobs.put((buffer, job))
 
-    def wait(self) -> None:
-        """Wait until nothing runs, and raise the error of a job if there is one."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._running)
-        self.raise_error()
+    def wait_for_buffer(self, alive: Callable[[], None]) -> None:
+        """Wait until a buffer is free, and call `alive` while jobs get on."""
+        self._wait_for(lambda: bool(self._free), alive)
+
+    def wait(self, alive: Callable[[], None]) -> None:
+        """Wait until nothing runs, and call `alive` while jobs get on."""
+        self._wait_for(lambda: not self._running, alive)
+
+    def _wait_for(self, condition: Callable[[], bool], alive: Callable[[], None]) -> None:
+        seen = self._moved
+        while True:
+            with self._changed:
+                if self._changed.wait_for(condition, LOOK_EVERY_S):
+                    return
+            if self._moved != seen:
+                seen = self._moved
+                alive()
 
     def raise_error(self) -> None:
         """Raise what a job has raised, once."""

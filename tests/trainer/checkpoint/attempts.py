@@ -1,5 +1,6 @@
 """Checkpoints of a made-up training: small tensors, a real folder."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def groups(step: float) -> dict[str, dict[str, torch.Tensor]]:
 class Attempt:
     """One attempt at a training, which has looked for a checkpoint to resume from."""
 
-    def __init__(self, folder: Path | str, **rules: Any) -> None:
+    def __init__(self, folder: Path | str, alive: Callable[[], None] = lambda: None, **rules: Any) -> None:
         self.said: list[str] = []
         self.committed: list[int] = []
         self.folder = folder
@@ -51,6 +52,7 @@ class Attempt:
             attempt="a",
             rules=CheckpointSection(**rules),
             log=self.said.append,
+            alive=alive,
             committed=lambda step, seconds: self.committed.append(step),
         )
         found = self.manager.resume()

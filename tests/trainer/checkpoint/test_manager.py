@@ -12,6 +12,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import StorageError, TryAgain
 from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest
+from trainer.checkpoint import writer
 from trainer.checkpoint.commit import MAX_FAILURES
 from trainer.checkpoint.discovery import Superseded
 from trainer.checkpoint.loading import load_group, load_model_state
@@ -113,6 +114,37 @@ def test_with_one_buffer_a_save_beside_a_write_is_left_out_and_said(
     attempt.manager.wait()
     opener.join()
     assert committed(tmp_path) == [1, 3]
+
+
+@pytest.mark.parametrize("gets_on", [True, False])
+def test_a_write_that_is_waited_for_shows_that_it_gets_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gets_on: bool
+) -> None:
+    """Its own limit is checkpoint.write_timeout_s; one that stands still is the watchdog's."""
+    monkeypatch.setattr(writer, "LOOK_EVERY_S", 0.01)
+    heard, reached = threading.Event(), threading.Event()
+    publish = storage.publish_stream
+
+    def slow(uri: str, stream: Any, size: int) -> str:
+        if not reached.is_set():
+            reached.set()
+            for _ in range(1000 if gets_on else 10):
+                if gets_on:
+                    stream.read(1)
+                    stream.seek(0)
+                if heard.wait(0.02):
+                    break
+            assert heard.is_set() == gets_on
+        return publish(uri, stream, size)
+
+    attempt = Attempt(tmp_path, alive=heard.set)
+    heard.clear()
+    monkeypatch.setattr(storage, "publish_stream", slow)
+    attempt.manager.save(manifest(1), groups(1))
+    assert reached.wait(20)
+    assert attempt.manager.save(manifest(2), groups(2), required=True)
+    attempt.manager.wait()
+    assert committed(tmp_path) == [1, 2]
 
 
 def test_with_two_buffers_it_waits_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
