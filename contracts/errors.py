@@ -34,6 +34,8 @@ class ShardlineError(Exception):
     """A fault of ours, or the base of the errors below."""
 
     exit_code: ClassVar[int] = EXIT_FAULT
+    step: int | None = None
+    """Of an error that is final when two attempts in a row end by it at the same step: that step."""
 
 
 class UserError(ShardlineError):
@@ -107,6 +109,8 @@ class ErrorDocument(BaseModel):
     exit_code: int
     message: str
     traceback: str = ""
+    step: int | None = None
+    """Of an error that is final when two attempts in a row end by it at the same step: that step."""
 
     @classmethod
     def of(cls, error: BaseException, traceback: str = "") -> ErrorDocument:
@@ -118,7 +122,8 @@ class ErrorDocument(BaseModel):
         # One that is told again keeps its kind.
         told = getattr(error, "document", None)
         kind = told.kind if isinstance(told, cls) else type(error).__name__
-        return cls(kind=kind, exit_code=code, message=message, traceback=traceback)
+        step = error.step if isinstance(error, ShardlineError) else None
+        return cls(kind=kind, exit_code=code, message=message, traceback=traceback, step=step)
 
     @classmethod
     def interrupted(cls, number: signal.Signals) -> ErrorDocument:

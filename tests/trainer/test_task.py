@@ -370,7 +370,7 @@ def test_a_batch_larger_than_the_training_split_is_said(small_shards: str, tmp_p
     assert "train.global_batch_size 256 is more than the training split's" in logs(tmp_path, "a")
 
 
-def test_out_of_memory_ends_with_what_to_lower_and_is_not_tried_again(small_shards: str, tmp_path: Path) -> None:
+def test_out_of_memory_twice_at_a_step_ends_with_what_to_lower(small_shards: str, tmp_path: Path) -> None:
     config = small_config(model={"architecture": "models_for_tests:hungry", "arguments": {}})
     done = run(tmp_path, small_shards, "a", config)
     assert done.returncode == 2, done.stderr
@@ -383,4 +383,4 @@ def test_out_of_memory_ends_with_what_to_lower_and_is_not_tried_again(small_shar
         "parallel.strategy=fsdp",
     ):
         assert words in done.stderr, done.stderr
-    assert "the ranks start again" not in logs(tmp_path, "a")
+    assert logs(tmp_path, "a").count("the ranks start again: out of memory") == 2

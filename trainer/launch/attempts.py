@@ -7,12 +7,15 @@ memory.
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
-from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, ErrorDocument
+from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument
 from contracts.job import JobMarker
+from trainer.launch.assignment import has_stopped
 
 ATTEMPTS_NAME = "attempts.json"
 # Kind of the error that says that a job's attempts lead nowhere.
@@ -67,9 +70,11 @@ class AttemptCounter:
         self._folder = folder
         self._max_attempts = max_attempts
         self._attempts = record.read()
+        self._counted = False
+        self._last: ErrorDocument | None = None
 
     def begin(self, last: ErrorDocument | None, *, after: int = -1) -> int | ErrorDocument:
-        """Count an attempt that is about to begin.
+        """Count an attempt that is about to begin; one that was told to stop has not counted.
 
         Args:
             last: Why the last one ended, if it is known.
@@ -78,6 +83,11 @@ class AttemptCounter:
         Returns:
             Its generation; or, where it must not begin, the error that ends the job.
         """
+        if self._is_final(last):
+            return last.model_copy(update={"exit_code": EXIT_USER_ERROR})
+        self._last = last
+        if last is not None and has_stopped(last):
+            self.told_to_stop()
         committed = self._committed()
         is_new = not set(committed) <= set(self._attempts.checkpoints)
         fruitless = 1 if is_new else self._attempts.fruitless + 1
@@ -86,7 +96,25 @@ class AttemptCounter:
         generation = max(self._attempts.generation, after) + 1
         self._attempts = Attempts(fruitless=fruitless, generation=generation, checkpoints=committed)
         self._record.keep(self._attempts)
+        self._counted = True
         return generation
+
+    def told_to_stop(self) -> None:
+        """Take the attempt that has ended out of the count: it was taken its machine away, and may be none the worse.
+
+        Nobody may call this while `begin` runs.
+        """
+        if self._counted:
+            self._counted = False
+            self._attempts = self._attempts.model_copy(update={"fruitless": max(0, self._attempts.fruitless - 1)})
+            self._record.keep(self._attempts)
+
+    def _is_final(self, last: ErrorDocument | None) -> TypeGuard[ErrorDocument]:
+        """Whether attempts ended twice in a row by an error that is final when it comes back at the same step."""
+        before = self._last
+        if last is None or before is None or last.step is None:
+            return False
+        return (last.kind, last.step) == (before.kind, before.step)
 
     def _committed(self) -> list[str]:
         """Return the names of all manifests below the training folder, whatever wrote them."""

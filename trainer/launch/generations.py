@@ -111,6 +111,7 @@ def _run_alone(launcher: Launcher) -> None:
         if last.exit_code == EXIT_USER_ERROR:
             raise ToldError(last)
         if is_preemption(last):
+            counter.told_to_stop()
             raise Preempted(last.message)
         launcher.say(f"the ranks start again: {last.message}")
 
@@ -177,24 +178,31 @@ def _why(launcher: Launcher, assignment: Assignment, code: int | None, *, killed
 def _run_together(launcher: Launcher) -> None:
     nodes, resources = launcher.nodes, launcher.resources
     _wait_for_name(launcher)
-    meeting = None
+    meeting = counter = None
     if nodes.is_primary:
         counter = launcher.counter()
+        begin = counter.begin
         meeting = Meeting(
             nodes.port,
             nodes=nodes.nodes,
             job=_job(launcher),
             attempt=launcher.assignment.attempt,
             timeout_s=resources.meeting_timeout_s,
-            begin=lambda last, newest: counter.begin(last, after=newest),
+            begin=lambda last, newest: begin(last, after=newest),
             is_finished=launcher.is_finished,
             say=launcher.say,
         )
+    was_told = False
     try:
         _attend(launcher)
+    except Preempted:
+        was_told = True
+        raise
     finally:
         if meeting is not None:
             meeting.close()
+        if counter is not None and was_told:
+            counter.told_to_stop()
 
 
 def _attend(launcher: Launcher) -> None:

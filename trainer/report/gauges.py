@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
+from contracts.errors import TryAgain
 from trainer.parallel.process_group import Rank
 from trainer.supervise.sections import Sections
 from trainer.supervise.supervisor import is_peer_loss
@@ -78,15 +78,22 @@ def says_out_of_memory(error: BaseException) -> bool:
     return full or is_allocation_error(error)
 
 
-class OutOfMemory(ConfigError):
-    """A rank needed more memory than there is: the same step would fail again, so no other attempt is made."""
+class OutOfMemory(TryAgain):
+    """A rank needed more memory than there is: final where torch says so twice at the same step.
+
+    Once it may be what another process, or ranks that were killed a moment ago, still held.
+    """
+
+    def __init__(self, message: str, step: int | None = None) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 @contextmanager
 def out_of_memory_explained(
     config: RunConfig, rank: Rank, sections: Sections, begun: Callable[[], bool]
 ) -> Iterator[None]:
-    """Raise what runs out of memory inside as a user error that says where, how much, and what to lower.
+    """Raise what runs out of memory inside as an error that says where, how much, and what to lower.
 
     Args:
         config: The configuration.
@@ -104,13 +111,16 @@ def out_of_memory_explained(
             raise
         now = sections.now
         where = f"section {now.section} at step {now.step} of rank {rank.rank}"
-        raise explain_out_of_memory(error, rank.device, config, where=where, begun=begun()) from error
+        message = explain_out_of_memory(error, rank.device, config, where=where, begun=begun())
+        # The system's, e.g. of a process that cannot be forked, says nothing of what a step needs.
+        is_torchs = not isinstance(error, OSError | MemoryError)
+        raise OutOfMemory(message, now.step if is_torchs else None) from error
 
 
 def explain_out_of_memory(
     error: BaseException, device: torch.device, config: RunConfig, *, where: str, begun: bool
-) -> OutOfMemory:
-    """Return the error that says how much memory was taken, of how much, and what needs less of it.
+) -> str:
+    """Say how much memory was taken, of how much, and what needs less of it.
 
     Args:
         error: What `is_allocation_error` found.
@@ -133,10 +143,10 @@ def explain_out_of_memory(
         held.append("set train.activation_checkpointing=whole")
     fresh = ", with --fresh, since a training that has begun keeps these" if begun else ""
     todo = [*free, "; or ".join(held) + fresh] if begun else [*held, *free]
-    return OutOfMemory(
-        f"out of memory in {where}: {lines[0]} ({_describe_memory(device)})",
-        allowed="a step whose parameters, optimizer state and activations fit",
-        todo="; or ".join(todo),
+    return (
+        f"out of memory in {where}: {lines[0]} ({_describe_memory(device)})\n"
+        "  allowed: a step whose parameters, optimizer state and activations fit\n"
+        f"  to do: {'; or '.join(todo)}"
     )
 
 

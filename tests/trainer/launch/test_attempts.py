@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from contracts import storage
-from contracts.errors import ConfigError, ErrorDocument, TryAgain
+from contracts.errors import ConfigError, ErrorDocument, PeerPreempted, Preempted, TryAgain
 from contracts.job import ToldError
 from trainer.launch.attempts import AttemptCounter, JobRecord
 
 BAD = ErrorDocument.of(ConfigError("given", allowed="allowed", todo="todo"))
 LOST = ErrorDocument.of(TryAgain("a rank was killed"))
+STOPS = [ErrorDocument.of(kind("SIGTERM")) for kind in (Preempted, PeerPreempted)]
 
 
 @pytest.fixture
@@ -54,6 +55,41 @@ def test_attempts_without_a_new_checkpoint_end(place: str) -> None:
     assert "3 attempts in a row have left no new checkpoint" in given_up.message
     assert "a rank was killed" in given_up.message
     assert counter(place, "job-2").begin(None) == 0
+
+
+@pytest.mark.parametrize("job", ["job-1", ""])
+def test_attempts_that_were_told_to_stop_do_not_count(place: str, job: str) -> None:
+    """Whoever was: this launcher, which ends with it, or another machine's, which is waited for."""
+    given = counter(place, job, 2)
+    for stop in [None, *STOPS * 3]:
+        assert isinstance(given.begin(stop), int)
+    for _ in range(6):
+        given.told_to_stop()
+        # Once for each attempt.
+        given.told_to_stop()
+        given = counter(place, job, 2) if job else given
+        assert isinstance(given.begin(None), int)
+    assert isinstance(given.begin(LOST), int)
+    assert isinstance(given.begin(LOST), ErrorDocument)
+
+
+@pytest.mark.parametrize(
+    ("steps", "final"),
+    [((5, 5), True), ((5, 6), False), ((None, None), False), ((5, None, 5), False), ((5, -1, 5), False)],
+)
+def test_memory_that_runs_out_is_final_when_it_does_twice_at_a_step(
+    place: str, steps: tuple[int | None, ...], final: bool
+) -> None:
+    """None: the system's word, not torch's; -1: something else in between."""
+    given = counter(place, "job-1", 9)
+    full = ErrorDocument(kind="OutOfMemory", exit_code=75, message="m")
+    ends = [LOST if step == -1 else full.model_copy(update={"step": step}) for step in steps]
+    assert isinstance(given.begin(None), int)
+    *before, last = [given.begin(end) for end in ends]
+    assert all(isinstance(each, int) for each in before)
+    assert isinstance(last, ErrorDocument) == final
+    if isinstance(last, ErrorDocument):
+        assert (last.exit_code, last.message) == (2, "m")
 
 
 def test_a_job_that_goes_on_never_ends(place: str) -> None:
