@@ -36,8 +36,8 @@ class Evaluation:
     """Loss and metrics of a model on a split, over all ranks."""
 
     samples: int
-    loss: float
-    """Sum of the task's loss over the sum of its counts."""
+    loss: float | None
+    """Sum of the task's loss over the sum of its counts; None: it came to no finite number."""
     metrics: dict[str, float]
     """By name; those that came to no finite number are left out."""
     headline: Headline
@@ -47,7 +47,15 @@ class Evaluation:
 
     def named(self, split: str) -> dict[str, float]:
         """Return metrics and loss as a checkpoint has them: SPLIT_NAME."""
-        return {f"{split}_{name}": value for name, value in {**self.metrics, LOSS: self.loss}.items()}
+        return {f"{split}_{name}": value for name, value in self.values().items()}
+
+    def values(self) -> dict[str, float]:
+        """Return metrics and loss by name, of those that came to a finite number."""
+        return self.metrics if self.loss is None else {**self.metrics, LOSS: self.loss}
+
+    def without_number(self) -> list[str]:
+        """Return the names of the metrics, and of the loss, that came to no finite number."""
+        return [*(name for name in self.directions if name not in self.metrics), *([LOSS] if self.loss is None else [])]
 
     def look_up(self, metric: str) -> tuple[float | None, Direction]:
         """Return the value that a field of the configuration asks for, None where there is none, and what is better.
@@ -161,7 +169,8 @@ def evaluate(
     if total == 0:
         return None
     mean = loss_sum / loss_count if loss_count else math.nan
-    return Evaluation(int(total), mean, values, metrics.headline, metrics.directions)
+    number = mean if math.isfinite(mean) else None
+    return Evaluation(int(total), number, values, metrics.headline, metrics.directions)
 
 
 def _as_float32(tensor: torch.Tensor) -> torch.Tensor:

@@ -77,7 +77,7 @@ def finish(training: Training) -> None:
     metrics, evaluation, document = dict(best.metrics), None, None
     sha256 = parameters_sha256(state)
     if test is not None:
-        training.reporting.require_finite("test loss", test.loss, training.step)
+        training.reporting.warn_of_no_number("test", test)
         metrics |= {**test.named("test"), "test_samples": float(test.samples)}
         document = EvaluationReport(
             fingerprint=best.fingerprint,

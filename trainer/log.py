@@ -40,6 +40,7 @@ class Reporting:
         attempt: Number of the attempt at the training.
         first_step: That training begins at, in this attempt.
         checkpoint: That it goes on from; None: it begins.
+        budget: May end training before its last step.
     """
 
     def __init__(
@@ -56,11 +57,12 @@ class Reporting:
         attempt: int,
         first_step: int,
         checkpoint: CheckpointManifest | None,
+        budget: Budget,
     ) -> None:
         self._rank, self._stepper, self._log = rank, stepper, log
         self._steps_per_epoch = feed.steps_per_epoch
         self._learning_rate = config.train.learning_rate
-        self.budget = Budget(config.resources, checkpoint.spent_s if checkpoint else 0.0)
+        self.budget = budget
         self.status = TrainingStatus(
             config,
             steps_per_epoch=feed.steps_per_epoch,
@@ -110,7 +112,7 @@ class Reporting:
             return ""
         found = reading.found
         if found.in_a_row == 0 and reading.loss is not None:
-            self.require_finite("loss", reading.loss, reading.step)
+            self._require_finite(reading.loss, reading.step)
         spent_s, *counts = reading.sums
         values, said = self.data.describe(counts)
         values |= {"train/gradient_norm": found.norm, "train/skipped_steps": float(found.skipped)}
@@ -154,11 +156,8 @@ class Reporting:
         """
         status, validation = self.status, "done, and there is no validation split"
         if found is not None:
-            self.scalars.add(
-                step, {f"validation/{name}": value for name, value in {**found.metrics, LOSS: found.loss}.items()}
-            )
-            for name in found.directions.keys() - found.metrics.keys():
-                self._log(f"warning: metric {name} came to no finite number on the validation split: it is left out")
+            self.scalars.add(step, {f"validation/{name}": value for name, value in found.values().items()})
+            self.warn_of_no_number("validation", found)
             status.evaluated(step, found)
             validation = status.validation()
         done, left = status.epoch(step), status.left(step)
@@ -168,6 +167,12 @@ class Reporting:
             done = f"train.max_steps {step} is reached"
         self._log("; ".join(filter(None, (f"{done}: {validation}", left))))
         say("; ".join(filter(None, (done, left, validation))), step)
+
+    def warn_of_no_number(self, split: str, found: Evaluation) -> None:
+        """Warn of what came to no finite number on a split."""
+        for name in found.without_number():
+            what = "the loss" if name == LOSS else f"metric {name}"
+            self._log(f"warning: {what} came to no finite number on the {split} split: it is left out")
 
     def flush(self) -> None:
         """Write what is still in memory."""
@@ -200,7 +205,7 @@ class Reporting:
         except Exception as error:  # noqa: BLE001 - drawing raises what it likes, and this is only looked at
             self._log(f"warning: the first samples are not in TensorBoard's files: {type(error).__name__}: {error}")
 
-    def require_finite(self, name: str, value: float, step: int) -> None:
+    def _require_finite(self, value: float, step: int) -> None:
         """Refuse a loss from which nothing can be learnt; it is the same on all ranks, so all end here.
 
         Raises:
@@ -208,7 +213,7 @@ class Reporting:
         """
         if not math.isfinite(value):
             raise ConfigError(
-                f"{name} became {value} at step {step} (train.learning_rate = {self._learning_rate})",
+                f"loss became {value} at step {step} (train.learning_rate = {self._learning_rate})",
                 allowed="a finite loss",
                 todo="lower train.learning_rate, or look at the data",
             )

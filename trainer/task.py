@@ -7,6 +7,7 @@ what they do is trainer/train.py. On several machines the same command runs on e
 from __future__ import annotations
 
 import os
+import time
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport
@@ -38,11 +39,12 @@ TENSORBOARD_VARIABLE = "AIP_TENSORBOARD_LOG_DIR"
 
 def execute(stage: Stage) -> str:
     """Train to the end, from the newest valid checkpoint if there is one."""
+    began_at = time.monotonic()
     nodes = find_nodes(os.environ, stage.config.resources)
     record = JobRecord(stage.place, nodes.job_id)
     record.require_open()
     try:
-        return _train(stage, nodes, record)
+        return _train(stage, nodes, record, began_at)
     except UserError as error:
         # The platform starts whatever ended with an error again; this one would end the same way each time.
         if not stage.locate:
@@ -50,7 +52,7 @@ def execute(stage: Stage) -> str:
         raise
 
 
-def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
+def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> str:
     shards_uri = stage.require("shards")
     ranks = num_ranks(stage.config)
     world_size = ranks * nodes.nodes
@@ -92,6 +94,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord) -> str:
         threads=threads,
         nodes=nodes.nodes,
         node_rank=nodes.node_rank,
+        began_at=began_at,
     )
     for folder in (assignment.tensorboard_folder, assignment.scalars_folder):
         stage.keep(folder, output.uri)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal, NoReturn
 
 import torch
@@ -37,7 +38,7 @@ from trainer.parallel.process_group import Rank, limit_collectives
 from trainer.report.gauges import is_allocation_error, out_of_memory_explained
 from trainer.report.progress import RankLog
 from trainer.step import Stepper
-from trainer.supervise.budget import Reason
+from trainer.supervise.budget import Budget, Reason
 from trainer.supervise.early_stopping import describe_stop, is_over, require_validation
 from trainer.supervise.ledger import Ledger
 from trainer.supervise.signals import StopRequest
@@ -109,6 +110,12 @@ class Training:
             attempt=self.checkpoints.attempt_number,
             first_step=self.step,
             checkpoint=checkpoint,
+            budget=Budget.of_attempt(
+                self.config.resources,
+                Path(assignment.attempt_folder),
+                recorded_s=checkpoint.spent_s if checkpoint else 0.0,
+                began_at=assignment.began_at,
+            ),
         )
         self.ended_by: EndedBy = ""
         self.vote = Vote(stop, rank, timeout_s=longest_wait_s(self.config.resources), schedule=self.schedule)
@@ -270,8 +277,6 @@ class Training:
         found = self.evaluate_split("validation")
         if self.vote.agreed is not None:
             return
-        if found is not None:
-            self.reporting.require_finite("validation loss", found.loss, self.step)
         self.progress = self.progress.with_evaluation(found, self.step, self.config.train.early_stopping)
         self.reporting.evaluated(self.step, found, stop, epoch_is_over=self._epoch_is_over(), say=self._say)
 

@@ -52,8 +52,8 @@ class EvaluationReport(Contract):
     headline: Headline
     metrics: dict[str, float]
     """Metrics of the task by name, without the loss."""
-    loss: float
-    """Sum of the task's loss over the sum of its counts."""
+    loss: float | None
+    """Sum of the task's loss over the sum of its counts; null: it came to no finite number."""
     details: dict[str, Any] = Field(default_factory=dict)
     """What the task itself knows beyond numbers; only pages of the task read it."""
 

@@ -41,7 +41,7 @@ class MultilabelResults(View):
     exact: int
     """Samples of which all labels are right."""
     samples: int
-    loss: float
+    loss: float | None
     labels: tuple[LabelRow, ...]
     note: str
     worst: Worst | None

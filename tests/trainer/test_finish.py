@@ -1,5 +1,6 @@
 """The end of training: the best checkpoint that exists and is whole, whatever happened to a better one."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest
+from contracts.artifacts import CheckpointManifest, EvaluationReport
 from contracts.errors import DataError, TryAgain
 from contracts.stores import gcs_client
 from rehearsal.gcs import BucketServer, Rule
@@ -57,6 +58,31 @@ def test_the_save_of_the_best_epoch_fails_and_training_ends_with_the_best_that_e
     assert {one.best_metrics["validation_loss"] for one in found.values() if one.step >= 10} == {
         best["validation_loss"]
     }
+
+
+def test_a_loss_that_is_no_number_warns_and_is_published_as_null(
+    rank: Rank, small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In evaluation alone, e.g. of a task that counts nothing there."""
+    training = make_training(rank, tmp_path, small_shards, small_config(train={"epochs": 1}))
+    task = type(training.data.task)
+    found = task.loss
+
+    def loss(self: Any, outputs: Any, batch: Any, mode: Any) -> Any:
+        value, count = found(self, outputs, batch, mode)
+        return (value if mode.training else value * math.nan), count
+
+    monkeypatch.setattr(task, "loss", loss)
+    training.run()
+    finish(training)
+    result = CheckpointManifest.load(training.assignment.folder)
+    assert result.finished and "validation_accuracy" in result.metrics and "test_accuracy" in result.metrics
+    assert not {"validation_loss", "test_loss"} & set(result.metrics)
+    assert result.evaluation is not None
+    report = EvaluationReport.load(result.evaluation.uri(training.assignment.folder))
+    assert report.loss is None and report.metrics
+    for split in ("validation", "test"):
+        assert f"warning: the loss came to no finite number on the {split} split" in logs(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Each option of the loop: what it does, and that training that is killed with it ends in the same bits."""
 
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
+from contracts.config import ResourcesSection
 from contracts.errors import ConfigError, DataError, Preempted
 from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
@@ -17,6 +19,7 @@ from trainer.checkpoint.loading import load_model_state
 from trainer.finish import finish
 from trainer.parallel.process_group import Rank
 from trainer.step import Update
+from trainer.supervise.budget import Budget
 from trainer.supervise.signals import StopCause
 from trainer.supervise.vote import StopAgreement
 
@@ -181,6 +184,17 @@ def test_a_budget_ends_training_with_its_best_checkpoint(
     # Seen at the first report, the end of epoch 1.
     assert (result.finished, result.ended_by, result.step) == (True, reason, 5)
     assert result.spent_s > 0
+
+
+def test_a_budget_counts_from_the_launchers_start_over_all_starts_of_the_ranks(tmp_path: Path) -> None:
+    limits = ResourcesSection(max_hours=1)
+    given: dict[str, Any] = {"folder": tmp_path / "a", "began_at": time.monotonic() - 1800}
+    first = Budget.of_attempt(limits, recorded_s=600, **given)
+    assert first.spent_s() == pytest.approx(2400, abs=60)
+    # From a checkpoint of the same attempt, whose time is counted once.
+    second = Budget.of_attempt(limits, recorded_s=2000, **given)
+    assert second.spent_s() == pytest.approx(2400, abs=60)
+    assert second.left_s() == pytest.approx(1200, abs=60)
 
 
 def test_a_budget_of_steps_shortens_the_schedule(rank: Rank, small_shards: str, tmp_path: Path) -> None:

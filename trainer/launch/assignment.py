@@ -7,10 +7,11 @@ killed.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from contracts import storage
 from contracts.errors import EXIT_USER_ERROR, ErrorDocument, PeerPreempted, Preempted
@@ -43,6 +44,8 @@ class Assignment(BaseModel):
     """Of each rank."""
     nodes: int = 1
     node_rank: int = 0
+    began_at: float = Field(default_factory=time.monotonic)
+    """When this machine's launcher began, on the clock of time.monotonic."""
     generation: int = 0
     """How often the ranks of the job have been started before: agreed between the launchers, never used twice."""
 

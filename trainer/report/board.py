@@ -151,7 +151,8 @@ def write_result(
 
     metrics = {f"best/{name}": value for name, value in best.metrics.items()}
     if report is not None:
-        metrics |= {f"test/{name}": value for name, value in {**report.metrics, LOSS: report.loss}.items()}
+        measured = report.metrics if report.loss is None else {**report.metrics, LOSS: report.loss}
+        metrics |= {f"test/{name}": value for name, value in measured.items()}
     metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
     with tempfile.TemporaryDirectory() as temporary:
         with SummaryWriter(temporary) as writer:

@@ -1,16 +1,20 @@
 """When training ends before its last step: after hours, or after money.
 
-Both may change between attempts, so they are in no fingerprint. Time is counted from when the ranks are up, over all
-attempts that led here; what a killed attempt did after its last checkpoint is not known to the next one.
+Both may change between attempts, so they are in no fingerprint. Time is counted from the start of the launcher, however
+often that starts ranks, over all attempts that led here; what an attempt did after its last checkpoint, and was killed
+with its launcher, is not known to the next one.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
 from contracts.config import ResourcesSection
 
+_BEFORE_NAME = "spent_before_s"
 Reason = Literal["", "max_hours", "max_cost_usd"]
 
 
@@ -20,10 +24,31 @@ class Budget:
     Args:
         resources: Holds the limits.
         spent_s: Seconds of the attempts before.
+        began_at: When this attempt's launcher began, on the clock of time.monotonic, which a machine's processes share.
     """
 
-    def __init__(self, resources: ResourcesSection, spent_s: float) -> None:
-        self._resources, self._before, self._start = resources, spent_s, time.monotonic()
+    def __init__(self, resources: ResourcesSection, spent_s: float, began_at: float) -> None:
+        self._resources, self._before, self._start = resources, spent_s, began_at
+
+    @classmethod
+    def of_attempt(cls, resources: ResourcesSection, folder: Path, *, recorded_s: float, began_at: float) -> Budget:
+        """Return the budget of a start of the ranks, which may be a later one of the attempt; for the first rank.
+
+        Args:
+            resources: Holds the limits.
+            folder: Of the attempt.
+            recorded_s: In the checkpoint that is gone on from, 0 without one.
+            began_at: When the launcher began.
+        """
+        before, path = recorded_s, folder / _BEFORE_NAME
+        # A checkpoint of this attempt counts some of its time already. What cannot be kept is counted a little short.
+        with suppress(OSError, ValueError):
+            if path.exists():
+                before = float(path.read_text())
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
+                path.write_text(str(recorded_s))
+        return cls(resources, before, began_at)
 
     def spent_s(self) -> float:
         """Return the seconds so far."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def make(**sections: dict[str, Any]) -> TrainingStatus:
     config = RunConfig.model_validate(small_config(train={"epochs": 10}, **sections))
-    budget = Budget(config.resources, 0.0)
+    budget = Budget(config.resources, 0.0, time.monotonic())
     return TrainingStatus(config, steps_per_epoch=5, total_steps=50, checkpoint=None, budget=budget)
 
 
