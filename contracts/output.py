@@ -23,8 +23,8 @@ from contracts.errors import ConfigError, TryAgain
 
 # Says whose folder a given --output is.
 MARK_NAME = ".stage"
-# What the documents, events and the log of a stage need whatever it does.
-LEAST_ROOM_BYTES = 1 << 20
+# What the error of a stage needs that finds no room for more.
+LEAST_ROOM_BYTES = 2048
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -106,10 +106,10 @@ def is_locked(uri: str) -> bool | None:
 
 
 def require_room(uri: str) -> None:
-    """See to it that the disk of a local folder, which is made, takes a MiB: on a full one not even the error is kept.
+    """See to it that the disk of a local folder, which is made, is not full: there not even the error is kept.
 
     Raises:
-        ConfigError: It does not.
+        ConfigError: It is full.
         OSError: The folder cannot be written for another reason.
     """
     if not storage.is_local(uri):
@@ -124,8 +124,8 @@ def require_room(uri: str) -> None:
         if error.errno not in _NO_SPACE:
             raise
         raise ConfigError(
-            f"{storage.display(uri)} cannot be written ({os.strerror(error.errno or 0)})",
-            allowed=f"a disk with room: {LEAST_ROOM_BYTES >> 20} MiB to begin with, and what the stage makes",
+            f"{storage.display(uri)} cannot be written: {os.strerror(error.errno or 0)}",
+            allowed="a disk with room for what the stage makes",
             todo=f"free space there (df -h {storage.display(uri)}), or set run.root, or --output, to another disk; the "
             "same command goes on where it stopped",
         ) from None

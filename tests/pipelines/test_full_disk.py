@@ -37,7 +37,7 @@ def test_a_stage_does_not_start_on_a_full_disk(tmp_path: Path, command: str, roo
         check=False,
     )
     assert done.returncode == 2, done.stderr
-    assert "error: runs/line" in done.stderr and "cannot be written (File too large)" in done.stderr
+    assert "error: runs/line" in done.stderr and "cannot be written: File too large" in done.stderr
     assert "to do: free space there (df -h " in done.stderr and "AssertionError" not in done.stderr
     assert not any((tmp_path / "runs").rglob("*.tar"))
 
