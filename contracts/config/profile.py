@@ -41,8 +41,8 @@ class ProfileSection(Section):
     (`profile: off` in a file says the same)."""
     budget_s: Annotated[float, Field(ge=1, le=86400), NotBool] = 600
     """Seconds for all of it (`--budget`): the start of the processes, measuring, traces and the report. No measurement
-    is begun that would end later: the best that was found is taken, or the defaults where fewer than two configurations
-    were measured, with a warning. One measurement that takes longer than its kind did before comes on top."""
+    is begun that would end later, and one that does not end by then is given up: the best that was found is taken, or
+    the defaults where fewer than two configurations were measured, with a warning."""
     slot_sizes: Annotated[list[PositiveInt], Field(min_length=1)] | Auto = "auto"
     """Slot sizes to try; `auto`: an even share of the global batch per rank, and what is left when it is cut in 2, 4,
     8, ... slots, and the largest that fits into memory."""

@@ -27,8 +27,12 @@ def full_grid(ledger: Ledger) -> Result:
         ConfigError: Nothing could be measured.
     """
     space = ledger.space
-    # Large slots first: they are the fastest more often than not, and a budget may end this.
-    combinations = sorted(space.combinations(), key=lambda each: -each.slot_size)
+    # The default first, as what is taken has beaten it; then large slots, the fastest more often than not: a budget may
+    # end this.
+    reference = space.reference
+    combinations = sorted(space.combinations(), key=lambda each: (each != reference, -each.slot_size))
+    if reference is not None and reference not in combinations:
+        combinations.insert(0, reference)
     plain = [each for each in combinations if not space.recomputes(each.flags)]
     ledger.expected = len(plain)
     rates: dict[str, tuple[float, Settings]] = {}

@@ -144,9 +144,14 @@ def is_hopeless(settings: Settings, failed: Sequence[Settings], worked: Sequence
     """Whether a failure says that this fails too: with no smaller slot and no fewer processes, the same steps.
 
     Where what worked differs from what failed by its smaller slot alone, the slot was to blame, or the processes
-    likewise; then so it is for other steps as well.
+    likewise; then so it is for other steps as well. A failure with torch.compile says nothing about any other
+    configuration.
     """
     for one in failed:
+        if one.flags.compile:
+            if settings.settings() == one.settings():
+                return True
+            continue
         as_large, as_many = settings.slot_size >= one.slot_size, settings.num_workers >= one.num_workers
         if as_large and as_many and same_steps(settings, one):
             return True

@@ -59,6 +59,8 @@ class Parts:
         """Why something was not measured."""
         self._too_large: dict[Flags, int] = {}
         """Smallest slot size that did not fit, by flags."""
+        self._not_compiled: set[tuple[Flags, int]] = set()
+        """Flags with torch.compile, and slot sizes, of steps that failed for another reason than memory."""
         self._failed: Failed | None = None
         """The last failure of steps."""
         self._middle: int | None = None
@@ -84,7 +86,9 @@ class Parts:
         self.more_workers()
 
     def fits(self, slot_size: int, flags: Flags) -> bool:
-        """Whether nothing says that a slot of this size does not fit into memory."""
+        """Whether nothing says that a slot of this size does not work."""
+        if (flags, slot_size) in self._not_compiled:
+            return False
         # Layouts take the same memory, and compilation hardly less: what did not fit with one does not with the other.
         alike = {name: getattr(flags, name) for name in ("precision", "activation_checkpointing")}
         for known, size in self._too_large.items():
@@ -339,7 +343,12 @@ class Parts:
         found = self.ledger.steps(self.space.settings(slot_size, 0, threads=threads, flags=flags))
         if isinstance(found, Failed):
             self._failed = found
-            if found.outcome == "out of memory" or any(size < slot_size for _, _, size in self._rates):
+            if found.outcome == "out of memory":
+                self.too_large(slot_size, flags)
+            elif flags.compile:
+                # It may be the compiler's fault at this size: other flags and other sizes are measured all the same.
+                self._not_compiled.add((flags, slot_size))
+            elif any(size < slot_size for _, _, size in self._rates):
                 # Where a smaller one works, it is the size, whatever it does.
                 self.too_large(slot_size, flags)
             return None

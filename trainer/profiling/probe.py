@@ -41,6 +41,8 @@ from trainer.profiling.service import HELLO
 
 # How long the others get to say the same when one rank has failed; then they wait for that one, and for nothing else.
 GRACE_S = 2.0
+# A measurement that is begun in the last seconds of the budget gets these: one that works answers.
+LATE_S = 5.0
 # Seconds that importing torch and reading the shards may take, beside a first measurement.
 START_S = 60.0
 # What torch.compile compiles is waited for this many times longer.
@@ -66,8 +68,8 @@ class RankProbe:
         nodes: Machines that share the global batch, this one of them.
         machines: The others, which measure with this one; None: this one stands for all.
         folder: For what the processes are told and say; unset: a temporary one.
-        budget_s: Seconds after which a first start is given up, by `StartTooLong`, and traces are, by what they answer;
-            None: they are waited for, and a start that hangs is an error.
+        budget_s: Seconds after which a first start is given up, by `StartTooLong`, and measurements are, by what they
+            answer; None: they are waited for, and a start that hangs is an error.
     """
 
     def __init__(
@@ -264,28 +266,31 @@ class RankProbe:
             name: Of the measurement (service.py).
             arguments: Of the measurement.
         """
-        left_s = None
-        if name == "trace" and self._budget_s is not None:
-            # They come after the sweep, and the report is there without them.
-            left_s = self._budget_s - self.now()
-            if not self._ranks and left_s <= 0:
-                return Failed("hung", f"profile.budget_s {self._budget_s:g} is over")
+        if not self._ranks and self._budget_s is not None and self.now() >= self._budget_s:
+            return Failed("hung", f"profile.budget_s {self._budget_s:g} is over")
         if not self._ranks and (failed := self._start_again()) is not None:
             return failed
         settings: Settings | None = arguments.get("settings")
         patience = COMPILE_PATIENCE if settings is not None and settings.flags.compile else 1
         timeout_s = patience * self._config.profile.probe_timeout_s
-        if left_s is not None:
-            timeout_s = min(timeout_s, max(GRACE_S, left_s))
+        if self._budget_s is not None and (left_s := self._budget_s - self.now()) < timeout_s:
+            allowed = f"what was left of profile.budget_s {self._budget_s:g}"
+            return self._hear(name, arguments, timeout_s=max(LATE_S, left_s), allowed=allowed)
         return self._hear(name, arguments, timeout_s=timeout_s)
 
     def _start_again(self) -> Failed | None:
         """Replace processes that are gone; one start may fail by chance (a port, memory that is not free yet)."""
-        if isinstance(found := self._try_to_start(), Failed) and isinstance(found := self._try_to_start(), Failed):
-            return Failed(found.outcome, f"processes could not be started again: {found.reason}")
-        return None
+        found: list[Any] | Failed = []
+        for _ in range(2):
+            found = self._try_to_start(within_s=self._budget_s)
+            if not isinstance(found, Failed):
+                return None
+        assert isinstance(found, Failed)
+        return Failed(found.outcome, f"processes could not be started again: {found.reason}")
 
-    def _hear(self, name: str, arguments: dict[str, Any], *, timeout_s: float) -> list[Any] | Failed:
+    def _hear(
+        self, name: str, arguments: dict[str, Any], *, timeout_s: float, allowed: str = "profile.probe_timeout_s"
+    ) -> list[Any] | Failed:
         deadline = time.monotonic() + timeout_s
         answers: dict[int, Any] = {}
         for process in self._ranks:
@@ -305,7 +310,7 @@ class RankProbe:
                     deadline = min(deadline, time.monotonic() + GRACE_S)
         failed = [answer for answer in answers.values() if isinstance(answer, Failed)]
         if len(answers) < len(self._ranks) and not failed:
-            failed = [Failed("hung", f"no answer within {timeout_s:g} s (profile.probe_timeout_s)")]
+            failed = [Failed("hung", f"no answer within {timeout_s:.3g} s ({allowed})")]
         if not failed:
             return [answers[process.rank] for process in self._ranks]
         # Peers of one that failed may be anywhere in a collective, or have kept what the other has let go of. A process

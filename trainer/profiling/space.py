@@ -48,6 +48,8 @@ class Space:
     """Whether slot sizes beside `slot_sizes` may be taken: the largest that fits into memory."""
     smallest_slot: int = 1
     """Smallest slot size that may be taken beside `slot_sizes`."""
+    tries_default: bool = True
+    """Whether the default may be measured: no list of the configuration leaves a value of it out."""
     ignored: tuple[str, ...] = ()
     """What the configuration lists and cannot be tried, or is better not, with the reason."""
 
@@ -96,6 +98,20 @@ class Space:
             prefetch_factor=ahead if num_workers else self.usual_prefetch_factor,
             threads=threads,
             flags=flags,
+        )
+
+    @property
+    def reference(self) -> Settings | None:
+        """Return the default as a configuration to measure; None: the configuration's lists leave it out."""
+        if not self.tries_default:
+            return None
+        default = self.default
+        return self.settings(
+            default.slot_size,
+            default.num_workers,
+            threads=default.threads,
+            flags=default.flags,
+            prefetch_factor=default.prefetch_factor,
         )
 
     def recomputes(self, flags: Flags) -> bool:
@@ -159,6 +175,12 @@ def make_space(config: RunConfig, *, ranks: int, cores_per_rank: int, device: De
     smallest = smallest_slot(config, ranks, device)
     sizes = slot_sizes(reader, ranks, smallest)
     flags, measured = flags_of(reader)
+    default = default_settings(config, ranks=ranks, cores_per_rank=cores_per_rank, on_gpu=on_gpu)
+    of_default = {**dict(default), **dict(default.flags)}
+    lists = {knob: values for knob, values in reader.listed.items() if not reader.excludes(knob)}
+    if not default.num_workers:
+        # Nobody fetches ahead.
+        lists.pop("prefetch_factor", None)
     return Space(
         global_batch_size=config.train.global_batch_size,
         ranks=ranks,
@@ -170,9 +192,10 @@ def make_space(config: RunConfig, *, ranks: int, cores_per_rank: int, device: De
         # With a GPU the threads only launch kernels: more or fewer of them change nothing.
         threads=tuple(sorted(reader.values("threads", [cores] if on_gpu else halving(cores), cores))),
         flags=flags,
-        default=default_settings(config, ranks=ranks, cores_per_rank=cores_per_rank, on_gpu=on_gpu),
+        default=default,
         measured_flags=measured,
         finds_slot_sizes="slot_size" not in {*reader.pinned, *reader.listed, *config.profile.exclude},
         smallest_slot=smallest,
+        tries_default=all(of_default[knob] in values for knob, values in lists.items()),
         ignored=tuple(reader.ignored),
     )

@@ -4,6 +4,8 @@
     predict.py   the rate of a whole, with one joint run for what hides behind what
     pairs.py     the finalists in turn, window by window, pair by pair
 
+The default is one of the finalists, and nothing is taken that has not beaten it: by its rate, or, where they are
+equal, by what it takes of the machine.
 It knows nothing of torch or processes: what measures is a Probe (measure.py), behind a ledger.
 """
 
@@ -145,8 +147,8 @@ class _Finals:
                 return
             while len(wanted) > 1 and not self.ledger.allows("turn", parts=len(wanted)):
                 wanted = wanted[:-1]
-            # Two finalists there are in any case: one would not be compared with anything.
-            while len(wanted) > 2 and not turn and not self._is_worth(len(wanted)):
+            # The fastest, the default and one more there are in any case: one would not be compared with anything.
+            while len(wanted) > 3 and not turn and not self._is_worth(len(wanted)):
                 wanted = wanted[:-1]
             # A second turn needs two, or it decides nothing.
             if turn and (len(wanted) < 2 or not self._is_worth(len(wanted))):
@@ -177,6 +179,9 @@ class _Finals:
             raise self.ledger.nothing_measured()
         best = leader(contenders)
         equal = within_tolerance(best, contenders)
+        default = self._default()
+        if default is not None:
+            equal = [each for each in equal if _beats(each, default, best)] or [default]
         chosen = min(equal, key=lambda each: expense(each.settings))
         beside, alike = len(contenders) - 1, len(equals(best, contenders))
         cut_short = self.ledger.over()
@@ -188,11 +193,17 @@ class _Finals:
         reason = f"{shown or chosen.rate:.0f} samples/s per rank at {waits:.0%} data time"
         if chosen is best:
             others = "the other was not" if beside == 1 else f"none of the {beside} others was"
-            reason += f"; window by window {others} faster" if beside else ", the only one measured"
+            alone = ", the only one measured" if sum(one.samples_per_s is not None for one in points) == 1 else ""
+            reason += f"; window by window {others} faster" if beside else alone
         elif (paired := ratio(chosen, best)) is not None:
             reason += (
                 f"; window by window {paired.middle:.2f} of the fastest of {len(contenders)} "
-                f"({describe(best.settings)}), and the cheapest within {TOLERANCE:.0%} of it is taken"
+                f"({describe(best.settings)}), and "
+                + (
+                    f"the cheapest within {TOLERANCE:.0%} of it is taken"
+                    if paired.middle >= 1 - TOLERANCE
+                    else "the default is taken, which none has beaten"
+                )
             )
         reason = "; ".join([reason, *self.parts.notes])
         budget = f"profile.budget_s {self.ledger.budget_s:g}"
@@ -203,6 +214,11 @@ class _Finals:
         clear = not alike and (beside > 0 or not self.space.has_alternatives())
         choice = choice_of(chosen.settings, reason=reason, clear=clear, equals=alike)
         return self._result(points, choice, recommendations)
+
+    def _default(self) -> Contender | None:
+        """Return what was measured of the default; None: it was not, or failed."""
+        reference = self.space.reference
+        return None if reference is None else self.contenders.get(_key(reference))
 
     def _can_take_defaults(self) -> bool:
         """Whether there is something to choose, and nothing says that the defaults do not work."""
@@ -246,10 +262,18 @@ class _Finals:
         return [best.settings, *others] if others else []
 
     def _first_finalists(self) -> list[Settings]:
-        """Return the fastest by prediction, and what may turn out to be better or as good and cheaper."""
+        """Return the fastest by prediction, the default, and what may turn out to be better or as good and cheaper."""
         candidates = self.candidates()
-        if not candidates:
-            return self._unpredicted()[:FINALISTS]
+        finalists = self._best_predicted(candidates) if candidates else self._unpredicted()
+        default = self.space.reference
+        if default is None or not self.parts.fits(default.slot_size, default.flags) or self._is_hopeless(default):
+            return finalists[:FINALISTS]
+        # Behind the fastest: a short budget leaves out the last ones.
+        others = [each for each in finalists if _key(each) != _key(default)]
+        return [*others[:1], default, *others[1:]][:FINALISTS]
+
+    def _best_predicted(self, candidates: list[tuple[float, Settings]]) -> list[Settings]:
+        """Return two finalists or more of what is predicted, as far as there are two that differ."""
         fastest_rate, fastest = candidates[0]
         chosen = [fastest]
 
@@ -272,6 +296,8 @@ class _Finals:
             add(FILL_UP, lambda each: all(differ(each, one) for one in chosen))
             if len(chosen) == before:
                 break
+        if len(chosen) == 1:
+            chosen += [each for _, each in candidates if differ(each, fastest)][:1]
         return chosen
 
     def _challengers(self, best: Contender) -> list[Settings]:
@@ -369,6 +395,22 @@ class _Finals:
             if point.predicted_samples_per_s and point.samples_per_s and point.settings() != fitted
         ]
         return median(errors) if errors else None
+
+
+def _beats(contender: Contender, default: Contender, best: Contender) -> bool:
+    """Whether a configuration is faster than the default, or cheaper and as fast within TOLERANCE.
+
+    Windows side by side say so, else those that each shares with the leader.
+    """
+    if contender is default:
+        return True
+    direct, first, second = ratio(contender, default), ratio(contender, best), ratio(best, default)
+    if direct is not None:
+        gain = direct.middle
+    else:
+        gain = first.middle * second.middle if first and second else contender.rate / default.rate
+    is_cheaper = expense(contender.settings) < expense(default.settings)
+    return gain >= 1 - TOLERANCE if is_cheaper else gain > 1
 
 
 def _key(settings: Settings) -> str:

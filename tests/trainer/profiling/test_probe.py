@@ -14,7 +14,7 @@ from contracts.job import ToldError
 from tests.conftest import small_config
 from trainer.profiling.indicators import Counted
 from trainer.profiling.measure import ComputeTime, Failed, JointRate, LoaderRate
-from trainer.profiling.probe import RankProbe
+from trainer.profiling.probe import LATE_S, RankProbe
 from trainer.profiling.rank_process import PROCESS_MODULE
 
 PLANTED = "tests.trainer.profiling.planted:PlantedNetwork"
@@ -92,10 +92,30 @@ def test_a_crash_and_a_hang_are_answers_and_a_budget_that_is_over_starts_no_trac
         late = running.trace(Settings(slot_size=2, slots_per_rank=2, num_workers=0), steps=1, folder=tmp_path)
         assert isinstance(late, Failed) and "profile.budget_s" in late.reason
         assert children() == []
-        # The sweep itself holds to the budget by what it begins.
+        running._budget_s = None
         assert isinstance(running.load(Settings(slot_size=4, num_workers=0)), LoaderRate)
         assert isinstance(running.compute(Settings(slot_size=2, num_workers=0)), ComputeTime)
     assert children() == []
+
+
+@pytest.mark.parametrize(("spent_s", "waited_s"), [(0.0, 600.0), (40.0, 20.0), (59.0, LATE_S)])
+def test_a_measurement_is_waited_for_no_longer_than_the_budget(
+    monkeypatch: pytest.MonkeyPatch, spent_s: float, waited_s: float
+) -> None:
+    """One that hangs with torch.compile is given five times as long, but not more than is left."""
+    config = RunConfig.model_validate({name: each for name, each in small_config().items() if name != "sharding"})
+    budget_s = 60.0 if spent_s else 3600.0
+    running = RankProbe(config, shards="nowhere", ranks=1, threads=1, budget_s=budget_s)
+    waited: dict[str, float] = {}
+    monkeypatch.setattr(running, "_ranks", ["a rank"])
+    monkeypatch.setattr(running, "now", lambda: spent_s)
+    monkeypatch.setattr(running, "_hear", lambda name, arguments, *, timeout_s, **_: waited.update({name: timeout_s}))
+    compiled = Settings(slot_size=4, num_workers=0, flags=Flags(compile=True))
+    for name in ("load", "fit", "compute", "open", "trace"):
+        running.ask(name, settings=compiled)
+    running.ask("window", number=0)
+    assert {*waited.values()} - {120.0} == {waited_s}
+    assert waited["compute"] == waited_s
 
 
 def test_memory_is_held_to_its_limit_and_a_line_of_the_slot_size(small_shards: str) -> None:

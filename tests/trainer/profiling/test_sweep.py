@@ -16,8 +16,18 @@ from contracts.errors import ConfigError
 from tests.trainer.profiling.simulator import Failing, Machine, Simulator, a_space, settings_of
 from trainer.profiling.grid import full_grid
 from trainer.profiling.ledger import Ledger, Result
-from trainer.profiling.measure import Device, Failed
-from trainer.profiling.pairs import TOLERANCE, Contender, equals, expense, leader, ratio, undecided, within_tolerance
+from trainer.profiling.measure import ComputeTime, Device, Failed
+from trainer.profiling.pairs import (
+    TOLERANCE,
+    Contender,
+    equals,
+    expense,
+    is_hopeless,
+    leader,
+    ratio,
+    undecided,
+    within_tolerance,
+)
 from trainer.profiling.space import Space, make_space
 from trainer.profiling.sweep import sweep
 
@@ -237,6 +247,33 @@ def test_the_report_has_a_row_for_everything() -> None:
     assert all(done <= total for done, total, _ in told)
 
 
+class SmallSlotsLookFast(Simulator):
+    """Steps alone that say the opposite of training: the time of a sample grows with the slot."""
+
+    def compute(self, settings: Settings) -> ComputeTime | Failed:
+        found = super().compute(settings)
+        assert isinstance(found, ComputeTime)
+        slot_s = 1e-4 * settings.slot_size**1.5
+        return replace(found, slot_s=slot_s, last_slot_s=slot_s, cpu_s_per_sample=None)
+
+
+def test_the_default_is_measured_end_to_end_and_what_has_not_beaten_it_is_not_chosen() -> None:
+    probe = SmallSlotsLookFast(a_space(), Machine(**{**QUIET, "slot_overhead_s": 0.05, "loader_ratio": 0.1}), seed=3)
+    found = swept(probe)
+    default = probe.space.default
+    assert [row.samples_per_s is not None for row in found.points if settings_of(row) == default] == [True]
+    assert probe.true_rate(settings_of(found.choice)) >= (1 - TOLERANCE) * probe.true_rate(default)
+    # Who names what to try does not want the default tried.
+    listed = a_space(profile={"slot_sizes": [8, 16]})
+    assert listed.reference is None and probe.space.reference == default
+
+
+def test_a_choice_is_compared_with_another_configuration() -> None:
+    found = swept(simulator(a_space(1), cores=1, loader_ratio=0.01, slot_overhead_s=0.05))
+    assert sum(row.samples_per_s is not None for row in found.points) >= 2
+    assert "the only one measured" not in found.choice.reason
+
+
 # --- what fails -------------------------------------------------------------------------------------------------------
 
 
@@ -280,6 +317,21 @@ def test_flags_that_crash_are_a_row() -> None:
     found = swept(simulator(failing=failing))
     assert not found.choice.flags.channels_last
     assert any(row.outcome == "crashed" for row in found.compute)
+
+
+@pytest.mark.parametrize("outcome", ["failed", "hung"])
+def test_a_compile_that_does_not_work_excludes_that_point_alone(outcome: Any) -> None:
+    def failing(kind: str, settings: Settings) -> Failed | None:
+        return Failed(outcome, "no Triton") if settings.flags.compile else None
+
+    space = a_space(profile={"exclude": ["precision", "activation_checkpointing", "threads"], "compile": [False, True]})
+    probe = simulator(space, failing=failing, slot_overhead_s=0.05, loader_ratio=0.1)
+    found = swept(probe)
+    assert [row.outcome for row in found.compute if row.flags.compile] == [outcome]
+    assert share_of_best(probe, found) >= 0.96
+    compiled = Settings(slot_size=64, num_workers=0, flags=Flags(compile=True))
+    eager, smaller = (Settings(slot_size=size, num_workers=0) for size in (64, 32))
+    assert not is_hopeless(eager, [compiled], [smaller]) and is_hopeless(compiled, [compiled], [smaller])
 
 
 @pytest.mark.parametrize("names", [{"compute"}, {"load"}])
