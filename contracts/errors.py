@@ -24,6 +24,8 @@ from pydantic import BaseModel, ConfigDict
 EXIT_OK = 0
 EXIT_CHECK_FAILED = 1
 EXIT_USER_ERROR = 2
+EXIT_UNPROVEN = 3
+"""Of `shardline verify` alone: nothing is wrong, and part of the export has not run on its GPU yet."""
 EXIT_FAULT = 70
 EXIT_TRY_AGAIN = 75
 _SIGNAL_EXIT_BASE = 128

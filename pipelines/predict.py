@@ -39,7 +39,7 @@ def run_predict(model: str, samples: Sequence[str], options: Mapping[str, object
 
 
 def run_verify(model: str, *, shards: str | None) -> int:
-    """Verify an export; return the exit code: 0, or 1 when a gate failed.
+    """Verify an export; return the exit code: 0, 3 while part of it is unproven, or 1 when a gate failed.
 
     Args:
         model: As for `run_predict`.

@@ -26,9 +26,9 @@ class ExportSection(Section):
     ONNX file, of which Triton's ONNX Runtime builds such a plan when it loads. tensorrt_rtx: engines of TensorRT-RTX
     for workstations, which need not be present, beside the ONNX file for Triton. auto: tensorrt on a machine with a GPU
     and that package, else onnxruntime_tensorrt."""
-    targets: Annotated[list[str], Field(max_length=16)] = []
-    """Of tensorrt_rtx: GPUs to build engines for, by name (t4, a10, l4, rtx-pro-6000, ...) or compute capability
-    (sm89). Empty: the GPU of this machine, or without one a10, l4 and rtx-pro-6000."""
+    targets: Annotated[list[str], Field(max_length=1)] = []
+    """Of tensorrt_rtx: the GPU to build an engine for, by name (t4, a10, l4, rtx-pro-6000, ...) or compute capability
+    (sm89). Empty: the GPU of this machine, or without one l4."""
     opset: Annotated[int, Field(strict=True, ge=20, le=24)] = 20
     """ONNX opset."""
     min_batch: PositiveInt = 1

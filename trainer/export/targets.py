@@ -48,8 +48,8 @@ RTX_TARGETS = ("sm75", "sm80", "sm86", "sm89", "sm120", "sm121")
 # Of these, what NVIDIA's support matrix of TensorRT-RTX (releases 1.0 to 1.5, read 2026-11) does not list.
 OUTSIDE_MATRIX = ("sm80",)
 OUTSIDE = "outside NVIDIA's published matrix of TensorRT-RTX"
-# Without a GPU and without a wish: those of today's workstations and of the L4.
-DEFAULT_TARGETS = ("sm86", "sm89", "sm120")
+# Without a GPU and without a wish: the L4, which Google Cloud rents. One: the proof needs one machine.
+DEFAULT_TARGET = "sm89"
 
 # What tensorrt_rtx cannot compute in, by precision, and why. Of sm75 it says "FP32 GEMM is not supported". Its support
 # matrix has int8 for weights of matrix products alone: Q/DQ graphs build, and nothing shows that they run.
@@ -138,7 +138,7 @@ def decide(
                 allowed=f"{', '.join(RTX_TARGETS)}; tensorrt for this GPU",
                 todo=f"set export.runtime=tensorrt ({_INSTALL[TENSORRT]}), or name other GPUs in export.targets",
             )
-        targets = targets or (DEFAULT_TARGETS if gpu is None else (gpu,))
+        targets = targets or (DEFAULT_TARGET if gpu is None else gpu,)
         return runtime, targets, warnings + _check_rtx(targets)
     if targets and targets != (gpu,):
         raise ConfigError(

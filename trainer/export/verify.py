@@ -2,7 +2,8 @@
 
     python -m trainer.export.verify FOLDER [--shards URI]
 
-Prints a line for each gate; exit code 0, or 1 when one failed, which is named. Where checksums are wrong nothing else
+Prints a line for each gate; exit code 0 when all is proven, 3 when nothing is wrong and part of it still has to run on
+its GPU, 1 when a gate failed, which is named. Where checksums are wrong nothing else
 is looked at. On a GPU that an engine was built for, a passed engine completes its proof: `verified/TARGET.json` is
 written beside the manifest; an ONNX file that Triton loads is run by the provider that its configuration names, and
 completes it with `verified/served.json`. The export's predict.py is not executed. An engine is, since it is machine
@@ -31,7 +32,15 @@ from contracts.artifacts import (
     Verification,
 )
 from contracts.artifacts.signature import Signature
-from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, CheckFailed, ConfigError, DataError, ErrorDocument
+from contracts.errors import (
+    EXIT_CHECK_FAILED,
+    EXIT_OK,
+    EXIT_UNPROVEN,
+    CheckFailed,
+    ConfigError,
+    DataError,
+    ErrorDocument,
+)
 from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
 from contracts.proof import SERVED, find_strangers, find_unproven, verification_uri
 from trainer.export.bundle.bundles import bundle_of
@@ -56,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         uri = storage.normalise(options.folder)
         document = ExportManifest.load(uri)
         gates = verify(uri, document, None if options.shards is None else storage.normalise(options.shards))
-        words = _conclude(uri, document, gates)
+        unproven = find_unproven(uri, document)
+        words = _conclude(uri, document, gates, unproven)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         failure = ErrorDocument.of(error, traceback.format_exc())
         print(f"verify: error: {failure.message}", file=sys.stderr)
@@ -64,15 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for gate in gates:
         print(f"{gate.status:13} {gate.name:14} {gate.precision:5} {gate.reason or gate.ran}")
     print(words)
-    return EXIT_CHECK_FAILED if _failed(gates) else EXIT_OK
+    return EXIT_CHECK_FAILED if _failed(gates) else EXIT_UNPROVEN if unproven else EXIT_OK
 
 
-def _conclude(uri: str, document: ExportManifest, gates: list[Gate]) -> str:
+def _conclude(uri: str, document: ExportManifest, gates: list[Gate], unproven: list[str]) -> str:
     """Return the last line: what all of it means."""
     if failed := _failed(gates):
         return f"{storage.display(uri)} is not what was proven; failed: {', '.join(failed)}"
     served = f"; serves {document.served.in_words()}" if document.served else ""
-    unproven = find_unproven(uri, document)
     if not unproven:
         return f"nothing is wrong; proven{served}"
     targets = [entry.target for entry in document.engines if entry.target in unproven]

@@ -21,7 +21,7 @@ from contracts.errors import ShardlineError
 from contracts.process import threads_per_rank
 from trainer.export.bundle.bundles import bundle_of
 from trainer.export.bundle.shipped import Answers, Shipped, ShippedFailed
-from trainer.export.gates.samples import Places, samples_of
+from trainer.export.gates.samples import Places
 from trainer.export.processes import run_step
 from trainer.judge.by_task import compare_by_task
 from trainer.judge.statistics import Difference, Values, compare, compare_classes
@@ -64,7 +64,7 @@ class Limits:
     """Metric that is compared; empty: the first of METRICS, of an own task its headline."""
     least_gain: float = 0.0
     """Least improvement, in units of the metric; 0: none is needed."""
-    largest_loss: float = 0.01
+    largest_loss: float = 0.02
     """Largest loss at the worse end of the 95 % interval. Where a lower value is better both are shares of production's
     value."""
     class_floor: float = 0.1
@@ -200,7 +200,8 @@ def _ask_both(trial: Trial, document: ExportManifest, champion: str) -> _Pair:
     Raises:
         NotJudged: Production cannot be asked, or answers otherwise.
     """
-    places = samples_of(document, trial.shards_uri, trial.shards)
+    # The whole test split, of which the gates may have run a part: with fewer samples chance alone keeps models out.
+    places: Places = None
     with tempfile.TemporaryDirectory(prefix="shardline-judge-") as name:
         with _as_not_judged(_unjudged(champion)):
             theirs, known = _ask(champion, trial, places, Path(name) / "champion", task=document.task)

@@ -13,7 +13,7 @@ from contracts.config import ExportSection
 from contracts.errors import ConfigError
 from trainer.export import targets
 from trainer.export.targets import (
-    DEFAULT_TARGETS,
+    DEFAULT_TARGET,
     OUTSIDE_MATRIX,
     RTX_TARGETS,
     Builder,
@@ -52,7 +52,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Any:
         (BOTH, "sm90", {"runtime": "tensorrt", "targets": ["h100"]}, "tensorrt 1.2.3, sm90"),
         (BOTH, "sm90", {"runtime": "onnxruntime_tensorrt"}, "onnxruntime_tensorrt"),
         (RTX, "sm89", {"runtime": "onnxruntime_tensorrt", "targets": ["l4"]}, "onnxruntime_tensorrt"),
-        (RTX, None, {"runtime": "tensorrt_rtx"}, "tensorrt_rtx 1.2.3, sm86+sm89+sm120"),
+        (RTX, None, {"runtime": "tensorrt_rtx"}, "tensorrt_rtx 1.2.3, sm89"),
         (RTX, "sm75", {"runtime": "tensorrt_rtx"}, "tensorrt_rtx 1.2.3, sm75"),
         (BOTH, "sm90", {"runtime": "tensorrt_rtx", "targets": ["l4"]}, "tensorrt_rtx 1.2.3, sm89"),
     ],
@@ -97,10 +97,15 @@ def test_what_cannot_be_is_refused_with_what_to_do(
 def test_what_a_user_should_know_is_a_warning(choose: Any) -> None:
     (lacking,) = choose(RTX, "sm89").warnings
     assert "tensorrt is not installed: the ONNX file is what serves" in lacking
-    (outside,) = choose(RTX, None, runtime="tensorrt_rtx", targets=["a100", "l4"]).warnings
+    (outside,) = choose(RTX, None, runtime="tensorrt_rtx", targets=["a100"]).warnings
     assert outside == "sm80 (a100, a100-80gb, a30): outside NVIDIA's published matrix of TensorRT-RTX"
     assert choose(BOTH, "sm90").warnings == choose(set(), None).warnings == ()
-    assert not set(OUTSIDE_MATRIX) & set(DEFAULT_TARGETS)
+    assert DEFAULT_TARGET not in OUTSIDE_MATRIX
+
+
+def test_an_export_has_one_engine_that_one_machine_can_prove() -> None:
+    with pytest.raises(ValidationError, match="targets"):
+        ExportSection(targets=["l4", "a10"])
 
 
 def test_an_unknown_runtime_is_refused_by_the_configuration() -> None:

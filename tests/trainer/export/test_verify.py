@@ -16,7 +16,7 @@ from PIL import Image
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ExportManifest, FileEntry, Gate, ShardManifest, Verification
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
+from contracts.errors import EXIT_UNPROVEN, ConfigError
 from contracts.proof import find_unproven, require_proven
 from pipeline_tasks.task import main as inspection_main
 from rehearsal.gcs import BucketServer
@@ -93,7 +93,7 @@ def edit(folder: Path, name: str, change: Callable[[Any], Any]) -> None:
 
 def test_what_was_made_is_unproven_and_nothing_is_wrong(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, said = verify(made, capfd)
-    assert code == 0, said
+    assert code == EXIT_UNPROVEN, said
     for gate in ("checksum", "bundle"):
         assert any(line.startswith("passed") and f" {gate} " in line for line in said.splitlines()), said
     assert "engine sm89" in said and "this machine has no GPU" in said
@@ -126,11 +126,11 @@ def test_an_engine_that_passes_on_its_gpu_completes_the_proof(
     document = ExportManifest.load(uri)
     gpu.error = ConfigError("another version", allowed="the very version", todo="install it")
     code, said = verify(copy, capfd)
-    assert code == 0 and find_unproven(uri, document) != [], said
+    assert code == EXIT_UNPROVEN and find_unproven(uri, document) != [], said
     assert "not run       engine sm89    fp16  another version" in said
     gpu.error = None
     code, said = verify(copy, capfd)
-    assert code == 0, said
+    assert code == EXIT_UNPROVEN, said
     # What Triton serves is another file than the engine: it stays unproven.
     assert "served         fp16  this machine has no GPU" in said
     assert "unproven as before: ONNX Runtime's CUDA provider, fp16 arithmetic; on the GPU that serves" in said
@@ -182,7 +182,7 @@ def test_where_the_provider_is_not_what_is_served_stays_unproven(
         pytest.skip("this machine has it")
     monkeypatch.setattr(verify_module, "gpu_target", lambda: "sm90")
     code, said = verify(copy, capfd)
-    assert code == 0, said
+    assert code == EXIT_UNPROVEN, said
     assert "not run       served         fp16  onnxruntime here has no CUDAExecutionProvider" in said
     assert not (copy / "verified").exists()
 
@@ -284,7 +284,7 @@ def test_a_manifest_with_a_nan_fails_by_its_checksum(copy: Path, capfd: pytest.C
 def test_without_its_shards_the_bundle_is_not_tried(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(copy.parents[1] / "shard")
     code, said = verify(copy, capfd)
-    assert code == 0
+    assert code == EXIT_UNPROVEN
     assert "pass --shards" in said
     assert not any(line.startswith("passed") and " bundle " in line for line in said.splitlines())
 
@@ -299,7 +299,7 @@ def test_files_in_a_bucket_are_read_once_and_what_was_compared_runs(
     (shards,) = (copy.parents[1] / "shard").iterdir()
     code = main([uri, f"--shards={shards}"])
     said = capfd.readouterr().out
-    assert code == 0, said
+    assert code == EXIT_UNPROVEN, said
     assert any(line.startswith("passed") and " bundle " in line for line in said.splitlines())
     for name in (SERVED, "model.fp32.onnx", "predict.py"):
         assert len(bucket_server.access_log.entries(operation="objects.media", object=f"*/{name}")) == 1

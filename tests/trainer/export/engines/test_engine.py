@@ -8,7 +8,7 @@ import pytest
 from contracts.errors import ConfigError, ModelError
 from tests.trainer.export.graphs import image_signature
 from trainer.export.engines.engine import build_engine, check_profile, load_api, make_config, make_logger
-from trainer.export.targets import DEFAULT_TARGETS, RTX_TARGETS, TENSORRT_RTX, Builder
+from trainer.export.targets import DEFAULT_TARGET, RTX_TARGETS, TENSORRT_RTX, Builder
 
 SIGNATURE = image_signature()
 
@@ -27,7 +27,7 @@ def test_a_graph_becomes_an_engine_without_a_word(
     build_engine(
         graph,
         target,
-        builder=Builder(TENSORRT_RTX, "", DEFAULT_TARGETS),
+        builder=Builder(TENSORRT_RTX, "", (DEFAULT_TARGET,)),
         signature=SIGNATURE,
         opt_batch=8,
         max_batch=64,
