@@ -50,16 +50,17 @@ def accuracy(truths: Values, answers: Values, weights: Floats) -> float:
 
 
 def recall_macro(truths: Values, answers: Values, weights: Floats) -> float:
-    """Return the mean of recall over the classes that are a label or an answer; 0 where there is none of its label."""
-    right, labelled, answered = _count(truths, answers, weights)
-    return float((right / np.maximum(labelled, 1)).sum() / ((labelled + answered) > 0).sum())
+    """Return the mean of recall over the classes that have a sample."""
+    right, labelled, _ = _count(truths, answers, weights)
+    has_samples = labelled > 0
+    return float((right[has_samples] / labelled[has_samples]).mean())
 
 
 def f1_macro(truths: Values, answers: Values, weights: Floats) -> float:
-    """Return the mean of F1 over the classes that are a label or an answer."""
+    """Return the mean of F1 over the classes that have a sample."""
     right, labelled, answered = _count(truths, answers, weights)
-    both = labelled + answered
-    return float((2 * right / np.maximum(both, 1)).sum() / (both > 0).sum())
+    has_samples = labelled > 0
+    return float((2 * right[has_samples] / (labelled + answered)[has_samples]).mean())
 
 
 SCORES: dict[str, Score] = {

@@ -61,7 +61,9 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
 def _tiles(report: EvaluationReport, found: ClassificationDetails, validation: list[float]) -> Tiles:
     accuracy, samples = report.metrics.get("accuracy"), report.samples
     recalls = [recall for outcome in found.classes if (recall := _recall(outcome)) is not None]
-    scores = [score for outcome in found.classes if (score := _f1(outcome)) is not None]
+    scores = [score for outcome in found.classes if outcome.samples and (score := _f1(outcome)) is not None]
+    without = len(found.classes) - len(recalls)
+    means = f"over classes: each counts the same{f', {without:,} without a sample are left out' if without else ''}"
     areas = [outcome.roc.area for outcome in found.classes if outcome.roc is not None]
     interval, mean = _interval(accuracy, samples), _mean(validation)
     spread = f"{exact_percent(interval[0])} to {exact_percent(interval[1])} (95 % interval), " if interval else ""
@@ -70,9 +72,9 @@ def _tiles(report: EvaluationReport, found: ClassificationDetails, validation: l
     figures = (
         ("Accuracy", "accuracy", accuracy, "exact_percent", f"{spread}test split"),
         ("Wrong", "wrong", samples - found.right, "count", f"of {count(samples)} samples"),
-        ("Macro F1", "f1_macro", f1, "exact_percent", f"each class counts the same{compared}"),
-        ("Mean recall", "recall", _mean(recalls), "percent", "over classes: each counts the same"),
-        ("Mean ROC area", "roc_area", _mean(areas), "area", "one class against the rest"),
+        ("Macro F1", "f1_macro", f1, "exact_percent", f"{means}{compared}"),
+        ("Mean recall", "recall", _mean(recalls), "percent", means),
+        ("Mean ROC area", "roc_area", _mean(areas), "area", "one class against the rest, binned"),
         ("Loss", "loss", report.loss, "number", "mean cross-entropy, nats"),
     )
     return Tiles(
@@ -117,7 +119,7 @@ def _classes(subject: Subject, found: ClassificationDetails, beside: list[tuple[
     return Table(
         "class-outcomes",
         "Each class on the test split; in brackets: 95 % intervals",
-        ("Class", "Samples", "Right", "Recall", *also, "Precision", "F1", *also, "ROC area"),
+        ("Class", "Samples", "Right", "Recall", *also, "Precision", "F1", *also, "ROC area, binned"),
         [row(place) for place in places[:limit]],
         note=note,
     )

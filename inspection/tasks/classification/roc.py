@@ -46,7 +46,7 @@ def roc(subject: Subject, found: ClassificationDetails, samples: int) -> list[Pa
     areas = [(name, value) for name, value, _ in drawn]
     about = (
         "Across: share of other classes' samples at or above a threshold. Upwards: share of the class's own. One class "
-        f"against the rest; the micro-average is over all pairs of sample and class; numbers are areas.{more}"
+        f"against the rest; the micro-average is over all pairs of sample and class; numbers are areas, binned.{more}"
     )
     drawing = Drawing(plot, legend=areas, unit="area", style="square", data={"chart": "ROC"})
     return [Title("ROC"), drawing, Text(about, "note")]

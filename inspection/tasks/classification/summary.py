@@ -36,8 +36,10 @@ def summary(report: EvaluationReport) -> Markdown:
     wrong = [entry for entry in found.confusion if entry[0] != entry[1] and entry[0] in names and entry[1] in names]
     wrong.sort(key=lambda entry: -entry[2])
     mistakes = [(names[label], names[guess], count(samples)) for label, guess, samples in wrong[:MAX_MISTAKES]]
-    head = ("class", "test samples", "recall", "precision", "area under ROC")
+    head = ("class", "test samples", "recall", "precision", "area under ROC, binned")
+    without = len(found.classes) - len(counted)
+    title = f"Hardest classes ({without:,} without a test sample are left out)" if without else "Hardest classes"
     of_mistakes = Block("Most frequent mistakes", ["None."])
     if mistakes:
         of_mistakes = Block(of_mistakes.title, head=("label", "taken for", "samples"), words=2, rows=first(mistakes))
-    return write(Summary([Block("Hardest classes", head=head, rows=first(hardest)), of_mistakes]))
+    return write(Summary([Block(title, head=head, rows=first(hardest)), of_mistakes]))

@@ -40,7 +40,7 @@ def test_the_whole_test_split_is_compared_and_equally_good_models_are_let_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two models that differ on one sample of 25 in each direction: of 512 samples the worse end would be -0.019."""
-    asked = []
+    asked: list[Any] = []
 
     def ask(uri: str, trial: Any, places: Any, work: Any, *, task: str) -> tuple[Answers, list[str]]:
         asked.append(places)

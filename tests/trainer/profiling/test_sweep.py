@@ -269,7 +269,9 @@ def test_the_default_is_measured_end_to_end_and_what_has_not_beaten_it_is_not_ch
 
 
 def test_a_choice_is_compared_with_another_configuration() -> None:
-    found = swept(simulator(a_space(1), cores=1, loader_ratio=0.01, slot_overhead_s=0.05))
+    only = {"train": {"channels_last": False}, "data": {"num_workers": 0}}
+    space = a_space(1, profile={"slot_sizes": [32, 256], "num_workers": [0]}, **only)
+    found = swept(simulator(space, cores=1, loader_ratio=0.01, slot_overhead_s=0.05))
     assert sum(row.samples_per_s is not None for row in found.points) >= 2
     assert "the only one measured" not in found.choice.reason
 

@@ -16,9 +16,10 @@ from trainer.tasks.protocol import Batch
 
 
 class MeanOverClasses(Metric):
-    """Mean of F1 or recall over the classes that are a label or a prediction of any sample; 0 where one is 0 / 0.
+    """Mean of F1 or recall over the classes that are the label of any sample.
 
-    So has it scikit-learn (average="macro").
+    So has it scikit-learn (average="macro") with the labels of the samples as `labels`: a class without a sample has no
+    recall, and a mean over one more or less class would depend on what is predicted wrongly.
 
     Args:
         num_classes: Width of the logits.
@@ -49,9 +50,8 @@ class MeanOverClasses(Metric):
         """Return the mean, [] float64."""
         found = 2 * self.right if self._score == "f1" else self.right
         whole = self.labelled + self.predicted if self._score == "f1" else self.labelled
-        # Where the denominator is 0, so is what is divided.
-        scores = found / whole.clamp(min=1)
-        return scores.sum() / (self.labelled + self.predicted > 0).sum()
+        has_samples = self.labelled > 0
+        return (found[has_samples] / whole[has_samples]).mean()
 
 
 def make_metrics(num_classes: int) -> dict[str, Metric]:
