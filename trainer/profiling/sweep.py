@@ -146,10 +146,7 @@ class _Finals:
             if not wanted:
                 return
             while len(wanted) > 1 and not self.ledger.allows("turn", parts=len(wanted)):
-                wanted = wanted[:-1]
-            # The fastest, the default and one more there are in any case: one would not be compared with anything.
-            while len(wanted) > 3 and not turn and not self._is_worth(len(wanted)):
-                wanted = wanted[:-1]
+                wanted = self._shortened(wanted)
             # A second turn needs two, or it decides nothing.
             if turn and (len(wanted) < 2 or not self._is_worth(len(wanted))):
                 return
@@ -161,6 +158,13 @@ class _Finals:
                 if replacement is None:
                     break
                 self._turn([replacement])
+
+    def _shortened(self, wanted: list[Settings]) -> list[Settings]:
+        """Leave out the last one that is not the default: what is taken is to have beaten that."""
+        reference = self.space.reference
+        default = None if reference is None else _key(reference)
+        last = next((at for at in range(len(wanted) - 1, 0, -1) if _key(wanted[at]) != default), len(wanted) - 1)
+        return [*wanted[:last], *wanted[last + 1 :]]
 
     def result(self) -> Result:
         """Return what was found.
@@ -268,9 +272,8 @@ class _Finals:
         default = self.space.reference
         if default is None or not self.parts.fits(default.slot_size, default.flags) or self._is_hopeless(default):
             return finalists[:FINALISTS]
-        # Behind the fastest: a short budget leaves out the last ones.
         others = [each for each in finalists if _key(each) != _key(default)]
-        return [*others[:1], default, *others[1:]][:FINALISTS]
+        return [*others[: FINALISTS - 1], default]
 
     def _best_predicted(self, candidates: list[tuple[float, Settings]]) -> list[Settings]:
         """Return two finalists or more of what is predicted, as far as there are two that differ."""
