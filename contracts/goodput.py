@@ -4,16 +4,20 @@ The launcher of each machine tells its place (machine: node_rank, nodes, preempt
 (trainer/supervise/sections.py):
 
     life     life, started_at: its process is up; `life` names it in the events below
-    resume   life, step, ranks, nodes: training goes on from a step (0: from the start)
+    resume   life, step, number, ranks, nodes: training goes on from a step (0: from the start); the number of this
+             attempt at the training, over all runs
     spent    life, step, seconds: by section, since the life's last such event; the step it has come to
     stop     life, step, cause, preempted: all ranks agreed to stop here; by a signal or a notice where preempted
+
+A `progress` between them tells the step alone: of a life that was killed, steps that no `spent` came to tell.
 
 Beside them, outside of the account: checkpoint (life, step, seconds), told once when a checkpoint is committed. Its
 seconds are those from the copy of the state on; only for `spent`'s of them did steps stand still.
 
 Sections add up to the life of that process; what lies before, between and behind lives is told by the times of events.
 Nothing is estimated and nothing is a remainder, so the classes add up to the wall time only if the account is right.
-A rank that dies tells no more: what it did since its last `spent` is in `recovery_s`.
+A rank that dies tells no more: its seconds since its last `spent` are in `recovery_s`, its steps count as far
+as its last `progress`.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from contracts.artifacts.goodput import GoodputRecord
-from contracts.stops import Event, began_at, find_stops, finite_seconds, tells_of_training
+from contracts.stops import Event, began_at, find_stops, finite_seconds, step_after, tells_of_training
 
 # What a rank can be in, and the class that its seconds count as.
 _CLASS_OF = {
@@ -65,7 +69,15 @@ class _Life:
     """Whether its `life` event is there: on a full disk an event log loses lines."""
     resumed: int | None = None
     step: int = 0
+    """Up to which its seconds are told."""
+    progress: int = 0
+    """The newest step that a `progress` told."""
     entries: list[_Entry] = field(default_factory=list)
+
+    @property
+    def newest_step(self) -> int:
+        """The step that it has come to, as far as it told."""
+        return max(self.step, self.progress)
 
     @property
     def ended_at(self) -> float:
@@ -108,7 +120,7 @@ def account(attempts: Iterable[Sequence[Event]]) -> GoodputRecord:
         goodput_percent=round(100 * seconds["productive_s"] / wall_s, 2) if wall_s > 0 else 0.0,
         attempts=len(read),
         starts=len(lives),
-        steps=lives[-1].step if lives else 0,
+        steps=lives[-1].newest_step if lives else 0,
         lost_steps=lost_steps,
         preemptions=preemptions,
         interruptions=stops.count("interruption"),
@@ -145,6 +157,9 @@ def _read(events: Sequence[Event]) -> _Attempt:
             case "resume" | "spent":
                 unseen = _Life(float(event["time"]), start_seen=False)
                 _tell(attempt, attempt.lives.setdefault(event["life"], unseen), event)
+            case "progress" if attempt.lives:
+                life = next(reversed(attempt.lives.values()))
+                life.progress = step_after(event, None) or life.progress
     return attempt
 
 
@@ -188,8 +203,8 @@ def _add_lives(lives: Sequence[_Life], seconds: dict[str, float]) -> int:
                 lost = value * share if section in _REPEATED else 0.0
                 seconds["lost_s"] += lost
                 seconds[_CLASS_OF[section]] += value - lost
-        if life.step > kept_step:
-            lost_steps += life.step - int(max(kept_step, life.resumed or 0))
+        if life.newest_step > kept_step:
+            lost_steps += life.newest_step - int(max(kept_step, life.resumed or 0))
         if life.resumed is not None:
             kept_step = min(kept_step, life.resumed)
     return lost_steps

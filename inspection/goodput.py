@@ -29,8 +29,9 @@ def read_goodput(line: str, run_id: str | None) -> GoodputRecord | None:
 def find_attempts(line: str, run_id: str | None, *, known: Mapping[str, Events] | None = None) -> dict[str, Events]:
     """Return the events of every attempt at a training, by the attempt's name; none when there was no training.
 
-    A training that began in this run is told by this run's attempts alone. One that this run has continued or reused
-    is told by those of every run of the line: a request for each, so they are read only then.
+    A training whose first attempt was in this run is told by this run's attempts alone. One that this run has
+    continued, begun again or reused is told by those of every run of the line: a request for each, so they are read
+    only then.
 
     Args:
         line: URI of the line's folder.
@@ -64,5 +65,5 @@ def _training_of(events: Events) -> str:
 
 
 def _began(events: Events) -> bool:
-    """Return whether an attempt began a training, and went on from no checkpoint of an earlier one."""
-    return any(event.get("event") == "resume" and event.get("step") == 0 for event in events)
+    """Return whether an attempt was the first at a training: one at step 0 may follow others that saved nothing."""
+    return any(event.get("event") == "resume" and event.get("number") == 1 for event in events)

@@ -189,7 +189,12 @@ class Training:
         Raises:
             Preempted: All ranks agreed to stop before the last one, and saved.
         """
-        self.ledger.resume(self.step, ranks=self.rank.ranks, nodes=self.assignment.nodes)
+        self.ledger.resume(
+            self.step,
+            number=self.checkpoints.attempt_number,
+            ranks=self.rank.ranks,
+            nodes=self.assignment.nodes,
+        )
         if self.progress.evaluation_due:
             self._complete_epoch("", None)
         ahead = self.data.prefetcher(self.progress.position)

@@ -38,6 +38,10 @@ class Attempt:
         self.emit("spent", life=self.life, step=to, seconds=seconds)
         return self
 
+    def progress(self, step: int, unit: str = "steps") -> "Attempt":
+        self.emit("progress", done=step, total=100, unit=unit, message="loss 1.0")
+        return self
+
     def stop(self, step: int) -> "Attempt":
         self.emit("stop", life=self.life, step=step, cause="SIGTERM", preempted=True)
         return self
@@ -75,6 +79,22 @@ def test_what_is_behind_the_checkpoint_that_training_went_back_to_is_lost() -> N
     assert found.between_attempts_s == 100 - 23
     assert found.preemptions == 1
     assert found.wall_s == 23 + 23
+
+
+def test_steps_since_a_killed_rank_last_told_its_time_are_lost_too() -> None:
+    # Steps are short: the progress is told, and where the time went is not yet.
+    killed = Attempt(0).begin(1, 0, 1).spend(16, step=2).progress(20).progress(40).progress(3, unit="images").events
+    again = Attempt(100).begin(1, 16, 1).progress(20)
+    assert account([killed]).steps == 40
+    found = account([killed, again.events])
+    assert (found.lost_steps, found.steps) == (24, 20)
+    # Before a first checkpoint, and in one attempt.
+    attempt = Attempt(0).begin(1, 0, 1).progress(50).begin(5, 0, 1).spend(60, step=6)
+    assert account([attempt.exit(1)]).lost_steps == 50
+    # What is told beside a life that is not known belongs to none.
+    stray = Attempt(0)
+    stray.progress(50)
+    assert account([stray.events, again.events]).lost_steps == 0
 
 
 def test_an_entry_across_the_checkpoint_is_lost_in_part() -> None:

@@ -359,7 +359,7 @@ def _exit(at: float, code: int, wall_s: float) -> dict[str, Any]:
 def _training(life: str, first: int, last: int, at: float) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = [
         {"event": "life", "life": life, "started_at": at + 1},
-        {"event": "resume", "life": life, "step": first, "ranks": 2, "nodes": 1},
+        {"event": "resume", "life": life, "step": first, "number": 2 if first else 1, "ranks": 2, "nodes": 1},
     ]
     for step in range(first + EVERY, last + 1, EVERY):
         told.append(

@@ -15,7 +15,14 @@ ID, OTHER_ID = "20261121-120000-0001", "20261121-130000-0001"
 
 
 def write_attempt(
-    line: Path, name: str, launched_at: float, *, fingerprint: str = "f", tail: str = "", step: int = 0
+    line: Path,
+    name: str,
+    launched_at: float,
+    *,
+    fingerprint: str = "f",
+    tail: str = "",
+    step: int = 0,
+    number: int = 1,
 ) -> None:
     folder = line / "train" / "attempts" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -24,7 +31,7 @@ def write_attempt(
         {"time": at, "event": "start", "launched_at": at},
         {"time": at + 1, "event": "folder", "uri": "file:///u", "fingerprint": fingerprint},
         {"time": at + 2, "event": "life", "life": "0", "started_at": at + 2},
-        {"time": at + 4, "event": "resume", "life": "0", "step": step, "ranks": 2, "nodes": 1},
+        {"time": at + 4, "event": "resume", "life": "0", "step": step, "number": number, "ranks": 2, "nodes": 1},
         {"time": at + 10, "event": "spent", "life": "0", "step": 8, "seconds": {"set-up": 2, "step": 6}},
     ]
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events) + tail)
@@ -56,10 +63,18 @@ def test_the_seconds_of_a_training_are_told_apart(line: Path) -> None:
 
 def test_all_attempts_of_one_training_count(line: Path) -> None:
     write_attempt(line, "20261121-110000-0001", 50)
-    write_attempt(line, ID, 100, step=4)
+    write_attempt(line, ID, 100, step=4, number=2)
     write_attempt(line, "20261121-150000-0001", 500, fingerprint="another")
     assert ask(line).attempts == 2
     assert ask(line, None).attempts == 1, "the newest training is another one"
+
+
+def test_attempts_before_a_first_checkpoint_count(line: Path) -> None:
+    """The next run begins at step 0 again, and yet it is not the first attempt at this training."""
+    write_attempt(line, "20261121-110000-0001", 50)
+    write_attempt(line, ID, 100, number=2)
+    found = ask(line)
+    assert (found.attempts, found.lost_steps) == (2, 8)
 
 
 def test_only_a_training_that_goes_on_is_told_by_other_runs(line: Path, monkeypatch: pytest.MonkeyPatch) -> None:

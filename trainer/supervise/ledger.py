@@ -31,10 +31,10 @@ class Ledger:
         # Who reads it knows that no checkpoint was committed where none is told.
         self._emit("life", started_at=self.sections.started_at, tells=["checkpoint"])
 
-    def resume(self, step: int, *, ranks: int, nodes: int) -> None:
-        """Say that training goes on from a step."""
+    def resume(self, step: int, *, number: int, ranks: int, nodes: int) -> None:
+        """Say that training goes on from a step, in which attempt at it."""
         self.sections.at_step(step)
-        self._emit("resume", step=step, ranks=ranks, nodes=nodes)
+        self._emit("resume", step=step, number=number, ranks=ranks, nodes=nodes)
         self.tell()
 
     def tell_sometimes(self) -> None:

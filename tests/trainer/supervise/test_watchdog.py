@@ -32,7 +32,7 @@ limits = {"data_timeout_s": 5, "checkpoint_timeout_s": 600}
 resources = ResourcesSection(step_timeout_s=5, stop_budget_s=1, **limits)
 say = lambda document: (folder / "end.json").write_text(document.model_dump_json())
 with RankSupervisor(resources, events, rank=0, local_rank=0, generation=3, say=say) as life:
-    life.ledger.resume(7, ranks=1, nodes=1)
+    life.ledger.resume(7, number=1, ranks=1, nodes=1)
     if "full disk" in sys.argv:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
