@@ -25,6 +25,8 @@ class StageTrace:
     folder: Path
     """Where the attempt leaves its events, error and log."""
     launched_at: float | None = None
+    pid: int | None = None
+    """Of its process."""
     ready_at: float | None = None
     last_at: float = 0.0
     uri: str | None = None
@@ -51,6 +53,7 @@ class StageTrace:
         match event["event"]:
             case "start":
                 self.launched_at = float(event["launched_at"])
+                self.pid = event.get("pid")
             case "ready" if self.ready_at is None:
                 self.ready_at = float(event["time"])
             case "reused":

@@ -7,11 +7,12 @@ what they do is trainer/train.py. On several machines the same command runs on e
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport
-from contracts.errors import ErrorDocument, UserError
+from contracts.errors import ErrorDocument, Preempted, UserError
 from contracts.fingerprint import train_inputs
 from contracts.process import imports_done, run_process
 from contracts.stage import Stage, run_stage
@@ -106,7 +107,13 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
     if nodes.platform != "local":
         stage.log(f"machine {nodes.node_rank} of {nodes.nodes} ({nodes.platform}), {ranks} ranks")
     launcher = Launcher(assignment, nodes, stage.config.resources, record, stage.log)
-    run_ranks(launcher)
+    try:
+        run_ranks(launcher)
+    except Preempted:
+        if launcher.stop.number == signal.SIGINT:
+            # No platform sends it: a user has interrupted, wherever this runs (contracts/stops.py).
+            stage.events.emit("interrupted", signal=signal.SIGINT.name)
+        raise
     result = CheckpointManifest.load(output.uri)
     stage.finished(output, _describe(result))
     return output.uri

@@ -132,7 +132,7 @@ def describe(trace: StageTrace, event: Event) -> str | None:
             return f"interrupted by {event['signal']}"
         case "error" if not trace.interrupted:
             return "failed"
-        case "exit" if event["exit_code"] < 0:
+        case "exit" if event["exit_code"] < 0 and not trace.interrupted:
             return f"ended by signal {-event['exit_code']}"
     return None
 

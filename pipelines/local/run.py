@@ -118,7 +118,7 @@ def _run(code: PinnedCode, line: str, run_id: str, *, fresh: bool, debug: bool, 
         # Not before: `clean` removes copies that no run's document names.
         publish_code(code)
     traces = [StageTrace(name, attempt_folder(storage.join(line, name), run_id)) for name in STAGES]
-    ending = _run_graph(folder, traces)
+    ending = _run_graph(folder, traces, config.resources.stop_budget_s)
     # A signal that comes behind the last stage ends nothing.
     interrupted = None if _is_done(ending, traces) else find_interruption(ending)
     error = interrupted or _find_error(ending, traces, folder / KFP_LOG_NAME)
@@ -209,13 +209,20 @@ def _explained(config: RunConfig, line: str) -> Iterator[None]:
         ) from None
 
 
-def _run_graph(folder: Path, traces: list[StageTrace]) -> Ending:
+def _run_graph(folder: Path, traces: list[StageTrace], stop_budget_s: float) -> Ending:
     """Run the child that runs the graph, and draw its stages."""
     # kfp leaves a folder a task in the temporary directory: they go with this one.
     with tempfile.TemporaryDirectory(prefix="shardline-", ignore_cleanup_errors=True) as temporary:
         command = [sys.executable, "-m", "pipelines.local.orchestrator", str(folder)]
         view = make_view([trace.name for trace in traces])
-        return watch(command, {**os.environ, "TMPDIR": temporary}, folder / KFP_LOG_NAME, traces=traces, view=view)
+        return watch(
+            command,
+            {**os.environ, "TMPDIR": temporary},
+            folder / KFP_LOG_NAME,
+            traces=traces,
+            view=view,
+            stop_budget_s=stop_budget_s,
+        )
 
 
 def _find_error(ending: Ending, traces: list[StageTrace], log: Path) -> ErrorDocument | None:

@@ -117,7 +117,14 @@ def run_stage_alone(
         stage, place=place, config=_config_option(stage, config), inputs=inputs, attempt=attempt, flags=flags
     )
     log, view = trace.folder / LOG_NAME, make_view([stage])
-    ending = watch(command, stage_environment(), log, traces=[trace], view=view)
+    ending = watch(
+        command,
+        stage_environment(),
+        log,
+        traces=[trace],
+        view=view,
+        stop_budget_s=config.resources.stop_budget_s,
+    )
     events.emit("exit", exit_code=ending.exit_code, launched_at=launched_at, wall_s=ending.wall_s)
     list(trace.poll())
     if (failure := find_interruption(ending) or trace.find_error()) is not None:

@@ -19,8 +19,12 @@ from pipelines.local.progress import View
 
 # Short enough to look alive, long enough to cost nothing.
 _POLL_S = 0.1
-# Time that a cancelled command has to end by itself. Nothing is lost without it: results are committed by manifests.
+# Time that a cancelled command has to end by itself. Nothing is lost without it: results are committed by manifests,
+# and a training has saved before.
 _GRACE_S = 3.0
+# The stage that saves when it is told to stop, and what its processes take to end behind resources.stop_budget_s.
+_SAVING_STAGE = "train"
+_SAVING_SLACK_S = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -43,11 +47,18 @@ def find_interruption(ending: Ending) -> ErrorDocument | None:
 
 
 def watch(
-    command: Sequence[str], env: Mapping[str, str], log: Path, *, traces: Sequence[StageTrace], view: View
+    command: Sequence[str],
+    env: Mapping[str, str],
+    log: Path,
+    *,
+    traces: Sequence[StageTrace],
+    view: View,
+    stop_budget_s: float,
 ) -> Ending:
     """Run a command to its end, and show what its stages say.
 
-    A signal to this process (Ctrl-C, SIGTERM, SIGHUP) ends the command.
+    A signal to this process (Ctrl-C, SIGTERM, SIGHUP) ends the command; a training saves first, unless a second signal
+    comes.
 
     Args:
         command: The command and its arguments.
@@ -55,6 +66,7 @@ def watch(
         log: File to which everything that it prints is appended.
         traces: The stages to follow.
         view: Draws their events.
+        stop_budget_s: Seconds within which a training that is told to stop has saved (resources.stop_budget_s).
     """
     started = time.monotonic()
     with _caught_signals() as received, view:
@@ -70,6 +82,11 @@ def watch(
             if received:
                 _show(traces, view)
                 _tell(traces, signal.Signals(received[0]))
+                deadline = time.monotonic() + stop_budget_s + _SAVING_SLACK_S
+                saving = _ask_to_save(traces, process)
+                while saving and process.poll() is None and len(received) == 1 and time.monotonic() < deadline:
+                    _show(traces, view)
+                    time.sleep(_POLL_S)
             if received or process.poll() is None:
                 end_group(process)
             _show(traces, view)
@@ -91,10 +108,32 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 def _tell(traces: Sequence[StageTrace], number: signal.Signals) -> None:
     """Write into the events of the stages that work that a user ends them: they may have no time to say so."""
-    for trace in traces:
-        if trace.started and trace.uri is None and trace.exit_code is None:
-            events = EventLog(trace.folder, stage=trace.name, attempt=trace.folder.name)
-            events.emit("interrupted", signal=number.name)
+    for trace in filter(_works, traces):
+        _events(trace).emit("interrupted", signal=number.name)
+
+
+def _ask_to_save(traces: Sequence[StageTrace], process: subprocess.Popen[bytes]) -> bool:
+    """Tell a training that works below the command to stop; return whether there is one.
+
+    It is told alone: whoever waits for it would end before it, and take it along.
+    """
+    for trace in filter(_works, traces):
+        if trace.name == _SAVING_STAGE and trace.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                # The number may be another process's by now.
+                if os.getpgid(trace.pid) == process.pid:
+                    os.kill(trace.pid, signal.SIGTERM)
+                    _events(trace).emit("log", message="saves and ends; a second signal ends it at once")
+                    return True
+    return False
+
+
+def _works(trace: StageTrace) -> bool:
+    return trace.started and trace.uri is None and trace.exit_code is None
+
+
+def _events(trace: StageTrace) -> EventLog:
+    return EventLog(trace.folder, stage=trace.name, attempt=trace.folder.name)
 
 
 def _show(traces: Sequence[StageTrace], view: View) -> None:
@@ -105,7 +144,7 @@ def _show(traces: Sequence[StageTrace], view: View) -> None:
 
 @contextlib.contextmanager
 def _caught_signals() -> Iterator[list[int]]:
-    """Collect signals instead of dying of them; a second one changes nothing, the grace is short."""
+    """Collect signals instead of dying of them."""
     received: list[int] = []
 
     def remember(number: int, frame: FrameType | None) -> None:

@@ -34,8 +34,8 @@ PEERS_LIMIT_S = 5.0
 # What the processes may take to end behind the budget of an agreed stop (resources.stop_budget_s).
 STOP_SLACK_S = 5.0
 _RETRY_S = 0.5
-# What a platform sends to make a process stop.
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+# What a platform, or a user's Ctrl-C, sends to make a process stop.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 @dataclass

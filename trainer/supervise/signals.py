@@ -32,14 +32,15 @@ class StopCause(IntEnum):
     """Why training should stop now; of several causes the highest counts."""
 
     NONE = 0
-    SIGUSR1 = 10
-    SIGTERM = 11
-    NOTICE = 12
+    SIGINT = 10
+    SIGUSR1 = 11
+    SIGTERM = 12
+    NOTICE = 13
 
     @property
     def is_preemption(self) -> bool:
         """Whether it is another attempt's turn, rather than the end of training."""
-        return self >= StopCause.SIGUSR1
+        return self >= StopCause.SIGINT
 
     @property
     def words(self) -> str:
@@ -49,11 +50,16 @@ class StopCause(IntEnum):
 
 _WORDS: Mapping[StopCause, str] = {
     StopCause.NONE: "nothing",
+    StopCause.SIGINT: "SIGINT",
     StopCause.SIGUSR1: "SIGUSR1",
     StopCause.SIGTERM: "SIGTERM",
     StopCause.NOTICE: "the platform's notice that this machine is taken away",
 }
-_CAUSE_OF_SIGNAL = {signal.SIGTERM: StopCause.SIGTERM, signal.SIGUSR1: StopCause.SIGUSR1}
+_CAUSE_OF_SIGNAL = {
+    signal.SIGTERM: StopCause.SIGTERM,
+    signal.SIGUSR1: StopCause.SIGUSR1,
+    signal.SIGINT: StopCause.SIGINT,
+}
 
 
 class StopRequest:
