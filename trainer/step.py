@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, ModelError
 from trainer.checkpoint.loading import require_groups, require_optimizer_state, require_same
 from trainer.checkpoint.tensors import ChooseRows, Group, Groups, whole_tensors
 from trainer.data.clock import DataClock
@@ -149,14 +149,15 @@ class Stepper:
 
         Raises:
             ConfigError: torch.compile cannot compile the network.
+            ModelError: A forward pass writes to a buffer that no checkpoint holds.
         """
         self._warm_up(slot_size)
-        if not self._numerics.compile or samples is None:
-            return
-        batch = self._config.train.global_batch_size
-        for size in slot_sizes(samples, global_batch_size=batch, slot_size=slot_size):
-            if size != slot_size:
-                self._warm_up(size)
+        if self._numerics.compile and samples is not None:
+            batch = self._config.train.global_batch_size
+            for size in slot_sizes(samples, global_batch_size=batch, slot_size=slot_size):
+                if size != slot_size:
+                    self._warm_up(size)
+        self._require_saved_buffers()
 
     def _warm_up(self, slot_size: int) -> None:
         batch = self._task.example(slot_size)
@@ -184,6 +185,21 @@ class Stepper:
                 allowed="a network that torch.compile takes, on a machine with a C++ compiler (CPU) or Triton (GPU)",
                 todo="set train.compile=off, or correct what the message names",
             ) from error
+
+    def _require_saved_buffers(self) -> None:
+        """Refuse buffers that a forward pass of training writes to and that are in no state_dict (persistent=False)."""
+        saved = {id(tensor) for tensor in self.model.state_dict(keep_vars=True).values()}
+        unsaved = [
+            name for name in sorted(self._changing_names) if id(getattr(*_holder(self.model, name))) not in saved
+        ]
+        if unsaved:
+            raise ModelError(
+                f"{network_name(self._config)}: training writes to {', '.join(unsaved)}, registered with "
+                "persistent=False, so neither a checkpoint nor an export would have what it holds",
+                allowed="buffers with persistent=False that stay as they are built",
+                todo="register what training learns with persistent=True (the default), and keep what each pass "
+                "computes anew from its inputs in no buffer",
+            )
 
     # --- state --------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from contracts.config import RunConfig
+from contracts.errors import ModelError
 from tests.conftest import small_config
 from tests.trainer.one_rank import one_rank
 from tests.trainer.tasks.for_tests import image_task, task_of
@@ -196,3 +197,15 @@ def test_the_buffers_that_are_shared_in_each_step_are_those_that_a_pass_writes_t
     changing = {id(buffer) for buffer in stepper._buffers_that_change()}
     names = {name for name, buffer in stepper.model.named_buffers() if id(buffer) in changing}
     assert names == {"1.running_mean", "1.running_var", "1.num_batches_tracked", "4.seen"}
+
+
+@pytest.mark.parametrize("way", ["in place", "replaced", "stays"])
+def test_a_buffer_that_changes_and_that_no_checkpoint_holds_is_refused_by_name(rank: Rank, way: str) -> None:
+    """A resume would begin with its first value, and so would an export."""
+    model = {"architecture": "models_for_tests:with_temporary_buffers", "arguments": {"way": way}}
+    if way == "stays":
+        make_stepper(rank, {}, model)
+        return
+    with pytest.raises(ModelError, match=r"training writes to 0\.centre, registered with persistent=False") as refused:
+        make_stepper(rank, {}, model)
+    assert refused.value.exit_code == 2
