@@ -6,6 +6,7 @@
     assignment  what a rank is told; how it tells why it ended
     torchrun    the ranks of one generation on this machine: started, watched, killed
     meeting     launchers of a job agree on generations, over a socket
+    shared_output  whether a machine writes to the first one's output
     attempts    what is kept of a job between attempts: how many, and a user error that ends it
     generations the launcher: generation after generation until training is finished or must not go on
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -26,6 +26,7 @@ from trainer.launch.attempts import CRASH_LOOP, AttemptCounter, JobRecord
 from trainer.launch.meeting import Meeting
 from trainer.launch.messages import Connection, ConnectionLost, Message, find_interface
 from trainer.launch.nodes import Nodes
+from trainer.launch.shared_output import is_shared, shown_output
 from trainer.launch.torchrun import LocalRanks
 
 # What the ranks of a machine may take to end by themselves once one has ended, or another machine has left. Those in a
@@ -190,6 +191,7 @@ def _run_together(launcher: Launcher) -> None:
             timeout_s=resources.meeting_timeout_s,
             begin=lambda last, newest: begin(last, after=newest),
             is_finished=launcher.is_finished,
+            is_shared=lambda hello: is_shared(launcher.assignment.folder, hello),
             say=launcher.say,
         )
     was_told = False
@@ -214,7 +216,8 @@ def _attend(launcher: Launcher) -> None:
             return
         try:
             interface = _interface_to_others(launcher.nodes, connection)
-            while (start := _wait_for_start(launcher, connection)) is not None:
+            start = _present(launcher, connection, generation)
+            while start is not None:
                 generation = start.generation
                 end = _run_and_listen(launcher, connection, start, interface)
                 if is_preemption(end):
@@ -224,6 +227,7 @@ def _attend(launcher: Launcher) -> None:
                         return
                     raise Preempted(end.message)
                 connection.send(Message(kind="ended", generation=generation, document=end))
+                start = _wait_for_start(launcher, connection)
             return
         except ConnectionLost as lost:
             launcher.say(f"the first machine is gone ({lost}); waiting for it to come back")
@@ -246,9 +250,8 @@ def _join(launcher: Launcher, generation: int) -> Connection | None:
         try:
             connection = Connection(socket.create_connection((host, nodes.port), timeout=10))
             connection.socket.settimeout(None)
-            connection.send(Message(kind="hello", node_rank=nodes.node_rank, job=_job(launcher), generation=generation))
             return connection
-        except (OSError, ConnectionLost) as error:
+        except OSError as error:
             if generation >= 0 and launcher.is_finished():
                 # The first machine has ended, as it should, before its word arrived.
                 return None
@@ -261,6 +264,24 @@ def _join(launcher: Launcher, generation: int) -> Connection | None:
                 said = True
                 launcher.say(f"waiting for the first machine, {host}:{nodes.port}, for up to {limit_s:.0f} s")
         time.sleep(_RETRY_S)
+
+
+def _present(launcher: Launcher, connection: Connection, generation: int) -> Message | None:
+    """Say which machine this is, and return the first word to start a generation, as `_wait_for_start` does."""
+    nodes, folder = launcher.nodes, launcher.assignment.folder
+    # The first machine has claimed the folder by now: it meets after that.
+    with nullcontext("") if nodes.is_primary else shown_output(folder) as token:
+        connection.send(
+            Message(
+                kind="hello",
+                node_rank=nodes.node_rank,
+                job=_job(launcher),
+                generation=generation,
+                output=folder,
+                token=token,
+            )
+        )
+        return _wait_for_start(launcher, connection)
 
 
 def _wait_for_start(launcher: Launcher, connection: Connection) -> Message | None:

@@ -17,7 +17,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NoReturn
 
+from contracts import storage
 from contracts.errors import EXIT_USER_ERROR, ConfigError, ErrorDocument, TryAgain
 from trainer.launch.assignment import is_preemption
 from trainer.launch.messages import Connection, ConnectionLost, Message, listen
@@ -48,6 +50,7 @@ class Meeting:
         timeout_s: How long a machine that is missing is waited for.
         begin: Counts an attempt; returns its generation, or what ends the job. Called in the thread.
         is_finished: Whether training is finished. Called in the thread.
+        is_shared: Whether the machine that says hello writes to the first machine's output. Called in the thread.
         say: Tells the user. Called in the thread.
 
     Raises:
@@ -64,14 +67,16 @@ class Meeting:
         timeout_s: float,
         begin: Callable[[ErrorDocument | None, int], int | ErrorDocument],
         is_finished: Callable[[], bool],
+        is_shared: Callable[[Message], bool],
         say: Callable[[str], None],
     ) -> None:
         self._listener = listen_patiently(port)
         self._nodes, self._job, self._attempt, self._timeout_s = nodes, job, attempt, timeout_s
-        self._begin, self._is_finished, self._say = begin, is_finished, say
+        self._begin, self._is_finished, self._is_shared, self._say = begin, is_finished, is_shared, say
         self._waiting_room: list[Connection] = []
         self._attendants: dict[int, _Attendant] = {}
         self._last_end: ErrorDocument | None = None
+        self._refusal: ErrorDocument | None = None
         self._newest = -1
         self._may_be_finished = True
         self._has_ended = False
@@ -143,6 +148,8 @@ class Meeting:
             )
             connection.send(Message(kind="over", document=ErrorDocument.of(error)))
             raise ConnectionLost("it is of another job")
+        if hello.node_rank != 0 and not self._is_shared(hello):
+            self._refuse_own_output(connection, hello)
         self._waiting_room = [other for other in self._waiting_room if other is not connection]
         if (before := self._attendants.pop(hello.node_rank, None)) is not None:
             # Its machine went without a word, and is back.
@@ -151,6 +158,20 @@ class Meeting:
         self._newest = max(self._newest, hello.generation)
         if len(self._attendants) == self._nodes:
             self._complete_at = time.monotonic()
+
+    def _refuse_own_output(self, connection: Connection, hello: Message) -> NoReturn:
+        error = ConfigError(
+            f"machine {hello.node_rank} does not share its output with the first machine: what it wrote to "
+            f"{storage.display(hello.output)} is not in the folder that the first machine has by that name",
+            allowed="an output in a bucket, or in a folder that is mounted on all machines under the same path",
+            todo="set run.root, or --output, to such a folder on all machines",
+        )
+        document = ErrorDocument.of(error)
+        connection.send(Message(kind="over", document=document))
+        if max(self._newest, hello.generation) < 0:
+            # Nothing has begun, and nothing can. Later it may be one machine's missing mount: the others wait for it.
+            self._refusal = document
+        raise ConnectionLost("its output is its own")
 
     def _lose(self, connection: Connection, reason: str) -> None:
         connection.close()
@@ -171,6 +192,10 @@ class Meeting:
             return
         if self._last_end is not None and self._last_end.exit_code == EXIT_USER_ERROR:
             self._end_by(self._last_end)
+            return
+        if self._refusal is not None and 0 in self._attendants:
+            # The first machine's own launcher is there to hear it.
+            self._end_by(self._refusal)
             return
         if self._attendants and self._may_be_finished:
             # Asked once after each change: in a bucket it is a request.

@@ -41,6 +41,10 @@ class Message(BaseModel):
     node_rank: int = -1
     job: str = ""
     """hello: what must be equal on all machines."""
+    output: str = ""
+    """hello: URI of the training folder."""
+    token: str = ""
+    """hello: name of the file that this machine has just written there (trainer/launch/shared_output.py)."""
     attempt: str = ""
     """start: the first machine's."""
     document: ErrorDocument | None = None

@@ -4,12 +4,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contracts.errors import ConfigError, ErrorDocument, Preempted, TryAgain
+from tests.conftest import small_config
+from tests.trainer.launch.machines import Machine, Network
 from trainer.launch import meeting as meeting_module
+from trainer.launch import shared_output
 from trainer.launch.meeting import Meeting
 from trainer.launch.messages import Connection, ConnectionLost, Message, find_interface
 
@@ -32,6 +36,7 @@ class Job:
 
     def serve(self, **changes: Any) -> Meeting:
         arguments = {"nodes": 2, "job": "a job", "attempt": "attempt-1", "timeout_s": LIMIT_S, **changes}
+        arguments.setdefault("is_shared", lambda hello: True)
         self.meeting = Meeting(
             self.port, begin=self.begin, is_finished=self.finished.is_set, say=self.said.append, **arguments
         )
@@ -183,6 +188,69 @@ def test_a_launcher_of_another_job_is_refused(job: Job, node_rank: int, name: st
     assert document.exit_code == 2
     first, second = job.join(0), job.join(1)
     assert {hear(first).generation, hear(second).generation} == {0}
+
+
+def test_a_machine_with_an_output_of_its_own_ends_a_job_before_it_begins(job: Job) -> None:
+    job.serve(is_shared=lambda hello: False)
+    second = job.join(1)
+    first = job.join(0)
+    for launcher in (second, first):
+        document = hear(launcher).document
+        assert document is not None
+        assert document.exit_code == 2
+        assert "machine 1 does not share its output" in document.message
+    assert job.begun == []
+
+
+def test_a_missing_mount_ends_no_job_that_is_under_way(job: Job) -> None:
+    """The machine that came in the place of a lost one: its platform may send another."""
+    mounted = threading.Event()
+    job.serve(is_shared=lambda hello: mounted.is_set())
+    first = job.join(0, generation=3)
+    wait_until(lambda: len(job.meeting._attendants) == 1)  # type: ignore[attr-defined]
+    document = hear(job.join(1)).document
+    assert document is not None
+    assert document.exit_code == 2
+    assert hears_nothing(first)
+    mounted.set()
+    second = job.join(1)
+    assert {hear(first).generation, hear(second).generation} == {4}
+
+
+def test_an_output_is_shared_where_one_machine_sees_what_the_other_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_output, "_PATIENCE_S", 0.0)
+    mine, mounted, own = (f"file://{tmp_path / name}" for name in ("mine", "mounted", "own"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mounted").symlink_to(tmp_path / "mine")
+    for folder, shared in ((mine, True), (mounted, True), (own, False)):
+        with shared_output.shown_output(folder) as token:
+            hello = Message(kind="hello", output=folder, token=token)
+            assert shared_output.is_shared(mine, hello) == shared
+        assert not shared_output.is_shared(mine, hello), "it is gone again"
+    (tmp_path / "file").touch()
+    with shared_output.shown_output(f"file://{tmp_path / 'file'}") as token:
+        assert not shared_output.is_shared(mine, Message(kind="hello", output=mine, token=token))
+    for output, shared in (("gs://b/f", True), ("gs://c/f", False), (mine, False)):
+        assert shared_output.is_shared("gs://b/f", Message(kind="hello", output=output)) == shared
+
+
+def test_launchers_without_a_shared_output_end_before_any_rank(port: int, small_shards: str, tmp_path: Path) -> None:
+    """They trained to the end, and the second one found no result."""
+    config = small_config(resources={"ranks": 1})
+    net = Network(port, 2)
+    machines = [Machine(tmp_path / str(node), small_shards, config, node=node, net=net) for node in range(2)]
+    for machine in machines:
+        machine.start()
+    try:
+        assert [machine.wait() for machine in machines] == [2, 2]
+        for machine in machines:
+            assert "machine 1 does not share its output with the first machine" in machine.stderr()
+            assert not [event for event in machine.events() if event["event"] == "life"]
+    finally:
+        for machine in machines:
+            machine.end()
 
 
 @pytest.mark.parametrize("line", [b"GET / HTTP/1.1\r\n\r\n", b'{"kind": "ended"}\n', b"x" * 3_000_000])
