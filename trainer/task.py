@@ -17,7 +17,7 @@ from contracts.fingerprint import train_inputs
 from contracts.process import imports_done, run_process
 from contracts.stage import Stage, run_stage
 from trainer.checkpoint import has_checkpoint
-from trainer.data.shards import check_index, check_room, load_shards
+from trainer.data.shards import check_export_of_run, check_index, check_room, load_shards
 from trainer.launch import Assignment, hardware, num_ranks
 from trainer.launch.attempts import JobRecord
 from trainer.launch.auto import (
@@ -58,6 +58,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
     ranks = num_ranks(stage.config)
     world_size = ranks * nodes.nodes
     shards = load_shards(shards_uri, stage.config, ranks=world_size)
+    check_export_of_run(stage, shards)
     profile = ProfileReport.load(stage.profile) if stage.profile else None
     data = stage.config.data
     pixels = {"image_size": data.image_size, "mean": data.mean or shards.mean, "std": data.std or shards.std}

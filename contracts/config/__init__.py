@@ -107,11 +107,13 @@ class RunConfig(Section):
         return self
 
 
-# The sections that each stage is given. What a stage does not get cannot change its result.
+# The sections that each stage is given. What a stage does not get cannot change its result. Profile and train get
+# `export` to refuse, before they spend anything, shards that the export of the run would refuse.
+_TRAINED = ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint")
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "shard": ("run", "sharding", "resources", "cloud", "dataflow"),
-    "profile": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "profile", "resources"),
-    "train": ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint", "resources", "inspect"),
+    "profile": (*_TRAINED, "profile", "export", "resources"),
+    "train": (*_TRAINED, "export", "resources", "inspect"),
     "export": ("run", "task", "code", "data", "model", "export", "resources"),
 }
 STAGES = tuple(STAGE_SECTIONS)

@@ -9,13 +9,12 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
-from contracts.config import SPLITS, RunConfig, SplitFractions
+from contracts.config import SPLITS, SplitFractions
 from data_tools.show import describe, draw_grid
 from data_tools.verify import verify
 from sharding.plan import choose_split, make_key
 from tests.sharding.reading import read_found
 from trainer.data.reader import ShardReader
-from trainer.data.shards import load_shards
 
 FORMATS = ("webdataset", "tfrecord")
 
@@ -110,7 +109,7 @@ def test_an_increment_holds_what_a_full_reshard_holds(
     assert {path: path.stat().st_mtime_ns for path in full.folder.iterdir()} == before
     # Training reads it, and `data show` draws it.
     uri = storage.normalise(child.folder)
-    readers = [ShardReader(uri, load_shards(uri, RunConfig()), split) for split in SPLITS]
+    readers = [ShardReader(uri, ShardManifest.load(uri), split) for split in SPLITS]
     labels = [reader.sample(place)["label"] for reader in readers for place in range(len(reader))]
     assert np.bincount(labels).tolist() == [25, 19, 20]
     shown = "\n".join(describe(manifest))

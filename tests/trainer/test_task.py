@@ -362,14 +362,6 @@ def test_a_slot_of_one_sample_is_refused_where_batchnorm_cannot_take_it(small_sh
     assert "BatchNorm's statistics of one sample are noisy" in logs(tmp_path, "b")
 
 
-@pytest.mark.slow
-def test_a_batch_larger_than_the_training_split_is_said(small_shards: str, tmp_path: Path) -> None:
-    config = small_config(train={"global_batch_size": 256, "epochs": 1}, parallel={"slot_size": 32})
-    done = run(tmp_path, small_shards, "a", config)
-    assert done.returncode == 0, done.stderr
-    assert "train.global_batch_size 256 is more than the training split's" in logs(tmp_path, "a")
-
-
 def test_out_of_memory_twice_at_a_step_ends_with_what_to_lower(small_shards: str, tmp_path: Path) -> None:
     config = small_config(model={"architecture": "models_for_tests:hungry", "arguments": {}})
     done = run(tmp_path, small_shards, "a", config)

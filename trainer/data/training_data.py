@@ -63,11 +63,6 @@ class TrainingData:
             self.warnings = [str(warning) for warning in warnings_of(self.task)]
         for warning in self.warnings:
             log(f"warning: {warning}")
-        if (batch := config.train.global_batch_size) > self.samples:
-            log(
-                f"warning: train.global_batch_size {batch} is more than the training split's {self.samples} samples: "
-                f"each step takes {self.samples}"
-            )
 
     @property
     def is_local(self) -> bool:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationReport, ShardManifest, find_damage
 from contracts.config import RunConfig
-from contracts.config.export import MIN_CALIBRATION_SAMPLES
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import code_inputs
+from trainer.data.shards import check_export_samples
 from trainer.export.bundle.bundles import bundle_of
 from trainer.export.targets import Builder, gpu_target, version_of
 from trainer.tasks.needs import FIELDS
@@ -169,20 +169,5 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
             allowed="the shards that the checkpoint was trained on",
             todo="pass their URI as --shards",
         )
-    test = shards.splits.get("test")
-    if test is None or test.samples == 0:
-        raise DataError(
-            "the test split of the shards is empty: parity and metrics are measured on it",
-            allowed="at least one test sample",
-            todo="set sharding.splits.test above 0, then shard and train again",
-        )
-    train = shards.splits.get("train")
-    least = {"fp32": 0, "int8": MIN_CALIBRATION_SAMPLES}.get(config.export.precision, 1)
-    if (available := train.samples if train else 0) < least:
-        raise DataError(
-            f"the training split of the shards has {available} sample(s) to calibrate with",
-            allowed=f"at least {least}: the range of activations is taken from them",
-            todo="give more samples to training (sharding.splits), then shard and train again; or set export.precision "
-            "to one that calibrates with fewer (fp16 takes what there is, fp32 none)",
-        )
+    check_export_samples(config, shards)
     return warnings

@@ -34,7 +34,7 @@ from contracts.estimate import estimate_training, num_nodes
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
-from trainer.data.shards import check_index, check_room, load_shards
+from trainer.data.shards import check_export_of_run, check_index, check_room, load_shards
 from trainer.launch import hardware, num_gpus, num_ranks
 from trainer.launch.machine import CPU_RANKS
 from trainer.profiling.diagnosis import Diagnosis, diagnose_choice
@@ -63,6 +63,7 @@ def execute(stage: Stage) -> str:
     place = find_place({} if stage.where or is_off else os.environ, stage.config.resources)
     nodes = place.nodes if place.nodes > 1 else num_nodes(stage.config)
     shards = load_shards(shards_uri, stage.config, ranks=1 if stage.where else ranks * nodes)
+    check_export_of_run(stage, shards)
     followed = None
     # Unless it is asked for anew, or for a folder of its own. A training that asks for its own (`--locate`) is not
     # finished, or needs none.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
-from contracts.config import DataSection, RunConfig
+from contracts.config import DataSection, RunConfig, TrainSection
 from contracts.errors import DataError
 from tests.trainer.data.order.test_block_order import manifest
 from trainer.data.order.block_order import BlockOrder
@@ -94,7 +94,7 @@ def test_the_empty_and_the_small_split_are_refused(tmp_path: Path) -> None:
     def load(shards: ShardManifest, ranks: int) -> Any:
         shards = shards.model_copy(update={"classes": ["a", "b"]})
         (tmp_path / "manifest.json").write_bytes(shards.to_json())
-        config = RunConfig(data=DataSection(mean=[0.5] * 3, std=[0.5] * 3))
+        config = RunConfig(data=DataSection(mean=[0.5] * 3, std=[0.5] * 3), train=TrainSection(global_batch_size=3))
         return load_shards(storage.normalise(tmp_path), config, ranks=ranks)
 
     with pytest.raises(DataError, match="is empty"):
