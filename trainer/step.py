@@ -130,14 +130,19 @@ class Stepper:
         """The network itself, without what spreads it."""
         return self._parallel.module
 
-    def check_slots_of_one(self, samples: int, slot_size: int) -> None:
+    def check_slots_of_one(self, samples: int, slot_size: int, config: RunConfig | None = None) -> None:
         """Refuse slots of one sample where the model cannot train on them (trainer/model/slots_of_one.py).
+
+        Args:
+            samples: Of an epoch.
+            slot_size: Of a full slot.
+            config: With the global batch of all machines, where this one stands for several; None: the stepper's own.
 
         Raises:
             ConfigError: There are such slots and the model cannot.
         """
         inputs = self._task.inputs(self._task.example(1))
-        check_slots_of_one(self.model, inputs, self._config, samples, slot_size, self._log)
+        check_slots_of_one(self.model, inputs, config or self._config, samples, slot_size, self._log)
         release_gathered(self.model)
 
     def warm_up(self, slot_size: int, samples: int | None = None) -> None:

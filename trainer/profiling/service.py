@@ -144,7 +144,10 @@ class Service:
         self._bench = Bench(feed, endless, rank)
         if (most := config.profile.memory_bytes) is not None:
             self._bench.memory.limit_to(most)
-        self._bench.prepare(choose_flags(config.train, None))
+        stepper = self._bench.prepare(choose_flags(config.train, None))
+        # Training would refuse it, after all that is measured here: a last batch of one sample whatever the slot size.
+        named = config.parallel.slot_size
+        stepper.check_slots_of_one(feed.samples, config.train.global_batch_size if named == "auto" else named, config)
         return Hello(
             kind="cuda" if rank.device.type == "cuda" else "cpu",
             name=torch.cuda.get_device_name(rank.device) if rank.device.type == "cuda" else "CPU",
