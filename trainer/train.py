@@ -36,7 +36,7 @@ from trainer.model.precision import decide_numerics, fix_numerics
 from trainer.optim import learning_rate
 from trainer.parallel.process_group import Rank, limit_collectives
 from trainer.report.gauges import is_allocation_error, out_of_memory_explained
-from trainer.report.progress import RankLog
+from trainer.report.progress import RankLog, describe_start
 from trainer.step import Stepper
 from trainer.supervise.budget import Budget, Reason
 from trainer.supervise.early_stopping import describe_stop, is_over, require_validation
@@ -117,6 +117,9 @@ class Training:
                 began_at=assignment.began_at,
             ),
         )
+        samples = {name: split.samples for name, split in self.data.manifest.splits.items()}
+        total, of_epoch = self.total_steps, self.data.steps_per_epoch
+        self.log(describe_start(self.config, self.stepper.model, samples, total_steps=total, steps_per_epoch=of_epoch))
         self.ended_by: EndedBy = ""
         self.vote = Vote(stop, rank, timeout_s=longest_wait_s(self.config.resources), schedule=self.schedule)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 
 import torch
+from torch import nn
 
 from contracts.artifacts import LOSS, CheckpointManifest
 from contracts.config import RunConfig
@@ -98,6 +99,27 @@ class TrainingStatus:
 
     def _epoch_of(self, step: int) -> int:
         return min(self._epochs, max(1, math.ceil(step / self._steps_per_epoch)))
+
+
+def describe_start(
+    config: RunConfig, model: nn.Module, samples: Mapping[str, int], *, total_steps: int, steps_per_epoch: int
+) -> str:
+    """Return the size of a training: parameters, samples and steps.
+
+    Args:
+        config: Its configuration.
+        model: The network; sharded parameters count whole.
+        samples: Of each split.
+        total_steps: Optimizer steps of the whole training.
+        steps_per_epoch: Of an epoch.
+    """
+    total = sum(parameter.numel() for parameter in model.parameters())
+    learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    learn = f", {learning:,} of them learn" if learning < total else ""
+    splits = f"{samples['train']:,} training, {samples['validation']:,} validation and {samples['test']:,} test samples"
+    by = " (train.max_steps)" if total_steps < config.train.epochs * steps_per_epoch else ""
+    steps = f"{total_steps:,} steps of {config.train.global_batch_size:,} samples{by}, {steps_per_epoch:,} an epoch"
+    return f"{total:,} parameters{learn}; {splits}; {steps}"
 
 
 def _in_words(metric: str) -> str:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch import nn
 
 from contracts.artifacts import Headline
 from contracts.config import RunConfig
@@ -18,7 +19,7 @@ from tests.trainer.one_rank import Crash, one_rank, train
 from trainer.evaluate import Evaluation
 from trainer.parallel.process_group import Rank
 from trainer.report import progress as status_module
-from trainer.report.progress import TrainingStatus
+from trainer.report.progress import TrainingStatus, describe_start
 from trainer.supervise.budget import Budget
 
 LINE = re.compile(
@@ -84,6 +85,19 @@ def test_the_best_is_by_its_metric_and_of_equal_ones_the_first(metric: str, best
     assert [status.epoch(step) for step in (1, 5, 6, 50)] == [f"epoch {n} of 10" for n in (1, 1, 2, 10)]
 
 
+def test_the_start_says_what_is_trained_on_how_much_and_how_long() -> None:
+    model = nn.Sequential(nn.Linear(1000, 10), nn.BatchNorm1d(10), nn.Linear(10, 2))
+    model[0].requires_grad_(False)
+    config = RunConfig.model_validate(small_config(train={"max_steps": 7, "global_batch_size": 8}))
+    said = describe_start(
+        config, model, {"train": 1200, "validation": 0, "test": 3}, total_steps=7, steps_per_epoch=150
+    )
+    assert said == (
+        "10,052 parameters, 42 of them learn; 1,200 training, 0 validation and 3 test samples; 7 steps of 8 samples "
+        "(train.max_steps), 150 an epoch"
+    )
+
+
 def test_an_epoch_says_the_metric_that_the_best_is_chosen_by() -> None:
     status = make(checkpoint={"best_metric": "validation_f1"})
     found = evaluation(0.75, 0.5)
@@ -107,7 +121,10 @@ def test_each_epoch_says_its_validation_also_after_a_kill(
 ) -> None:
     config = small_config(train={"epochs": 3}, checkpoint={"every_steps": 3})
     train(rank, tmp_path / "whole", small_shards, config)
-    whole = [line for line in told(tmp_path / "whole", "a", "log") if line.startswith("epoch ")]
+    said = told(tmp_path / "whole", "a", "log")
+    samples = "70 training, 24 validation and 26 test samples"
+    assert f"6,107 parameters; {samples}; 15 steps of 16 samples, 5 an epoch" in said
+    whole = [line for line in said if line.startswith("epoch ")]
     assert [line.partition(":")[0] for line in whole] == [f"epoch {n} of 3" for n in (1, 2, 3)]
     assert all(LINE.match(line) for line in whole)
     assert " left" in whole[0] and " left" not in whole[2]
