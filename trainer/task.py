@@ -31,7 +31,7 @@ from trainer.launch.auto import (
 from trainer.launch.generations import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
 from trainer.supervise.notice import metadata_host
-from trainer.weights.previous import find_initial_weights
+from trainer.weights.previous import find_initial_weights, with_arguments_of_weights
 
 # Where Vertex AI's TensorBoard looks, set where the job has one:
 # https://docs.cloud.google.com/vertex-ai/docs/experiments/tensorboard-training
@@ -59,6 +59,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
     world_size = ranks * nodes.nodes
     shards = load_shards(shards_uri, stage.config, ranks=world_size)
     check_export_of_run(stage, shards)
+    stage.config = with_arguments_of_weights(stage)
     profile = ProfileReport.load(stage.profile) if stage.profile else None
     data = stage.config.data
     pixels = {"image_size": data.image_size, "mean": data.mean or shards.mean, "std": data.std or shards.std}

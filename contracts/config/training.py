@@ -18,7 +18,8 @@ class ModelSection(Section):
     architecture: str = "resnet"
     """A model type of transformers with an image-classification head (resnet, vit, ...), or `module:callable`."""
     arguments: dict[str, Any] = {}
-    """Fields of the transformers configuration, or keyword arguments of the callable."""
+    """Fields of the transformers configuration, or keyword arguments of the callable. Unset with `weights`: those of
+    their config.json, where they have one."""
     weights: str = ""
     """Weights that training starts from (docs/fine-tuning.md): a folder that transformers saved, a .safetensors, .pt or
     .pth file, or a run, training, checkpoint or export of this tool, on this machine or in a bucket; `previous`: the

@@ -53,11 +53,11 @@ def main(arguments: list[str] | None = None) -> int:
     return EXIT_OK
 
 
-def check_all_of_network(config: RunConfig, *, online: bool = False, elsewhere: bool = False) -> Findings:
+def check_all_of_network(given: RunConfig, *, online: bool = False, elsewhere: bool = False) -> Findings:
     """Look at own code, network, patterns and weights; a check that fails by itself is named as unchecked.
 
     Args:
-        config: The configuration.
+        given: The configuration.
         online: Whether the bucket of model.weights may be asked.
         elsewhere: It is to run on other machines, whose image may have what own code lacks here.
     """
@@ -65,13 +65,21 @@ def check_all_of_network(config: RunConfig, *, online: bool = False, elsewhere: 
     has_torch = has_module("torch") and has_module("transformers")
 
     def look() -> None:
-        imported = check_own_code(config, findings, has_torch=has_torch, elsewhere=elsewhere)
+        imported = check_own_code(given, findings, has_torch=has_torch, elsewhere=elsewhere)
         if not has_torch:
             findings.leave_unchecked(NEEDS_TORCH, "torch is not installed")
             return
-        from trainer.check.network import check_network, check_patterns, check_task, check_weights, plan_task
+        from trainer.check.network import (
+            check_network,
+            check_patterns,
+            check_task,
+            check_weights,
+            fill_arguments,
+            plan_task,
+        )
         from trainer.tasks.metrics import check_metrics
 
+        config = fill_arguments(given, online=online)
         task = plan_task(config, findings, online=online) if imported else None
         model = None if task is None else check_network(config, task, findings=findings)
         if model is not None:

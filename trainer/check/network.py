@@ -40,7 +40,7 @@ from trainer.tasks.optional import count_units, largest_example, unit_of
 from trainer.tasks.protocol import Mode, Sample, Task
 from trainer.tasks.text_classification.inputs import NO_CRC32C
 from trainer.weights.fit import check_fit
-from trainer.weights.source import find_source
+from trainer.weights.source import find_source, wants_saved_arguments, with_saved_arguments
 from trainer.weights.start import check_inputs, find_head
 
 # What a network may take that cannot be built on the meta device: one that takes more is left to the stages.
@@ -49,6 +49,22 @@ MEMORY_BYTES = 4 << 30
 MOST_WORK = 250e9
 # Stands for the number of classes, which is not known before sharding.
 _SOME_CLASSES = 2
+
+
+def fill_arguments(config: RunConfig, *, online: bool = False) -> RunConfig:
+    """Return a configuration with the arguments in config.json of model.weights, where it gives none.
+
+    Args:
+        config: The configuration.
+        online: Whether the bucket of model.weights may be asked.
+    """
+    if not wants_saved_arguments(config):
+        return config
+    # What is wrong with the weights is told by `check_weights`.
+    with suppress(UserError):
+        uri = storage.normalise(config.model.weights)
+        return with_saved_arguments(config, find_source(uri).config if storage.is_local(uri) or online else None)
+    return config
 
 
 def plan_task(config: RunConfig, findings: Findings, *, online: bool = False) -> Task | None:

@@ -23,6 +23,7 @@ from contracts.process import run_process, thread_environment, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
 from trainer.export.inputs import Inputs, check_inputs, hash_code, name_tools
 from trainer.export.targets import check_precision, choose_runtime, version_of
+from trainer.weights.source import MODEL_TYPE, with_saved_arguments
 
 if TYPE_CHECKING:
     from trainer.export.workshop import Workshop
@@ -37,6 +38,9 @@ def export(stage: Stage) -> str:
     """Do the stage's work, or find it done; return the URI of the finished folder."""
     checkpoint_uri, shards_uri = stage.require("checkpoint"), stage.require("shards")
     checkpoint, shards = CheckpointManifest.load(checkpoint_uri), ShardManifest.load(shards_uri)
+    if MODEL_TYPE in (arguments := checkpoint.model.get("arguments", {})):
+        # Training took them from the weights that it started from, which may be gone.
+        stage.config = with_saved_arguments(stage.config, arguments)
     for warning in check_inputs(stage.config, checkpoint, shards):
         stage.log(f"warning: {warning}")
     trained_with = checkpoint.made_from.get("code", "")

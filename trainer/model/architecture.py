@@ -18,6 +18,7 @@ from contracts.config import ModelSection
 from contracts.errors import ModelError
 from trainer.model.build import MISFITS, is_of_transformers
 from trainer.model.user_callable import load_callable
+from trainer.weights.source import MODEL_TYPE
 
 
 def is_own(section: ModelSection) -> bool:
@@ -60,9 +61,13 @@ def build_from_transformers(
         )
     try:
         defaults = AutoConfig.for_model(section.architecture)
-        arguments = _check_arguments(section, defaults)
-        settings = {**arguments, **choose(defaults, arguments)}
-        config = AutoConfig.for_model(section.architecture, **settings)
+        if section.arguments.get(MODEL_TYPE) == section.architecture:
+            # A whole config.json, of any version of transformers.
+            arguments = dict(section.arguments)
+            config = type(defaults).from_dict({**arguments, **choose(defaults, arguments)})
+        else:
+            arguments = _check_arguments(section, defaults)
+            config = AutoConfig.for_model(section.architecture, **{**arguments, **choose(defaults, arguments)})
         network: nn.Module = kind.from_config(config)
     except (*MISFITS, StrictDataclassError) as error:
         raise refused(section, error) from error

@@ -47,6 +47,7 @@ from trainer.profiling.probe import RankProbe, StartTooLong
 from trainer.profiling.scratch import scratch_folder
 from trainer.profiling.space import Space, default_settings, make_space
 from trainer.profiling.sweep import sweep
+from trainer.weights.previous import with_arguments_of_weights
 
 BOARD_FOLDER = "tensorboard"
 TRACE_FOLDER = "traces"
@@ -64,6 +65,7 @@ def execute(stage: Stage) -> str:
     nodes = place.nodes if place.nodes > 1 else num_nodes(stage.config)
     shards = load_shards(shards_uri, stage.config, ranks=1 if stage.where else ranks * nodes)
     check_export_of_run(stage, shards)
+    stage.config = with_arguments_of_weights(stage)
     followed = None
     # Unless it is asked for anew, or for a folder of its own. A training that asks for its own (`--locate`) is not
     # finished, or needs none.

@@ -6,18 +6,47 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from contracts import storage
 from contracts.config import RunConfig
-from contracts.errors import ModelError
+from contracts.errors import ModelError, UserError
 from contracts.previous import PREVIOUS, list_same, read_previous
 from contracts.stage import Stage, find_output_damage
-from trainer.weights.source import WeightSource, find_source
+from trainer.weights.source import (
+    TRANSFORMERS_CONFIG,
+    WeightSource,
+    find_source,
+    wants_saved_arguments,
+    with_saved_arguments,
+)
 
 # Below the trainings of a line: the hash of what model.weights held when it was last read, by its URI.
 WEIGHTS_FOLDER = "weights"
 # Of a mean or standard deviation in [0, 1].
 _NEAR = 0.02
+
+
+def with_arguments_of_weights(stage: Stage) -> RunConfig:
+    """Return a stage's configuration, with the arguments in config.json of model.weights where it gives none.
+
+    Of weights that are gone it is what the line remembers; what else is wrong with them is told by training.
+
+    Args:
+        stage: The stage profile or train.
+    """
+    config = stage.config
+    if not wants_saved_arguments(config):
+        return config
+    uri = storage.normalise(config.model.weights)
+    try:
+        saved = find_source(uri).config
+    except UserError:
+        saved = _read_record(_record_uri(stage, uri)).get("config")
+    filled = with_saved_arguments(config, saved)
+    if filled is not config and not (stage.locate or stage.where):
+        stage.log(f"model.arguments: those of {storage.display(storage.join(uri, TRANSFORMERS_CONFIG))}")
+    return filled
 
 
 def find_initial_weights(
@@ -52,21 +81,22 @@ def find_initial_weights(
     if not wanted:
         return config, made_from
     uri = storage.normalise(wanted)
-    record = storage.join(_trainings(stage), WEIGHTS_FOLDER, f"{hashlib.sha256(uri.encode()).hexdigest()[:16]}.json")
+    record = _record_uri(stage, uri)
     try:
         source = find_source(uri)
     except ModelError:
         if storage.list_names(uri) or storage.exists(uri) or not storage.exists(record):
             raise
         # Trainings that have begun, and those that are finished, need no more than their name.
-        sha256 = str(json.loads(storage.read_bytes(record))["sha256"])
+        sha256 = str(_read_record(record)["sha256"])
         stage.log(f"warning: model.weights {storage.display(uri)} is gone: taken for what it was when it was last read")
         return _with_weights(config, uri), {**made_from, "weights": sha256}
     for text in describe_other_pixels(source, pixels):
         stage.log(f"warning: {text}")
     sha256 = source.sha256()
     if not (stage.locate or stage.where):
-        storage.replace(record, (json.dumps({"uri": uri, "sha256": sha256}) + "\n").encode())
+        known = {"uri": uri, "sha256": sha256, **({"config": source.config} if source.config else {})}
+        storage.replace(record, (json.dumps(known) + "\n").encode())
     return _with_weights(config, uri), {**made_from, "weights": sha256}
 
 
@@ -90,9 +120,19 @@ def _is_near(one: object, other: object) -> bool:
     return one == other
 
 
+def _record_uri(stage: Stage, uri: str) -> str:
+    return storage.join(_trainings(stage), WEIGHTS_FOLDER, f"{hashlib.sha256(uri.encode()).hexdigest()[:16]}.json")
+
+
+def _read_record(uri: str) -> dict[str, Any]:
+    """Return what is known of weights; empty: nothing."""
+    return dict(json.loads(storage.read_bytes(uri))) if storage.exists(uri) else {}
+
+
 def _trainings(stage: Stage) -> str:
-    root = storage.join(storage.normalise(stage.config.run.root), stage.config.run.name, "train")
-    return stage.root.rstrip("/") if stage.root is not None else root
+    if stage.root is None:
+        return storage.join(storage.normalise(stage.config.run.root), stage.config.run.name, "train")
+    return stage.root.rstrip("/") if stage.name == "train" else storage.join(stage.line, "train")
 
 
 def _with_weights(config: RunConfig, uri: str) -> RunConfig:

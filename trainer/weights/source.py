@@ -8,14 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest
+from contracts.config import RunConfig
 from contracts.errors import ModelError
-from contracts.previous import RUN_NAME, find_training_of_run
+from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
 from contracts.result import RUN_START_NAME
 from records.tokenizer import TOKENIZER_NAME
 from trainer.tasks.classes.labels import LABELS_NAME
@@ -30,6 +31,26 @@ ALLOWED = (
 )
 # Of a checkpoint: the network, and averages of its parameters where training keeps them.
 GROUPS = ("model", "ema")
+# Field of a config.json, and of model.arguments that are one (`with_saved_arguments`).
+MODEL_TYPE = "model_type"
+# Fields that say nothing of the architecture, or that shards and section data decide.
+_NO_ARGUMENTS = {
+    "_name_or_path",
+    "architectures",
+    "auto_map",
+    "dtype",
+    "id2label",
+    "image_size",
+    "label2id",
+    "num_labels",
+    "output_attentions",
+    "output_hidden_states",
+    "problem_type",
+    "quantization_config",
+    "return_dict",
+    "torch_dtype",
+    "transformers_version",
+}
 _INDEX_NAME = "model.safetensors.index.json"
 _ADAPTER_CONFIG = "adapter_config.json"
 _PROCESSOR_CONFIG = "preprocessor_config.json"
@@ -123,6 +144,28 @@ def find_source(uri: str) -> WeightSource:
             todo="let it finish, or name the folder of one of its checkpoints (checkpoints/step-...)",
         )
     raise refused(uri, f"holds none of {RUN_NAME}, {MANIFEST_NAME} and {TRANSFORMERS_CONFIG}", todo="name another one")
+
+
+def wants_saved_arguments(config: RunConfig) -> bool:
+    """Whether the arguments of the network are those of the config.json of model.weights, where it has one."""
+    model = config.model
+    is_own = config.task.is_own or ":" in model.architecture
+    return model.weights not in ("", PREVIOUS) and not model.arguments and not is_own
+
+
+def with_saved_arguments(config: RunConfig, saved: Mapping[str, Any] | None) -> RunConfig:
+    """Return a configuration with the fields of a config.json as model.arguments, where it gives none.
+
+    Its model_type is one of them: so whoever builds the network has transformers read them as it reads such a file.
+
+    Args:
+        config: The configuration.
+        saved: Fields of config.json of model.weights; None: there is none.
+    """
+    if not saved or not wants_saved_arguments(config) or saved.get(MODEL_TYPE) != config.model.architecture:
+        return config
+    arguments = {name: value for name, value in saved.items() if name not in _NO_ARGUMENTS}
+    return config.model_copy(update={"model": config.model.model_copy(update={"arguments": arguments})})
 
 
 def refused(uri: str, why: str, *, todo: str) -> ModelError:

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from contracts.checked import CheckAnswer, Findings, PlannedMachine, PlannedPlace
 from contracts.config import ModelSection
 from contracts.resolve import parse_config
-from tests.conftest import OWN_CODE
+from tests.conftest import OWN_CODE, SMALL
 from tests.own_code.words import Words
 from tests.trainer.tasks import wrong
 from tests.trainer.tasks.for_tests import image_network
@@ -154,6 +154,14 @@ def test_weights_that_are_there_or_not_asked_for_pass(tmp_path: Path) -> None:
     answer = network(model=model | {"weights": str(path)})
     assert answer.problems == []
     assert "has 0.00 of the network's elements" in in_words(network(model={"weights": str(path)}))
+    from transformers import AutoConfig, AutoModelForImageClassification
+
+    saved = tmp_path / "saved"
+    small = SMALL["model"]["arguments"]
+    with torch.random.fork_rng():
+        AutoModelForImageClassification.from_config(AutoConfig.for_model("resnet", **small)).save_pretrained(saved)
+    # Its config.json says how large the network is.
+    assert network(model={"weights": str(saved)}).problems == []
     path.write_bytes(path.read_bytes()[:-4])
     assert "cannot be read as safetensors" in in_words(network(model=model | {"weights": str(path)}))
     assert network(model=model | {"weights": "previous"}).problems == []

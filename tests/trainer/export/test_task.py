@@ -484,6 +484,18 @@ def test_a_checkpoint_of_another_model_is_refused(line: Any, capfd: pytest.Captu
     assert "checkpoint of another model" in refuse(line, capfd, model={"architecture": "vit", "arguments": {}})
 
 
+def test_arguments_that_training_took_from_weights_are_those_of_the_export(
+    line: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = {"architecture": "resnet", "weights": "/gone", "arguments": {}}
+    trained = {"model_type": "resnet", "depths": [1, 1]}
+    rewrite(line.folder / "shards", fingerprint="6" * 16)
+    rewrite(line.folder / "train", model={**model, "arguments": trained})
+    # The next check: it gets there.
+    assert "was trained on shards 5555555555555555" in refuse(line, capfd, model=model)
+    assert "checkpoint of another model" in refuse(line, capfd, model={**model, "weights": ""})
+
+
 @pytest.mark.parametrize(("name", "value"), [("image_size", 64), ("mean", [0.4, 0.5, 0.5])])
 def test_another_transform_is_refused(line: Any, capfd: pytest.CaptureFixture[str], name: str, value: Any) -> None:
     assert f"data.{name} is" in refuse(line, capfd, data={name: value})

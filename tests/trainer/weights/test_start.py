@@ -13,12 +13,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from contracts import storage
-from contracts.config import ModelSection
+from contracts.config import ModelSection, RunConfig
 from contracts.errors import ModelError, UserError
 from tests.trainer.tasks.for_tests import image_network
 from trainer.tasks.classes.head import Head, find_head
 from trainer.tasks.images.network import build_network
-from trainer.weights.source import find_source
+from trainer.weights.source import find_source, with_saved_arguments
 from trainer.weights.start import StartWeights, start_from
 from trainer.weights.tensors import read_tensors
 
@@ -83,6 +83,38 @@ def test_a_folder_of_transformers_loads_whole(architecture: str, tmp_path: Path)
     images = torch.randn(2, 3, SIZE, SIZE)
     with torch.no_grad():
         torch.testing.assert_close(ours(images), theirs(pixel_values=images).logits, rtol=0, atol=1e-6)
+
+
+def with_old_fields(folder: Path) -> Path:
+    """Write fields into a config.json that other versions of transformers have written, and no network has."""
+    path = folder / "config.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"gradient_checkpointing": False, "torch_dtype": "float32"})
+    )
+    return folder
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_arguments_are_those_of_the_folder_where_none_are_given(architecture: str, tmp_path: Path) -> None:
+    folder, theirs = saved_folder(tmp_path / "saved", architecture)
+    with_old_fields(folder)
+    config = RunConfig.model_validate({"model": {"architecture": architecture, "weights": str(folder)}})
+    filled = with_saved_arguments(config, find_source(storage.normalise(folder)).config)
+    # As a checkpoint records them, and an export reads them.
+    again = RunConfig.model_validate_json(filled.model_dump_json())
+    ours = image_network(again.model, image_size=SIZE)
+    assert {name: tensor.shape for name, tensor in ours.state_dict().items() if "classifier" not in name} == {
+        name: tensor.shape for name, tensor in theirs.state_dict().items() if "classifier" not in name
+    }
+    assert start(ours, folder, architecture).matched_fraction == 1.0
+    for other in (
+        {"model": {"architecture": "convnext", "weights": str(folder)}},
+        {"model": {"architecture": architecture, "weights": str(folder), "arguments": {"hidden_act": "relu"}}},
+        {"model": {"architecture": "my:network", "weights": str(folder)}},
+        {"model": {"architecture": architecture, "weights": "previous"}},
+    ):
+        given = RunConfig.model_validate(other)
+        assert with_saved_arguments(given, find_source(storage.normalise(folder)).config) == given
 
 
 def test_the_file_of_such_a_folder_loads_by_the_names_that_it_has(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Trainings that start from weights: real stage commands under torchrun, two processes and gloo."""
 
+import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,13 +19,16 @@ from contracts.config import STAGE_SECTIONS, RunConfig
 from contracts.errors import ModelError
 from contracts.events import EVENTS_NAME, EventLog, EventReader
 from contracts.previous import describe_previous
-from contracts.stage import Stage
+from contracts.resolve import parse_config
+from contracts.stage import Stage, run_stage
 from tests.conftest import small_config
 from tests.trainer import one_rank as one_rank_module
 from tests.trainer.one_rank import make_training, one_rank
 from trainer.checkpoint.loading import load_model_state
 from trainer.finish import finish
-from trainer.weights.previous import describe_other_pixels, find_initial_weights
+from trainer.profiling.task import execute as profile
+from trainer.task import execute as train
+from trainer.weights.previous import describe_other_pixels, find_initial_weights, with_arguments_of_weights
 from trainer.weights.source import find_source
 
 # Slow enough that a step does not undo what it started from.
@@ -169,6 +174,36 @@ def test_weights_that_are_gone_are_what_the_line_remembers(trained: str, tmp_pat
     other = small_config(model={"weights": str(tmp_path / "never.safetensors")})
     with pytest.raises(ModelError, match="is not there"):
         find_initial_weights(stage_of(root, other, attempt="c"), {"shards": "1"})
+
+
+@pytest.mark.parametrize(("name", "execute"), [("train", train), ("profile", profile)])
+def test_arguments_of_weights_are_those_of_the_stage_and_remembered(
+    small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, execute: Any
+) -> None:
+    from transformers import AutoConfig, AutoModelForImageClassification
+
+    small, saved = small_config()["model"]["arguments"], tmp_path / "saved"
+    with torch.random.fork_rng():
+        AutoModelForImageClassification.from_config(AutoConfig.for_model("resnet", **small)).save_pretrained(saved)
+    root, config = tmp_path / "line" / name, small_config(model={"weights": str(saved), "arguments": {}})
+
+    def folder_of(**model: Any) -> str:
+        """Return where the stage's output is, which its whole configuration names."""
+        sections = small_config(model={"weights": str(saved), **model})
+        given = json.dumps({each: sections[each] for each in STAGE_SECTIONS[name] if each in sections})
+        arguments = ["--root", str(root), "--shards", small_shards, "--config-json", given, "--locate"]
+        assert run_stage(name, execute, arguments) == 2
+        return re.search(rf"{root}/\w{{16}}", capfd.readouterr().err)[0]
+
+    stage = stage_of(root.with_name("train"), config, attempt="a")
+    taken = with_arguments_of_weights(stage).model.arguments
+    assert {each: taken[each] for each in small} == small and "id2label" not in taken
+    assert folder_of(arguments={}) == folder_of(arguments=taken) != folder_of(arguments=small)
+    find_initial_weights(stage, {})
+    shutil.rmtree(saved)
+    assert with_arguments_of_weights(dataclasses.replace(stage, name=name, root=storage.normalise(root))) == (
+        parse_config(small_config(model={"weights": str(saved), "arguments": taken}), where="test")
+    )
 
 
 def test_other_images_than_those_of_the_weights_are_warned_of(trained: str) -> None:
