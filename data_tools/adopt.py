@@ -10,7 +10,7 @@ import hashlib
 import importlib.metadata
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +30,7 @@ from contracts.config import SPLITS
 from contracts.errors import ConfigError, DataError, TryAgain
 from contracts.fingerprint import combine, fingerprint
 from data_tools.foreign import ForeignShard, find_shards
+from records.classes import sort_classes
 from records.decode import UndecodableImage, decode, read_header
 from records.foreign_tar import Found, scan_tar
 from records.foreign_tfrecord import scan_tfrecord
@@ -37,6 +38,8 @@ from records.index import INDEX_NAME, RECORD, Index, write_index
 from records.payloads import read_payloads
 from records.statistics import ChannelSums, Counter, channel_statistics, is_summed, summed_share
 
+# Labels without names are places in a list of classes; larger numbers are hashes or identifiers.
+_MAX_CLASSES = 1_000_000
 _SCANNERS = {"webdataset": scan_tar, "tfrecord": scan_tfrecord}
 
 
@@ -53,13 +56,14 @@ def adopt(
     Args:
         folder_uri: Folder with .tar or .tfrecord files.
         patterns: Pattern of the file names of each split.
-        class_names: Names of the classes, by label; None: those in the shards, or the numbers.
+        class_names: Names of the classes, by label; or, where labels are no places in it, the labels themselves in the
+            order of the classes. None: the names in the shards, or the numbers.
         verify: How images are checked.
         progress: Called with the number of shards done, and of all.
 
     Raises:
         ConfigError: There is a manifest or an index of other content, or a file belongs to no split or to several.
-        DataError: The folder has no shards, or one is damaged or of another kind.
+        DataError: The folder has no shards, one is damaged or of another kind, or labels are negative or huge.
         TryAgain: A shard was replaced in the meantime, or a bucket does not answer.
     """
     if storage.exists(storage.join(folder_uri, MANIFEST_NAME)):
@@ -81,11 +85,10 @@ def adopt(
         first = sum(map(len, parts[:-1]))
         entries.append(_describe_shard(folder_uri, shard, first=first, samples=len(part)))
     progress(len(shards), len(shards))
-    classes = _name_classes(labels, class_names, collected.names)
-    places = {name: place for place, name in enumerate(classes)}
+    classes, places = _name_classes(labels, class_names, collected.names)
     for number, (part, part_labels) in enumerate(zip(parts, labels, strict=True)):
         part["shard"] = number
-        part["label"] = [one if isinstance(one, int) else places[one] for one in part_labels]
+        part["label"] = [places[label] for label in part_labels]
     sums = _sum_pixels(folder_uri, entries, parts)
     _publish_index(folder_uri, parts)
     mean, std = channel_statistics(sums) if sums.pixels else (None, None)
@@ -223,29 +226,51 @@ def _sum_pixels(folder_uri: str, entries: Sequence[ShardEntry], parts: Sequence[
 
 def _name_classes(
     labels: Iterable[Iterable[int | str]], given: Sequence[str] | None, learned: Mapping[int, str]
-) -> list[str]:
-    """Return the names of the classes, by label."""
+) -> tuple[list[str], dict[int | str, int]]:
+    """Return the names of the classes, and the place of each label among them."""
     seen = {label for part in labels for label in part}
-    texts = sorted(label for label in seen if isinstance(label, str))
+    texts = [label for label in seen if isinstance(label, str)]
     numbers = sorted(label for label in seen if isinstance(label, int))
     if texts and numbers:
         raise DataError(
-            f"labels of mixed types: the number {numbers[0]} and the text {texts[0]!r}",
+            f"labels of mixed types: the number {numbers[0]} and the text {min(texts)!r}",
             allowed="all numbers or all text",
             todo="write the shards again with labels of one type",
         )
     if not seen:
         raise DataError("no usable image in these shards", allowed="shards with images", todo="check their content")
     if given is not None:
-        unknown = [str(one) for one in seen if (one >= len(given) if isinstance(one, int) else one not in given)]
-        if unknown:
-            raise ConfigError(
-                f"label {min(unknown)} is not among the {len(given)} classes of --classes",
-                allowed="a name for every label, a line each, in the order of the labels",
-                todo="correct the file",
-            )
-        return list(given)
-    return texts or [learned.get(number, str(number)) for number in range(numbers[-1] + 1)]
+        return list(given), _place_labels(seen, given)
+    if texts:
+        ordered = sort_classes(text.encode("utf-8", "surrogatepass") for text in texts)
+        classes = [name.decode("utf-8", "surrogatepass") for name in ordered]
+        places: dict[int | str, int] = {name: place for place, name in enumerate(classes)}
+        return classes, places
+    if numbers[0] < 0 or numbers[-1] >= _MAX_CLASSES:
+        wrong = numbers[0] if numbers[0] < 0 else numbers[-1]
+        raise DataError(
+            f"the label {wrong} is no place in a list of classes",
+            allowed=f"whole numbers from 0 to {_MAX_CLASSES - 1}, or names",
+            todo=f"pass --classes FILE with the labels themselves, one per line in the order of the classes "
+            f"({len(numbers)} labels: {', '.join(map(str, numbers[:3]))}{', ...' if len(numbers) > 3 else ''})",
+        )
+    classes = [learned.get(number, str(number)) for number in range(numbers[-1] + 1)]
+    return classes, {number: number for number in numbers}
+
+
+def _place_labels(seen: Set[int | str], given: Sequence[str]) -> dict[int | str, int]:
+    """Return the place of each label in --classes: numbers are places, or all of them are lines of it."""
+    names = {name: place for place, name in enumerate(given)}
+    if all(isinstance(label, int) and 0 <= label < len(given) for label in seen):
+        return {label: int(label) for label in seen}
+    if all(str(label) in names for label in seen):
+        return {label: names[str(label)] for label in seen}
+    unknown = [label for label in seen if not (0 <= label < len(given) if isinstance(label, int) else label in names)]
+    raise ConfigError(
+        f"label {min(map(str, unknown))} is not among the {len(given)} classes of --classes",
+        allowed="a name for every label, a line each, in the order of the labels; or the labels themselves",
+        todo="correct the file",
+    )
 
 
 def _describe_splits(entries: Sequence[ShardEntry], parts: Sequence[Index], num_classes: int) -> dict[str, SplitEntry]:

@@ -7,6 +7,7 @@ label is in KEY.cls (a number or a name), or in KEY.json as `label` or `class`.
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from collections.abc import Iterator
 from itertools import groupby
@@ -15,6 +16,8 @@ from typing import Any, BinaryIO, NamedTuple
 from contracts.errors import DataError
 from records.decode import image_format
 
+# More digits are a name: int() refuses thousands of them.
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
 # What image_format looks at.
 _MAGIC_BYTES = 16
 
@@ -88,7 +91,7 @@ def _read_sample(name: str, archive: tarfile.TarFile, key: str, members: list[ta
 
 def _parse_label(content: bytes) -> int | str | None:
     text = content.decode("utf-8", "replace").strip()
-    return int(text) if text.isdecimal() else text or None
+    return int(text) if _NUMBER.fullmatch(text) else text or None
 
 
 def _parse_description(content: bytes) -> tuple[int | str | None, str | None]:

@@ -106,13 +106,19 @@ def _first_value(data: bytes, kind: int, start: int, stop: int) -> _Value | None
         return None
     tag, at = read_varint(data, start)
     if tag & 7 == 0:  # a number by itself: a list that is not packed
-        return _Value(-1, read_varint(data, at)[0])
+        return _Value(-1, _read_int64(data, at))
     length, at = read_varint(data, at)
     if kind == 3:
-        return _Value(-1, read_varint(data, at)[0]) if length else None
+        return _Value(-1, _read_int64(data, at)) if length else None
     if at + length > stop:
         raise IndexError
     return _Value(at, data[at : at + length])
+
+
+def _read_int64(data: bytes, at: int) -> int:
+    """Return a number of an Int64List: a varint of its 64 bits in two's complement."""
+    value = read_varint(data, at)[0] & (1 << 64) - 1
+    return value - (value >> 63 << 64)
 
 
 def _read_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:

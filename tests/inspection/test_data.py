@@ -125,6 +125,7 @@ def write_webdataset(folder, samples, label):
 
 def varint(value):
     out = bytearray()
+    value &= (1 << 64) - 1
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -222,6 +223,22 @@ def test_tfrecords_of_another_writer_are_indexed_and_train(pictures, tmp_path, t
     check_index(tmp_path / "tf", samples, names)
     if text:
         assert train(tmp_path / "tf", tmp_path)["classes"] == names
+
+
+@pytest.mark.parametrize("label", [-1, 10**9, 2**62])
+@pytest.mark.parametrize("packed", [False, True])
+def test_labels_that_are_no_places_are_taken_by_classes(pictures, tmp_path, label, packed):
+    samples = [(content, label if name == "red" else number, name) for content, number, name in pictures_of(pictures)]
+    (tmp_path / "tf").mkdir()
+    write_tfrecord(tmp_path / "tf" / "train-0.tfrecord", samples, packed=packed, text=False)
+    refused = data("adopt", tmp_path / "tf")
+    assert refused.exit_code == 2 and f"the label {label} is no place" in refused.stderr, refused.stderr
+    assert "--classes FILE" in refused.stderr and not (tmp_path / "tf" / "manifest.json").exists()
+    missing = data("adopt", tmp_path / "tf", "--classes", classes_file(tmp_path, "a\nb\nc\n"))
+    assert missing.exit_code == 2 and f"label {label} is not among the 3 classes" in missing.stderr
+    done = data("adopt", tmp_path / "tf", "--classes", classes_file(tmp_path, f"{label}\n0\n1\n"))
+    assert done.exit_code == 0, done.stderr
+    check_index(tmp_path / "tf", [(content, one, str(one)) for content, one, _ in samples], [str(label), "0", "1"])
 
 
 def classes_file(tmp_path, text="blue\ngreen\nred\n"):
