@@ -47,7 +47,7 @@ def combine(made_from: dict[str, str]) -> str:
 
 
 def shard_inputs(config: RunConfig, listing: str, tokenizer: str = "") -> dict[str, str]:
-    """Hashes that decide the shards: the fields of sharding that change bytes, the seed, and the source listing.
+    """Hashes that decide the shards: the fields of sharding that change bytes, and the source listing.
 
     Args:
         config: The configuration.
@@ -60,7 +60,7 @@ def shard_inputs(config: RunConfig, listing: str, tokenizer: str = "") -> dict[s
     if tokenizer:
         # By its content, wherever it lies; what a training needs is not asked.
         fields["tokenizer"] = {"field": fields["tokenizer"]["field"]}
-    inputs = {"sharding": fingerprint(fields), "seed": fingerprint(config.run.seed), "listing": listing}
+    inputs = {"sharding": fingerprint(fields), "listing": listing}
     return inputs | ({"tokenizer": tokenizer} if tokenizer else {})
 
 

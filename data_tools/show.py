@@ -121,7 +121,9 @@ def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
     draw = ImageDraw.Draw(sheet)
     images = read_images(folder_uri, manifest, chosen)
     for number, (record, content) in enumerate(zip(chosen, images, strict=True)):
-        picture = ImageOps.contain(Image.fromarray(decode_rgb(content)), (_CELL_PIXELS - 4, _CELL_PIXELS - 4))
+        picture = ImageOps.contain(
+            Image.fromarray(decode_rgb(content, max_pixels=None)), (_CELL_PIXELS - 4, _CELL_PIXELS - 4)
+        )
         left, top = number % _COLUMNS * _CELL_PIXELS, number // _COLUMNS * (_CELL_PIXELS + _CAPTION_PIXELS)
         sheet.paste(picture, (left, top + _CAPTION_PIXELS))
         label = int(record["label"])
@@ -133,4 +135,4 @@ def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
 
 
 def _describe_duplicates(found: Duplicates) -> str:
-    return f"copies: {found.copies} in {found.groups} groups ({found.leaking_groups} across splits)"
+    return f"copies: {found.copies} of {found.groups} samples ({found.leaking_groups} in several splits)"

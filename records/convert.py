@@ -57,7 +57,7 @@ def change(content: bytes, image: Decoded, changes: Changes) -> tuple[bytes, tup
         needed.append("transparent")
     if changes.cmyk and image.mode == "CMYK":
         needed.append("cmyk")
-    if changes.depth and _is_deep(content, image):
+    if changes.depth and is_deep(content, image):
         needed.append("depth")
     if changes.orientation and (turn := _TURNS.get(read_orientation(content, image.image_format))):
         needed.append("orientation")
@@ -85,7 +85,13 @@ def library_versions() -> dict[str, str]:
     return versions | {name: version for name, version in found.items() if version}
 
 
-def _is_deep(content: bytes, image: Decoded) -> bool:
+def is_deep(content: bytes, image: Decoded) -> bool:
+    """Whether an image file has 16 bits per channel.
+
+    Args:
+        content: The file.
+        image: What it decodes to.
+    """
     if image.image_format == "png":
         # Pillow gives 16-bit colour as 8-bit RGB; the depth stands in the first chunk (PNG specification, 11.2.2).
         return content[24] == 16

@@ -1,9 +1,10 @@
 """From the bytes of an image file to RGB pixels: one decoder for the check while sharding and for the trainer.
 
 What passes the check must decode in training, so both use this module, with the same strictness. JPEG goes through
-libjpeg-turbo (simplejpeg) and every warning of it refuses the file; the rest goes through Pillow. The format is found
-by content, never by the name. Orientation tags are not applied (but a TIFF's, by Pillow), and transparency is dropped,
-as torchvision and timm do, unless a background is given.
+libjpeg-turbo (simplejpeg) and every warning of it refuses the file, but those about bytes that are no part of the
+picture (`_repair_jpeg`); the rest goes through Pillow. The format is found by content, never by the name. Orientation
+tags are not applied (but a TIFF's, by Pillow), and transparency is dropped, as torchvision and timm do, unless a
+background is given.
 Importing this changes no global state; a limit on the pixels is checked here, so that Pillow's own, which warns, is not
 reached.
 """
@@ -11,6 +12,7 @@ reached.
 from __future__ import annotations
 
 import io
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -69,6 +71,12 @@ _ORIENTATION_TAG = 0x0112
 # Markers of a JPEG file: ITU T.81, table B.1.
 _JPEG_END = b"\xff\xd9"
 _START_OF_SCAN = b"\xda"
+_STANDALONE_MARKERS = {0x00, 0x01, *range(0xD0, 0xD8)}
+_SEQUENTIAL_FRAMES = {0xC0, 0xC1}
+# In coded data a 0xff is followed by 0, by more of them or by a restart marker; others end it.
+_SCAN_END = re.compile(rb"\xff+[\x01-\xcf\xd8-\xfe]")
+# libjpeg's warning (JWRN_EXTRANEOUS_DATA) at the end marker: all coded data was read before, without a warning.
+_BEFORE_END = "before marker 0xd9"
 _JPEG_MODES = {"Gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
 
@@ -87,6 +95,8 @@ class Decoded(NamedTuple):
     """Colour mode of the stored image, in Pillow's terms (L, RGB, CMYK, ...)."""
     transparent: bool = False
     """Whether it was laid on a background that shows."""
+    repaired: bool = False
+    """Whether it is a JPEG with stray bytes, odd scan parameters or no end marker, all of whose coded data is sound."""
 
 
 class Header(NamedTuple):
@@ -118,18 +128,19 @@ def image_format(content: bytes) -> str | None:
     return None
 
 
-def decode_rgb(content: bytes, *, reduction: int = 1) -> Pixels:
+def decode_rgb(content: bytes, *, reduction: int = 1, max_pixels: int | None = MAX_PIXELS) -> Pixels:
     """Return the pixels of an image file: [H, W, 3] uint8 RGB, contiguous and writable.
 
     Args:
         content: The file.
         reduction: One of `REDUCTIONS`, for a file that has a `reducible_size`: the sides are divided by it, rounded up.
             All coded bits are read and checked as at full size.
+        max_pixels: Most pixels of an image; None: as many as there are, for images that sharding has accepted.
 
     Raises:
         UndecodableImage: It is empty, of no known format, truncated, corrupt, or too large.
     """
-    return decode(content, reduction=reduction).pixels
+    return decode(content, reduction=reduction, max_pixels=max_pixels).pixels
 
 
 def reducible_size(content: bytes) -> tuple[int, int] | None:
@@ -141,13 +152,15 @@ def reducible_size(content: bytes) -> tuple[int, int] | None:
     if image_format(content) != "jpeg":
         return None
     try:
-        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(content)
+        height, width, colorspace = _read_jpeg_header(content)
     except ValueError as error:
         raise UndecodableImage(f"damaged jpeg: {error}") from None
     return None if _JPEG_MODES.get(colorspace) == "CMYK" else (height, width)
 
 
-def decode(content: bytes, *, reduction: int = 1, background: Colour | None = None) -> Decoded:
+def decode(
+    content: bytes, *, reduction: int = 1, background: Colour | None = None, max_pixels: int | None = MAX_PIXELS
+) -> Decoded:
     """Return pixels, format and stored colour mode of an image file.
 
     Args:
@@ -155,19 +168,20 @@ def decode(content: bytes, *, reduction: int = 1, background: Colour | None = No
         reduction: As in `decode_rgb`.
         background: Colour that an image with transparency is laid on. None: transparency is dropped, and what an editor
             has left below it shows.
+        max_pixels: As in `decode_rgb`.
 
     Raises:
         UndecodableImage: It is empty, of no known format, truncated, corrupt, or too large.
     """
     found = _find_format(content)
     if found == "jpeg":
-        return _decode_jpeg(content, reduction)
+        return _decode_jpeg(content, reduction, max_pixels)
     if found == "png":
         _check_png_chunks(content)
-    return _decode_with_pillow(content, found, _PILLOW_FORMATS[found], background)
+    return _decode_with_pillow(content, found, _PILLOW_FORMATS[found], max_pixels, background)
 
 
-def read_header(content: bytes) -> Header:
+def read_header(content: bytes, *, max_pixels: int | None = MAX_PIXELS) -> Header:
     """Return format, size and colour mode of an image file without decoding its pixels.
 
     Raises:
@@ -176,12 +190,12 @@ def read_header(content: bytes) -> Header:
     found = _find_format(content)
     try:
         if found == "jpeg":
-            height, width, colorspace, _ = simplejpeg.decode_jpeg_header(content)
+            height, width, colorspace = _read_jpeg_header(content)
             mode = _JPEG_MODES.get(colorspace, "RGB")
         else:
             with _PILLOW_FORMATS[found](io.BytesIO(content)) as image:
                 (width, height), mode = image.size, image.mode
-        _check_size(width, height)
+        _check_size(width, height, max_pixels)
     except _PILLOW_ERRORS as error:
         raise UndecodableImage(f"damaged {found}: {error or type(error).__name__}") from None
     return Header(found, width, height, mode)
@@ -241,30 +255,88 @@ def _find_format(content: bytes) -> str:
     return found
 
 
-def _decode_jpeg(content: bytes, reduction: int) -> Decoded:
+def _decode_jpeg(content: bytes, reduction: int, max_pixels: int | None) -> Decoded:
     try:
-        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(content)
-        _check_size(width, height)
-        mode = _JPEG_MODES.get(colorspace, "RGB")
-        if mode == "CMYK":
-            # libjpeg-turbo has no CMYK to RGB; decoding it all the same is the strict check that Pillow lacks.
-            simplejpeg.decode_jpeg(content, colorspace="CMYK")
-            return _decode_with_pillow(content, "jpeg", JpegImageFile)
-        if reduction == 1:
-            return Decoded(simplejpeg.decode_jpeg(content), "jpeg", mode)
-        # simplejpeg takes the smallest of libjpeg-turbo's scales that is not below these sides: exactly this one.
-        least = {"min_height": -(-height // reduction), "min_width": -(-width // reduction)}
-        return Decoded(simplejpeg.decode_jpeg(content, **least), "jpeg", mode)
+        return _decode_jpeg_once(content, reduction, max_pixels)
+    except ValueError as error:
+        reason = str(error)
+    content = _repair_jpeg(content)
+    try:
+        return _decode_jpeg_once(content, reduction, max_pixels)._replace(repaired=True)
+    except ValueError as error:
+        if _BEFORE_END not in str(error):
+            raise UndecodableImage(f"damaged jpeg: {reason}") from None
+    try:
+        return _decode_jpeg_once(content, reduction, max_pixels, strict=False)._replace(repaired=True)
     except ValueError as error:
         raise UndecodableImage(f"damaged jpeg: {error}") from None
 
 
+def _decode_jpeg_once(content: bytes, reduction: int, max_pixels: int | None, *, strict: bool = True) -> Decoded:
+    """Decode a JPEG; raise ValueError where libjpeg-turbo fails or, if strict, warns."""
+    height, width, colorspace, _ = simplejpeg.decode_jpeg_header(content, strict=strict)
+    _check_size(width, height, max_pixels)
+    mode = _JPEG_MODES.get(colorspace, "RGB")
+    if mode == "CMYK":
+        # libjpeg-turbo has no CMYK to RGB; decoding it all the same is the strict check that Pillow lacks.
+        simplejpeg.decode_jpeg(content, colorspace="CMYK", strict=strict)
+        return _decode_with_pillow(content, "jpeg", JpegImageFile, max_pixels)
+    if reduction == 1:
+        return Decoded(simplejpeg.decode_jpeg(content, strict=strict), "jpeg", mode)
+    # simplejpeg takes the smallest of libjpeg-turbo's scales that is not below these sides: exactly this one.
+    least = {"min_height": -(-height // reduction), "min_width": -(-width // reduction)}
+    return Decoded(simplejpeg.decode_jpeg(content, strict=strict, **least), "jpeg", mode)
+
+
+def _read_jpeg_header(content: bytes) -> tuple[int, int, str]:
+    """Return height, width and colour space of a JPEG; raise ValueError where it has no sound header."""
+    try:
+        found = simplejpeg.decode_jpeg_header(content)
+    except ValueError:
+        found = simplejpeg.decode_jpeg_header(_repair_jpeg(content))
+    height, width, colorspace, _ = found
+    return height, width, colorspace
+
+
+def _repair_jpeg(content: bytes) -> bytes:
+    """Return a JPEG without the oddities that phones write and viewers pass over; its coded data stays as it is.
+
+    Bytes between two segments are left out, scan parameters of a sequential file (Ss, Se, Ah and Al) are those that
+    ITU T.81, B.2.3 asks for, and an end marker is added where there is none.
+    """
+    parts = [content[:2]]
+    at, is_sequential = 2, False
+    while (start := content.find(b"\xff", at)) >= 0 and start + 1 < len(content):
+        marker = content[start + 1]
+        if marker == 0xFF or marker in _STANDALONE_MARKERS:
+            at = start + (1 if marker == 0xFF else 2)
+            continue
+        if marker == _JPEG_END[1]:
+            break
+        end = start + 2 + int.from_bytes(content[start + 2 : start + 4], "big")
+        segment = content[start:end]
+        is_sequential = is_sequential or marker in _SEQUENTIAL_FRAMES
+        at = end
+        if marker == _START_OF_SCAN[0]:
+            if is_sequential and len(segment) > 5:
+                segment = segment[:-3] + b"\x00\x3f\x00"
+            found = _SCAN_END.search(content, end)
+            at = found.start() if found else len(content)
+            segment += content[end:at]
+        parts.append(segment)
+    return b"".join([*parts, _JPEG_END])
+
+
 def _decode_with_pillow(
-    content: bytes, name: str, opener: Callable[[io.BytesIO], Image.Image], background: Colour | None = None
+    content: bytes,
+    name: str,
+    opener: Callable[[io.BytesIO], Image.Image],
+    max_pixels: int | None,
+    background: Colour | None = None,
 ) -> Decoded:
     try:
         with opener(io.BytesIO(content)) as image:
-            _check_size(*image.size)
+            _check_size(*image.size, max_pixels)
             image.load()
             if background is not None and (pixels := _lay_on(background, image)) is not None:
                 return Decoded(pixels, name, image.mode, transparent=True)
@@ -308,11 +380,13 @@ def _to_rgb(image: Image.Image) -> Pixels:
     return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
-def _check_size(width: int, height: int) -> None:
+def _check_size(width: int, height: int, max_pixels: int | None) -> None:
     if width < 1 or height < 1:
         raise UndecodableImage(f"the image is {width} x {height} pixels")
-    if width * height > MAX_PIXELS:
-        raise UndecodableImage(f"{width} x {height} pixels are more than the limit of {MAX_PIXELS}")
+    if max_pixels is not None and width * height > max_pixels:
+        raise UndecodableImage(
+            f"{width} x {height} pixels are more than the limit of {max_pixels} (sharding.max_pixels)"
+        )
 
 
 def _check_png_chunks(content: bytes, *, checksums: bool = True) -> None:

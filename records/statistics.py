@@ -98,6 +98,8 @@ class Tally:
     widths: tuple[int, int] | None = None
     """Smallest and largest width of a written image; None where none is known."""
     heights: tuple[int, int] | None = None
+    remarks: Mapping[str, int] = field(default_factory=dict)
+    """Number of images by what was remarked about them (sharding/write/check.py)."""
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -106,6 +108,7 @@ class Tally:
             _add_counts(self.changes, other.changes),
             _join_ranges(self.widths, other.widths),
             _join_ranges(self.heights, other.heights),
+            _add_counts(self.remarks, other.remarks),
         )
 
 
@@ -113,12 +116,20 @@ class Counter:
     """Counts images one by one, as fast as they can be copied."""
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[str, str, tuple[str, ...]], int] = {}
+        self._kinds: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], int] = {}
         self._sizes: set[tuple[int, int]] = set()
 
-    def add(self, image_format: str, mode: str, changes: tuple[str, ...], width: int, height: int) -> None:
+    def add(
+        self,
+        image_format: str,
+        mode: str,
+        changes: tuple[str, ...],
+        width: int,
+        height: int,
+        remarks: tuple[str, ...] = (),
+    ) -> None:
         """Count an image; an empty mode and a width of 0 are unknown."""
-        kind = (image_format, mode, changes)
+        kind = (image_format, mode, changes, remarks)
         self._kinds[kind] = self._kinds.get(kind, 0) + 1
         if width:
             self._sizes.add((width, height))
@@ -128,12 +139,15 @@ class Counter:
         formats: dict[str, int] = {}
         modes: dict[str, int] = {}
         changed: dict[str, int] = {}
-        for (image_format, mode, changes), count in sorted(self._kinds.items()):
+        remarked: dict[str, int] = {}
+        for (image_format, mode, changes, remarks), count in sorted(self._kinds.items()):
             formats[image_format] = formats.get(image_format, 0) + count
             if mode:
                 modes[mode] = modes.get(mode, 0) + count
             for name in changes:
                 changed[name] = changed.get(name, 0) + count
+            for name in remarks:
+                remarked[name] = remarked.get(name, 0) + count
         widths, heights = zip(*self._sizes, strict=True) if self._sizes else ((), ())
         return Tally(
             formats,
@@ -141,6 +155,7 @@ class Counter:
             changed,
             (min(widths), max(widths)) if widths else None,
             (min(heights), max(heights)) if heights else None,
+            remarked,
         )
 
 

@@ -79,7 +79,7 @@ def _publish(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
         multi_label=listing.multi_label,
         vocabularies={name: [encode_name(one) for one in names] for name, names in listing.vocabularies.items()},
         sharding=section,
-        seed=stage.config.run.seed,
+        seed=section.seed,
         listing=name,
         num_parts=len(listing.parts),
         num_files=listing.num_files,
@@ -108,7 +108,7 @@ def arrange(stage: Stage, choice: Choice) -> Plan:
     framed = fields is not None and fields.file is None
     return make_plan(
         (lambda: add_frames(listing.samples())) if framed else listing,
-        seed=stage.config.run.seed,
+        seed=section.seed,
         target_shard_bytes=section.target_shard_bytes,
         # The least number is one of a whole source, not of what is new in it.
         min_shards=section.min_shards if choice.is_whole else 1,

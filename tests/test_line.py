@@ -170,7 +170,7 @@ def test_the_format_moves_no_sample(pictures: Path, tmp_path: Path) -> None:
 
 def test_fresh_starts_over_and_leaves_other_configurations_alone(pictures: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, pictures)
-    other = shardline("shard", config, "run.seed=1")
+    other = shardline("shard", config, "sharding.seed=1")
     assert other.returncode == 0
     mine = shardline("shard", config)
     before = Path(mine.stdout.splitlines()[-1]) / "manifest.json"

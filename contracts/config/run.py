@@ -17,7 +17,8 @@ class RunSection(Section):
     root: str = "runs"
     """Folder or URI that holds lines; this line's files are below root/name."""
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
-    """Start of all randomness: shards, order of samples, initial weights, augmentation."""
+    """Start of all randomness but that of the shards (`sharding.seed`): order of samples, initial weights,
+    augmentation."""
 
 
 class InspectSection(Section):

@@ -85,6 +85,8 @@ class ShardingSection(Section):
     format: Literal["auto", "webdataset", "tfrecord"] = "auto"
     """Format of the shards: WebDataset tar files or TFRecord files of tf.train.Example; `auto`: WebDataset where a
     field is an image or bytes, else TFRecord."""
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    """Decides the place of the samples within their split; run.seed does not, so runs of several seeds share shards."""
     splits: SplitFractions = SplitFractions()
     """Share of the samples in each split, where the source does not give their split."""
     target_shard_bytes: Annotated[int, Field(strict=True, ge=1024)] = 128 << 20
@@ -104,6 +106,9 @@ class ShardingSection(Section):
     where the source gives splits or groups; in an increment old samples keep their split."""
     background: Annotated[str, Field(pattern=r"^(#[0-9a-f]{6}|white|black)$")] = "white"
     """Colour that transparent images are laid on, with verify=decode: white, black or #rrggbb."""
+    max_pixels: Annotated[int, Field(strict=True, ge=1, le=1 << 32)] = (1 << 30) // 4 // 3
+    """Most pixels (width times height) of an image, with verify=decode or header; larger ones are rejected. Decoding
+    takes 3 bytes per pixel, of 16 bits per channel up to 9. The default is 89 megapixels."""
     file_timeout_s: PositiveInt = 120
     """Seconds that looking at one file may take; a file that took longer twice is rejected."""
     incremental: bool = False

@@ -40,6 +40,7 @@ from sharding.commit.records import MAX_REJECTED, Summary, drop_record, drop_sum
 from sharding.commit.tokenizer import add_tokenizer
 from sharding.job import OpenJob, PlannedJob, made_with
 from sharding.limits import check_rejected, check_training_classes, check_training_samples, encode_path, name_some
+from sharding.write.check import DEEP, NARROW, REPAIRED
 
 
 @dataclass(frozen=True)
@@ -294,6 +295,16 @@ def _warn(opened: OpenJob, collected: _Collected, duplicates: Duplicates | None)
     if transparent := collected.tally.changes.get("transparent", 0):
         background = opened.planned.sharding.background
         found.append(f"{transparent} transparent images were laid on {background} (sharding.background)")
+    remarks = collected.tally.remarks
+    if repaired := remarks.get(REPAIRED, 0):
+        odd = "odd scan parameters, stray bytes or no end marker"
+        found.append(f"{repaired} JPEG files have {odd}; their pixels are whole, as viewers show them")
+    deep, narrow = remarks.get(DEEP, 0), remarks.get(NARROW, 0)
+    if narrow and 2 * narrow >= deep:
+        found.append(
+            f"{narrow} of {deep} images with 16 bits per channel use less than a quarter of their range, as 12-bit "
+            "data does: as 8 bits a few values are left; scale them to the range of 16 bits beforehand"
+        )
     if duplicates is not None:
         found.append(describe_duplicates(duplicates, opened.planned.sharding))
     return found

@@ -9,19 +9,36 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from PIL import ImageColor
 
-from records.convert import Changes, change
-from records.decode import Colour, Pixels, UndecodableImage, check_complete, decode, image_format, read_header
+from records.convert import Changes, change, is_deep
+from records.decode import (
+    MAX_PIXELS,
+    Colour,
+    Decoded,
+    Pixels,
+    UndecodableImage,
+    check_complete,
+    decode,
+    image_format,
+    read_header,
+)
 
 if TYPE_CHECKING:
     from contracts.config import ShardingSection
 
 # The index counts the bytes of a sample in 32 bits; a MiB is left for what else there is in it.
 MAX_IMAGE_BYTES = 2**32 - (1 << 20)
+# Remarks: a JPEG that viewers repair; 16 bits per channel; such an image that uses less than a quarter of their range.
+REPAIRED, DEEP, NARROW = "repaired", "deep", "narrow"
+_NARROW_RANGE = 64
+_GZIP_START = b"\x1f\x8b"
+# Of what an object stored with Content-Encoding: gzip holds: a few KB may claim terabytes.
+_MOST_INFLATED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -32,6 +49,8 @@ class Checks:
     changes: Changes = field(default_factory=Changes)
     background: str = "white"
     """Colour that transparent images are laid on, with verify=decode: a name, or #rrggbb."""
+    max_pixels: int = MAX_PIXELS
+    """Most pixels of an image, unless verify is none."""
 
     @classmethod
     def of(cls, section: ShardingSection) -> Checks:
@@ -41,6 +60,7 @@ class Checks:
             section.verify,
             Changes(convert.cmyk, convert.depth, convert.orientation, section.resize, section.jpeg_quality),
             section.background,
+            section.max_pixels,
         )
 
 
@@ -64,6 +84,8 @@ class Checked(NamedTuple):
     """Colour mode before changes."""
     changes: tuple[str, ...] = ()
     """Names of the changes that it needed."""
+    remarks: tuple[str, ...] = ()
+    """What was remarked about the file of the source, with verify=decode."""
 
 
 def check(content: bytes, checks: Checks, *, with_pixels: bool) -> Checked:
@@ -88,25 +110,63 @@ def check(content: bytes, checks: Checks, *, with_pixels: bool) -> Checked:
             raise UndecodableImage("not an image of a known format (jpeg, png, webp, gif, bmp, tiff, ppm)")
         return Checked(content, found, 0, 0, "", None, found, "")
     if checks.verify == "header":
-        header = read_header(content)
+        header = read_header(content, max_pixels=checks.max_pixels)
         check_complete(content, header.image_format)
         pixels = None
         if with_pixels:
             with contextlib.suppress(UndecodableImage):
-                pixels = decode(content).pixels
+                pixels = decode(content, max_pixels=None).pixels
         return Checked(content, *header, pixels, header.image_format, header.mode)
-    image = decode(content, background=_colour_of(checks.background))
+    image = decode(content, background=_colour_of(checks.background), max_pixels=checks.max_pixels)
+    remarks = _remark(content, image)
     source_format, source_mode = image.image_format, image.mode
     needed: tuple[str, ...] = ()
     if checks.changes or image.transparent:
         content, needed = change(content, image, checks.changes)
         if needed:
             # What is stored is decoded in its turn: it is what training reads.
-            image = decode(content)
+            image = decode(content, max_pixels=None)
     height, width, _ = image.pixels.shape
     return Checked(
-        content, image.image_format, width, height, image.mode, image.pixels, source_format, source_mode, needed
+        content,
+        image.image_format,
+        width,
+        height,
+        image.mode,
+        image.pixels,
+        source_format,
+        source_mode,
+        needed,
+        remarks,
     )
+
+
+def _remark(content: bytes, image: Decoded) -> tuple[str, ...]:
+    if image.repaired:
+        return (REPAIRED,)
+    if not is_deep(content, image):
+        return ()
+    is_narrow = int(image.pixels.max()) - int(image.pixels.min()) < _NARROW_RANGE
+    return (DEEP, NARROW) if is_narrow else (DEEP,)
+
+
+def inflate(content: bytes) -> bytes:
+    """Return an image file as it was before gzip: an object with Content-Encoding: gzip is read as it is stored.
+
+    Raises:
+        UndecodableImage: It is damaged, or holds more than a GiB.
+    """
+    if not content.startswith(_GZIP_START):
+        return content
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        inflated = stream.decompress(content, _MOST_INFLATED_BYTES)
+    except zlib.error as error:
+        raise UndecodableImage(f"damaged gzip: {error}") from None
+    if not stream.eof:
+        reason = "it holds more than a GiB" if stream.unconsumed_tail else "the file is truncated"
+        raise UndecodableImage(f"damaged gzip: {reason}")
+    return inflated
 
 
 def check_unchanged(content: bytes, checks: Checks) -> str:
@@ -116,8 +176,9 @@ def check_unchanged(content: bytes, checks: Checks) -> str:
         UndecodableImage: It cannot be used; with the reason.
     """
     if checks.verify == "decode" and 0 < len(content) <= MAX_IMAGE_BYTES:
-        return decode(content).image_format
-    return check(content, Checks(verify=checks.verify), with_pixels=False).image_format
+        return decode(content, max_pixels=checks.max_pixels).image_format
+    unchanged = Checks(verify=checks.verify, max_pixels=checks.max_pixels)
+    return check(content, unchanged, with_pixels=False).image_format
 
 
 @functools.cache

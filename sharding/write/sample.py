@@ -13,7 +13,7 @@ from sharding.job import Job
 from sharding.limits import encode_name, encode_path
 from sharding.sources import Reference
 from sharding.sources.fields import Fields
-from sharding.write.check import MAX_IMAGE_BYTES, Checked, Checks, check, check_unchanged
+from sharding.write.check import MAX_IMAGE_BYTES, Checked, Checks, check, check_unchanged, inflate
 
 
 class Accepted(NamedTuple):
@@ -49,12 +49,14 @@ def accept(
     """
     if fields is None:
         ((_, content),) = contents
-        image = check(content, checks, with_pixels=with_pixels)
+        image = check(inflate(content), checks, with_pixels=with_pixels)
         return Accepted(image, {}, image.content)
     first: Checked | None = None
     files: dict[str, tuple[bytes, str]] = {}
     for name, content in contents:
         try:
+            if fields.kinds[name] == "image":
+                content = inflate(content)
             if name == fields.image:
                 first = check(content, checks, with_pixels=with_pixels)
                 files[name] = first.content, first.image_format

@@ -235,7 +235,9 @@ class _Samples:
         self._contents.append(google_crc32c.value(accepted.content) << 32 | len(accepted.content))
         self.source_bytes += reference.source_bytes
         if (image := accepted.image) is not None:
-            self.counter.add(image.source_format, image.source_mode, image.changes, image.width, image.height)
+            self.counter.add(
+                image.source_format, image.source_mode, image.changes, image.width, image.height, image.remarks
+            )
         if self._job.multi_label:
             for label in reference.labels:
                 self.label_counts[label] += 1

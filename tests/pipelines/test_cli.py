@@ -113,9 +113,9 @@ def test_a_stage_alone_ends_with_its_folder(project: Path, shardline: Shardline)
     again = shardline("shard", "tiny.yaml", "--output", "out/my shards")
     assert again.stdout == answer.stdout
     assert "reused" in again.stderr
-    other = shardline("shard", "tiny.yaml", "run.seed=1", "--output", "out/my shards")
+    other = shardline("shard", "tiny.yaml", "sharding.seed=1", "--output", "out/my shards")
     assert other.returncode == 2
-    assert "holds a result of other inputs (seed)" in other.stderr
+    assert "holds a result of other inputs (sharding)" in other.stderr
     fresh = shardline("shard", "tiny.yaml", "--output", "out/my shards", "--fresh")
     assert "done: " in fresh.stderr
 

@@ -101,8 +101,8 @@ def run_shard(tmp_path, source, capsys):
     def run(*arguments, root="out", seed=0, resources=None, printed=False, **sharding):
         nonlocal number
         number += 1
-        section = {"source": str(source), "target_shard_bytes": 4096, **sharding}
-        config = json.dumps({"run": {"seed": seed}, "sharding": section, "resources": resources or {}})
+        section = {"source": str(source), "target_shard_bytes": 4096, "seed": seed, **sharding}
+        config = json.dumps({"sharding": section, "resources": resources or {}})
         place = tmp_path / root
         where = [] if "--output" in arguments else ["--root", str(place)]
         capsys.readouterr()

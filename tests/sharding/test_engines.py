@@ -75,7 +75,7 @@ def run_in(folder, source, seed, shard_format, resources, grouped):
     section["group_by"] = GROUP_BY if grouped else ""
     # What it moves is in tests/sharding/sources.
     section["stratify"] = False
-    config = {"run": {"seed": seed}, "sharding": section, "resources": resources}
+    config = {"sharding": {**section, "seed": seed}, "resources": resources}
     code = run_stage("shard", shard, ["--config-json", json.dumps(config), "--output", str(folder)])
     assert code in (0, 2)
     return Path(folder) if code == 0 else None

@@ -333,7 +333,7 @@ class SourceFiles:
         if content is None or content == stored:
             return stored
         try:
-            made, _ = change(content, decode(content, background=self._background), self._changes)
+            made, _ = change(content, decode(content, background=self._background, max_pixels=None), self._changes)
         except UndecodableImage:
             return stored
         return content if made == stored else stored
@@ -363,7 +363,7 @@ def _is_coloured(content: bytes) -> bool:
     from records.decode import UndecodableImage, decode_rgb, reducible_size
 
     try:
-        pixels = decode_rgb(content, reduction=8 if reducible_size(content) else 1)
+        pixels = decode_rgb(content, reduction=8 if reducible_size(content) else 1, max_pixels=None)
     except UndecodableImage:
         # Sharded without a look at it; the program will say so too.
         return False

@@ -82,7 +82,7 @@ class EvaluationTransform:
         Raises:
             UndecodableImage: It is no image that can be used.
         """
-        return self.pixels(decode_rgb(content))
+        return self.pixels(decode_rgb(content, max_pixels=None))
 
     def pixels(self, image: Pixels) -> Pixels:
         """Map an image [H, W, 3] to [image_size, image_size, 3]."""
@@ -130,13 +130,13 @@ class TrainTransform:
             UndecodableImage: It is no image that can be used, at any reduction.
         """
         size = reducible_size(content) if self.scaled_decode else None
-        image = decode_rgb(content) if size is None else None
+        image = decode_rgb(content, max_pixels=None) if size is None else None
         height, width = size or (image.shape[0], image.shape[1])  # type: ignore[union-attr]
         box = self._choose_box(height, width, random)
         flip = self.horizontal_flip and _given(random).random() < 0.5
         if image is None:
             reduction = choose_reduction(box, self.image_size)
-            image = decode_rgb(content, reduction=reduction)
+            image = decode_rgb(content, reduction=reduction, max_pixels=None)
             box = (box[0] / reduction, box[1] / reduction, box[2] / reduction, box[3] / reduction)
         if image.shape[:2] == box[2:] == (self.image_size, self.image_size):
             return image[:, ::-1] if flip else image
