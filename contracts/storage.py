@@ -21,6 +21,7 @@ import google_crc32c
 
 from contracts.errors import StorageError, TryAgain
 from contracts.stores import AlreadyPublished, ObjectInfo, Store, Wanted, gcs, gcs_listing, gcs_reads, local
+from contracts.stores.gcs_client import bill
 from contracts.stores.local import TEMPORARY_PREFIX
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "AlreadyPublished",
     "ObjectInfo",
     "Wanted",
+    "bill",
     "check_scheme",
     "copy_range",
     "crc32c",

@@ -237,6 +237,8 @@ class JobHandle:
     summed_share: float
     read_threads: int
     file_timeout_s: int = 120
+    billing_project: str = ""
+    """As `cloud.billing_project`: a worker's environment does not name it."""
 
     @property
     def work_uri(self) -> str:
@@ -289,6 +291,7 @@ def open_job(handle: JobHandle) -> OpenJob:
             allowed="workers with the version of the package that plans",
             todo="build the worker's image anew (dataflow.worker_image) from the version that you submit with",
         )
+    storage.bill(handle.billing_project)
     planned = PlannedJob.model_validate_json(storage.read_bytes(plan_uri(handle.output_uri, handle.fingerprint)))
     plan = Plan.from_bytes(storage.read_bytes(storage.join(planned.listing_uri(handle.output_uri), CUTS_NAME)))
     job = Job(

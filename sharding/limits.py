@@ -21,6 +21,8 @@ from contracts.errors import DataError, StorageError
 
 # A message stays readable with this many names; the rest is counted.
 MAX_NAMED = 10
+# Examples in a warning.
+MAX_EXAMPLES = 3
 # Names that are kept in their written form: that of a label is asked for with each sample.
 _KEPT_NAMES = 1 << 14
 # Starts the name of a class that is no text.
@@ -115,10 +117,10 @@ def disk_full(uri: str, reason: str) -> StorageError:
     )
 
 
-def name_some(names: Sequence[str]) -> str:
-    """Return the first ten names and the number of the others."""
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
+def name_some(names: Sequence[str], most: int = MAX_NAMED) -> str:
+    """Return the first names and the number of the others."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def encode_path(path: bytes) -> str:

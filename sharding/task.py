@@ -26,7 +26,6 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import SPLITS
 from contracts.errors import ConfigError, ShardlineError, TryAgain
-from contracts.fingerprint import combine
 from contracts.process import run_process
 from contracts.refusal import REFUSAL_NAME, find_refusal
 from contracts.stage import Output, Stage, run_stage
@@ -58,6 +57,7 @@ def shard(stage: Stage) -> str:
         ConfigError, DataError, StorageError: The source or the output cannot be used.
         TryAgain: The source changed while it was read, or another process works on the same output.
     """
+    storage.bill(stage.config.cloud.billing_project)
     # The listing is spilled here: it may be larger than the memory.
     with tempfile.TemporaryDirectory(prefix="shardline-listing-") as scratch:
         if stage.dry_run:
@@ -172,13 +172,30 @@ def _describe_run(stage: Stage, scratch: Path) -> str:
     from sharding.dry_run import describe
 
     choice = choose(stage, list_source(stage.config.sharding, scratch), scratch)
-    if choice.parent_uri and choice.growth is None:
-        return f"nothing: {combine(choice.made_from)} holds this state of the source"
+    output = stage.claim(ShardManifest, choice.made_from, joins=True)
+    if output.reused:
+        made = _describe(ShardManifest.load(output.uri))
+        return f"nothing: {output.fingerprint} holds this state of the source and would be reused: {made}"
     plan, listing = arrange(stage, choice), choice.listing
     lines = [f"warning: {warning}" for warning in listing.warnings]
     if choice.growth is not None:
         lines.append(choice.growth.describe(plan.total_shards))
+        lines.append(f"{choice.growth.append.num_kept} samples would be reused")
+    if finished := _count_finished(output):
+        lines.append(f"{finished} of {plan.total_shards} shards are finished already and would be reused")
     return "\n".join([*lines, *describe(listing, plan, stage.config.sharding)])
+
+
+def _count_finished(output: Output) -> int:
+    """Return the number of shards that an earlier attempt has finished, by its records."""
+    from sharding.commit.records import count_records
+    from sharding.job import JobHandle, open_job, read_planned
+
+    planned = read_planned(output.uri, output.fingerprint)
+    if planned is None:
+        return 0
+    handle = JobHandle(output.uri, output.fingerprint, planned.listing, planned.revision, 1.0, 0)
+    return count_records(open_job(handle).job)
 
 
 def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
@@ -203,6 +220,7 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
         summed_share(planned.training_files),
         threads,
         file_timeout_s=section.file_timeout_s,
+        billing_project=stage.config.cloud.billing_project,
     )
     opened = open_job(handle)
     work = Work(planned.source_bytes, opened.plan.total_shards, decodes=section.verify == "decode")

@@ -43,6 +43,9 @@ class CloudSection(Section):
     """Project id."""
     region: str = ""
     """Region of all jobs: that of the bucket."""
+    billing_project: str = ""
+    """Project that pays for reading a source in a bucket with requester pays; unset: none is named, and such a bucket
+    refuses."""
     service_account: str = ""
     """E-mail address of the account that jobs and workers act as; unset: the project's default."""
     kms_key: str = ""

@@ -21,8 +21,10 @@ _CONNECTIONS = 64
 
 _lock = threading.Lock()
 _client: tuple[int, tuple[str | None, ...], Any] | None = None
+# Project that pays for requests to buckets with requester pays (cloud.billing_project); children inherit it.
+BILLING_VARIABLE = "SHARDLINE_BILLING_PROJECT"
 # What else decides which client it is.
-_VARIABLES = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
+_VARIABLES = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", BILLING_VARIABLE)
 # A forked child must not even close its parent's sockets.
 _inherited: list[Any] = []
 
@@ -86,7 +88,23 @@ def _make_client(*, anonymous: bool) -> Any:
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=_CONNECTIONS)
     made._http.mount("https://", adapter)
     made._http.mount("http://", adapter)
+    if project := billing_project():
+        # https://cloud.google.com/storage/docs/requester-pays: header or query parameter userProject.
+        made._http.headers["x-goog-user-project"] = project
     return made
+
+
+def bill(project: str) -> None:
+    """Name the project that pays for this process's requests, and those of its children; empty: none."""
+    if project:
+        os.environ[BILLING_VARIABLE] = project
+    else:
+        os.environ.pop(BILLING_VARIABLE, None)
+
+
+def billing_project() -> str:
+    """Return the project that pays for requests; empty where none is named."""
+    return os.environ.get(BILLING_VARIABLE, "")
 
 
 def call_options() -> dict[str, Any]:
@@ -160,6 +178,12 @@ def hex_digest(digest: str | None) -> str | None:
 
 
 def _unexpected(uri: str, error: Exception) -> StorageError:
+    if "requester pays" in str(error).lower():
+        return StorageError(
+            f"{uri}: the bucket has requester pays: whoever reads it names a project that pays",
+            allowed="a project whose billing is on, and which the account may use (serviceusage.services.use)",
+            todo="set cloud.billing_project=PROJECT",
+        )
     return StorageError(
         f"{uri}: Cloud Storage refuses this ({_first_line(error)})",
         allowed="gs://BUCKET/PATH with names that Cloud Storage allows",

@@ -26,6 +26,7 @@ from contracts.stores.gcs_client import (
     CONNECT_TIMEOUT_S,
     READ_TIMEOUT_S,
     RETRY_DEADLINE_S,
+    billing_project,
     client,
     explained,
     hex_digest,
@@ -100,6 +101,7 @@ def _files() -> Any:
         project="",
         token="anon" if endpoint else "google_default",
         endpoint_url=endpoint,
+        requester_pays=billing_project() or False,
         requests_timeout=READ_TIMEOUT_S,
         use_listings_cache=False,
     )

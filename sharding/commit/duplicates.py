@@ -30,7 +30,7 @@ from records.index import NO_LABEL
 from records.whole_sample import IMAGE_FEATURE, extract_image, path_in
 from sharding.commit.records import CONTENT
 from sharding.job import OpenJob
-from sharding.limits import encode_path
+from sharding.limits import MAX_EXAMPLES, encode_path
 from sharding.plan import make_key
 from sharding.sources import Reference
 from sharding.sources.manifests import find_places
@@ -40,7 +40,6 @@ from sharding.write.shard import SUFFIXES
 
 MAX_GROUPS = 1000
 MAX_COPIES = 100
-_SHOWN_GROUPS = 5
 # Files whose sizes are compared in one place: about 60 MB of references.
 _BUCKET_FILES = 1 << 16
 _THREADS = 16
@@ -244,15 +243,21 @@ def _path_of(row: np.void, opened: OpenJob) -> str:
 
 
 def describe_duplicates(found: Duplicates, section: ShardingSection) -> str:
-    """Return one line that says what was found, with the first groups; rows without files are named by their lines."""
-    groups = [group.copies[:_SHOWN_GROUPS] for group in found.listed[:_SHOWN_GROUPS]]
-    places = find_places(section, [one.path for copies in groups for one in copies])
-    shown = "; ".join(
-        " = ".join(f"{places.get(one.path, one.path)} ({one.split})" for one in copies) for copies in groups
-    )
-    more = f"; and {found.groups - _SHOWN_GROUPS} more" if found.groups > _SHOWN_GROUPS else ""
-    leaking = f"{found.leaking_groups} of {found.groups} groups straddle splits (leakage)"
+    """Return one line that says what was found, with three examples; rows without files are named by their lines."""
+    examples = found.listed[:MAX_EXAMPLES]
+    places = find_places(section, [one.path for group in examples for one in group.copies[:MAX_EXAMPLES]])
+    shown = "; ".join(_name_copies(group, places) for group in examples)
+    more = f"; and {found.groups - len(examples)} more" if found.groups > len(examples) else ""
+    leaking = f"{found.leaking_groups} of {found.groups} samples with copies are in several splits (leakage)"
     return f"{found.copies} samples are copies of others; {leaking}: {shown}{more}"
+
+
+def _name_copies(group: DuplicateGroup, places: dict[str, str]) -> str:
+    """Return the first copies in words, and the number of the others."""
+    shown = group.copies[:MAX_EXAMPLES]
+    others = (group.num_copies or len(group.copies)) - len(shown)
+    names = " = ".join(f"{places.get(one.path, one.path)} ({one.split})" for one in shown)
+    return f"{names} and {others} more" if others else names
 
 
 def check_duplicates(found: Duplicates | None, shown: str, section: ShardingSection) -> None:

@@ -79,15 +79,11 @@ def _read_head(uri: str) -> dict[str, Any]:
     return values if is_ours else {}
 
 
-def _finished_at(uri: str) -> int:
-    """Return a number that is larger for manifests that were published later."""
-    manifest = storage.join(uri, MANIFEST_NAME)
+def _finished_at(uri: str) -> float:
+    """Return when a manifest was published, in seconds since 1970; 0 when it was deleted since it was read."""
     try:
-        if storage.is_local(manifest):
-            return storage.local_path(manifest).stat().st_mtime_ns
-        return storage.info(manifest).generation or 0
+        return storage.info(storage.join(uri, MANIFEST_NAME)).updated_s
     except FileNotFoundError:
-        # Deleted since it was read.
         return 0
 
 

@@ -1,7 +1,7 @@
 """The source: a deterministic listing of images, checked before anything is spent.
 
     a folder                  class folders (folders.py), in a bucket (buckets.py); layout.py says which are classes
-    .csv, .jsonl, .parquet    a manifest (manifests.py, tables.py)
+    .csv, .jsonl, .parquet    a manifest (manifests.py, tables.py), or a folder of its parts
 
 All give the same listing (listing.py): files of references (reference.py, parts.py), sorted by path. Nothing here reads
 the content of an image.
@@ -20,16 +20,23 @@ from sharding.limits import check_training_classes, check_training_samples
 from sharding.sources.buckets import list_bucket, list_few
 from sharding.sources.folders import list_folders, list_layout
 from sharding.sources.layout import ALLOWED
-from sharding.sources.listing import Found, Listing, assemble, describe_gaps
+from sharding.sources.listing import (
+    Found,
+    Listing,
+    assemble,
+    describe_gaps,
+    describe_lookalikes,
+    describe_shares,
+)
 from sharding.sources.manifests import list_manifest
 from sharding.sources.parts import Stretch
 from sharding.sources.pool import open_pool
 from sharding.sources.reference import Reference, absolute_path, remote_uri
-from sharding.sources.tables import SUFFIXES, check_has_columns, require_source
+from sharding.sources.tables import SUFFIXES, check_has_columns, find_parts, require_source
 
 __all__ = ["Listing", "Reference", "absolute_path", "describe_gaps", "list_source", "remote_uri"]
 
-_ALLOWED = f"{ALLOWED}; or a manifest ({', '.join(SUFFIXES)})"
+_ALLOWED = f"{ALLOWED}; or a manifest ({', '.join(SUFFIXES)}), or a folder of its parts"
 # A page of a bucket's listing is waited for about as long as it is worked on.
 _PROCESSES_PER_CORE = 2
 _MAX_PROCESSES = 64
@@ -59,13 +66,15 @@ def list_source(section: ShardingSection, folder: Path, *, processes: int | None
     uri = storage.normalise(section.source)
     shown = f"sharding.source {storage.display(uri)}"
     require_source(section, uri)
-    is_table = uri.lower().endswith(tuple(SUFFIXES))
-    check_has_columns(section, uri)
+    has_parts = bool(find_parts(uri))
+    is_table = has_parts or uri.lower().endswith(tuple(SUFFIXES))
+    if not has_parts:
+        check_has_columns(section, uri)
     folder.mkdir(parents=True, exist_ok=True)
-    if storage.is_local(uri) and storage.local_path(uri).is_dir():
+    if storage.is_local(uri) and storage.local_path(uri).is_dir() and not has_parts:
         listing = _list_folders(section, uri, folder, processes or available_cores())
     elif is_table:
-        found = list_manifest(section, uri, folder)
+        found = list_manifest(section, uri, folder, has_parts=has_parts)
         with open_pool(1) as pool:
             listing = assemble(found, folder, pool, fractions=_stratified(section, found))
     elif not storage.is_local(uri):
@@ -84,8 +93,11 @@ def list_source(section: ShardingSection, folder: Path, *, processes: int | None
     if not section.incremental:
         # An increment allows for classes of its parent that have vanished: it is checked against that.
         check_training_classes(listing.classes, listing.counts[0], shown)
-    gaps = describe_gaps(listing.classes, listing.counts, section.splits)
-    return dataclasses.replace(listing, warnings=(*listing.warnings, *gaps))
+    warnings = [*listing.warnings, *describe_gaps(listing.classes, listing.counts, section.splits)]
+    for names in (listing.classes, *listing.vocabularies.values()):
+        warnings += describe_lookalikes(names)
+    warnings += describe_shares(listing, section.splits)
+    return dataclasses.replace(listing, warnings=tuple(warnings))
 
 
 def _list_folders(section: ShardingSection, uri: str, folder: Path, processes: int) -> Listing:
@@ -96,7 +108,9 @@ def _list_folders(section: ShardingSection, uri: str, folder: Path, processes: i
         if stretches is None:
             stretches = list_folders(section, uri, layout, folder, pool, processes)
             assert stretches is not None
-        found = Found(uri, layout.classes, [top, *stretches], splits_given=layout.gives_splits)
+        found = Found(
+            uri, layout.classes, [top, *stretches], splits_given=layout.gives_splits, names_splits=layout.gives_splits
+        )
         return assemble(found, folder, pool, fractions=_stratified(section, found))
 
 
@@ -105,7 +119,13 @@ def _list_bucket(section: ShardingSection, uri: str, folder: Path, processes: in
     with open_pool(processes if entries is None else 1) as pool:
         layout, stretches = list_bucket(section, uri, folder, entries, pool, processes)
         found = Found(
-            uri, layout.classes, stretches, splits_given=layout.gives_splits, is_remote=True, keeps_empty=False
+            uri,
+            layout.classes,
+            stretches,
+            splits_given=layout.gives_splits,
+            names_splits=layout.gives_splits,
+            is_remote=True,
+            keeps_empty=False,
         )
         return assemble(found, folder, pool, fractions=_stratified(section, found))
 

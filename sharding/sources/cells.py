@@ -22,14 +22,15 @@ from sharding.sources.rows import (
     parse_labels,
     parse_list_cell,
     parse_own_split,
+    replace_halves,
 )
 
 _ALLOWED = {
     "image": "the URI or path of an image file",
     "bytes": "the URI or path of a file",
     "text": "text",
-    "class": "text or a whole number",
-    "classes": "a list of text or whole numbers (in a CSV as JSON, or with sharding.label_separator)",
+    "class": "text, a whole number or a boolean",
+    "classes": "a list of text, whole numbers or booleans (in a CSV as JSON, or with sharding.label_separator)",
     "number": "a finite number",
     "json": "a JSON value without NaN and infinity, other than null",
 }
@@ -53,6 +54,8 @@ class Values(NamedTuple):
     """What stands for the label in the identity of a row."""
     further: list[tuple[str | int, ...]]
     """Labels of `Fields.vocabularies`."""
+    has_halves: bool = False
+    """Whether halves of characters were replaced in its texts."""
 
 
 class RowParser:
@@ -78,17 +81,25 @@ class RowParser:
         self._has_splits = header is None or section.split_column in header
         self._is_list = fields.label is not None and fields.kinds[fields.label] == "classes"
 
-    def parse(self, cells: _Cells, place: str) -> Row:
+    def parse(self, cells: _Cells, place: str, *, is_utf8: bool = False) -> Row:
         """Return a row.
+
+        Args:
+            cells: Its cells.
+            place: Where it stands.
+            is_utf8: Its bytes were UTF-8: surrogates in its text are halves of characters, which are replaced.
 
         Raises:
             DataError: A cell is empty, or does not fit its kind.
         """
         where = f"{self._shown}, {place}"
         found: dict[str, Any] = {}
+        has_halves = False
         for name, field in self._section.fields.items():
             cell = self._cell(cells, field.column)
             try:
+                if is_utf8 and field.kind in ("text", "json") and (whole := _replace_halves(cell)) != cell:
+                    cell, has_halves = whole, True
                 found[name] = self._parse(field, cell, where)
             except _MISFITS as error:
                 raise _wrong(field, name, cell, where, str(error), has_images=self._fields.image is not None) from None
@@ -96,7 +107,7 @@ class RowParser:
         labels, label = found[fields.label] if fields.label is not None else ((), b"")
         further = [found[name][0] for name in fields.vocabularies]
         contents = [found[name][1] if name in fields.vocabularies else found[name] for name in fields.contents]
-        values = Values([found[name] for name in fields.numbers], contents, label, further)
+        values = Values([found[name] for name in fields.numbers], contents, label, further, has_halves)
         return self._row(cells, place, found[fields.file] if fields.file is not None else "", labels, values)
 
     def _row(self, cells: _Cells, place: str, uri: str | bytes, labels: tuple[str | int, ...], values: Values) -> Row:
@@ -149,6 +160,17 @@ class RowParser:
             encode_text(str(label), where)
         names = [encode_name(os.fsencode(str(label))) for label in labels]
         return labels, to_json(names) if is_list else names[0].encode()
+
+
+def _replace_halves(value: Any) -> Any:
+    """Return a JSON value without halves of characters in its texts and keys."""
+    if isinstance(value, str):
+        return replace_halves(value)
+    if isinstance(value, list):
+        return [_replace_halves(one) for one in value]
+    if isinstance(value, dict):
+        return {replace_halves(name): _replace_halves(one) for name, one in value.items()}
+    return value
 
 
 def _to_float(value: Any) -> float:

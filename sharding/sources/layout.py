@@ -14,6 +14,7 @@ from pathlib import Path
 
 from contracts.config import ShardingSection
 from contracts.errors import ConfigError, DataError
+from records.classes import sort_classes
 from sharding.limits import encode_name, name_some
 from sharding.sources.names import is_ignored
 from sharding.sources.parts import Stretch
@@ -39,7 +40,7 @@ class Layout:
     """The class folders of a source."""
 
     classes: tuple[bytes, ...]
-    """Sorted."""
+    """In the order of records/classes.py."""
     folders: tuple[bytes, ...]
     """Class folders, relative to the source, in the order of the paths in them."""
     gives_splits: bool = False
@@ -92,7 +93,7 @@ def find_layout(
     words = sorted(name for name in top if _split_of(name) is not None)
     if len(words) == len(top):
         inner = {name: sorted(list_inner(name)) for name in words}
-        classes = sorted({name for names in inner.values() for name in names})
+        classes = sort_classes(name for names in inner.values() for name in names)
         if classes:
             if section.group_by:
                 raise ConfigError(
@@ -116,7 +117,7 @@ def find_layout(
             )
             + f"; if they are classes, rename {_show(words)}",
         )
-    return Layout(tuple(sorted(top)), _in_path_order(top))
+    return Layout(tuple(sort_classes(top)), _in_path_order(top))
 
 
 def _split_of(name: bytes) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contracts.config import SPLITS, SplitFractions
-from sharding.limits import encode_name, encode_path, name_some
+from sharding.limits import MAX_EXAMPLES, encode_name, encode_path, name_some
 from sharding.plan import find_split_ends
 from sharding.sources.parts import (
     MAX_IGNORED,
@@ -28,6 +29,9 @@ from sharding.sources.parts import (
 from sharding.sources.reference import NO_CLASS, Reference
 from sharding.sources.stratify import MAX_SAMPLES, Move, choose_moves, find_lacking
 
+# Share of a split that may be off without a warning.
+_MOST_OFF = 0.02
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -41,6 +45,8 @@ class Listing:
     """Whether the labels of an image are a list."""
     splits_given: bool
     """Whether the source itself decides about splits, by naming them or by its groups."""
+    names_splits: bool
+    """Whether the source names splits."""
     is_remote: bool
     """Whether any of it is in a bucket: a local manifest may name objects."""
     sha256: str
@@ -91,12 +97,14 @@ class Found:
     """In the order of paths."""
     multi_label: bool = False
     splits_given: bool = False
+    names_splits: bool = False
     is_remote: bool = False
     vocabularies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     is_cut: bool = False
     """Whether the files of the stretches are the parts: one process has written all of them, in order."""
     keeps_empty: bool = True
     """Whether a class without a file is one: a bucket has no folders, only names."""
+    warnings: tuple[str, ...] = ()
 
 
 def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFractions | None) -> Listing:
@@ -116,7 +124,7 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
     split_files = [sum(stretch.split_files[split] for stretch in found.stretches) for split in range(len(SPLITS))]
     files = [file for stretch in found.stretches for file in stretch.files]
     parts = [[Piece(path, 0, count, True)] for path, count in files] if found.is_cut else cut_into_parts(files)
-    warnings = []
+    warnings = list(found.warnings)
     moves: list[Move] = []
     if fractions is not None and found.classes and not found.multi_label:
         moves, warning = _stratify(found, counts, fractions)
@@ -159,6 +167,7 @@ def assemble(found: Found, folder: Path, pool: Executor, *, fractions: SplitFrac
         classes,
         found.multi_label,
         found.splits_given,
+        found.names_splits,
         found.is_remote,
         total.hexdigest(),
         sum(split_files),
@@ -254,12 +263,67 @@ def describe_gaps(classes: Sequence[bytes], counts: Sequence[Sequence[int]], fra
         absent = [encode_name(classes[label]) for label, count in enumerate(own) if count == 0]
         if absent:
             warnings.append(f"the {name} split has no sample of class {name_some(absent)}")
-    by_lower: dict[bytes, bytes] = {}
-    for class_name in classes:
-        # Letters outside of ASCII have case as well; names that are no text are compared as they are.
-        folded = class_name.decode("utf-8", "surrogateescape").lower().encode("utf-8", "surrogateescape")
-        other = by_lower.setdefault(folded, class_name)
-        if other != class_name:
-            names = f"{encode_name(other)} and {encode_name(class_name)}"
-            warnings.append(f"classes {names} differ only in upper and lower case")
     return warnings
+
+
+def describe_lookalikes(classes: Sequence[bytes]) -> list[str]:
+    """Return a warning for each two classes of one field whose names a reader takes for the same."""
+    warnings = []
+    by_lower: dict[str, str] = {}
+    by_look: dict[str, str] = {}
+    for name in map(encode_name, classes):
+        other = by_lower.setdefault(name.lower(), name)
+        alike = by_look.setdefault(_look_of(name), name)
+        if other != name:
+            warnings.append(f"classes {other} and {name} differ only in upper and lower case")
+        elif alike != name:
+            warnings.append(
+                f"classes {alike!a} and {name!a} look the same: they differ only in how accents are encoded, "
+                "in blanks or in invisible characters"
+            )
+    return warnings
+
+
+def _look_of(name: str) -> str:
+    """Return what two names have in common that look the same: NFKC, one blank for several, nothing invisible."""
+    text = unicodedata.normalize("NFKC", name)
+    text = "".join(char for char in text if unicodedata.category(char) != "Cf")
+    return unicodedata.normalize("NFKC", " ".join(text.split()).casefold())
+
+
+def describe_shares(listing: Listing, fractions: SplitFractions) -> list[str]:
+    """Return warnings about shares of splits that are off by more than two points, and by a sample at least."""
+    if listing.names_splits:
+        return []
+    splits = _find_off([("", list(listing.split_files))], fractions)
+    by_class = zip(map(encode_name, listing.classes), zip(*listing.counts, strict=True), strict=True)
+    classes = _find_off([(name, list(counts)) for name, counts in by_class], fractions)
+    warnings = []
+    if splits:
+        warnings.append(f"splits are not as large as sharding.splits says: {', '.join(splits)}")
+    if classes:
+        warnings.append(
+            f"classes are not divided as sharding.splits says, by more than {_MOST_OFF * 100:g} points: "
+            f"{name_some(classes, MAX_EXAMPLES)}"
+        )
+    return warnings
+
+
+def _find_off(counted: Sequence[tuple[str, list[int]]], fractions: SplitFractions) -> list[str]:
+    """Return in words which shares are off, the largest differences first.
+
+    Args:
+        counted: Name, and number of samples in each split.
+        fractions: The shares that are asked for.
+    """
+    found = []
+    for name, counts in counted:
+        total = sum(counts)
+        for split, count in zip(SPLITS, counts, strict=True):
+            wanted = getattr(fractions, split)
+            # Fewer than one sample off cannot be helped.
+            if abs(count - wanted * total) >= 1 and abs(count - wanted * total) > _MOST_OFF * total:
+                of = f"{name}: " if name else ""
+                words = f"{of}{split} {100 * count / total:.1f} % instead of {100 * wanted:g} %"
+                found.append((-abs(count / total - wanted), words))
+    return [words for _, words in sorted(found)]

@@ -18,7 +18,8 @@ from typing import Any
 from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import DataError, TryAgain, UserError
-from sharding.limits import MAX_NAMED, encode_path
+from records.classes import sort_classes
+from sharding.limits import MAX_EXAMPLES, MAX_NAMED, encode_path
 from sharding.sources.buckets import hash_of
 from sharding.sources.cells import Values
 from sharding.sources.fields import Fields, count_path, hash_cells, make_row_path, pack_file
@@ -40,24 +41,25 @@ _MOST_LOOKED_AT = 300_000
 _FileInfo = tuple[int, int, bytes]
 
 
-def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
+def list_manifest(section: ShardingSection, uri: str, folder: Path, *, has_parts: bool = False) -> Found:
     """List the samples that a manifest names.
 
     Args:
         section: Names of columns, and what decides about splits.
-        uri: A .csv, .jsonl or .parquet file that is there.
+        uri: A .csv, .jsonl or .parquet file that is there, or a folder of such files.
         folder: Of this machine, for what is found.
+        has_parts: Whether it is a folder.
 
     Raises:
         DataError: A column is missing, a row is wrong, or a file is; rows are named.
     """
     shown = storage.display(uri)
-    folder_uri = uri.rpartition("/")[0]
+    folder_uri = uri if has_parts else uri.rpartition("/")[0]
     fields = Fields.of(section)
     writer = StretchWriter(folder, "stretch")
     checks = _Checks(section, fields, shown)
     # All rows are read here: what is known of all of them is known from then on.
-    records = sorted(_read_items(section, fields, uri, writer.stretch.ignored, checks), key=itemgetter(0))
+    records = sorted(_read_items(section, fields, uri, folder_uri, writer.stretch.ignored, checks), key=itemgetter(0))
     classes = checks.finish()
     places = {name: place for place, name in enumerate(classes)}
     missing = _Missing(shown, is_plain=fields is None)
@@ -92,9 +94,11 @@ def list_manifest(section: ShardingSection, uri: str, folder: Path) -> Found:
         [writer.close()],
         multi_label=checks.has_lists,
         splits_given=bool(section.group_by) or checks.gives_splits,
+        names_splits=checks.gives_splits,
         is_remote=not storage.is_local(folder_uri) or checks.names_objects,
         is_cut=True,
         vocabularies={name: tuple(map(_to_bytes, own.order())) for name, own in checks.further.items()},
+        warnings=tuple(checks.warnings),
     )
 
 
@@ -187,10 +191,9 @@ def _to_bytes(name: str | int) -> bytes:
 
 
 def _read_items(
-    section: ShardingSection, fields: Fields | None, uri: str, ignored: Names, checks: _Checks
+    section: ShardingSection, fields: Fields | None, uri: str, folder_uri: str, ignored: Names, checks: _Checks
 ) -> Iterator[_Item]:
     """Yield the rows; each is shown to the checks."""
-    folder_uri = uri.rpartition("/")[0]
     shown = storage.display(uri)
     is_row = fields is not None and fields.file is None
     for row in read_rows(section, uri):
@@ -252,6 +255,10 @@ class _Checks:
         self.num_items = 0
         self.gives_splits = False
         self.names_objects = False
+        self.warnings: list[str] = []
+        self._most_halves = section.max_rejected_fraction
+        self._halves = 0
+        self._with_halves: list[str] = []
         self._fields = fields
         self._shown = shown
         self._labels = _Vocabulary(shown)
@@ -276,6 +283,10 @@ class _Checks:
             self._first_of_form[row.is_list] = row.place
         self._labels.learn(row.labels, row.place)
         if row.values is not None:
+            if row.values.has_halves:
+                self._halves += 1
+                if self._halves <= MAX_NAMED:
+                    self._with_halves.append(row.place)
             contents = row.values.contents
             for vocabulary, labels in zip(self.further.values(), row.values.further, strict=True):
                 vocabulary.learn(labels, row.place)
@@ -298,6 +309,7 @@ class _Checks:
         shown = self._shown
         if not self.num_items:
             raise no_rows(shown, is_plain=self._fields is None)
+        self._check_halves()
         if len(self._first_of_form) > 1:
             raise DataError(
                 f"{shown}: labels of mixed types: a list ({self._first_of_form[True]}) and a single one "
@@ -318,6 +330,27 @@ class _Checks:
         if self._straddling is not None:
             raise self._straddling
         return classes
+
+    def _check_halves(self) -> None:
+        """Warn of rows in which halves of characters were replaced.
+
+        Raises:
+            DataError: They are more than the share that may be rejected.
+        """
+        if not self._halves:
+            return
+        found = f"{self._halves} of {self.num_items} rows hold half of a character"
+        if self._halves > self._most_halves * self.num_items:
+            more = f" and {self._halves - MAX_NAMED} more" if self._halves > MAX_NAMED else ""
+            raise DataError(
+                f"{self._shown}: {found}: {', '.join(self._with_halves)}{more}",
+                allowed=f"at most a share of {self._most_halves:g} (sharding.max_rejected_fraction), by U+FFFD",
+                todo="correct these rows (JSON writes what is beyond \\uffff as a pair), or raise "
+                "sharding.max_rejected_fraction",
+            )
+        shown = self._with_halves[:MAX_EXAMPLES]
+        more = f" and {self._halves - len(shown)} more" if self._halves > len(shown) else ""
+        self.warnings.append(f"{found}, replaced by U+FFFD: {', '.join(shown)}{more}")
 
 
 class _Vocabulary:
@@ -340,7 +373,7 @@ class _Vocabulary:
                 self._first_of_type[type(label)] = (label, place)
 
     def order(self) -> list[str | int]:
-        """Return the classes in order: numbers by value, text by its bytes.
+        """Return the classes in order.
 
         Raises:
             DataError: They are of mixed types.
@@ -354,9 +387,8 @@ class _Vocabulary:
                 allowed="all labels text, or all whole numbers",
                 todo="write all of them as text",
             )
-        if str in first:
-            return sorted(self._classes, key=lambda name: os.fsencode(str(name)))
-        return sorted(self._classes)
+        names: dict[bytes, str | int] = {os.fsencode(str(name)): name for name in self._classes}
+        return [names[name] for name in sort_classes(names)]
 
 
 class _Finder:

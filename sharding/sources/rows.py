@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import posixpath
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from contracts import storage
@@ -15,6 +16,8 @@ from contracts.errors import DataError
 if TYPE_CHECKING:
     from sharding.sources.cells import Values
 
+# JSON gives pairs as one character: a surrogate that is left is alone.
+_HALF = re.compile("[\ud800-\udfff]")
 # Characters of a label in a message.
 _SHOWN = 100
 # What to do about a file in another encoding.
@@ -39,18 +42,20 @@ class Row(NamedTuple):
 
 
 def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[str | int, ...], bool]:
-    """Return the labels in a cell, and whether they are a list.
+    """Return the labels in a cell, and whether they are a list; true and false are the classes of these names.
 
     Raises:
-        DataError: The cell is empty, or holds something else than text, a whole number, or a list of these, maybe
-            an empty one.
+        DataError: The cell is empty, or holds something else than UTF-8 text, a whole number, a boolean, or a list of
+            these, maybe an empty one.
     """
     is_list = isinstance(value, list | tuple)
     if isinstance(value, str) and separator:
         value, is_list = [part.strip() for part in value.split(separator)], True
-    labels = tuple(value) if is_list else (value,)
+    cells = tuple(value) if is_list else (value,)
+    # As JSON writes them, whatever the file type.
+    labels = tuple(str(one).lower() if isinstance(one, bool) else one for one in cells)
     for label in labels:
-        if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
+        if not isinstance(label, str | int) or label == "":
             shown = "is empty" if label is None or label == "" else f"is {label!r} ({type(label).__name__})"
             todo = "correct the row, or leave it out of the manifest"
             if isinstance(label, float):
@@ -60,6 +65,8 @@ def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[s
                 allowed="text or a whole number; several as a list, or with sharding.label_separator",
                 todo=todo,
             )
+        if isinstance(label, str) and is_undecoded(label):
+            raise DataError(f"{where}: the label {label!r} is not UTF-8", allowed="UTF-8", todo=TO_UTF8)
         if isinstance(label, str) and b"\0" in encode_text(label, where):
             raise DataError(f"{where}: the label {label!r} holds a zero byte", allowed="text", todo="correct the row")
     return labels, is_list
@@ -68,6 +75,11 @@ def parse_labels(value: Any, separator: str | None, where: str) -> tuple[tuple[s
 def is_undecoded(text: str) -> bool:
     """Whether text holds bytes that are no UTF-8, as reading has left them."""
     return any("\udc80" <= one <= "\udcff" for one in text)
+
+
+def replace_halves(text: str) -> str:
+    """Return text with U+FFFD in place of each half of a character (a lone surrogate that JSON spells out)."""
+    return _HALF.sub("\ufffd", text)
 
 
 def encode_text(text: str | bytes, where: str) -> bytes:

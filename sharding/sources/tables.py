@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
+import os
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, cast
 
 from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import ConfigError, DataError
+from sharding.limits import MAX_EXAMPLES, name_some
 from sharding.sources.cells import RowParser
 from sharding.sources.layout import ALLOWED
+from sharding.sources.names import is_ignored
 from sharding.sources.rows import (
     TO_UTF8,
     Row,
@@ -24,13 +29,14 @@ from sharding.sources.rows import (
     parse_own_split,
 )
 
-SUFFIXES = (".csv", ".jsonl", ".parquet")
+_TEXT_SUFFIXES = (".csv", ".jsonl")
+SUFFIXES = (*_TEXT_SUFFIXES, ".parquet")
 # Rows of a Parquet file that are turned into Python objects at a time.
 _BATCH_ROWS = 4096
 # Of a manifest in a bucket, below the pieces of its stream.
 _PIECE_BYTES = 1 << 18
-# Of a cell of a CSV: of named fields, and Python's own limit.
-_MOST_CELL_BYTES, _MOST_NAME_BYTES = 1 << 30, 1 << 17
+# Of a cell of a CSV: a column that is not read may be long too.
+_MOST_CELL_BYTES = 1 << 30
 # What other tables have between cells.
 _OTHER_SEPARATOR = re.compile(r"[;\t|]")
 # Names of columns shown in an error.
@@ -43,16 +49,80 @@ def read_rows(section: ShardingSection, uri: str) -> Iterator[Row]:
     Raises:
         DataError: It is not readable, of no known form, or a row of it is wrong; the row is named.
     """
+    if parts := find_parts(uri):
+        for part in parts:
+            name = part.rpartition("/")[2]
+            yield from (row._replace(place=f"{name}, {row.place}") for row in _read_file(section, part))
+        return
+    yield from _read_file(section, uri)
+
+
+def find_parts(uri: str) -> list[str]:
+    """Return the URIs of the parts of a table in a folder, in the order of their names; none of another source.
+
+    Raises:
+        DataError: The folder holds parts of a table beside other files, or in folders of their own.
+    """
+    if storage.is_local(uri):
+        folder = storage.local_path(uri)
+        if not folder.is_dir():
+            return []
+        try:
+            names = [path.name + "/" * path.is_dir() for path in folder.iterdir()]
+        except OSError:
+            # Whoever lists class folders says so.
+            return []
+    elif uri.lower().endswith(_TEXT_SUFFIXES):
+        return []
+    else:
+        names = storage.list_names(uri)
+    # Spark's _SUCCESS and _metadata.
+    names = sorted(name for name in names if not is_ignored(os.fsencode(name)) and not name.startswith("_"))
+    parts = [name for name in names if name.lower().endswith(SUFFIXES)]
+    shown = f"sharding.source {storage.display(uri)}"
+    if names and all("=" in name for name in names) and _holds_parts(storage.join(uri, names[0].rstrip("/"))):
+        raise DataError(
+            f"{shown} holds folders of partitions ({name_some(names, MAX_EXAMPLES)})",
+            allowed="a folder of the parts of a table, without folders in it",
+            todo="write it as one table with a column for what the folders are named by",
+        )
+    if not parts or any(name.endswith("/") for name in names):
+        # A list beside class folders is none of their images.
+        return []
+    others = [name for name in names if name not in parts or _suffix(name) != _suffix(parts[0])]
+    if others:
+        raise DataError(
+            f"{shown} holds {parts[0]} beside {name_some(others, MAX_EXAMPLES)}",
+            allowed=f"a folder of the parts of one table ({', '.join(SUFFIXES)}), all of one type",
+            todo="give the file, or move the others out of the folder",
+        )
+    return [storage.join(uri, name) for name in parts]
+
+
+def _holds_parts(uri: str) -> bool:
+    """Whether a folder of a partition holds parts of a table, directly or in partitions below it."""
+    names = storage.list_names(uri)
+    if any(name.lower().endswith(SUFFIXES) for name in names):
+        return True
+    return bool(names) and "=" in names[0] and _holds_parts(storage.join(uri, names[0]))
+
+
+def _read_file(section: ShardingSection, uri: str) -> Iterator[Row]:
     shown = storage.display(uri)
     suffix = _suffix(uri)
-    if suffix == ".parquet":
-        yield from _read_parquet(section, uri, shown)
-        return
-    with _open_text(uri) as stream:
-        if suffix == ".csv":
-            yield from _read_csv(section, stream, shown)
-        else:
-            yield from _read_jsonl(section, stream, shown)
+    try:
+        if suffix == ".parquet":
+            yield from _read_parquet(section, uri, shown)
+            return
+        with _open_text(uri) as stream:
+            if suffix == ".csv":
+                yield from _read_csv(section, stream, shown)
+            else:
+                yield from _read_jsonl(section, stream, shown)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(
+            f"{shown} is damaged: {error}", allowed="a whole file, or one that gzip has packed", todo="write it again"
+        ) from None
 
 
 def _suffix(uri: str) -> str:
@@ -108,16 +178,19 @@ def no_rows(shown: str, *, is_plain: bool) -> DataError:
 def _read_csv(section: ShardingSection, stream: IO[str], shown: str) -> Iterator[Row]:
     # Blanks at the start of a text are part of it.
     reader = csv.reader(stream, skipinitialspace=not section.fields, strict=True)
-    # One setting for all of the process; of a URI or a label Python's own says that a quote is missing.
-    csv.field_size_limit(_MOST_CELL_BYTES if section.fields else _MOST_NAME_BYTES)
+    # One setting for all of the process.
+    csv.field_size_limit(_MOST_CELL_BYTES)
+    began = 1
     try:
         header = next(reader, None)
+        began = reader.line_num + 1
         if header is None:
             raise DataError(f"{shown} is empty", allowed="a header and rows", todo="write the manifest again")
         _check_columns(section, header, shown)
         parse = RowParser(section, shown, header).parse if section.fields else None
         for cells in reader:
             place = f"line {reader.line_num}"
+            began = reader.line_num + 1
             if not cells:
                 continue
             if len(cells) != len(header):
@@ -133,13 +206,17 @@ def _read_csv(section: ShardingSection, stream: IO[str], shown: str) -> Iterator
             values[section.label_column] = parse_list_cell(values[section.label_column], f"{shown}, {place}")
             yield _parse_own(section, values, shown, place)
     except csv.Error as error:
+        # At the end of the file where a quote is not closed: the row with it began at `began`.
+        where = f"line {began}" if began == reader.line_num else f"lines {began} to {reader.line_num}"
         raise DataError(
-            f"{shown}, line {reader.line_num}: {error}", allowed="comma-separated values", todo="correct the row"
+            f"{shown}, {where}: {error}",
+            allowed="comma-separated values, each quote closed",
+            todo=f"correct the row that begins in line {began}",
         ) from None
 
 
-def _read_objects(stream: IO[str], shown: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place and the values of each line of a JSONL file that holds something."""
+def _read_objects(stream: IO[str], shown: str) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """Yield the place, the values and whether it is UTF-8 of each line of a JSONL file that holds something."""
     for number, line in enumerate(stream, start=1):
         place = f"line {number}"
         if not line.strip():
@@ -154,18 +231,18 @@ def _read_objects(stream: IO[str], shown: str) -> Iterator[tuple[str, dict[str, 
             raise DataError(
                 f"{shown}, {place} holds a {type(values).__name__}", allowed="an object", todo="correct the line"
             )
-        yield place, values
+        yield place, values, line.isascii() or not is_undecoded(line)
 
 
 def _read_jsonl(section: ShardingSection, stream: IO[str], shown: str) -> Iterator[Row]:
     needed = {*_columns(section).values(), *filter(None, [section.group_by])}
     parse = RowParser(section, shown, None, holds_json=False).parse if section.fields else None
     is_empty = True
-    for place, values in _read_objects(stream, shown):
+    for place, values, is_utf8 in _read_objects(stream, shown):
         is_empty = False
         if not needed <= values.keys():
             _check_columns(section, values, f"{shown}, {place}", optional_split=True)
-        yield parse(values, place) if parse is not None else _parse_own(section, values, shown, place)
+        yield parse(values, place, is_utf8=is_utf8) if parse is not None else _parse_own(section, values, shown, place)
     if is_empty:
         raise DataError(f"{shown} is empty", allowed="one JSON object a line", todo="write the manifest again")
 
@@ -268,7 +345,33 @@ class _Pieces(io.BufferedReader):
         return self.read(size)
 
 
+class _Unpacked(gzip.GzipFile):
+    """What a stream holds that gzip has packed; closing it closes the stream."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(fileobj=stream, mode="rb")
+        self._packed = stream
+
+    def close(self) -> None:
+        """Close both."""
+        super().close()
+        self._packed.close()
+
+
 def _open(uri: str) -> Any:
+    """Open a file as it was before gzip: objects with Content-Encoding: gzip are stored so, and read as stored."""
+    stream = _open_stored(uri)
+    if stream.peek(2)[:2] != b"\x1f\x8b":
+        return stream
+    unpacked = _Unpacked(stream)
+    if _suffix(uri) != ".parquet":
+        return unpacked
+    # It is read from its end.
+    with unpacked:
+        return io.BytesIO(unpacked.read())
+
+
+def _open_stored(uri: str) -> Any:
     if not storage.is_local(uri):
         return _Pieces(cast(io.RawIOBase, storage.open_read(uri)), _PIECE_BYTES)
     try:

@@ -37,7 +37,8 @@ def test_copies_are_named_and_leaks_come_first(run_shard, copies):
     assert [one.split for one in leaking.copies] == ["test", "validation", "train"]
     assert {one.path for one in inside.copies} == set(copies[1])
     assert (
-        "warning: 3 samples are copies" in result.stderr and "1 of 2 groups straddle splits (leakage)" in result.stderr
+        "warning: 3 samples are copies" in result.stderr
+        and "1 of 2 samples with copies are in several splits (leakage)" in result.stderr
     )
 
 

@@ -147,6 +147,9 @@ def test_second_run_reuses_and_says_so(run_shard):
     assert second.folder == first.folder
     assert [event["event"] for event in second.events] == ["start", "folder", "reused"]
     assert {path.name: path.stat().st_mtime_ns for path in first.folder.iterdir()} == before
+    # Before a run, a dry run says the same.
+    dry = run_shard("--dry-run", printed=True)
+    assert dry.stdout.startswith(f"nothing: {first.folder.name} holds this state") and "60 samples" in dry.stdout
 
 
 def test_reuse_imports_neither_beam_nor_numpy(run_shard, source, tmp_path):

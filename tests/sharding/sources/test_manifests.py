@@ -253,7 +253,7 @@ GOOD = "ant/00.png,ant\nbee/01.jpg,bee\n"
         ("list.jsonl", '{"uri": 5, "label": "a"}\n', ("line 1", "the URI is 5")),
         ("list.parquet", "not parquet", ("cannot be read as Parquet",)),
         ("list.txt", "a", ("is a file, but no manifest",)),
-        ("list.csv", 'uri,"label\n' + GOOD * 5000, ("field larger than",)),
+        ("list.csv", 'uri,"label\n' + GOOD * 5000, ("unexpected end of data", "begins in line 1")),
         ("list.csv", "uri,label,label\n" + "ant/00.png,ant,bee\n", ("2 columns 'label'",)),
         ("list.jsonl", "[" * 100_000, ("line 1 is not JSON",)),
         ("list.jsonl", '{"uri": "ant/\\ud800.png", "label": "ant"}\n', ("line 1", "half of a character")),

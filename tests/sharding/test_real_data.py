@@ -1,0 +1,372 @@
+"""Sources as people have them: encodings, names that look alike, phones' photos, deep images, gzip, parts of tables."""
+
+import gzip
+import http.server
+import io
+import json
+import threading
+import unicodedata
+import urllib.parse
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+from contracts import storage
+from contracts.artifacts import Copy, DuplicateGroup, Duplicates
+from contracts.config import ShardingSection
+from contracts.errors import DataError, StorageError
+from contracts.stores import gcs_client
+from records.classes import sort_classes
+from records.decode import UndecodableImage, decode, decode_rgb, read_header, reducible_size
+from sharding.commit.duplicates import describe_duplicates
+from sharding.sources.listing import describe_lookalikes
+from sharding.write.check import DEEP, NARROW, REPAIRED, Checks, check, inflate
+
+TEXTS = {"text": {"column": "text", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
+
+
+def encode(image, name, **options):
+    stream = io.BytesIO()
+    image.save(stream, name, **options)
+    return stream.getvalue()
+
+
+# --- labels and texts -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fields", [{}, TEXTS])
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_labels_that_are_not_utf8_are_refused_with_what_to_do(tmp_path, listing_of, form, fields):
+    path = tmp_path / f"drinks.{form}"
+    rows = [("thé", "a.png"), ("café", "b.png")]
+    if form == "csv":
+        text = "uri,text,label\n" + "".join(f"{uri},x,{label}\n" for label, uri in rows)
+    else:
+        text = "".join(
+            json.dumps({"uri": uri, "text": "x", "label": label}, ensure_ascii=False) + "\n" for label, uri in rows
+        )
+    path.write_bytes(text.encode("cp1252"))
+    with pytest.raises(DataError, match=r"label .* is not UTF-8") as raised:
+        listing_of(path, fields=fields)
+    assert "iconv" in raised.value.todo
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (unicodedata.normalize("NFC", "café"), unicodedata.normalize("NFD", "café")),
+        ("tea", "tea "),
+        ("tea", "tea\u00a0"),
+        ("green tea", "green  tea"),
+        ("tea", "\u200btea"),
+        ("tea", "\ufefftea"),
+        ("ﬁg", "fig"),
+    ],
+)
+def test_classes_that_look_the_same_are_named(one, other):
+    (warning,) = describe_lookalikes([one.encode(), b"milk", other.encode()])
+    assert ascii(one) in warning and ascii(other) in warning
+    assert describe_lookalikes([b"tea", b"te a", "thé".encode(), b"caf\xe9"]) == []
+
+
+def test_classes_that_look_the_same_are_warned_of_in_folders(source, listing_of):
+    (source / "bee").rename(source / "ant ")
+    assert any("look the same" in warning for warning in listing_of(source).warnings)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_booleans_are_classes(source, listing_of, form):
+    rows = [
+        {"uri": path.relative_to(source).as_posix(), "label": number % 2 == 0}
+        for number, path in enumerate(sorted(source.glob("*/*.*")))
+    ]
+    path = source / f"list.{form}"
+    if form == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert listing_of(path).classes == (b"false", b"true")
+    fields = {"image": {"column": "uri", "kind": "image"}, "label": {"column": "label", "kind": "class"}}
+    assert listing_of(path, fields=fields).classes == (b"false", b"true")
+
+
+def test_a_long_cell_that_nobody_reads(source, listing_of):
+    mask = "7 " * 70_000
+    rows = [f"{path.relative_to(source)},{path.parent.name},{mask}\n" for path in source.glob("*/*.*")]
+    (source / "list.csv").write_text("uri,label,rle\n" + "".join(rows))
+    assert listing_of(source / "list.csv").num_files == 60
+
+
+def write_posts(path, halves, total=200):
+    lines = [
+        json.dumps({"text": f"post {number} {halves.get(number, '')}", "label": f"{number % 2}"})
+        for number in range(total)
+    ]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_halves_of_characters_are_replaced_and_counted(tmp_path, listing_of):
+    # The second half of a skull is one of the surrogates that stand for bytes that are no UTF-8.
+    halves = {7: "\ud83d", 50: "\udc80", 51: "\ude00 \ud83d", 60: "\ud800"}
+    listing = listing_of(write_posts(tmp_path / "p.jsonl", halves), fields=TEXTS, max_rejected_fraction=0.02)
+    (warning,) = [one for one in listing.warnings if "half of a character" in one]
+    assert "4 of 200 rows" in warning and warning.endswith("line 8, line 51, line 52 and 1 more")
+    cells = b"".join(one.cells for one in listing.references())
+    assert cells.count("\ufffd".encode()) == 5
+    with pytest.raises(DataError, match=r"4 of 200 rows .*: line 8, line 51, line 52, line 61") as raised:
+        listing_of(tmp_path / "p.jsonl", fields=TEXTS)
+    assert "sharding.max_rejected_fraction" in raised.value.todo
+    values = {**TEXTS, "text": {"column": "text", "kind": "json"}}
+    assert listing_of(tmp_path / "p.jsonl", fields=values, max_rejected_fraction=0.02).num_files == 200
+
+
+@pytest.mark.parametrize("names", [["b", "10", "2"], ["10", "2", "1"], ["-1", "007", "7", "12"]])
+def test_classes_are_in_the_order_of_their_numbers_if_all_have_one(names):
+    ordered = [name.decode() for name in sort_classes(name.encode() for name in names)]
+    assert ordered == {"b": ["10", "2", "b"], "10": ["1", "2", "10"], "-1": ["-1", "007", "7", "12"]}[names[0]]
+
+
+def test_the_order_of_classes_does_not_depend_on_the_file_type(tmp_path, listing_of, write_file, make_image):
+    for number in range(36):
+        write_file(tmp_path, f"raw/{number % 12}/{number}.png".encode(), make_image(number, "png"))
+    rows = [{"uri": f"{number % 12}/{number}.png", "label": number % 12} for number in range(36)]
+    text = "uri,label\n" + "".join(f"{row['uri']},{row['label']}\n" for row in rows)
+    found = {}
+    for name, content in (("l.csv", text), ("l.jsonl", "\n".join(map(json.dumps, rows)))):
+        (tmp_path / "raw" / name).write_text(content)
+        found[name] = listing_of(
+            tmp_path / "raw" / name, stratify=False, splits={"train": 1, "validation": 0, "test": 0}
+        )
+    (tmp_path / "raw/l.csv").unlink()
+    (tmp_path / "raw/l.jsonl").unlink()
+    found["folders"] = listing_of(tmp_path / "raw", splits={"train": 1, "validation": 0, "test": 0})
+    assert {one.classes for one in found.values()} == {tuple(b"%d" % number for number in range(12))}
+    assert len({one.sha256 for one in found.values()}) == 1
+
+
+# --- parts of tables --------------------------------------------------------------------------------------------------
+
+
+def write_parts(folder, rows, suffix):
+    for number in range(3):
+        path = folder / f"part-{number:05d}{suffix}"
+        if suffix == ".parquet":
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows[number::3]), path)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows[number::3]))
+    (folder / "_SUCCESS").touch()
+    (folder / ".part-00000.crc").touch()
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+@pytest.mark.parametrize("name", ["table", "table.parquet"])
+def test_a_folder_of_parts_is_one_table(tmp_path, listing_of, suffix, name):
+    rows = [{"text": f"row {number}", "label": "ab"[number % 2]} for number in range(90)]
+    (tmp_path / name).mkdir()
+    write_parts(tmp_path / name, rows, suffix)
+    listing = listing_of(tmp_path / name, fields=TEXTS)
+    (tmp_path / "whole.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    whole = listing_of(tmp_path / "whole.jsonl", fields=TEXTS)
+    assert (listing.sha256, listing.num_files) == (whole.sha256, 90)
+
+
+def test_parts_of_images_are_relative_to_their_folder(source, listing_of):
+    rows = [
+        {"uri": f"../{path.relative_to(source)}", "label": path.parent.name} for path in sorted(source.glob("*/*.*"))
+    ]
+    (source / "parts").mkdir()
+    write_parts(source / "parts", rows, ".parquet")
+    assert listing_of(source / "parts").num_files == 60
+
+
+def test_folders_that_are_no_parts_of_one_table_say_so(tmp_path, listing_of):
+    rows = [{"text": "a", "label": "b"}, {"text": "c", "label": "d"}, {"text": "e", "label": "f"}]
+    write_parts(tmp_path, rows, ".parquet")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(DataError, match=r"holds part-00000.parquet beside notes.txt"):
+        listing_of(tmp_path, fields=TEXTS)
+    (tmp_path / "hive" / "label=cat" / "day=1").mkdir(parents=True)
+    (tmp_path / "hive" / "label=cat" / "day=1" / "part-0.parquet").touch()
+    with pytest.raises(DataError, match=r"folders of partitions \(label=cat/\)"):
+        listing_of(tmp_path / "hive", fields=TEXTS)
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def make_jpeg(**options):
+    noise = np.random.default_rng(1).integers(0, 80, (48, 40, 3), np.uint8)
+    return encode(Image.fromarray(noise + np.uint8(60)), "JPEG", quality=90, **options)
+
+
+def with_odd_scan(content):
+    at = content.rfind(b"\xff\xda")
+    end = at + 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    return content[: end - 3] + b"\0\0\0" + content[end:]
+
+
+ODD_JPEGS = {
+    "scan parameters": with_odd_scan,
+    "zeros before the end": lambda content: content[:-2] + bytes(258) + content[-2:],
+    "bytes before the end": lambda content: content[:-2] + b"\x12\x34\x56" + content[-2:],
+    "bytes between segments": lambda content: content[:20] + b"\x12\x34" + content[20:],
+    "no end": lambda content: content[:-2],
+    "all": lambda content: with_odd_scan(content[:20] + b"\x12\x34" + content[20:-2]),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_JPEGS)
+def test_jpegs_of_phones_are_decoded_and_counted(kind):
+    whole = make_jpeg()
+    odd = ODD_JPEGS[kind](whole)
+    found = decode(odd)
+    assert found.repaired and np.array_equal(found.pixels, decode(whole).pixels)
+    assert np.array_equal(decode_rgb(odd, reduction=2), decode_rgb(whole, reduction=2))
+    assert reducible_size(odd) == (48, 40) and read_header(odd).width == 40
+    checked = check(odd, Checks(), with_pixels=False)
+    assert (checked.content, checked.remarks) == (odd, (REPAIRED,))
+
+
+def test_jpegs_with_bytes_after_their_end_and_progressive_ones_need_no_repair():
+    for content in (make_jpeg() + b"SEFH" + bytes(range(200)), make_jpeg(progressive=True)):
+        assert not decode(content).repaired
+
+
+@pytest.mark.parametrize("kind", ["scan parameters", "bytes between segments"])
+def test_an_oddity_hides_no_damage(kind):
+    whole = make_jpeg()
+    for content in (whole, make_jpeg(progressive=True)):
+        for part in (0.3, 0.6, 0.9):
+            with pytest.raises(UndecodableImage):
+                decode(ODD_JPEGS[kind](content)[: int(len(content) * part)])
+
+
+def test_the_most_pixels_are_a_setting():
+    content = make_jpeg()
+    section = ShardingSection(max_pixels=1000, resize=16)
+    for verify in ("decode", "header"):
+        checks = Checks.of(section.model_copy(update={"verify": verify}))
+        with pytest.raises(
+            UndecodableImage, match=r"48 pixels are more than the limit of 1000 \(sharding.max_pixels\)"
+        ):
+            check(content, checks, with_pixels=False)
+    assert check(content, Checks(max_pixels=40 * 48), with_pixels=False).width == 40
+    # What sharding has accepted is decoded in training whatever its size.
+    side = 9500
+    large = encode(Image.new("1", (side, side)), "PNG")
+    with pytest.raises(UndecodableImage, match="more than the limit"):
+        read_header(large)
+    assert read_header(large, max_pixels=None).width == side
+
+
+@pytest.mark.parametrize(("most", "remarks"), [(4095, (DEEP, NARROW)), (65535, (DEEP,)), (255, ())])
+def test_deep_images_with_a_small_range_are_remarked(most, remarks):
+    values = np.linspace(0, most, 256).reshape(16, 16)
+    content = encode(Image.fromarray(values.astype(np.uint8 if most == 255 else np.uint16)), "PNG")
+    assert check(content, Checks(), with_pixels=False).remarks == remarks
+
+
+def test_content_that_gzip_has_packed_is_read_unpacked(source, listing_of):
+    content = make_jpeg()
+    assert inflate(gzip.compress(content)) == inflate(content) == content
+    for damaged in (gzip.compress(content)[:-20], b"\x1f\x8b" + content):
+        with pytest.raises(UndecodableImage, match="gzip"):
+            inflate(damaged)
+    rows = [f"{path.relative_to(source)},{path.parent.name}\n" for path in sorted(source.glob("*/*.*"))]
+    packed = gzip.compress(("uri,label\n" + "".join(rows)).encode())
+    (source / "list.csv").write_bytes(packed)
+    assert listing_of(source / "list.csv").num_files == 60
+    (source / "list.csv").write_bytes(packed[:-30])
+    with pytest.raises(DataError, match=r"list\.csv is damaged"):
+        listing_of(source / "list.csv")
+
+
+def test_what_is_odd_in_files_is_written_and_warned_of(run_shard, source, write_file):
+    values = np.random.default_rng(0).normal(900, 20, (12, 10)).astype(np.uint16)
+    for path in sorted(source.glob("bee/*.*"))[:3]:
+        write_file(source, path.relative_to(source).as_posix().encode(), encode(Image.fromarray(values), "PNG"))
+        values = values + 1
+    write_file(source, b"ant/odd.jpg", with_odd_scan(make_jpeg()))
+    write_file(source, b"ant/packed.png", gzip.compress((source / "ant/00.png").read_bytes()))
+    result = run_shard(max_rejected_fraction=0)
+    assert result.code == 0, result.stderr
+    assert "warning: 3 of 3 images with 16 bits per channel use less than a quarter" in result.stderr
+    assert "warning: 1 JPEG files have odd scan parameters" in result.stderr
+    assert "ant/00.png" in result.stderr and "ant/packed.png" in result.stderr and "are copies" in result.stderr
+
+
+# --- splits and copies ------------------------------------------------------------------------------------------------
+
+
+def test_shares_that_are_off_are_warned_of_under_groups_too(source, listing_of):
+    rows = [
+        {"uri": path.relative_to(source).as_posix(), "label": path.parent.name, "burst": f"{number // 10}"}
+        for number, path in enumerate(sorted(source.glob("*/*.*")))
+    ]
+    (source / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    halves = {"train": 0.5, "validation": 0.25, "test": 0.25}
+    warnings = listing_of(source / "list.jsonl", group_by="burst", splits=halves, incremental=True).warnings
+    assert any("instead of 25 %" in one and "splits are not as large" in one for one in warnings), warnings
+    (by_class,) = [one for one in warnings if "classes are not divided" in one]
+    assert by_class.count("instead of") == 3 and by_class.endswith(" more")
+    for row in rows:
+        row["split"] = "train"
+    (source / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert not [one for one in listing_of(source / "list.jsonl").warnings if "instead of" in one]
+
+
+def test_copies_are_named_by_three_examples_and_a_count():
+    groups = [
+        DuplicateGroup(
+            sha256="",
+            copies=[Copy(path=f"{group}-{number}.png", split="train", label=0) for number in range(5)],
+        )
+        for group in range(5)
+    ]
+    text = describe_duplicates(Duplicates(groups=5, copies=20, leaking_groups=0, listed=groups), ShardingSection())
+    assert "group" not in text and text.count("; ") == 4 and text.endswith("; and 2 more")
+    assert "0-0.png (train) = 0-1.png (train) = 0-2.png (train) and 2 more; 1-0.png" in text
+
+
+# --- buckets that bill readers ----------------------------------------------------------------------------------------
+
+
+class _RequesterPays(http.server.BaseHTTPRequestHandler):
+    """Answers as Cloud Storage does: 400 where no project is named that pays."""
+
+    def do_GET(self):
+        query = urllib.parse.parse_qs(urllib.parse.urlparse(self.path).query)
+        is_named = "userProject" in query or self.headers.get("x-goog-user-project")
+        answer = {"kind": "storage#objects", "items": []}
+        if not is_named:
+            answer = {"error": {"message": "Bucket is a requester pays bucket but no user project provided."}}
+        content = json.dumps(answer).encode()
+        self.send_response(200 if is_named else 400)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_bucket_with_requester_pays_names_the_key_and_is_read_with_it(monkeypatch):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _RequesterPays) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        try:
+            with pytest.raises(StorageError, match="requester pays") as raised:
+                list(storage.list_objects("gs://shop/photos"))
+            assert "cloud.billing_project" in raised.value.todo
+            storage.bill("payer")
+            assert list(storage.list_objects("gs://shop/photos")) == []
+        finally:
+            storage.bill("")
+            gcs_client.close()
+            server.shutdown()
