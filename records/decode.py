@@ -73,10 +73,14 @@ _JPEG_END = b"\xff\xd9"
 _START_OF_SCAN = b"\xda"
 _STANDALONE_MARKERS = {0x00, 0x01, *range(0xD0, 0xD8)}
 _SEQUENTIAL_FRAMES = {0xC0, 0xC1}
+# Places of the numbers of components in the segments of a frame and of a scan, behind marker and length.
+_FRAME_COMPONENTS, _SCAN_COMPONENTS = 9, 4
 # In coded data a 0xff is followed by 0, by more of them or by a restart marker; others end it.
 _SCAN_END = re.compile(rb"\xff+[\x01-\xcf\xd8-\xfe]")
 # libjpeg's warning (JWRN_EXTRANEOUS_DATA) at the end marker: all coded data was read before, without a warning.
-_BEFORE_END = "before marker 0xd9"
+_BEFORE_END = re.compile(r"([0-9]+) extraneous bytes before marker 0xd9")
+# What damage leaves over is hardly ever a run of one value; a few bytes may be.
+_SHORTEST_FILLING = 4
 _JPEG_MODES = {"Gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
 
@@ -264,28 +268,27 @@ def _decode_jpeg(content: bytes, reduction: int, max_pixels: int | None) -> Deco
     try:
         return _decode_jpeg_once(content, reduction, max_pixels)._replace(repaired=True)
     except ValueError as error:
-        if _BEFORE_END not in str(error):
-            raise UndecodableImage(f"damaged jpeg: {reason}") from None
+        content = _drop_filling(content, str(error))
     try:
-        return _decode_jpeg_once(content, reduction, max_pixels, strict=False)._replace(repaired=True)
-    except ValueError as error:
-        raise UndecodableImage(f"damaged jpeg: {error}") from None
+        return _decode_jpeg_once(content, reduction, max_pixels)._replace(repaired=True)
+    except ValueError:
+        raise UndecodableImage(f"damaged jpeg: {reason}") from None
 
 
-def _decode_jpeg_once(content: bytes, reduction: int, max_pixels: int | None, *, strict: bool = True) -> Decoded:
-    """Decode a JPEG; raise ValueError where libjpeg-turbo fails or, if strict, warns."""
-    height, width, colorspace, _ = simplejpeg.decode_jpeg_header(content, strict=strict)
+def _decode_jpeg_once(content: bytes, reduction: int, max_pixels: int | None) -> Decoded:
+    """Decode a JPEG; raise ValueError where libjpeg-turbo fails or warns."""
+    height, width, colorspace, _ = simplejpeg.decode_jpeg_header(content)
     _check_size(width, height, max_pixels)
     mode = _JPEG_MODES.get(colorspace, "RGB")
     if mode == "CMYK":
         # libjpeg-turbo has no CMYK to RGB; decoding it all the same is the strict check that Pillow lacks.
-        simplejpeg.decode_jpeg(content, colorspace="CMYK", strict=strict)
+        simplejpeg.decode_jpeg(content, colorspace="CMYK")
         return _decode_with_pillow(content, "jpeg", JpegImageFile, max_pixels)
     if reduction == 1:
-        return Decoded(simplejpeg.decode_jpeg(content, strict=strict), "jpeg", mode)
+        return Decoded(simplejpeg.decode_jpeg(content), "jpeg", mode)
     # simplejpeg takes the smallest of libjpeg-turbo's scales that is not below these sides: exactly this one.
     least = {"min_height": -(-height // reduction), "min_width": -(-width // reduction)}
-    return Decoded(simplejpeg.decode_jpeg(content, strict=strict, **least), "jpeg", mode)
+    return Decoded(simplejpeg.decode_jpeg(content, **least), "jpeg", mode)
 
 
 def _read_jpeg_header(content: bytes) -> tuple[int, int, str]:
@@ -302,29 +305,49 @@ def _repair_jpeg(content: bytes) -> bytes:
     """Return a JPEG without the oddities that phones write and viewers pass over; its coded data stays as it is.
 
     Bytes between two segments are left out, scan parameters of a sequential file (Ss, Se, Ah and Al) are those that
-    ITU T.81, B.2.3 asks for, and an end marker is added where there is none.
+    ITU T.81, B.2.3 asks for, and an end marker is added to a sequential file that has all of its scans: of a cut
+    progressive one nobody can tell whether scans are missing.
     """
     parts = [content[:2]]
-    at, is_sequential = 2, False
+    at, is_sequential, missing = 2, False, 1
     while (start := content.find(b"\xff", at)) >= 0 and start + 1 < len(content):
         marker = content[start + 1]
         if marker == 0xFF or marker in _STANDALONE_MARKERS:
             at = start + (1 if marker == 0xFF else 2)
             continue
         if marker == _JPEG_END[1]:
-            break
+            return b"".join([*parts, _JPEG_END])
         end = start + 2 + int.from_bytes(content[start + 2 : start + 4], "big")
+        if end > len(content):
+            return content
         segment = content[start:end]
-        is_sequential = is_sequential or marker in _SEQUENTIAL_FRAMES
         at = end
-        if marker == _START_OF_SCAN[0]:
-            if is_sequential and len(segment) > 5:
+        if marker in _SEQUENTIAL_FRAMES and len(segment) > _FRAME_COMPONENTS:
+            is_sequential, missing = True, segment[_FRAME_COMPONENTS]
+        elif marker == _START_OF_SCAN[0] and len(segment) > _SCAN_COMPONENTS:
+            if is_sequential:
+                missing -= segment[_SCAN_COMPONENTS]
                 segment = segment[:-3] + b"\x00\x3f\x00"
             found = _SCAN_END.search(content, end)
             at = found.start() if found else len(content)
             segment += content[end:at]
         parts.append(segment)
-    return b"".join([*parts, _JPEG_END])
+    return b"".join([*parts, _JPEG_END]) if is_sequential and missing <= 0 else content
+
+
+def _drop_filling(content: bytes, warning: str) -> bytes:
+    """Return a JPEG without the zeros, or many equal bytes, before its end marker that a warning of libjpeg counts.
+
+    Other bytes stay: where coded data is damaged, some of it is left over in the same way.
+    """
+    found = _BEFORE_END.search(warning)
+    if found is None:
+        return content
+    end = len(content) - len(_JPEG_END)
+    filling = content[end - int(found[1]) : end]
+    if any(filling) and (len(filling) < _SHORTEST_FILLING or len(set(filling)) > 1):
+        return content
+    return content[: end - len(filling)] + _JPEG_END
 
 
 def _decode_with_pillow(

@@ -138,6 +138,8 @@ class Prepared(Document):
     resize: int | None
     """Shorter side in pixels that larger images were shrunk to."""
     jpeg_quality: int
+    max_pixels: int
+    """Most pixels of an image; larger ones were rejected."""
     changed: dict[str, int]
     """Number of images that needed each change."""
     made_with: dict[str, str] = Field(default={})

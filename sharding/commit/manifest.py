@@ -336,6 +336,7 @@ def _describe_changes(planned: PlannedJob, changes: Changes, tally: Tally) -> Pr
         convert=[name for name in ("cmyk", "depth", "orientation") if getattr(changes, name)],
         resize=changes.shorter_side,
         jpeg_quality=changes.jpeg_quality,
+        max_pixels=planned.sharding.max_pixels,
         changed=dict(tally.changes),
         made_with=library_versions() if any(dict(tally.changes).values()) else {},
     )

@@ -17,7 +17,7 @@ from contracts.config import ShardingSection, SplitFractions
 from contracts.errors import ConfigError, DataError
 from contracts.process import available_cores
 from sharding.limits import check_training_classes, check_training_samples
-from sharding.sources.buckets import list_bucket, list_few
+from sharding.sources.buckets import list_bucket, list_few, names_at_top
 from sharding.sources.folders import list_folders, list_layout
 from sharding.sources.layout import ALLOWED
 from sharding.sources.listing import (
@@ -32,7 +32,7 @@ from sharding.sources.manifests import list_manifest
 from sharding.sources.parts import Stretch
 from sharding.sources.pool import open_pool
 from sharding.sources.reference import Reference, absolute_path, remote_uri
-from sharding.sources.tables import SUFFIXES, check_has_columns, find_parts, require_source
+from sharding.sources.tables import SUFFIXES, check_has_columns, find_parts, list_top, require_source
 
 __all__ = ["Listing", "Reference", "absolute_path", "describe_gaps", "list_source", "remote_uri"]
 
@@ -66,20 +66,27 @@ def list_source(section: ShardingSection, folder: Path, *, processes: int | None
     uri = storage.normalise(section.source)
     shown = f"sharding.source {storage.display(uri)}"
     require_source(section, uri)
-    has_parts = bool(find_parts(uri))
-    is_table = has_parts or uri.lower().endswith(tuple(SUFFIXES))
-    if not has_parts:
+    entries: list[storage.ObjectInfo] | None = None
+    if storage.is_local(uri) or uri.lower().endswith(SUFFIXES):
+        top = list_top(uri)
+    else:
+        # Of more objects than these, none is looked at as the part of a table.
+        entries = list_few(uri)
+        top = names_at_top(entries or ())
+    parts = find_parts(uri, top)
+    is_table = bool(parts) or uri.lower().endswith(SUFFIXES)
+    if not parts:
         check_has_columns(section, uri)
     folder.mkdir(parents=True, exist_ok=True)
-    if storage.is_local(uri) and storage.local_path(uri).is_dir() and not has_parts:
+    if storage.is_local(uri) and storage.local_path(uri).is_dir() and not parts:
         listing = _list_folders(section, uri, folder, processes or available_cores())
     elif is_table:
-        found = list_manifest(section, uri, folder, has_parts=has_parts)
+        found = list_manifest(section, uri, folder, parts=parts)
         with open_pool(1) as pool:
             listing = assemble(found, folder, pool, fractions=_stratified(section, found))
     elif not storage.is_local(uri):
         most = min(_MAX_PROCESSES, _PROCESSES_PER_CORE * available_cores())
-        listing = _list_bucket(section, uri, folder, processes or most)
+        listing = _list_bucket(section, uri, folder, processes or most, entries)
     else:
         raise DataError(
             f"{shown} is a file, but no manifest", allowed=_ALLOWED, todo="give the folder above the classes"
@@ -114,8 +121,9 @@ def _list_folders(section: ShardingSection, uri: str, folder: Path, processes: i
         return assemble(found, folder, pool, fractions=_stratified(section, found))
 
 
-def _list_bucket(section: ShardingSection, uri: str, folder: Path, processes: int) -> Listing:
-    entries = list_few(uri)
+def _list_bucket(
+    section: ShardingSection, uri: str, folder: Path, processes: int, entries: list[storage.ObjectInfo] | None
+) -> Listing:
     with open_pool(processes if entries is None else 1) as pool:
         layout, stretches = list_bucket(section, uri, folder, entries, pool, processes)
         found = Found(

@@ -72,6 +72,12 @@ def list_few(uri: str) -> list[storage.ObjectInfo] | None:
     return found if len(found) <= FEW_OBJECTS else None
 
 
+def names_at_top(entries: Iterable[storage.ObjectInfo]) -> list[str]:
+    """Return the names directly in the folder that objects were listed in, folders with / at their end."""
+    split = (entry.name.partition("/") for entry in entries)
+    return list(dict.fromkeys(top + slash for top, slash, _ in split))
+
+
 def list_bucket(
     section: ShardingSection,
     uri: str,

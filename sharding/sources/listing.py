@@ -29,8 +29,8 @@ from sharding.sources.parts import (
 from sharding.sources.reference import NO_CLASS, Reference
 from sharding.sources.stratify import MAX_SAMPLES, Move, choose_moves, find_lacking
 
-# Share of a split that may be off without a warning.
-_MOST_OFF = 0.02
+# Share of a split that may be off without a warning, and the samples of which one is no more than that.
+_MOST_OFF, _LEAST_SAMPLES = 0.02, 50
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ def _look_of(name: str) -> str:
 
 
 def describe_shares(listing: Listing, fractions: SplitFractions) -> list[str]:
-    """Return warnings about shares of splits that are off by more than two points, and by a sample at least."""
+    """Return warnings about shares of splits, of all samples and of classes, that are off by more than two points."""
     if listing.names_splits:
         return []
     splits = _find_off([("", list(listing.split_files))], fractions)
@@ -319,10 +319,11 @@ def _find_off(counted: Sequence[tuple[str, list[int]]], fractions: SplitFraction
     found = []
     for name, counts in counted:
         total = sum(counts)
+        if total < _LEAST_SAMPLES:
+            continue
         for split, count in zip(SPLITS, counts, strict=True):
             wanted = getattr(fractions, split)
-            # Fewer than one sample off cannot be helped.
-            if abs(count - wanted * total) >= 1 and abs(count - wanted * total) > _MOST_OFF * total:
+            if abs(count - wanted * total) > _MOST_OFF * total:
                 of = f"{name}: " if name else ""
                 words = f"{of}{split} {100 * count / total:.1f} % instead of {100 * wanted:g} %"
                 found.append((-abs(count / total - wanted), words))

@@ -10,7 +10,7 @@ import itertools
 import marshal
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from sharding.sources.parts import Names, StretchWriter
 from sharding.sources.reference import NO_CLASS, absolute_path, remote_uri
 from sharding.sources.rows import Row, normalise_path
 from sharding.sources.splitting import Splitter
-from sharding.sources.tables import no_rows, read_rows
+from sharding.sources.tables import find_parts, list_top, no_rows, read_rows
 
 # A row whose path is known, as marshal knows it: path; place in the file; labels, and whether they are a list; split
 # and group, where given; and of named fields the cells of the reference (where there are further files, whose sizes are
@@ -41,25 +41,27 @@ _MOST_LOOKED_AT = 300_000
 _FileInfo = tuple[int, int, bytes]
 
 
-def list_manifest(section: ShardingSection, uri: str, folder: Path, *, has_parts: bool = False) -> Found:
+def list_manifest(section: ShardingSection, uri: str, folder: Path, *, parts: Sequence[str] = ()) -> Found:
     """List the samples that a manifest names.
 
     Args:
         section: Names of columns, and what decides about splits.
         uri: A .csv, .jsonl or .parquet file that is there, or a folder of such files.
         folder: Of this machine, for what is found.
-        has_parts: Whether it is a folder.
+        parts: The URIs of these, in order.
 
     Raises:
         DataError: A column is missing, a row is wrong, or a file is; rows are named.
     """
     shown = storage.display(uri)
-    folder_uri = uri if has_parts else uri.rpartition("/")[0]
+    folder_uri = uri if parts else uri.rpartition("/")[0]
     fields = Fields.of(section)
     writer = StretchWriter(folder, "stretch")
     checks = _Checks(section, fields, shown)
     # All rows are read here: what is known of all of them is known from then on.
-    records = sorted(_read_items(section, fields, uri, folder_uri, writer.stretch.ignored, checks), key=itemgetter(0))
+    rows = read_rows(section, uri, parts)
+    read = _read_items(rows, fields, uri, folder_uri, writer.stretch.ignored, checks)
+    records = sorted(read, key=itemgetter(0))
     classes = checks.finish()
     places = {name: place for place, name in enumerate(classes)}
     missing = _Missing(shown, is_plain=fields is None)
@@ -116,7 +118,8 @@ def find_places(section: ShardingSection, paths: Collection[str]) -> dict[str, s
     # A source that changed since, or cannot be read from here, is not what the message is about.
     with contextlib.suppress(UserError, TryAgain, OSError):
         uri = storage.normalise(section.source)
-        for row in itertools.islice(read_rows(section, uri), _MOST_LOOKED_AT):
+        rows = read_rows(section, uri, find_parts(uri, list_top(uri)))
+        for row in itertools.islice(rows, _MOST_LOOKED_AT):
             assert row.values is not None
             cells = fields.pack(row.values.numbers, row.values.contents) if fields.others else b""
             if (found := wanted.get(make_row_path(row.values.label, cells).decode())) is not None:
@@ -191,12 +194,12 @@ def _to_bytes(name: str | int) -> bytes:
 
 
 def _read_items(
-    section: ShardingSection, fields: Fields | None, uri: str, folder_uri: str, ignored: Names, checks: _Checks
+    rows: Iterable[Row], fields: Fields | None, uri: str, folder_uri: str, ignored: Names, checks: _Checks
 ) -> Iterator[_Item]:
     """Yield the rows; each is shown to the checks."""
     shown = storage.display(uri)
     is_row = fields is not None and fields.file is None
-    for row in read_rows(section, uri):
+    for row in rows:
         place, own_uri, labels, is_list, split, group, values = row
         cells = b""
         if values is not None and fields is not None:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, cast
 
 from contracts import storage
@@ -43,39 +43,48 @@ _OTHER_SEPARATOR = re.compile(r"[;\t|]")
 _SHOWN_COLUMNS = 20
 
 
-def read_rows(section: ShardingSection, uri: str) -> Iterator[Row]:
+def read_rows(section: ShardingSection, uri: str, parts: Sequence[str] = ()) -> Iterator[Row]:
     """Yield the rows of a manifest.
+
+    Args:
+        section: Names of columns.
+        uri: The file, or the folder of its parts.
+        parts: URIs of the parts of a folder, in order.
 
     Raises:
         DataError: It is not readable, of no known form, or a row of it is wrong; the row is named.
     """
-    if parts := find_parts(uri):
-        for part in parts:
-            name = part.rpartition("/")[2]
-            yield from (row._replace(place=f"{name}, {row.place}") for row in _read_file(section, part))
-        return
-    yield from _read_file(section, uri)
+    if not parts:
+        yield from _read_file(section, uri)
+    for part in parts:
+        name = part.rpartition("/")[2]
+        yield from (row._replace(place=f"{name}, {row.place}") for row in _read_file(section, part))
 
 
-def find_parts(uri: str) -> list[str]:
+def list_top(uri: str) -> list[str]:
+    """Return the names directly in a source that is a folder, folders with / at their end; none of another source."""
+    if not storage.is_local(uri):
+        return [] if uri.lower().endswith(_TEXT_SUFFIXES) else storage.list_names(uri)
+    folder = storage.local_path(uri)
+    if not folder.is_dir():
+        return []
+    try:
+        return [path.name + "/" * path.is_dir() for path in folder.iterdir()]
+    except OSError:
+        # Whoever lists class folders says so.
+        return []
+
+
+def find_parts(uri: str, names: Iterable[str]) -> list[str]:
     """Return the URIs of the parts of a table in a folder, in the order of their names; none of another source.
+
+    Args:
+        uri: The folder.
+        names: As `list_top` gives them.
 
     Raises:
         DataError: The folder holds parts of a table beside other files, or in folders of their own.
     """
-    if storage.is_local(uri):
-        folder = storage.local_path(uri)
-        if not folder.is_dir():
-            return []
-        try:
-            names = [path.name + "/" * path.is_dir() for path in folder.iterdir()]
-        except OSError:
-            # Whoever lists class folders says so.
-            return []
-    elif uri.lower().endswith(_TEXT_SUFFIXES):
-        return []
-    else:
-        names = storage.list_names(uri)
     # Spark's _SUCCESS and _metadata.
     names = sorted(name for name in names if not is_ignored(os.fsencode(name)) and not name.startswith("_"))
     parts = [name for name in names if name.lower().endswith(SUFFIXES)]

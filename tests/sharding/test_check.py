@@ -13,7 +13,7 @@ import simplejpeg
 from PIL import Image
 
 from records.convert import library_versions
-from records.decode import decode_rgb
+from records.decode import MAX_PIXELS, decode_rgb
 from sharding.write.check import Checks, check
 from tests.sharding.reading import read_found
 
@@ -141,6 +141,7 @@ def test_convert_changes_what_needs_it_once_and_says_so(run_shard, source, write
         "convert": ["cmyk", "depth", "orientation"],
         "resize": None,
         "jpeg_quality": 90,
+        "max_pixels": MAX_PIXELS,
         "changed": {"cmyk": 1, "depth": 1, "orientation": 1},
         "made_with": library_versions(),
     }

@@ -211,8 +211,9 @@ def with_odd_scan(content):
 
 ODD_JPEGS = {
     "scan parameters": with_odd_scan,
+    "a zero before the end": lambda content: content[:-2] + bytes(1) + content[-2:],
     "zeros before the end": lambda content: content[:-2] + bytes(258) + content[-2:],
-    "bytes before the end": lambda content: content[:-2] + b"\x12\x34\x56" + content[-2:],
+    "bytes before the end": lambda content: content[:-2] + b"\xaa" * 17 + content[-2:],
     "bytes between segments": lambda content: content[:20] + b"\x12\x34" + content[20:],
     "no end": lambda content: content[:-2],
     "all": lambda content: with_odd_scan(content[:20] + b"\x12\x34" + content[20:-2]),
@@ -236,13 +237,20 @@ def test_jpegs_with_bytes_after_their_end_and_progressive_ones_need_no_repair():
         assert not decode(content).repaired
 
 
-@pytest.mark.parametrize("kind", ["scan parameters", "bytes between segments"])
+@pytest.mark.parametrize("kind", ["scan parameters", "bytes between segments", "no end"])
 def test_an_oddity_hides_no_damage(kind):
-    whole = make_jpeg()
-    for content in (whole, make_jpeg(progressive=True)):
-        for part in (0.3, 0.6, 0.9):
+    for content in (make_jpeg(), make_jpeg(progressive=True)):
+        odd = ODD_JPEGS[kind](content)
+        # Also between the scans of a progressive one.
+        for end in range(300, len(odd) - 10, 25):
             with pytest.raises(UndecodableImage):
-                decode(ODD_JPEGS[kind](content)[: int(len(content) * part)])
+                decode(odd[:end])
+    # A flipped bit of coded data, after which some of it is left over.
+    whole = make_jpeg()
+    damaged = bytearray(whole)
+    damaged[-900] ^= 4
+    with pytest.raises(UndecodableImage, match="damaged jpeg"):
+        decode(ODD_JPEGS[kind](bytes(damaged)))
 
 
 def test_the_most_pixels_are_a_setting():
@@ -302,21 +310,25 @@ def test_what_is_odd_in_files_is_written_and_warned_of(run_shard, source, write_
 # --- splits and copies ------------------------------------------------------------------------------------------------
 
 
-def test_shares_that_are_off_are_warned_of_under_groups_too(source, listing_of):
-    rows = [
-        {"uri": path.relative_to(source).as_posix(), "label": path.parent.name, "burst": f"{number // 10}"}
-        for number, path in enumerate(sorted(source.glob("*/*.*")))
-    ]
-    (source / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    halves = {"train": 0.5, "validation": 0.25, "test": 0.25}
-    warnings = listing_of(source / "list.jsonl", group_by="burst", splits=halves, incremental=True).warnings
-    assert any("instead of 25 %" in one and "splits are not as large" in one for one in warnings), warnings
-    (by_class,) = [one for one in warnings if "classes are not divided" in one]
-    assert by_class.count("instead of") == 3 and by_class.endswith(" more")
+def test_shares_that_are_off_are_warned_of_under_groups_too(tmp_path, listing_of):
+    rows = [{"text": f"{number}", "label": "abc"[number % 3], "burst": f"{number // 30}"} for number in range(300)]
+    path = tmp_path / "list.jsonl"
+
+    def warnings(**settings):
+        path.write_text("\n".join(map(json.dumps, rows)))
+        return [one for one in listing_of(path, fields=TEXTS, **settings).warnings if "instead of" in one]
+
+    shares = {"train": 0.5, "validation": 0.25, "test": 0.25}
+    splits, classes = warnings(group_by="burst", splits=shares)
+    assert splits.startswith("splits are not as large") and "instead of 25 %" in splits
+    assert classes.startswith("classes are not divided") and classes.count("instead of") == 3
+    assert classes.endswith(" more")
     for row in rows:
         row["split"] = "train"
-    (source / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert not [one for one in listing_of(source / "list.jsonl").warnings if "instead of" in one]
+    assert warnings() == []
+    # One of so few is more than two points.
+    del rows[49:]
+    assert warnings(split_column="none") == []
 
 
 def test_copies_are_named_by_three_examples_and_a_count():

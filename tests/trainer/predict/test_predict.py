@@ -522,4 +522,4 @@ def test_a_graph_is_optimised_as_its_configuration_says(tmp_path: Path, level: s
 )
 def test_images_without_agreed_pixels_are_refused(content: bytes, words: str) -> None:
     with pytest.raises(serving.BadSample, match=words):
-        predict.decode(content)
+        predict.decode(content, None, 10**8)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ExportManifest, Prepared
 from contracts.artifacts.signature import Signature
-from contracts.config import RunConfig
+from contracts.config import RunConfig, ShardingSection
 from contracts.errors import ConfigError, StorageError
 from pages.markdown import code
 from trainer.export.bundle import shipped as programs
@@ -106,6 +106,7 @@ def write_files(
         "convert": prepared.convert if prepared is not None else [],
         "resize": prepared.resize if prepared is not None else None,
         "jpeg_quality": prepared.jpeg_quality if prepared is not None else _JPEG_QUALITY,
+        "max_pixels": prepared.max_pixels if prepared is not None else ShardingSection().max_pixels,
         "color": "RGB",
         "crop": "center",
         "image_size": checkpoint.data["image_size"],

@@ -85,8 +85,6 @@ KIND = serving.Kind(
 Pixels = npt.NDArray[np.uint8]
 Array = npt.NDArray[np.float32]
 
-# A quarter of a GiB as RGB: Pillow's own threshold, at which Image.open warns.
-_MAX_PIXELS = (1 << 30) // 4 // 3
 # A CPU gains nothing from more images at a time, and they take memory.
 _BATCH = 16
 # Labels of an image without thresholds.
@@ -149,6 +147,8 @@ class Preprocessing:
     """Shorter side in pixels that a larger image is shrunk to, before it is cut. None: it keeps its size."""
     jpeg_quality: int
     """Of a changed image that came with lossy compression, 1 to 100."""
+    max_pixels: int
+    """Most pixels, width times height, of an image."""
     color: str
     """Order of the channels."""
     crop: str
@@ -209,7 +209,7 @@ class Preprocessing:
         Raises:
             BadSample: It is no image that can be used.
         """
-        image = decode(content, self.background)
+        image = decode(content, self.background, self.max_pixels)
         pixels, changed = image.pixels, "cmyk" in self.convert and image.mode == "CMYK"
         if "orientation" in self.convert and (turn := _TURNS.get(image.orientation)):
             pixels = np.rot90(pixels, turn[0])
@@ -397,12 +397,13 @@ class Decoded:
     """By its EXIF tag, 1 to 8; 1: upright."""
 
 
-def decode(content: bytes, background: str | None = None) -> Decoded:
+def decode(content: bytes, background: str | None, max_pixels: int) -> Decoded:
     """Decode an image file. The format is found by content, never by the name.
 
     Args:
         content: The file.
         background: Colour that a transparent image is laid on; None: transparency is dropped.
+        max_pixels: Most pixels of an image.
 
     Raises:
         BadSample: It is empty, of no known format, damaged, or too large.
@@ -416,8 +417,8 @@ def decode(content: bytes, background: str | None = None) -> Decoded:
         orientation = _read_orientation(content, opener)
         with opener(io.BytesIO(content)) as image:
             width, height = image.size
-            if width * height > _MAX_PIXELS:
-                raise serving.BadSample(f"{width} x {height} pixels are more than the limit of {_MAX_PIXELS}")
+            if width * height > max_pixels:
+                raise serving.BadSample(f"{width} x {height} pixels are more than the limit of {max_pixels}")
             image.load()
             lossy, laid = opener in (Jpeg.JpegImageFile, WebP.WebPImageFile), _lay_on(background, image)
             pixels = _to_rgb(image) if laid is None else laid
@@ -518,6 +519,7 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "convert": lambda value: isinstance(value, list) and all(one in _CHANGES for one in value),
     "resize": lambda value: value is None or runtimes.is_size(value),
     "jpeg_quality": lambda value: runtimes.is_size(value) and value <= 100,
+    "max_pixels": runtimes.is_size,
     "image_size": runtimes.is_size,
     "mean": lambda values: _are_channels(values, -1e6),
     "std": lambda values: _are_channels(values, 1e-30),

@@ -202,7 +202,7 @@ def test_a_program_that_does_not_answer_fails_the_gate(
 
 
 def test_images_without_an_answer_fail_the_gate(export: Export, copy: Path) -> None:
-    edit_program(copy, "image = decode(content, self.background)", 'raise serving.BadSample("no")')
+    edit_program(copy, "image = decode(content, self.background, self.max_pixels)", 'raise serving.BadSample("no")')
     gate = export.check(copy)
     assert (gate.status, gate.figures["unanswered"], gate.figures["mean_score"]) == ("failed", 72, None)
     assert "72 images got no answer, the first: no" in gate.reason

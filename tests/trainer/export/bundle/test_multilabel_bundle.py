@@ -156,7 +156,8 @@ def edit_program(old: str, new: str) -> Callable[[Path], None]:
         pytest.param(edit_program("scores[place] >= limits[place]", "scores[place] > 0.5"), "labels", id="halves"),
         pytest.param(
             edit_program(
-                "        image = decode(content, self.background)\n", '        raise serving.BadSample("no")\n'
+                "        image = decode(content, self.background, self.max_pixels)\n",
+                '        raise serving.BadSample("no")\n',
             ),
             "72 images got no answer, the first: no",
             id="no answers",

@@ -22,6 +22,7 @@ from sharding.task import shard
 from sharding.write.check import Checks, check
 from tests.trainer.export import colours
 from tests.trainer.export.bundle.test_bundle import Export, edit_program, make_known
+from trainer.predict.serving import BadSample
 from trainer.tasks.images.predict import PREPROCESS_NAME, Preprocessing
 
 EVERYTHING = {
@@ -88,12 +89,20 @@ def test_a_file_has_the_pixels_that_its_shard_has(name: str, sharding: dict[str,
     assert np.array_equal(preprocessing.prepare(stored), decode_rgb(stored)), "what is in the shard is answered alike"
 
 
+def test_the_most_pixels_of_a_source_are_those_of_a_question(tmp_path: Path) -> None:
+    content = encode(picture(40, 60), "PNG")
+    assert read_preprocessing(tmp_path, ShardingSection(max_pixels=2400)).prepare(content).shape == (40, 60, 3)
+    with pytest.raises(BadSample, match="60 x 40 pixels are more than the limit of 2399"):
+        read_preprocessing(tmp_path, ShardingSection(max_pixels=2399)).prepare(content)
+
+
 def read_preprocessing(folder: Path, section: ShardingSection) -> Preprocessing:
     colours.write_export(folder)
     path = folder / PREPROCESS_NAME
     convert = [name for name, wanted in section.convert.model_dump().items() if wanted]
     own = {"background": section.background, "convert": convert, "resize": section.resize}
-    path.write_text(json.dumps(json.loads(path.read_text()) | own | {"jpeg_quality": section.jpeg_quality}))
+    own |= {"jpeg_quality": section.jpeg_quality, "max_pixels": section.max_pixels}
+    path.write_text(json.dumps(json.loads(path.read_text()) | own))
     return Preprocessing.read(path)
 
 
@@ -124,7 +133,9 @@ def test_the_gate_asks_about_the_source_s_own_files(transparent: Export) -> None
 def test_a_program_that_drops_transparency_fails_the_gate(transparent: Export, tmp_path: Path) -> None:
     """With all defaults a run said 98 %, `predict` on the same files 33 %, and the gate said passed."""
     colours.write_export(tmp_path, transparent.shards)
-    edit_program(tmp_path, "decode(content, self.background)", "decode(content, None)")
+    edit_program(
+        tmp_path, "decode(content, self.background, self.max_pixels)", "decode(content, None, self.max_pixels)"
+    )
     assert transparent.check(tmp_path, score=transparent.score).status == "failed"
 
 

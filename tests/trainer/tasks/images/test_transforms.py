@@ -68,9 +68,9 @@ def test_scaled_decoding_gives_nearly_the_pixels_of_the_whole_image(crop: str, m
 
     used: list[int] = []
 
-    def decode(content: bytes, *, reduction: int = 1) -> Any:
+    def decode(content: bytes, *, reduction: int = 1, max_pixels: int | None) -> Any:
         used.append(reduction)
-        return decode_rgb(content, reduction=reduction)
+        return decode_rgb(content, reduction=reduction, max_pixels=max_pixels)
 
     monkeypatch.setattr(module, "decode_rgb", decode)
     scaled, full = transforms(crop)
