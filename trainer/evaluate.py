@@ -21,7 +21,7 @@ from contracts.config import RunConfig
 from trainer.data.device import map_tensors
 from trainer.model.precision import Numerics
 from trainer.parallel import release_gathered
-from trainer.tasks.load import calling
+from trainer.tasks.load import calling, running_network
 from trainer.tasks.loss import checked_loss
 from trainer.tasks.metrics import Calling, SplitMetrics
 from trainer.tasks.optional import SplitCollector
@@ -134,7 +134,10 @@ def evaluate(
 
     def forward(batch: Batch) -> Outputs:
         inputs = [batch[name] if numerics is None else numerics.lay_out_input(batch[name]) for name in names]
-        with nullcontext() if numerics is None else numerics.evaluation_autocast(device):
+        with (
+            nullcontext() if numerics is None else numerics.evaluation_autocast(device),
+            nullcontext() if config is None else running_network(config),
+        ):
             return model(*inputs)
 
     metrics = SplitMetrics(task, device, within)

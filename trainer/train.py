@@ -229,7 +229,8 @@ class Training:
         self.stepper.model.train()
         for slot in to_device(loaded, self.rank.device, clock):
             self.reporting.data.count(slot)
-            loss = self.stepper.compute(slot, clock)
+            with self.data.naming_samples(slot.request):
+                loss = self.stepper.compute(slot, clock)
             self.reporting.add(loss)
             if not slot.request.last_of_step:
                 continue

@@ -112,7 +112,7 @@ class RunConfig(Section):
 _TRAINED = ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint")
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "shard": ("run", "sharding", "resources", "cloud", "dataflow"),
-    "profile": (*_TRAINED, "profile", "export", "resources"),
+    "profile": (*_TRAINED, "profile", "export", "resources", "inspect"),
     "train": (*_TRAINED, "export", "resources", "inspect"),
     "export": ("run", "task", "code", "data", "model", "export", "resources"),
 }

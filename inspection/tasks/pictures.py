@@ -19,8 +19,8 @@ WORDS = 300
 _MOST_BYTES = 32 << 20
 # Of a path: beyond what object stores allow for a name.
 PATH = 1100
-# How paths of rows without a file begin, and names of tables that list files.
-_ROW, _TABLES = "row:", (".csv", ".jsonl", ".parquet")
+# Names of tables that list files.
+_TABLES = (".csv", ".jsonl", ".parquet")
 _WORDED_KINDS = ("text", "number")
 # The field that is learnt: its name is fixed (docs/decisions/0017-tasks-of-the-tool.md).
 _LABEL = "label"
@@ -85,11 +85,11 @@ class NamedSamples:
         return ", ".join(f"{fields[name].column or name}: {_value(values[name])}" for name in wanted)[:WORDS]
 
     def _path(self, record: Any) -> str | None:
-        from records.description import read_path
+        from records.description import ROW_PREFIX, read_path
 
         whole_format = self.manifest.format if self.manifest.whole_samples else None
         found = read_path(self._shard(record), record, whole_format=whole_format) or ""
-        return None if found.startswith(_ROW) else found[:PATH]
+        return None if found.startswith(ROW_PREFIX) else found[:PATH]
 
     def _shard(self, record: Any) -> str:
         uri = shard_uri(self.folder_uri, self.manifest, record)

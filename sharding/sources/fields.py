@@ -20,11 +20,12 @@ from urllib.parse import unquote_to_bytes
 
 from contracts.config import CLASS_KINDS, FILE_KINDS, FieldKind, ShardingSection
 from contracts.config.fields import find_file, find_image, find_label
+from records.description import ROW_PREFIX
 from sharding.limits import encode_path
 from sharding.sources.reference import Reference, SourceFile
 
 # Starts the path of a row without files: a relative path of a file has it only where somebody named a folder so.
-_ROW_PREFIX = b"row:"
+_ROW_PREFIX = ROW_PREFIX.encode()
 # What a row takes in a shard beside its cells: names of features, float32 beside float64, its path. Of 13 columns it is
 # 214 bytes in a TFRecord; without it, shards of tables were twice as large as they were meant to be.
 _FRAME_BYTES = 200

@@ -57,7 +57,7 @@ class EvaluationDataset(Dataset[EvaluationBatch | UserError]):
         try:
             self.reader.prepare(list(places))
             samples = [prepare_sample(self.task, self.reader, place, mode) for place in places]
-            return EvaluationBatch(collate(self.task, samples, mode), len(places))
+            return EvaluationBatch(collate(self.task, samples, mode, of=(self.reader, places)), len(places))
         except UserError as error:
             return error
 
@@ -78,11 +78,13 @@ def evaluation_batches(
     device: torch.device | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
     calling: Calling = nullcontext,
+    shows_rows: bool = False,
 ) -> Iterator[tuple[Batch, int]]:
     """Yield batches of a split in index order, as `to_model` returns them on the device, and their samples.
 
-    Over all ranks every sample comes once. `local_ranks` of them are on this machine and share the folder. `data` and
-    `folder` as in `ShardReader`. `to_model` is called in `calling`, which may say where own code failed.
+    Over all ranks every sample comes once. `local_ranks` of them are on this machine and share the folder. `data`,
+    `folder` and `shows_rows` as in `ShardReader`. `to_model` is called in `calling`, which may say where own code
+    failed.
 
     Raises:
         DataError: A sample is damaged.
@@ -91,6 +93,7 @@ def evaluation_batches(
     device = device or torch.device("cpu")
     mode = Mode(training=False, memory_format=memory_format)
     dataset = EvaluationDataset(ShardReader(shards_uri, manifest, split, data, folder, tuple(task.fields)), task)
+    dataset.reader.shows_rows = shows_rows
     samples = len(dataset.reader)
     starts = range(rank * batch_size, samples, ranks * batch_size)
     batches = [range(start, min(start + batch_size, samples)) for start in starts]

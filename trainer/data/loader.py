@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -85,7 +85,7 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
         with global_generators_kept() if self._seeds else nullcontext():
             if self._seeds:
                 seed_global_generators(*key)
-            batch = collate(self.task, samples, Mode(training=True, key=key))
+            batch = collate(self.task, samples, Mode(training=True, key=key), of=(self.reader, request.samples))
         return SlotBatch(request, batch, tuple(replaced), count_units(self.task, batch))
 
     @property
@@ -159,8 +159,16 @@ def prepare_sample(task: Task, reader: ShardReader, place: int, mode: Mode) -> P
         ) from error
 
 
-def collate(task: Task, samples: list[Prepared], mode: Mode) -> Batch:
+def collate(
+    task: Task, samples: list[Prepared], mode: Mode, *, of: tuple[ShardReader, Sequence[int]] | None = None
+) -> Batch:
     """Have the task make a batch of prepared samples.
+
+    Args:
+        task: The task.
+        samples: The samples.
+        mode: Of the batch.
+        of: Their reader and places, by which an error names them.
 
     Raises:
         ConfigError: It fails, or makes no dictionary with tensors.
@@ -171,7 +179,8 @@ def collate(task: Task, samples: list[Prepared], mode: Mode) -> Batch:
         raise
     except Exception as error:  # as above
         raise ConfigError(
-            f"the task's collate failed on {len(samples)} samples: {describe_failure(error)}",
+            f"the task's collate failed on {len(samples)} samples: {describe_failure(error)}"
+            + ("" if of is None else f"; samples: {of[0].describe_some(of[1])}"),
             allowed="a collate that takes what prepare returns",
             todo="correct collate",
         ) from error

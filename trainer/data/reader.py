@@ -14,8 +14,9 @@ import numpy.typing as npt
 from contracts import storage
 from contracts.artifacts import ShardManifest, find_damage
 from contracts.config import DataSection
-from contracts.errors import DataError
+from contracts.errors import DataError, ShardlineError
 from records.decode import UndecodableImage
+from records.description import ROW_PREFIX, read_path
 from records.fields import FieldReader
 from records.index import DamagedSample, key_of
 from records.index_file import IndexFile, PartFiles
@@ -33,6 +34,9 @@ from trainer.data.order.resolve import Order, split_size
 
 # Labels looked at in one go for the next sample of a class: more than most collections have classes.
 _LABELS_AT_A_TIME = 4096
+# Samples that are named of a batch, and what is shown of a row.
+_NAMED = 3
+_ROW_CHARACTERS = 120
 # By one request to a bucket: 4 MB.
 _LABELS_FETCHED = 1 << 20
 
@@ -60,6 +64,7 @@ class ShardReader:
 
     Attributes:
         index: All samples of all splits.
+        shows_rows: Whether errors show how a row begins (inspect.samples).
 
     Raises:
         DataError: The index is missing, or is not as long as the manifest says. Its bytes are compared once an attempt
@@ -76,6 +81,7 @@ class ShardReader:
         fields: Sequence[str] | None = None,
     ) -> None:
         self.data = data or DataSection()
+        self.shows_rows = False
         self._fields = FieldReader(manifest, fields)
         self._shards_uri, self._manifest, self._split = shards_uri, manifest, split
         self._first, self._count = manifest.splits[split].first, manifest.splits[split].samples
@@ -218,9 +224,35 @@ class ShardReader:
         )
 
     def describe(self, place: int) -> str:
-        """Return how errors call the sample at `place`: by its shard and key."""
-        record = self._record(place)
-        return f"shard {self._manifest.shards[int(record['shard'])].relative_path}, sample {key_of(record)}"
+        """Return how errors call the sample at `place`: by its shard and key, and its file or row."""
+        record, source = self._record(place), self._source_of(place)
+        of = f"shard {self._manifest.shards[int(record['shard'])].relative_path}, sample {key_of(record)}"
+        return f"{of} ({source})" if source else of
+
+    def describe_some(self, places: Sequence[int]) -> str:
+        """Return the files or rows of the first of some samples, and how many more there are."""
+        named = [self._source_of(place) or f"sample {self.origin_of(place)[1]}" for place in places[:_NAMED]]
+        more = f" and {len(places) - len(named)} more" if len(places) > len(named) else ""
+        return ", ".join(named) + more
+
+    def _source_of(self, place: int) -> str:
+        """Return the path of a sample in its source, or how its row begins; empty: not known, or not to be shown."""
+        manifest, record = self._manifest, self._record(place)
+        shard = manifest.shards[int(record["shard"])].uri(self._shards_uri)
+        try:
+            path = read_path(shard, record, whole_format=manifest.format if manifest.whole_samples else None) or ""
+            if not path.startswith(ROW_PREFIX):
+                return path
+            return self._begin_of_row(place) if self.shows_rows else ""
+        except (OSError, ShardlineError):
+            # It is told in an error, which must not become another one.
+            return ""
+
+    def _begin_of_row(self, place: int) -> str:
+        stored, label = self._shards.read(self._first + place), int(self._record(place)["label"])
+        fields = self._fields.read(stored, label).items()
+        words = ", ".join(f"{name} {value!r}" for name, value in fields if name != self._manifest.label_field)
+        return f"row {words[:_ROW_CHARACTERS]}{'...' if len(words) > _ROW_CHARACTERS else ''}"
 
     def next_of_class(self, place: int) -> int:
         """Return the place of the next sample with the label of `place`, in the order of the index.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import RunConfig
+from contracts.errors import ConfigError, ModelError
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.bucket.plan import check_working_set
 from trainer.data.bucket.prefetch import Prefetcher
@@ -57,6 +59,7 @@ class TrainingData:
             config.run.seed,
             replace_bad=config.data.on_bad_sample == "replace",
         )
+        self.dataset.reader.shows_rows = self._shows_rows = config.inspect.samples == "show"
         self._order: Order | None = None
         self._layout: BatchLayout | None = None
         with calling(config, "warnings"):
@@ -174,6 +177,7 @@ class TrainingData:
             device=self._rank.device,
             memory_format=numerics.memory_format,
             calling=partial(calling, self._config),
+            shows_rows=self._shows_rows,
         )
         return SplitPart(batches, self.manifest.splits[split].samples, rank, ranks, batch_size)
 
@@ -187,6 +191,19 @@ class TrainingData:
             return EVALUATION_BATCH
         keeps_few = numerics.compile or numerics.activation_checkpointing != "none"
         return self._layout.slot_size * (1 if keeps_few else 2)
+
+    @contextmanager
+    def naming_samples(self, request: SlotRequest) -> Iterator[None]:
+        """Name the samples of a slot in an error about own code that is run on it inside.
+
+        Raises:
+            ConfigError, ModelError: It failed.
+        """
+        try:
+            yield
+        except (ConfigError, ModelError) as error:
+            samples = self.dataset.reader.describe_some(request.samples)
+            raise type(error)(f"{error.given}; samples: {samples}", allowed=error.allowed, todo=error.todo) from error
 
     def samples_at(self, split: str, places: list[int]) -> list[Sample]:
         """Return the fields of samples by their places in a split."""

@@ -103,9 +103,15 @@ def task_error(config: RunConfig, member: str, found: str, *, allowed: str) -> C
 
 
 def describe_failure(error: Exception) -> str:
-    """Return what a user's code raised, and where."""
-    raised = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({raised.filename}, line {raised.lineno})"
+    """Return what a user's code raised, and the line of it that did, or that called what did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    raised = (_own_frames(error) or frames)[-1]
+    return f"{type(error).__name__}: {error} ({_own_path(raised.filename)}, line {raised.lineno})"
+
+
+def is_of_machine(error: Exception) -> bool:
+    """Whether an error is one of the machine or a peer, or is told already, and not a fault of own code."""
+    return isinstance(error, _OF_MACHINE) or is_allocation_error(error)
 
 
 @contextmanager
@@ -123,7 +129,7 @@ def calling(config: RunConfig, member: str, *, allowed: str = "a member that tak
     try:
         yield
     except Exception as error:  # the user's code: whatever it raises is theirs to mend
-        if not config.task.is_own or isinstance(error, _OF_MACHINE) or is_allocation_error(error):
+        if not config.task.is_own or is_of_machine(error):
             raise
         raise task_error(config, member, f"failed: {describe_failure(error)}", allowed=allowed) from error
 
@@ -138,22 +144,30 @@ def running_network(config: RunConfig) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the user's code: whatever it raises is theirs to mend
-        if not is_own_network(config) or isinstance(error, _OF_MACHINE) or is_allocation_error(error):
+        if not is_own_network(config) or is_of_machine(error):
             raise
-        own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
         # gloo tells of lost peers by a RuntimeError.
-        if not own or "gloo" in str(error).lower():
+        if not _own_frames(error) or "gloo" in str(error).lower():
             raise
         raise ModelError(
-            f"{network_name(config)} failed on a batch: {type(error).__name__}: {error} "
-            f"({own[-1].filename}, line {own[-1].lineno})",
+            f"{network_name(config)} failed on a batch: {describe_failure(error)}",
             allowed="a network that takes every batch",
             todo="correct the network",
         ) from error
 
 
-def _is_users(filename: str) -> bool:
-    return (folder := code_folder()) is not None and Path(filename).is_relative_to(folder)
+def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
+    """Return the calls that led to an error from files of own code, the last one last."""
+    folder = code_folder()
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if folder is not None and Path(frame.filename).is_relative_to(folder)]
+
+
+def _own_path(filename: str) -> str:
+    """Return the path of a file below code.path, of which a process has a copy elsewhere; another one's whole."""
+    folder = code_folder()
+    path = Path(filename)
+    return str(path.relative_to(folder)) if folder is not None and path.is_relative_to(folder) else filename
 
 
 def _find_class(config: RunConfig) -> Any:

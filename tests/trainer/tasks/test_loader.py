@@ -44,7 +44,7 @@ def test_a_prepare_that_fails_is_named_with_shard_and_sample(small_shards: str, 
     with pytest.raises(ConfigError) as caught:
         next(slots)
     place = data.reader.describe(bad)
-    assert re.fullmatch(r"shard train-\S+, sample [0-9a-f]{32}", place)
+    assert re.fullmatch(r"shard train-\S+, sample [0-9a-f]{32} \(green/\d+\.png\)", place)
     assert f"prepare failed on {place}: KeyError: 'no such colour' ({Path(__file__).parent}" in caught.value.given
     assert re.search(r"wrong\.py, line \d+\)$", caught.value.given)
     assert "every sample of the shards" in caught.value.allowed and "without this sample" in caught.value.todo
@@ -53,14 +53,20 @@ def test_a_prepare_that_fails_is_named_with_shard_and_sample(small_shards: str, 
 def test_a_prepare_that_fails_in_evaluation_is_named_too(small_shards: str) -> None:
     manifest = ShardManifest.load(small_shards)
     task = make_task(small_shards, "FailsOnSample")
-    with pytest.raises(ConfigError, match=r"prepare failed on shard test-\S+, sample [0-9a-f]{32}: KeyError"):
+    with pytest.raises(
+        ConfigError, match=r"prepare failed on shard test-\S+, sample [0-9a-f]{32} \(green/\d+\.png\): Key"
+    ):
         list(evaluation_batches(small_shards, manifest, "test", task, 4))
 
 
 @pytest.mark.parametrize(
     ("name", "given", "todo"),
     [
-        ("FailsOnBatch", r"collate failed on 2 samples: ValueError: no two are alike \(.*wrong\.py, line", "correct"),
+        (
+            "FailsOnBatch",
+            r"collate failed on 2 samples: ValueError: no two are alike \(.*wrong\.py, line \d+\); {}$",
+            "correct",
+        ),
         ("ReturnsList", "collate returned a list$", "return for example {'images'"),
         ("ReturnsNoTensors", r"collate returned a dictionary without tensors \(x, names\)", "torch.stack"),
     ],
@@ -68,6 +74,7 @@ def test_a_prepare_that_fails_in_evaluation_is_named_too(small_shards: str) -> N
 def test_a_collate_that_makes_no_batch_is_refused(small_shards: str, name: str, given: str, todo: str) -> None:
     with pytest.raises(ConfigError) as caught:
         dataset(small_shards, name).read(request(0, 1))
+    given = given.format(r"samples: \w+/\d+\.png, \w+/\d+\.png") if "{}" in given else given
     assert re.search(given, caught.value.given) and todo in caught.value.todo and caught.value.allowed
 
 

@@ -20,6 +20,9 @@ from tests.trainer.one_rank import logs, newest, one_rank, train
 from trainer.parallel.process_group import Rank
 from trainer.task import _describe
 
+# By the path below code.path, and by files of the source.
+COLOUR = r"AssertionError: a colour \(pictured\.py, line \d+\)"
+SAMPLES = r"samples: (\w+/\d+\.png, ){2}\w+/\d+\.png and 1 more"
 TRAIN = {"epochs": 3, "early_stopping": {"metric": "squares", "patience": 3}}
 
 
@@ -120,8 +123,9 @@ def test_own_code_that_fails_in_an_evaluation_is_named(rank: Rank, small_shards:
 @pytest.mark.parametrize(
     ("broken", "given", "todo"),
     [
-        ("to_model", r"to_model returned pixels as float64 \[\d+, 3, 16, 16\]", "correct to_model"),
-        ("forward", r"failed on a batch: AssertionError: a colour \(.*pictured\.py, line \d+\)", "correct the network"),
+        ("to_model", rf"to_model returned pixels as float64 \[\d+, 3, 16, 16\]; {SAMPLES}", "correct to_model"),
+        ("forward", rf"failed on a batch: {COLOUR}; {SAMPLES}", "correct the network"),
+        ("evaluation", f"failed on a batch: {COLOUR}", "correct the network"),
     ],
 )
 def test_what_fails_on_the_first_batch_is_named(

@@ -13,6 +13,7 @@ from contracts.artifacts import ShardManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.model.user_callable import load_callable
+from trainer.tasks.load import describe_failure, is_of_machine
 
 PerSample = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Maps logits [B, classes] float32 and labels [B] int64 to losses [B] float32."""
@@ -136,9 +137,18 @@ def call_own(logits: torch.Tensor, labels: torch.Tensor, *, own: PerSample, name
         name: task.arguments.loss.
 
     Raises:
-        ConfigError: It is something else.
+        ConfigError: It is something else, or the loss fails.
     """
-    losses = own(logits, labels)
+    try:
+        losses = own(logits, labels)
+    except Exception as error:  # the user's code: whatever it raises is theirs to mend
+        if is_of_machine(error):
+            raise
+        raise ConfigError(
+            f"task.arguments.loss {name} failed: {describe_failure(error)}",
+            allowed="a loss that takes every batch",
+            todo="correct the loss",
+        ) from error
     if not isinstance(losses, torch.Tensor) or losses.shape != labels.shape[:1] or not losses.is_floating_point():
         found = f"{losses.dtype} {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else type(losses).__name__
         raise ConfigError(

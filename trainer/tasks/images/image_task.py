@@ -5,7 +5,6 @@ Pixels, augmentation, the network and its head are the same whether an image has
 
 from __future__ import annotations
 
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +22,7 @@ from trainer.tasks.images.augment.draw import AugmentationPlan, Mix
 from trainer.tasks.images.augment.pixel_ops import apply_plan, mix_images
 from trainer.tasks.images.network import build_network
 from trainer.tasks.images.transforms import make_transforms, normalise
+from trainer.tasks.load import describe_failure
 from trainer.tasks.protocol import Batch, Loss, Mode, Prepared, RefusedSample, Sample, TaskContext
 
 if TYPE_CHECKING:
@@ -224,10 +224,8 @@ def _apply_own(own: PixelTransform, pixels: Pixels) -> Pixels:
     except MemoryError:
         raise
     except Exception as error:  # the user's code: whatever it raises is theirs to mend
-        raised = traceback.extract_tb(error.__traceback__)[-1]
         raise RefusedSample(
-            f"data.transform {_name_of(own)} failed: {type(error).__name__}: {error} "
-            f"({raised.filename}, line {raised.lineno})",
+            f"data.transform {_name_of(own)} failed: {describe_failure(error)}",
             allowed="a function that maps every image [S, S, 3] uint8 to another",
             todo="correct the function, or shard without this image",
         ) from error

@@ -8,6 +8,8 @@ import torch
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
+from contracts.own_code import append_code
+from tests.conftest import OWN_CODE
 from tests.trainer.tasks.for_tests import image_task, planned_manifest
 from trainer.tasks.classes.losses import class_weights, make_loss, without_class_names
 from trainer.tasks.protocol import Mode
@@ -90,6 +92,14 @@ def integers(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def number(logits: torch.Tensor, labels: torch.Tensor) -> float:
     return 3.0
+
+
+def test_a_loss_of_ones_own_that_fails_is_named_with_its_line() -> None:
+    append_code(OWN_CODE)
+    words = r"loss models_for_tests:failing_loss failed: IndexError: Target 10. .*\(models_for_tests\.py, line \d+\)"
+    with pytest.raises(ConfigError, match=words) as caught:
+        loss_of(image_task(3, loss="models_for_tests:failing_loss"))
+    assert caught.value.todo == "correct the loss"
 
 
 def test_a_loss_of_ones_own_is_summed_and_weighted() -> None:

@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import re
 import shutil
 import time
 from pathlib import Path
@@ -313,3 +314,13 @@ def unigram_with_specials() -> Tokenizer:
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     tokenizer.add_special_tokens(names)
     return tokenizer
+
+
+def test_an_error_names_a_row_by_its_begin_where_samples_are_shown(text_shards: str) -> None:
+    reader = ShardReader(text_shards, ShardManifest.load(text_shards), "train", fields=("text", "label"))
+    assert re.fullmatch(r"shard train-\S+, sample [0-9a-f]{32}", reader.describe(3))
+    reader.shows_rows = True
+    begin = reader.sample(3)["text"][:20]
+    assert re.fullmatch(
+        rf"shard train-\S+, sample [0-9a-f]{{32}} \(row text '{re.escape(begin)}.*\)", reader.describe(3)
+    )

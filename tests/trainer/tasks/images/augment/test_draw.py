@@ -262,8 +262,8 @@ def test_a_transform_may_change_the_image_it_is_given(small_shards: str, image_s
 def test_a_transform_that_fails_is_named_with_shard_and_sample(small_shards: str, name: str, words: str) -> None:
     data = dataset(small_shards, transform=f"{__name__}:{name}")
     place = data.reader.describe(5)
-    assert re.fullmatch(r"shard train-\S+, sample [0-9a-f]{32}", place)
-    with pytest.raises(ConfigError, match=f"data.transform {__name__}:{name} {words.format(place)}"):
+    assert re.fullmatch(r"shard train-\S+, sample [0-9a-f]{32} \(\w+/\d+\.png\)", place)
+    with pytest.raises(ConfigError, match=f"data.transform {__name__}:{name} {words.format(re.escape(place))}"):
         data.read(request(5))
     # What a loader process gives back.
     assert isinstance(data[request(5)], ConfigError)
