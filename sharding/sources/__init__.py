@@ -116,7 +116,12 @@ def _list_folders(section: ShardingSection, uri: str, folder: Path, processes: i
             stretches = list_folders(section, uri, layout, folder, pool, processes)
             assert stretches is not None
         found = Found(
-            uri, layout.classes, [top, *stretches], splits_given=layout.gives_splits, names_splits=layout.gives_splits
+            uri,
+            layout.classes,
+            [top, *stretches],
+            splits_given=layout.gives_splits,
+            names_splits=layout.gives_splits,
+            warnings=layout.warnings,
         )
         return assemble(found, folder, pool, fractions=_stratified(section, found))
 
@@ -134,6 +139,7 @@ def _list_bucket(
             names_splits=layout.gives_splits,
             is_remote=True,
             keeps_empty=False,
+            warnings=layout.warnings,
         )
         return assemble(found, folder, pool, fractions=_stratified(section, found))
 

@@ -59,7 +59,7 @@ def list_layout(section: ShardingSection, uri: str, stretch: Stretch) -> Layout:
 
     layout = find_layout(section, folders, list_inner, shown)
     sorter = Sorter(layout, section, stretch)
-    if layout.gives_splits:
+    if layout.has_split_folders:
         for name in folders:
             _, loose = _list_visible(root, name, stretch.ignored)
             files += loose

@@ -1,6 +1,7 @@
 """What folders of a source mean: SOURCE/CLASS/.../FILE, or SOURCE/SPLIT/CLASS/.../FILE.
 
-Folders are splits where every folder directly below the source is called like one. Paths are bytes, since file names
+Folders are splits where every folder directly below the source is called like one. Splits without a folder are drawn by
+hash from that of the training split. Paths are bytes, since file names
 need not be text. Files outside of class folders, and names that systems leave behind, are not images of any class.
 """
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from contracts.config import ShardingSection
+from contracts.config import SPLITS, ShardingSection, SplitFractions
 from contracts.errors import ConfigError, DataError
 from records.classes import sort_classes
 from sharding.limits import encode_name, name_some
@@ -44,7 +45,22 @@ class Layout:
     folders: tuple[bytes, ...]
     """Class folders, relative to the source, in the order of the paths in them."""
     gives_splits: bool = False
+    """Whether folders give the split of any file."""
+    has_split_folders: bool = False
     """Whether class folders lie below folders of splits."""
+    drawn: SplitFractions | None = None
+    """Shares by which the files of the training split's folder are divided, where other splits have no folder; None:
+    all of them are for training."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is allowed but probably not meant."""
+        if self.drawn is None:
+            return ()
+        shares = {name: getattr(self.drawn, name) for name in SPLITS[1:]}
+        drawn = " and ".join(f"{share:.3g} of it for {name}" for name, share in shares.items() if share)
+        text = f"not every split has a folder: that of training is divided by hash, {drawn} (sharding.splits)"
+        return (f"{text}; a share of 0 divides nothing",)
 
     @cached_property
     def _labels(self) -> dict[bytes, int]:
@@ -57,11 +73,12 @@ class Layout:
             KeyError: Its class is none of `classes`.
         """
         names = folder.split(b"/")
-        if not self.gives_splits:
+        if not self.has_split_folders:
             return (self._labels[names[0]], None) if names[0] else None
         if len(names) < 2 or not names[1]:
             return None
-        return self._labels[names[1]], _split_of(names[0])
+        split = _split_of(names[0])
+        return self._labels[names[1]], None if split == 0 and self.drawn is not None else split
 
     def save(self, path: Path) -> None:
         """Leave it for other processes: it may be large, and each of their tasks needs it."""
@@ -87,7 +104,7 @@ def find_layout(
         shown: The source, as errors name it.
 
     Raises:
-        ConfigError: `sharding.group_by` is set, and the folders are splits.
+        ConfigError: `sharding.group_by` is set, and folders give splits.
         DataError: Some are called like splits and others are not, or those of splits hold no class folders.
     """
     words = sorted(name for name in top if _split_of(name) is not None)
@@ -95,14 +112,16 @@ def find_layout(
         inner = {name: sorted(list_inner(name)) for name in words}
         classes = sort_classes(name for names in inner.values() for name in names)
         if classes:
-            if section.group_by:
+            drawn = _find_drawn(section.splits, words)
+            gives_splits = drawn is None or any(_split_of(word) for word in words)
+            if section.group_by and gives_splits:
                 raise ConfigError(
                     f"sharding.group_by is set, but {shown} holds the folders {_show(words)}, which give the splits",
                     allowed="groups where splits are drawn: class folders directly below the source, or a manifest",
                     todo="unset sharding.group_by, or write a manifest with a column for the group",
                 )
             folders = [word + b"/" + name for word, names in inner.items() for name in names]
-            return Layout(tuple(classes), _in_path_order(folders), gives_splits=True)
+            return Layout(tuple(classes), _in_path_order(folders), gives_splits, has_split_folders=True, drawn=drawn)
     if len(words) >= 2:
         others = sorted(set(top) - set(words))
         raise DataError(
@@ -118,6 +137,16 @@ def find_layout(
             + f"; if they are classes, rename {_show(words)}",
         )
     return Layout(tuple(sort_classes(top)), _in_path_order(top))
+
+
+def _find_drawn(fractions: SplitFractions, words: Sequence[bytes]) -> SplitFractions | None:
+    """Return the shares of the training split and of those without a folder in what lies in that of training."""
+    given = {SPLITS[split] for word in words if (split := _split_of(word)) is not None}
+    shares = {name: getattr(fractions, name) for name in SPLITS if name == SPLITS[0] or name not in given}
+    total = sum(shares.values())
+    if SPLITS[0] not in given or total == shares[SPLITS[0]]:
+        return None
+    return SplitFractions(**{name: shares.get(name, 0.0) / total for name in SPLITS})
 
 
 def _split_of(name: bytes) -> int | None:
@@ -145,7 +174,7 @@ class Sorter:
     def __init__(self, layout: Layout, section: ShardingSection, stretch: Stretch) -> None:
         self._layout = layout
         self.stretch = stretch
-        self._splitter = Splitter(section.splits)
+        self._splitter = Splitter(layout.drawn or section.splits)
         self._find_group = make_group_finder(section.group_by) if section.group_by else None
         # Of the folder of the last file: most files have it in common with the next one.
         self._folder: bytes | None = None

@@ -76,11 +76,36 @@ def test_groups_cannot_hold_where_folders_give_the_splits(listing_of, tmp_path, 
         listing_of(tmp_path / "raw", group_by="(cat)")
 
 
-def test_a_training_folder_alone_is_all_training(listing_of, tmp_path, write_file):
-    write_files(write_file, tmp_path / "raw", "train/cat/1.png", "train/dog/1.png")
+def names_of(listing, split):
+    return {one.path.decode() for one in listing.references() if SPLITS[one.split] == split}
+
+
+def test_a_training_folder_alone_is_split_by_hash_as_class_folders_are(listing_of, tmp_path, write_file):
+    paths = [f"train/{name}/{number}.png" for name in ("cat", "dog") for number in range(40)]
+    # A class that hashes alone leave a split empty of gets a sample in each.
+    write_files(write_file, tmp_path / "raw", *paths, *(f"train/rare/{number}.png" for number in range(3)))
     listing = listing_of(tmp_path / "raw")
-    assert listing.classes == (b"cat", b"dog") and {one.split for one in listing.references()} == {0}
-    assert any("the test split has no sample of class cat, dog" in warning for warning in listing.warnings)
+    assert listing.classes == (b"cat", b"dog", b"rare") and not listing.splits_given
+    assert all(min(counts) > 0 for counts in listing.counts) and sum(map(sum, listing.counts)) == 83
+    assert any("0.1 of it for validation and 0.1 of it for test" in warning for warning in listing.warnings)
+    grouped = listing_of(tmp_path / "raw", group_by="([0-9]+).png", stratify=False)
+    assert all(name.replace("cat", "dog") in names_of(grouped, "test") for name in names_of(grouped, "test"))
+
+
+@pytest.mark.parametrize(("given", "missing"), [("val", "test"), ("test", "validation")])
+def test_a_split_without_a_folder_is_drawn_from_that_of_training(listing_of, tmp_path, write_file, given, missing):
+    paths = [f"{split}/{name}/{number}.png" for split in ("train", given) for name in "ab" for number in range(60)]
+    write_files(write_file, tmp_path / "raw", *paths)
+    listing = listing_of(tmp_path / "raw", splits={"train": 0.6, "validation": 0.2, "test": 0.2})
+    assert listing.splits_given
+    drawn = names_of(listing, missing)
+    assert 15 <= len(drawn) <= 45 and all(name.startswith("train/") for name in drawn)
+    own = names_of(listing, {"val": "validation", "test": "test"}[given])
+    assert own == {one for one in paths if one.startswith(given)}
+    assert any(f"0.25 of it for {missing}" in warning for warning in listing.warnings)
+    # Who has no use for it keeps all for training.
+    whole = listing_of(tmp_path / "raw", splits={"train": 0.6, "validation": 0.4, "test": 0.4, missing: 0})
+    assert len(names_of(whole, "train")) == 120 and whole.warnings == ()
 
 
 def test_images_outside_of_class_folders_are_reported(listing_of, source, write_file, tmp_path):
