@@ -1,12 +1,14 @@
 """How far an export is proven: what its manifest says, and what `shardline verify` found on GPUs since.
 
 The manifest is written once. What ran later lies beside it, verified/TARGET.json (`Verification`) for an engine and
-verified/served.json for the ONNX file that Triton loads. Whether what would be served is what was proven is told by its
-hashes: `require_proven` compares them.
+verified/served.GPU.json for the ONNX file that Triton loads: it counts for that kind of GPU and for no other, where
+another plan is built. Whether what would be served is what was proven is told by its hashes: `require_proven` compares
+them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from contracts import storage
@@ -17,7 +19,11 @@ from contracts.serving import REPOSITORY
 
 VERIFIED_FOLDER = "verified"
 SERVED = "served"
-"""Gate of the ONNX file that Triton loads on a GPU's provider of ONNX Runtime, and what its verification is called."""
+"""Gate of the ONNX file that Triton loads on a GPU's provider of ONNX Runtime; with `.` and the GPU's compute
+capability the name of its verification."""
+ELSEWHERE = "what is served, on"
+"""Begin of the words for what ran on other kinds of GPU alone."""
+_SERVED_NAME = re.compile(rf"{VERIFIED_FOLDER}/({SERVED}\.sm[0-9]{{2,3}})\.json")
 
 
 def verification_uri(uri: str, target: str) -> str:
@@ -25,14 +31,36 @@ def verification_uri(uri: str, target: str) -> str:
     return storage.join(uri, VERIFIED_FOLDER, f"{target}.json")
 
 
-def find_unproven(uri: str, document: ExportManifest) -> list[str]:
-    """Return what is not proven: targets of engines, what else no gate ran, or why nothing is proven."""
-    wanted = [entry.target for entry in document.engines if not _ran_when_built(document, entry)]
-    wanted += [SERVED] if document.served.lacks else []
-    return find_unproven_targets(document, (found for target in wanted if (found := _read(uri, target)) is not None))
+def list_verifications(uri: str, document: ExportManifest) -> list[str]:
+    """Return the targets of an export's verifications: of its engines, and of what it serves on each kind of GPU."""
+    known = {entry.target for entry in document.engines}
+    names = (f"{VERIFIED_FOLDER}/{found.name}" for found in storage.list_objects(storage.join(uri, VERIFIED_FOLDER)))
+    targets = [name.partition("/")[2].removesuffix(".json") for name in names if name.endswith(".json")]
+    return [target for target in targets if target in known or _SERVED_NAME.fullmatch(_name_of(target))]
 
 
-def find_unproven_targets(document: ExportManifest, verifications: Iterable[Verification]) -> list[str]:
+def find_unproven(uri: str, document: ExportManifest, *, gpu: str | None = None) -> list[str]:
+    """Return what is not proven: targets of engines, what else no gate ran, or why nothing is proven.
+
+    Args:
+        uri: The export.
+        document: Its manifest.
+        gpu: Compute capability of the GPU that is to serve; None: what is served counts wherever it ran.
+    """
+    return find_unproven_targets(document, _read_all(uri, document), gpu=gpu)
+
+
+def describe_proof(uri: str, document: ExportManifest) -> str:
+    """Return what a proven export is proven on: kinds of GPU, and the devices that ran it since it was made."""
+    found = {one.target: one for one in _read_all(uri, document)}
+    kinds = list_proven(document, found.values())
+    devices = {gpu: f" ({one.device})" for gpu in kinds if (one := found.get(f"{SERVED}.{gpu}")) is not None}
+    return "proven" + (f" on {', '.join(gpu + devices.get(gpu, '') for gpu in kinds)} alone" if kinds else "")
+
+
+def find_unproven_targets(
+    document: ExportManifest, verifications: Iterable[Verification], *, gpu: str | None = None
+) -> list[str]:
     """Return the same as `find_unproven`, from verifications that were read already."""
     if contradiction := document.find_contradiction():
         return [contradiction]
@@ -44,8 +72,21 @@ def find_unproven_targets(document: ExportManifest, verifications: Iterable[Veri
         for gate in document.gates
         if gate.name == "speed" and gate.precision == document.precision and gate.status != "passed"
     ]
+    proven = list_proven(document, found.values())
+    if gpu in proven or (gpu is None and (proven or not document.served.lacks)):
+        return engines
+    return engines + (document.served.lacks if not proven else [f"{ELSEWHERE} {gpu} (it ran on {', '.join(proven)})"])
+
+
+def list_proven(document: ExportManifest, verifications: Iterable[Verification]) -> list[str]:
+    """Return the kinds of GPU on which what is served ran and passed, in the gates or since, by compute capability."""
     served = document.served
-    return engines + ([] if _completes(document, found.get(SERVED), SERVED, served.sha256, SERVED) else served.lacks)
+    found = {served.gpu} if served.gpu and not served.lacks else set()
+    for one in verifications:
+        name, _, gpu = one.target.partition(".")
+        if name == SERVED and gpu and _completes(document, one, one.target, served.sha256, SERVED):
+            found.add(gpu)
+    return sorted(found)
 
 
 def require_proven(uri: str, document: ExportManifest, *, allow_unproven: bool) -> None:
@@ -80,11 +121,15 @@ def find_strangers(uri: str, document: ExportManifest, folder: str = "") -> Iter
         folder: Part of the export that is listed; empty: all of it.
     """
     known = {entry.name for entry in document.shipped_files()} | {MANIFEST_NAME, MARK_NAME}
-    known |= {f"{VERIFIED_FOLDER}/{target}.json" for target in (*(one.target for one in document.engines), SERVED)}
+    known |= {_name_of(entry.target) for entry in document.engines}
     for found in storage.list_objects(storage.join(uri, folder) if folder else uri):
         name = f"{folder}/{found.name}" if folder else found.name
-        if name not in known:
+        if name not in known and not _SERVED_NAME.fullmatch(name):
             yield name
+
+
+def _name_of(target: str) -> str:
+    return f"{VERIFIED_FOLDER}/{target}.json"
 
 
 def _find_change(uri: str, document: ExportManifest) -> str | None:
@@ -99,6 +144,11 @@ def _ran_when_built(document: ExportManifest, entry: EngineEntry) -> bool:
     # Engines of tries that failed have gates of the same name.
     wanted = (f"engine {entry.target}", entry.precision, "passed")
     return any((gate.name, gate.precision, gate.status) == wanted for gate in document.gates)
+
+
+def _read_all(uri: str, document: ExportManifest) -> list[Verification]:
+    found = (_read(uri, target) for target in list_verifications(uri, document))
+    return [one for one in found if one is not None]
 
 
 def _read(uri: str, target: str) -> Verification | None:

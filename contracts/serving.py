@@ -20,6 +20,8 @@ VERSION = "1"
 CONFIG_NAME = "config.pbtxt"
 MODEL_FILES = {TENSORRT: "model.plan", ONNXRUNTIME_TENSORRT: "model.onnx", TENSORRT_RTX: "model.onnx"}
 """File that Triton looks for, by runtime (Triton, docs/user_guide/model_repository.md)."""
+LOADED_BY = {TENSORRT: "TensorRT", ONNXRUNTIME_TENSORRT: "ONNX Runtime with TensorRT", TENSORRT_RTX: "ONNX Runtime"}
+"""What runs that file in Triton, by runtime: Triton loads none of TensorRT-RTX's engines, which lie beside it."""
 
 # --- What is known of Triton, read 2026-11-23 ---
 # Releases by the TensorRT in their image, the newest first: a plan loads in the version that built it and in no other.

@@ -9,6 +9,7 @@ import yaml
 
 from contracts import storage
 from contracts.artifacts import Finding, ProfilePoint, Recommendation, RunRecord
+from contracts.serving import LOADED_BY
 from contracts.yaml_text import Dumper
 from inspection.profile import describe_findings, describe_rate
 from inspection.run.door import as_object
@@ -64,9 +65,8 @@ def result_rows(record: RunRecord) -> list[Row]:
         rows.append(Row("num_workers", None, str(batch["num_workers"])))
     rows += profile_rows(results.get("profile", {}))
     if served := as_object(results.get("export")).get("served"):
-        rows.append(
-            Row("serves", None, f"{served['model']}, runtime {served['runtime']}, sha256 {served['sha256'][:12]}")
-        )
+        by = LOADED_BY.get(served["runtime"], served["runtime"])
+        rows.append(Row("serves", None, f"{served['model']}, loaded by {by}, sha256 {served['sha256'][:12]}"))
     for engine in results.get("engines", []):
         size = f"{engine['bytes'] / 1e6:.2f} MB"
         rows.append(Row(f"engine {engine['target']}", None, f"{storage.display(engine['uri'])} ({size})"))

@@ -23,6 +23,7 @@ from contracts.artifacts import (
 from contracts.config import RunConfig
 from contracts.errors import DataError
 from contracts.fingerprint import combine, fingerprint
+from inspection.run.headline import count_left_out
 from inspection.trace import StageTrace
 
 
@@ -128,10 +129,11 @@ def _profile_results(report: ProfileReport) -> dict[str, Any]:
 
 
 def _train_results(config: RunConfig, trained: CheckpointManifest, uri: str) -> dict[str, Any]:
-    samples = None
+    samples, left_out = None, 0
     if trained.evaluation is not None:
         with suppress(DataError):
-            samples = EvaluationReport.load(trained.evaluation.uri(uri)).samples
+            report = EvaluationReport.load(trained.evaluation.uri(uri))
+            samples, left_out = report.samples, count_left_out(report)
     environment = trained.environment
     batch, slot_size = config.train.global_batch_size, trained.slot_size
     ranks = int(environment["ranks"])
@@ -141,6 +143,7 @@ def _train_results(config: RunConfig, trained: CheckpointManifest, uri: str) -> 
         "metrics": trained.metrics,
         "headline": trained.headline.model_dump() if trained.headline is not None else None,
         "test_samples": samples,
+        **({"classes_left_out": left_out} if left_out else {}),
         "best_step": trained.best_step,
         "parameters_sha256": trained.parameters_sha256,
         "batch": {

@@ -199,6 +199,9 @@ class Served(Document):
     for a plan."""
     ran: str
     """What ran the file in the gates: package, version, provider and level."""
+    gpu: str = ""
+    """Compute capability (sm89) of the GPU that ran it there; empty: none did. For other GPUs it proves nothing: each
+    kind has a plan of its own."""
     unproven: list[str] = Field(default=[])
     """What no gate has run, in words: a GPU's provider, fp16 arithmetic, the server itself."""
 
@@ -393,7 +396,8 @@ class ExportManifest(Contract):
 class Verification(Contract):
     """What `shardline verify` found on a GPU: it completes the proof of that target's engine, or of what is served.
 
-    It lies beside the manifest as verified/TARGET.json, or verified/served.json of the ONNX file that Triton loads.
+    It lies beside the manifest as verified/TARGET.json, or as verified/served.GPU.json of the ONNX file that Triton
+    loads: for one kind of GPU, as each has a plan of its own.
     """
 
     kind: Literal["verification"] = "verification"
@@ -402,7 +406,7 @@ class Verification(Contract):
     engine_sha256: Sha256
     """Of the engine, or of the served ONNX file."""
     target: str
-    """Compute capability (sm89), or `served`."""
+    """Compute capability that an engine is for (sm89), or `served.` and that of the GPU which ran the ONNX file."""
     device: str
     """Name of the GPU that ran it."""
     gates: list[Gate]

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Literal
 
 from pydantic import Field
 
-from contracts.artifacts import ExportManifest, GoodputRecord, Headline, RunRecord, Verification
+from contracts.artifacts import EvaluationReport, ExportManifest, GoodputRecord, Headline, RunRecord, Verification
+from contracts.artifacts.classification import ClassificationDetails
 from contracts.artifacts.document import Document
+from contracts.artifacts.multilabel import MultilabelDetails
+from contracts.errors import DataError
 from contracts.proof import find_unproven_targets
 from inspection.run.door import as_object, finite
 from inspection.run.view import MoneyView, RunView, State
 from inspection.tasks import is_proportion, show_metric
-from pages.quantities import NBSP, percent, seconds, usd
+from pages.quantities import NBSP, percent, seconds, several, usd
 
 STATE_NOTES: Mapping[State, str] = {
     "running": "it runs",
@@ -44,6 +48,8 @@ _EXPORT_NOTES = {
     "unproven": "part of it has not run on its GPU yet; there: shardline verify RUN",
 }
 _STRATEGIES = {"SPOT": "spot", "STANDARD": "on-demand", "FLEX_START": "flex-start"}
+# Metrics that are means over the classes that have a sample.
+MEANS_OVER_CLASSES = ("f1_macro", "recall_macro", "average_precision", "average_precision_binned")
 # Of the standard normal distribution: two-sided 95 %.
 _Z = 1.959963984540054
 REUSED = "reused"
@@ -80,6 +86,8 @@ class RunHeadline(Document):
     metric_high: float | None = None
     samples: int | None = None
     """Of the test split."""
+    classes_left_out: int = 0
+    """Classes without a sample in the test split, which a mean over classes leaves out."""
     precision: str = ""
     """Of the export; empty: there is none."""
     verdict: Verdict = ""
@@ -132,6 +140,7 @@ def headline(view: RunView) -> RunHeadline:
         task=view.task,
         found=found,
         samples=evaluation.samples if evaluation is not None else None,
+        left_out=count_left_out(evaluation) if evaluation is not None else 0,
         precision=exported.precision if exported is not None else "",
         asked_precision=exported.asked_precision if exported is not None else "",
         verdict=find_verdict(exported, view.verifications) if exported is not None else "",
@@ -151,13 +160,14 @@ def headline_of_record(record: RunRecord, *, money: MoneyView | None, verdict: s
         verdict: Of what was verified since; empty: the export's own.
     """
     exported = as_object(record.results.get("export"))
-    samples = record.results.get("test_samples")
+    samples, left_out = (record.results.get(name) for name in ("test_samples", "classes_left_out"))
     return make_headline(
         state=record.state,
         stage=next((each.name for each in record.stages if each.state in _AT), ""),
         task=task_of(record),
         found=record.find_headline(),
         samples=samples if isinstance(samples, int) and not isinstance(samples, bool) and samples > 0 else None,
+        left_out=left_out if isinstance(left_out, int) else 0,
         precision=str(exported.get("precision", ""))[:20],
         asked_precision=str(exported.get("asked_precision", ""))[:20],
         verdict=verdict or str(exported.get("verdict", "")),
@@ -166,6 +176,16 @@ def headline_of_record(record: RunRecord, *, money: MoneyView | None, verdict: s
         reused=any(stage.name == "train" and stage.state == "reused" for stage in record.stages),
         wall_s=record.wall_s,
     )
+
+
+def count_left_out(report: EvaluationReport) -> int:
+    """Return how many classes have no sample in the split of an evaluation; 0 where its details have no classes."""
+    with suppress(DataError):
+        if (several_labels := MultilabelDetails.of(report)) is not None:
+            return sum(not one.positives for one in several_labels.classes)
+        if (classes := ClassificationDetails.of(report)) is not None:
+            return sum(not one.samples for one in classes.classes)
+    return 0
 
 
 def task_of(record: RunRecord) -> str:
@@ -196,6 +216,7 @@ def make_headline(
     task: str = "",
     found: tuple[Headline, float | None] | None = None,
     samples: int | None = None,
+    left_out: int = 0,
     precision: str = "",
     asked_precision: str = "",
     verdict: str = "",
@@ -212,6 +233,7 @@ def make_headline(
         task: Name of its task.
         found: The task's headline metric, and its value on the test split.
         samples: Of the test split.
+        left_out: Classes without a sample in it.
         precision: Of the export.
         asked_precision: What the configuration asked for.
         verdict: proven, unproven, or empty.
@@ -232,6 +254,7 @@ def make_headline(
         metric_low=low,
         metric_high=high,
         samples=samples,
+        classes_left_out=left_out if metric in MEANS_OVER_CLASSES else 0,
         precision=precision,
         verdict="proven" if verdict == "proven" else "unproven" if verdict else "",
         cost_usd=finite(money.cost_usd) if money is not None else None,
@@ -315,6 +338,8 @@ def _metric_note(found: RunHeadline, task: str) -> str:
         parts.append(f"95 % interval {show(found.metric_low)} to {show(found.metric_high)}")
     if found.samples:
         parts.append(f"{found.samples:,} samples")
+    if found.classes_left_out:
+        parts.append(f"{several(found.classes_left_out, 'class', 'classes')} without a sample left out")
     parts.append("higher is better" if found.direction == "max" else "lower is better")
     return "; ".join(parts)
 

@@ -28,7 +28,7 @@ from contracts.artifacts.evaluation import FIRST_ROWS_NAME, FirstRows
 from contracts.artifacts.profile import PAGE_NAME
 from contracts.config import STAGES
 from contracts.previous import RUN_NAME
-from contracts.proof import SERVED, verification_uri
+from contracts.proof import list_verifications, verification_uri
 from contracts.registration import Registration
 from contracts.result import RESULTS_FOLDER
 from inspection.attempts import Events
@@ -275,12 +275,9 @@ def read_verifications(reading: Reading, uri: str, exported: ExportManifest) -> 
         exported: Its manifest.
     """
     found = []
-    served = [SERVED] if exported.served.lacks else []
-    for target in dict.fromkeys([*(engine.target for engine in exported.engines), *served]):
-        where = verification_uri(uri, target)
-        if not storage.exists(where):
-            continue
-        read = partial(reading.contract, Verification, where, SMALL_BYTES)
+    listed = reading.attempt("verifications", lambda: list_verifications(uri, exported)) or []
+    for target in listed:
+        read = partial(reading.contract, Verification, verification_uri(uri, target), SMALL_BYTES)
         document = reading.attempt(f"verification of {target}", read)
         if document is not None:
             found.append(document)

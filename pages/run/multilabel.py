@@ -38,6 +38,8 @@ class MultilabelResults(View):
     """Mean over labels, each at its threshold."""
     f1_macro: float | None
     """Mean over labels at one half."""
+    left_out: int
+    """Labels without a sample, which the means leave out."""
     exact: int
     """Samples of which all labels are right."""
     samples: int

@@ -27,3 +27,5 @@ class MultilabelSummary(View):
 
     template: ClassVar[str] = "stage/multilabel.md.j2"
     hardest: tuple[HardLabel, ...]
+    left_out: int
+    """Labels without a sample, which are not among them."""

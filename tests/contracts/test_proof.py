@@ -20,7 +20,7 @@ from contracts.artifacts import (
 )
 from contracts.artifacts.export import NO_SERVER
 from contracts.errors import ConfigError, DataError
-from contracts.proof import find_unproven, require_proven, verification_uri
+from contracts.proof import describe_proof, find_unproven, require_proven, verification_uri
 from contracts.stage import find_output_damage
 from tests.export_fields import image_export, served_file
 
@@ -141,11 +141,27 @@ def test_what_is_served_is_proven_by_its_own_verification(tmp_path: Path, wrong:
         "engine_sha256": document.served.sha256,
         "gates": [Gate(name="served", precision="fp32", status="passed", ran="a test")],
     }
-    write_verification(uri, document, "served", **{**sound, **wrong})
+    write_verification(uri, document, "served.sm89", **{**sound, **wrong})
     assert find_unproven(uri, document) == ["fp16 arithmetic"]
-    write_verification(uri, document, "served", **sound)
+    write_verification(uri, document, "served.sm89", **sound)
     assert find_unproven(uri, document) == []
     require_proven(uri, document, allow_unproven=False)
+
+
+def test_a_proof_counts_for_the_kind_of_gpu_that_ran_it_alone(tmp_path: Path) -> None:
+    """ONNX Runtime builds a plan of its own on each kind, and what an export ran itself is of one kind, too."""
+    uri = storage.normalise(tmp_path)
+    document = make_served(uri, lacks=["a provider"])
+    passed = [Gate(name="served", precision="fp32", status="passed", ran="a test")]
+    write_verification(
+        uri, document, "served.sm89", engine_sha256=document.served.sha256, device="NVIDIA L4", gates=passed
+    )
+    assert find_unproven(uri, document, gpu="sm89") == find_unproven(uri, document) == []
+    assert find_unproven(uri, document, gpu="sm75") == ["what is served, on sm75 (it ran on sm89)"]
+    assert describe_proof(uri, document) == "proven on sm89 (NVIDIA L4) alone"
+    ran = document.model_copy(update={"served": document.served.model_copy(update={"unproven": [], "gpu": "sm90"})})
+    (tmp_path / "verified/served.sm89.json").unlink()
+    assert [find_unproven(uri, ran.sealed(), gpu=gpu) == [] for gpu in ("sm90", None, "sm75")] == [True, True, False]
 
 
 def test_what_is_served_must_have_run_besides(tmp_path: Path) -> None:

@@ -273,11 +273,12 @@ def _describe_model(work: Workshop, precision: str, *, sha256: str, has_labels: 
 
 def _conclude(work: Workshop) -> None:
     """Say what is served, and what ran of it."""
-    ran = work.parity["onnx"][work.precision].ran
+    ran, gpu = work.parity["onnx"][work.precision].ran, ""
     if work.runtime == TENSORRT:
-        ran = work.parity["engine"][work.engines[0].target].ran
+        gpu = work.engines[0].target
+        ran = work.parity["engine"][gpu].ran
     elif on_gpu := [gate for gate in work.gates if (gate.name, gate.precision) == (SERVED, work.precision)]:
-        ran = on_gpu[-1].ran
+        ran, gpu = on_gpu[-1].ran, work.server.target if work.server is not None else ""
     config = f"{REPOSITORY}/{work.model.name}/{CONFIG_NAME}"
     work.served = describe_served(
         work.model,
@@ -285,6 +286,7 @@ def _conclude(work: Workshop) -> None:
         config=config,
         config_sha256=hash_file(work.shipment / config),
         ran=ran,
+        gpu=gpu,
     )
 
 

@@ -6,8 +6,9 @@ Prints a line for each gate; exit code 0 when all is proven, 3 when nothing is w
 its GPU, 1 when a gate failed, which is named. Where checksums are wrong nothing else
 is looked at. On a GPU that an engine was built for, a passed engine completes its proof: `verified/TARGET.json` is
 written beside the manifest; an ONNX file that Triton loads is run by the provider that its configuration names, and
-completes it with `verified/served.json`. The export's predict.py is not executed. An engine is, since it is machine
-code: only on its GPU, after all gates before it held, and from a copy with the manifest's sha256.
+completes it with `verified/served.GPU.json`, for that kind of GPU alone. The export's predict.py is not executed. An
+engine is, since it is machine code: only on its GPU, after all gates before it held, and from a copy with the
+manifest's sha256.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ from contracts.errors import (
     ErrorDocument,
 )
 from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
-from contracts.proof import SERVED, find_strangers, find_unproven, verification_uri
+from contracts.proof import ELSEWHERE, SERVED, describe_proof, find_strangers, find_unproven, verification_uri
+from contracts.serving import TENSORRT
 from trainer.export.bundle.bundles import bundle_of
 from trainer.export.bundle.shipped import Shipped
 from trainer.export.engines import engine_gate, engine_open, engine_run, onnx_run
@@ -65,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         uri = storage.normalise(options.folder)
         document = ExportManifest.load(uri)
         gates = verify(uri, document, None if options.shards is None else storage.normalise(options.shards))
-        unproven = find_unproven(uri, document)
+        # On a GPU the question is whether this one may serve it.
+        unproven = find_unproven(uri, document, gpu=gpu_target())
         words = _conclude(uri, document, gates, unproven)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         failure = ErrorDocument.of(error, traceback.format_exc())
@@ -83,10 +86,11 @@ def _conclude(uri: str, document: ExportManifest, gates: list[Gate], unproven: l
         return f"{storage.display(uri)} is not what was proven; failed: {', '.join(failed)}"
     served = f"; serves {document.served.in_words()}" if document.served else ""
     if not unproven:
-        return f"nothing is wrong; proven{served}"
+        return f"nothing is wrong; {describe_proof(uri, document)}{served}"
     targets = [entry.target for entry in document.engines if entry.target in unproven]
     on_gpu = f"; the same command on a GPU of {', '.join(targets)} runs the engine" if targets else ""
-    if document.served is not None and set(document.served.lacks) & {*unproven}:
+    lacks = (*document.served.lacks, ELSEWHERE)
+    if document.served.runtime != TENSORRT and any(one.startswith(lacks) for one in unproven):
         on_gpu += f"; on the GPU that serves, with onnxruntime-gpu, it runs {document.served.model}"
     return f"nothing is wrong; unproven as before: {', '.join(unproven)}{on_gpu}{served}"
 
@@ -107,7 +111,9 @@ def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) ->
         DataError: The shards are others.
     """
     on_gpu = [f"engine {entry.target}" for entry in document.engines]
-    if document.served is not None and document.served.lacks:
+    # A plan's engine says it; an ONNX file is another plan on each kind of GPU.
+    served = document.served
+    if served.runtime != TENSORRT and (served.lacks or gpu_target() not in (None, served.gpu)):
         on_gpu.append(SERVED)
     later = ["bundle", *on_gpu]
     with tempfile.TemporaryDirectory(prefix="shardline-verify-") as name:
@@ -275,7 +281,7 @@ class _OnGpu:
             )
         except CheckFailed as error:
             return _gate(SERVED, document, [str(error)], ran=runner.name)
-        self._record(gate, SERVED, served.sha256)
+        self._record(gate, f"{SERVED}.{here}", served.sha256)
         return gate
 
     def _record(self, gate: Gate, target: str, sha256: str) -> None:

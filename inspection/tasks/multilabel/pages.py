@@ -6,6 +6,7 @@ from contracts.artifacts import EvaluationReport
 from contracts.artifacts.multilabel import LabelOutcome, MultilabelDetails
 from inspection.page.data import file_link, picture
 from inspection.page.subject import Subject, left_out
+from inspection.run.headline import count_left_out
 from inspection.tasks import TaskPages
 from inspection.tasks.multilabel.summary import summary
 from inspection.tasks.multilabel.worst import WorstView, worst_samples
@@ -21,7 +22,7 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
     found = MultilabelDetails.of(report)
     assert found is not None, report.task
     name = report.headline.metric
-    at_threshold = [one.f1 for one in found.classes if one.f1 is not None]
+    at_threshold = [one.f1 for one in found.classes if one.positives and one.f1 is not None]
     places, limit, note = list(range(len(found.classes))), subject.limits.classes, ""
     if len(places) > limit:
         # Those without a sample say nothing, and come last.
@@ -36,6 +37,7 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
             in_bins=name.endswith("_binned"),
             f1_at_thresholds=sum(at_threshold) / len(at_threshold) if at_threshold else None,
             f1_macro=report.metrics.get("f1_macro"),
+            left_out=count_left_out(report),
             exact=found.exact,
             samples=report.samples,
             loss=report.loss,

@@ -26,6 +26,7 @@ def summary(report: EvaluationReport) -> Markdown:
             tuple(
                 HardLabel(one.name, one.positives, average, one.threshold, one.f1, one.precision, one.recall)
                 for average, one in known[:MAX_CLASSES]
-            )
+            ),
+            left_out=len(found.classes) - len(known),
         )
     )

@@ -148,17 +148,27 @@ def serving_gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
 
 
 @pytest.mark.usefixtures("serving_gpu")
-def test_what_is_served_completes_its_proof_on_a_gpu(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_served_completes_its_proof_on_a_gpu_of_that_kind(
+    copy: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     uri = storage.normalise(copy)
     document = ExportManifest.load(uri)
     code, said = verify(copy, capfd)
     assert code == 0, said
-    assert "passed        served         fp16" in said and "nothing is wrong; proven; serves" in said
-    found = Verification.load(f"{uri}/verified/served.json")
+    assert (
+        "passed        served         fp16" in said and "nothing is wrong; proven on sm89 (a GPU) alone; serves" in said
+    )
+    found = Verification.load(f"{uri}/verified/served.sm89.json")
     assert found.engine_sha256 == hash_file(copy / SERVED)
     (gate,) = found.gates
     assert {"relative_error at batch 1", f"relative_error at batch {document.engines[0].max_batch}"} <= {*gate.figures}
     require_proven(uri, document, allow_unproven=False)
+    # On another kind of GPU another plan would be built.
+    monkeypatch.setattr(verify_module, "gpu_target", lambda: "sm75")
+    monkeypatch.setattr(onnx_run, "list_providers", lambda config: ["NoSuchProvider"])
+    code, said = verify(copy, capfd)
+    assert code == EXIT_UNPROVEN and "what is served, on sm75 (it ran on sm89)" in said, said
+    monkeypatch.setattr(verify_module, "gpu_target", lambda: None)
     # Without the shards no gate runs again: this is about the folder.
     shutil.rmtree(copy.parents[1] / "shard")
     assert verify(copy, capfd)[0] == 0, "it is no stranger of the export"
@@ -172,7 +182,7 @@ def test_what_is_served_and_computes_something_else_fails(copy: Path, capfd: pyt
     onnx.save(graph, copy / SERVED)
     mend(copy)
     assert failed_gates(copy, capfd) == {"served"}
-    assert not (copy / "verified/served.json").exists()
+    assert not (copy / "verified/served.sm89.json").exists()
 
 
 def test_where_the_provider_is_not_what_is_served_stays_unproven(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contracts.artifacts import CheckpointManifest, ExportManifest
 from contracts.artifacts.export import two_figures
-from contracts.serving import image_of
+from contracts.serving import LOADED_BY, image_of
 from pages.export.card import Artifact, ExportCard, Fact
 from pages.markdown import Markdown
 from pages.rendering import write
@@ -56,7 +56,9 @@ def _artifacts(document: ExportManifest) -> list[Artifact]:
     found = []
     if served is not None:
         unproven = ", ".join(served.unproven)
-        found.append(Artifact(served.model, served.runtime, served.sha256, served.ran, unproven, is_served=True))
+        found.append(
+            Artifact(served.model, LOADED_BY[served.runtime], served.sha256, served.ran, unproven, is_served=True)
+        )
     ran = {gate.name.partition(" ")[2]: gate for gate in document.gates if gate.precision == document.precision}
     for engine in document.engines:
         if served is not None and engine.name == served.model:

@@ -68,7 +68,9 @@ def write_repository(folder: Path, model: ServedModel, *, builder: str, labels: 
     return target / CONFIG_NAME
 
 
-def describe_served(model: ServedModel, *, path: str, config: str, config_sha256: str, ran: str) -> Served:
+def describe_served(
+    model: ServedModel, *, path: str, config: str, config_sha256: str, ran: str, gpu: str = ""
+) -> Served:
     """Return what the manifest says of the model that Triton loads.
 
     Args:
@@ -77,6 +79,7 @@ def describe_served(model: ServedModel, *, path: str, config: str, config_sha256
         config: Path of config.pbtxt, below it too.
         config_sha256: Of that file.
         ran: What ran the file in the gates.
+        gpu: Compute capability of the GPU that it ran on; empty: on none.
     """
     unproven = []
     # Of a plan its engine's gate says whether it ran, here or in `shardline verify`.
@@ -94,6 +97,7 @@ def describe_served(model: ServedModel, *, path: str, config: str, config_sha256
         config_sha256=config_sha256,
         graph_level=model.level,
         ran=ran,
+        gpu=gpu,
         unproven=[*unproven, NO_SERVER],
     )
 

@@ -74,8 +74,8 @@ class BinnedAveragePrecision(Metric):
 class F1(Metric):
     """F1 of the labels whose probability is at least one half.
 
-    So has it scikit-learn (f1_score with zero_division=nan): `macro` is the mean over the classes that are a label or
-    a prediction of any sample, `micro` is over all pairs of sample and class.
+    So has it scikit-learn: `macro` is the mean over the classes that are a label of any sample (those as `labels`),
+    `micro` is over all pairs of sample and class.
 
     Args:
         num_classes: Width of the logits.
@@ -87,12 +87,13 @@ class F1(Metric):
     full_state_update = False
     right: torch.Tensor
     whole: torch.Tensor
+    labelled: torch.Tensor
 
     def __init__(self, num_classes: int, average: Literal["macro", "micro"]) -> None:
         super().__init__(sync_on_compute=False)
         self._average = average
-        # Of each class: samples that are predicted and labelled, and the sum of those that are either.
-        for name in ("right", "whole"):
+        # Of each class: samples that are predicted and labelled, the sum of those that are either, and those labelled.
+        for name in ("right", "whole", "labelled"):
             self.add_state(name, torch.zeros(num_classes, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
@@ -100,13 +101,14 @@ class F1(Metric):
         predicted = logits >= 0
         self.right += (predicted & labels).sum(dim=0)
         self.whole += predicted.sum(dim=0) + labels.sum(dim=0)
+        self.labelled += labels.sum(dim=0)
 
     def compute(self) -> torch.Tensor:
-        """Return F1, [] float64; not a number where nothing is labelled or predicted."""
+        """Return F1, [] float64; not a number where nothing is labelled, nor predicted of `micro`."""
         if self._average == "micro":
             return 2 * self.right.sum() / self.whole.sum()
-        known = self.whole > 0
-        return (2 * self.right / self.whole)[known].sum() / known.sum()
+        known = self.labelled > 0
+        return (2 * self.right[known] / self.whole[known]).mean()
 
 
 def make_metrics(num_classes: int, *, exact: bool) -> dict[str, Metric]:

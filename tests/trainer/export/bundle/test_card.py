@@ -15,6 +15,7 @@ import pytest
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ExportManifest
 from contracts.artifacts.export import two_figures
+from contracts.serving import LOADED_BY
 from tests.trainer.export.handover import ORT, RTX, TENSORRT, make_export
 from trainer.export import inputs
 from trainer.export.bundle.card import render_card
@@ -141,7 +142,13 @@ def test_it_says_what_is_served_and_what_ran(exported: Any, tmp_path: Path, buil
     assert served is not None
     introduction = text.partition("\n## ")[0]
     (line, *rest) = [line for line in introduction.splitlines() if line.startswith("| ")][2:]
-    cells = (f"served: `{served.model}`", served.runtime, served.sha256, served.ran, ", ".join(served.unproven))
+    cells = (
+        f"served: `{served.model}`",
+        LOADED_BY[served.runtime],
+        served.sha256,
+        served.ran,
+        ", ".join(served.unproven),
+    )
     assert line == f"| {' | '.join(cells)} |"
     # Of RTX the engines are beside it; a plan is what is served.
     assert [document.engines[0].sha256 in line for line in rest] == ([True] if builder == RTX else [])
