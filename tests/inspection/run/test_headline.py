@@ -235,8 +235,11 @@ def test_a_metric_in_words(task: str, metric: str, value: float, text: str, has_
         task=task,
         found=(make_checkpoint(["a"]).headline.model_copy(update={"metric": metric}), value),  # type: ignore[union-attr]
         samples=500,
+        left_out=2,
     )
     assert found.text("metric") == text
+    # Means over classes say over how many they are not.
+    assert ("2 classes without a sample left out" in found.figure("metric").note) == (metric == "f1_macro")
     assert ("95 % interval" in found.figure("metric").note) == has_interval == (found.metric_low is not None)
 
 

@@ -10,6 +10,7 @@ from contracts.artifacts import EvaluationReport
 from contracts.artifacts.multilabel import LabelOutcome, LabelScore, MultilabelDetails, WorstSample
 from contracts.errors import DataError
 from inspection.page import render_report
+from inspection.run.headline import headline
 from inspection.tasks import find_pages, is_share
 from inspection.tasks.multilabel.worst import SaidLabel, WorstView
 from pipeline_tasks.stage_report import _classify
@@ -80,6 +81,14 @@ def test_the_page_has_every_label_at_its_threshold() -> None:
     text = said(page)
     assert "Mean average precision" in text and "68.75 %" in text
     assert "37" in text and "of 64 samples" in text, "all labels right"
+    # The means are over the others, at every door.
+    assert text.count("over labels, 1 without a sample left out") == 2
+    assert "over labels, each at its threshold, 1 without a sample left out" in text
+    assert 'value="0.5555555555555555" data-figure="results.f1_at_thresholds"' in page
+    assert (
+        "1 class without a sample left out"
+        in headline(planted.fresh(evaluation=make_evaluation())).figure("metric").note
+    )
     table = said(page.partition('id="label-outcomes"')[2].partition("</table>")[0].replace("<", " <"))
     for words in (
         "beach 40 81.2 % 0.375 66.7 % 60.0 % 75.0 %",
@@ -125,6 +134,7 @@ def test_the_summary_names_the_hardest_labels() -> None:
     assert pages is not None
     lines = [line for line in pages.summary(make_evaluation()).splitlines() if line.startswith("|")]
     assert [line.split("|")[1].strip() for line in lines[2:4]] == ["unsaid", "beach"]
+    assert "Hardest labels (1 without a test sample are left out)" in pages.summary(make_evaluation())
     assert "| 40 | 0.8125 | 0.3750 | 0.6667 | 0.6000 | 0.7500 |" in lines[3]
     assert "\n# e" not in "\n".join(lines) and len(lines) == 2 + 3
 
