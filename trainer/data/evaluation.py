@@ -19,7 +19,7 @@ from contracts.errors import ConfigError, UserError
 from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.clock import DataClock
 from trainer.data.device import find_other, map_tensors, to_device
-from trainer.data.loader import as_it_is, begin_loader_process, collate, prepare_sample
+from trainer.data.loader import as_it_is, begin_loader_process, collate, prepare_sample, to_shared_memory
 from trainer.data.reader import ShardReader
 from trainer.tasks.metrics import Calling
 from trainer.tasks.protocol import Batch, Mode, Task
@@ -57,7 +57,9 @@ class EvaluationDataset(Dataset[EvaluationBatch | UserError]):
         try:
             self.reader.prepare(list(places))
             samples = [prepare_sample(self.task, self.reader, place, mode) for place in places]
-            return EvaluationBatch(collate(self.task, samples, mode, of=(self.reader, places)), len(places))
+            batch = collate(self.task, samples, mode, of=(self.reader, places))
+            to_shared_memory(batch)
+            return EvaluationBatch(batch, len(places))
         except UserError as error:
             return error
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from contracts.errors import ConfigError, UserError
 from contracts.process import end_with_parent
 from records.decode import UndecodableImage
 from records.index import DamagedSample
+from trainer.data.bucket.cache_folder import SHARED_MEMORY
 from trainer.data.device import find_tensor, map_tensors
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.randomness import global_generators_kept, seed_global_generators
@@ -69,7 +71,9 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
     def __getitem__(self, request: SlotRequest) -> SlotBatch | UserError:
         """Read the samples of one slot, prepare and collate them."""
         try:
-            return self.read(request)
+            slot = self.read(request)
+            to_shared_memory(slot.batch)
+            return slot
         except UserError as error:
             return error
 
@@ -192,6 +196,40 @@ def collate(
             todo="return for example {'images': torch.stack(...), 'label': torch.tensor(...)}",
         )
     return batch
+
+
+def to_shared_memory(batch: Batch) -> None:
+    """Move a batch to where the rank of this loader process reads it; elsewhere it stays as it is.
+
+    torch does it when it sends the batch, in a thread that drops a batch for which there is no room: the rank would
+    wait for it. In shared memory already, it is passed on as it is.
+
+    Raises:
+        ConfigError: There is no room.
+    """
+    if get_worker_info() is None:
+        return
+    try:
+        map_tensors(batch, _share)
+    except RuntimeError as error:
+        if "No space left on device" not in str(error):
+            raise
+        status = os.statvfs(SHARED_MEMORY)
+        total, free = (status.f_frsize * blocks / 1e6 for blocks in (status.f_blocks, status.f_bavail))
+        raise ConfigError(
+            f"{SHARED_MEMORY} ({total:.0f} MB, {free:.0f} MB of them free) has no room for a batch, which a loader "
+            f"process passes on by it: {error}",
+            allowed="room for data.prefetch_factor batches per loader process",
+            todo="give it more (docker run --shm-size=2g; in Kubernetes an emptyDir of medium Memory, mounted there), "
+            "or set data.num_workers=0, or a smaller parallel.slot_size",
+        ) from None
+
+
+def _share(tensor: torch.Tensor) -> torch.Tensor:
+    # An empty one has no memory to share.
+    if tensor.layout == torch.strided and tensor.untyped_storage().nbytes():
+        tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return tensor
 
 
 @dataclass

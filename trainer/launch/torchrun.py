@@ -21,6 +21,7 @@ from trainer.launch.process_tree import children, descendants, read_proc, state
 # Ranks' stores take turns on this many ports above the launchers': what is left of a generation meets nobody.
 STORE_PORTS = 16
 RANK_MODULE = "trainer.worker"
+LOOPBACK = "127.0.0.1"
 _MODULE_ARGUMENT = f"\0-m\0{RANK_MODULE}\0"
 # How often torchrun looks at its processes, and the launcher at torchrun: a crash is noticed soon, at no cost.
 WATCH_INTERVAL_S = 0.1
@@ -34,7 +35,8 @@ def store_port(nodes: Nodes, generation: int) -> int:
 def torchrun_command(path: Path, assignment: Assignment, nodes: Nodes, setup_timeout_s: float) -> list[str]:
     """Return the command that starts the ranks of this machine; `path` is the written assignment."""
     if nodes.nodes == 1:
-        meeting = ["--standalone"]
+        # Its own name need not resolve: one machine talks to itself.
+        meeting = ["--standalone", f"--local-addr={LOOPBACK}"]
     else:
         meeting = [
             f"--nnodes={nodes.nodes}",
