@@ -11,13 +11,14 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest
 from contracts.config import STAGE_SECTIONS
+from contracts.errors import DataError
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME, EventReader
 from trainer.checkpoint import CHECKPOINTS_FOLDER
 
@@ -256,7 +257,12 @@ def committed(output: str) -> dict[str, CheckpointManifest]:
     """Return the committed checkpoints of a training folder by name, oldest first."""
     folder = storage.join(output, CHECKPOINTS_FOLDER)
     names = [entry.name.rpartition("/")[0] for entry in storage.list_objects(folder) if _is_commit(entry.name)]
-    return {name: CheckpointManifest.load(storage.join(folder, name)) for name in sorted(names)}
+    found = {}
+    for name in sorted(names):
+        # A training that goes on deletes old ones.
+        with suppress(DataError):
+            found[name] = CheckpointManifest.load(storage.join(folder, name))
+    return found
 
 
 def _is_commit(name: str) -> bool:
