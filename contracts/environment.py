@@ -58,7 +58,8 @@ def _provide_home() -> None:
         os.environ["HOME"] = str(_own_folder())
         return
     caches = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
-    nearest = next(folder for folder in (caches, *caches.absolute().parents) if folder.exists())
+    # A folder that may not be looked into is none to this user: Path.exists would raise.
+    nearest = next(folder for folder in (caches, *caches.absolute().parents) if os.path.exists(folder))  # noqa: PTH110
     if not os.access(nearest, os.W_OK):
         os.environ["XDG_CACHE_HOME"] = str(_own_folder())
 

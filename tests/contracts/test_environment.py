@@ -64,6 +64,25 @@ def test_a_home_that_cannot_be_written_holds_no_caches(tmp_path: Path, monkeypat
         assert os.environ.get("XDG_CACHE_HOME") == cache and os.environ["HOME"] == home
 
 
+def test_a_home_that_may_not_be_looked_into_holds_no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # HOME=/root of an image, and another user: `docker run --user 1000`.
+    home, ask_system = tmp_path / "root", os.stat
+    home.mkdir()
+
+    def stat(path: str | Path, **options: bool) -> os.stat_result:
+        if str(path).startswith(f"{home}/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return ask_system(path, **options)
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(home))
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    settle()
+    assert os.environ["XDG_CACHE_HOME"] == str(tmp_path / f"shardline-home-{os.getuid()}")
+
+
 @pytest.mark.parametrize(
     ("given", "spared"),
     [
