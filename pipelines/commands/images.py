@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 import typer
 
 from pipelines.commands.options import ConfigPath, Debug, Overrides
-from pipelines.reported import load, reported
+from pipelines.reported import load, reported, say
 
 images_app = typer.Typer(help="Container images of the line.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -51,7 +50,7 @@ def build(
         record = build_images(
             resolved,
             tool=tool,
-            say=lambda text: print(text, file=sys.stderr, flush=True),
+            say=say,
             tensorrt="" if tensorrt == "none" else tensorrt,
             rtx=rtx,
             cuda=cuda or "",

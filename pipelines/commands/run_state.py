@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipelines.commands.options import Debug, Format, is_document, print_document
-from pipelines.reported import load, reported
+from pipelines.reported import load, reported, say
 
 if TYPE_CHECKING:
     from pipelines.runs.name import RunName
@@ -87,7 +87,7 @@ def logs(
             tries = _find_tries(run, config, project, region)
             for name in tries:
                 if len(tries) > 1:
-                    print(f"run {name.id} in {name.region}", file=sys.stderr, flush=True)
+                    say(f"run {name.id} in {name.region}")
                 client = pipeline_client(name.region)
                 for entry in read_logs(client, name, task=task, follow=follow, tail=tail, since=moment_since):
                     moment = entry.time.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -107,7 +107,7 @@ def cancel(run: Run, config: Config = None, project: Project = "", region: Regio
         num_jobs = 0
         for name in _find_tries(run, config, project, region):
             client = pipeline_client(name.region)
-            done = cancel_run(client, name, say=lambda text: print(text, file=sys.stderr, flush=True))
+            done = cancel_run(client, name, say=say)
             before = "had ended before" if done.had_ended else "ended"
             print(f"run {name.id} in {name.region} {before}: {done.state.lower()}")
             for job in done.jobs:

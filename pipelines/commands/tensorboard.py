@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from pipelines.commands.inspection import complete_run
 from pipelines.commands.options import Debug
-from pipelines.reported import reported
+from pipelines.reported import reported, say
 
 _INTERRUPTED = 130
 
@@ -53,7 +52,7 @@ def tensorboard(
                 host=host,
                 port=port,
                 say=lambda url: print(url, flush=True),
-                warn=lambda text: print(text, file=sys.stderr, flush=True),
+                warn=say,
             )
         except KeyboardInterrupt:
             code = _INTERRUPTED

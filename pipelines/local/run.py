@@ -57,6 +57,7 @@ from pipelines.local.progress import make_view
 from pipelines.local.stages import check_cost_cap
 from pipelines.local.watch import Ending, find_interruption, watch
 from pipelines.place import line_uri
+from pipelines.reported import say
 from pipelines.rules.checks import check_here
 from pipelines.rules.preflight import MANIFEST_SUFFIXES, find_early_stopping_problems
 
@@ -97,9 +98,7 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
     line = line_uri(config)
     code = pin_code(config, line)
     checked = check_here(config)
-    checked.require(
-        lambda text: print(text, file=sys.stderr, flush=True), is_finished=_has_succeeded(code.config, line)
-    )
+    checked.require(say, is_finished=_has_succeeded(code.config, line))
     run_id = new_attempt_id()
     with _explained(config, line):
         require_room(line)
