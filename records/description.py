@@ -19,8 +19,6 @@ from records.whole_sample import path_in
 # Enough for what our writers put behind an image: a path is below 4 KiB before it is encoded.
 _WINDOW_BYTES = 1 << 16
 _FILENAME = b"image/filename"
-# What the path of a row without a file begins with: the rest is a hash.
-ROW_PREFIX = "row:"
 
 
 def read_path(shard: Path | str, record: Any, *, whole_format: str | None = None) -> str | None:

@@ -14,6 +14,8 @@ FieldKind = Literal["image", "text", "class", "classes", "number", "bytes", "jso
 FILE_KINDS: tuple[FieldKind, ...] = ("image", "bytes")
 # Kinds whose values are names out of a list that the manifest holds.
 CLASS_KINDS: tuple[FieldKind, ...] = ("class", "classes")
+# What the path of a row without a file begins with: the rest is a hash.
+ROW_PREFIX = "row:"
 # It is part of the names of members of a tar, which have less than 100 bytes.
 FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 

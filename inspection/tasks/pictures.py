@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 
 from contracts import storage
 from contracts.artifacts import EvaluationReport, ShardManifest
+from contracts.config.fields import ROW_PREFIX
 from inspection.run.door import HARM, Door, as_object
 from inspection.run.pictures import draw, shard_uri
 from inspection.run.view import PictureView
@@ -85,7 +86,7 @@ class NamedSamples:
         return ", ".join(f"{fields[name].column or name}: {_value(values[name])}" for name in wanted)[:WORDS]
 
     def _path(self, record: Any) -> str | None:
-        from records.description import ROW_PREFIX, read_path
+        from records.description import read_path
 
         whole_format = self.manifest.format if self.manifest.whole_samples else None
         found = read_path(self._shard(record), record, whole_format=whole_format) or ""

@@ -29,8 +29,8 @@ from sharding.sources.parts import (
 from sharding.sources.reference import NO_CLASS, Reference
 from sharding.sources.stratify import MAX_SAMPLES, Move, choose_moves, find_lacking
 
-# Share of a split that may be off without a warning, and the samples of which one is no more than that.
-_MOST_OFF, _LEAST_SAMPLES = 0.02, 50
+# Share of a split that may be off without a warning, and the samples of which one is no more than half of that.
+_MOST_OFF, _LEAST_SAMPLES = 0.02, 100
 
 
 @dataclass(frozen=True)

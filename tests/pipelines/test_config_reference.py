@@ -30,7 +30,8 @@ def test_every_key_has_a_meaning_and_a_default_or_must_be_given() -> None:
 @pytest.mark.parametrize(
     ("name", "stages"),
     [
-        ("run.seed", ("shard", "profile", "train", "export")),
+        ("run.seed", ("train", "export")),
+        ("sharding.seed", ("shard", "profile", "train", "export")),
         ("sharding.target_shard_bytes", ("shard", "profile", "train", "export")),
         ("train.learning_rate", ("train", "export")),
         ("train.global_batch_size", ("profile", "train", "export")),

@@ -386,7 +386,6 @@ def test_an_increment_writes_a_sample_again_whose_mask_or_cell_changed(run_shard
     [
         ("review", None, "column 'review' (field text, text) is empty"),
         ("review", 3, "column 'review' (field text, text) is 3 (int)"),
-        ("review", "\ud800", "it is not UTF-8"),
         ("stars", ["a"], "(field label, class) is ['a'] (list): a list"),
         ("stars", 2.5, "the label is 2.5 (float)"),
         ("tags", "new", "(field tags, classes) is 'new' (str): no list"),

@@ -14,9 +14,10 @@ import numpy.typing as npt
 from contracts import storage
 from contracts.artifacts import ShardManifest, find_damage
 from contracts.config import DataSection
+from contracts.config.fields import ROW_PREFIX
 from contracts.errors import DataError, ShardlineError
 from records.decode import UndecodableImage
-from records.description import ROW_PREFIX, read_path
+from records.description import read_path
 from records.fields import FieldReader
 from records.index import DamagedSample, key_of
 from records.index_file import IndexFile, PartFiles

@@ -30,7 +30,7 @@ from contracts.artifacts import (
     ShippedFile,
 )
 from contracts.config import ModelSection, RunConfig
-from contracts.errors import EXIT_USER_ERROR, ConfigError
+from contracts.errors import EXIT_UNPROVEN, EXIT_USER_ERROR, ConfigError
 from contracts.stage import run_stage
 from sharding.task import shard
 from tests.conftest import OWN_CODE
@@ -301,7 +301,7 @@ def test_two_exports_of_it_are_compared_by_its_own_metric(
 
 
 def test_it_is_verified_without_its_code(exported_task: Exported, capsys: pytest.CaptureFixture[str]) -> None:
-    assert verify.main([str(exported_task.folder), "--shards", str(exported_task.shards)]) == 0
+    assert verify.main([str(exported_task.folder), "--shards", str(exported_task.shards)]) == EXIT_UNPROVEN
     lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[:2]]
     assert lines == [["passed", "checksum"], ["not", "run"]]
     path = exported_task.folder / "signature.json"
