@@ -73,6 +73,11 @@ class AttemptCounter:
         self._counted = False
         self._last: ErrorDocument | None = None
 
+    @property
+    def generation(self) -> int:
+        """The job's newest generation that was begun; -1: none."""
+        return self._attempts.generation
+
     def begin(self, last: ErrorDocument | None, *, after: int = -1) -> int | ErrorDocument:
         """Count an attempt that is about to begin; one that was told to stop has not counted.
 

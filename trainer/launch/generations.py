@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -192,6 +192,7 @@ def _run_together(launcher: Launcher) -> None:
             begin=lambda last, newest: begin(last, after=newest),
             is_finished=launcher.is_finished,
             is_shared=lambda hello: is_shared(launcher.assignment.folder, hello),
+            newest=counter.generation,
             say=launcher.say,
         )
     was_told = False
@@ -268,19 +269,16 @@ def _join(launcher: Launcher, generation: int) -> Connection | None:
 
 def _present(launcher: Launcher, connection: Connection, generation: int) -> Message | None:
     """Say which machine this is, and return the first word to start a generation, as `_wait_for_start` does."""
-    nodes, folder = launcher.nodes, launcher.assignment.folder
+    hello = Message(
+        kind="hello",
+        node_rank=launcher.nodes.node_rank,
+        job=_job(launcher),
+        generation=generation,
+        output=launcher.assignment.folder,
+    )
     # The first machine has claimed the folder by now: it meets after that.
-    with nullcontext("") if nodes.is_primary else shown_output(folder) as token:
-        connection.send(
-            Message(
-                kind="hello",
-                node_rank=nodes.node_rank,
-                job=_job(launcher),
-                generation=generation,
-                output=folder,
-                token=token,
-            )
-        )
+    with shown_output(hello) as shown:
+        connection.send(shown)
         return _wait_for_start(launcher, connection)
 
 

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NoReturn
 
 from contracts import storage
 from contracts.errors import EXIT_USER_ERROR, ConfigError, ErrorDocument, TryAgain
@@ -27,6 +26,8 @@ from trainer.launch.messages import Connection, ConnectionLost, Message, listen
 _POLL_S = 0.2
 # For the last message to arrive everywhere before the server's process ends.
 _FAREWELL_S = 5.0
+# For a mounted folder to show what another machine has written.
+_OUTPUT_PATIENCE_S = 30.0
 # A launcher that was killed a moment ago may still hold the port.
 _PORT_PATIENCE_S = 15.0
 
@@ -50,8 +51,10 @@ class Meeting:
         timeout_s: How long a machine that is missing is waited for.
         begin: Counts an attempt; returns its generation, or what ends the job. Called in the thread.
         is_finished: Whether training is finished. Called in the thread.
-        is_shared: Whether the machine that says hello writes to the first machine's output. Called in the thread.
+        is_shared: Whether the machine that says hello is seen to write to the first machine's output. Called in the
+            thread, again and again for a while.
         say: Tells the user. Called in the thread.
+        newest: The job's newest generation that is known; -1: none.
 
     Raises:
         ConfigError: The port is another process's.
@@ -69,15 +72,18 @@ class Meeting:
         is_finished: Callable[[], bool],
         is_shared: Callable[[Message], bool],
         say: Callable[[str], None],
+        newest: int = -1,
     ) -> None:
         self._listener = listen_patiently(port)
         self._nodes, self._job, self._attempt, self._timeout_s = nodes, job, attempt, timeout_s
         self._begin, self._is_finished, self._is_shared, self._say = begin, is_finished, is_shared, say
         self._waiting_room: list[Connection] = []
+        # Those of the waiting room whose output was not seen yet, and until when it is looked for.
+        self._unseen: dict[Connection, tuple[Message, float]] = {}
         self._attendants: dict[int, _Attendant] = {}
         self._last_end: ErrorDocument | None = None
         self._refusal: ErrorDocument | None = None
-        self._newest = -1
+        self._newest = newest
         self._may_be_finished = True
         self._has_ended = False
         self._is_over = threading.Event()
@@ -96,6 +102,7 @@ class Meeting:
         try:
             while not self._is_over.is_set():
                 self._listen_to_all()
+                self._look_for_outputs()
                 self._decide()
             farewell = time.monotonic() + (_FAREWELL_S if self._has_ended else 0)
             while self._attendants and time.monotonic() < farewell:
@@ -148,8 +155,14 @@ class Meeting:
             )
             connection.send(Message(kind="over", document=ErrorDocument.of(error)))
             raise ConnectionLost("it is of another job")
-        if hello.node_rank != 0 and not self._is_shared(hello):
-            self._refuse_own_output(connection, hello)
+        if hello.document is not None:
+            self._refuse_output(connection, hello, hello.document)
+        elif hello.node_rank == 0:
+            self._take_in(connection, hello)
+        else:
+            self._unseen[connection] = (hello, time.monotonic() + _OUTPUT_PATIENCE_S)
+
+    def _take_in(self, connection: Connection, hello: Message) -> None:
         self._waiting_room = [other for other in self._waiting_room if other is not connection]
         if (before := self._attendants.pop(hello.node_rank, None)) is not None:
             # Its machine went without a word, and is back.
@@ -159,23 +172,37 @@ class Meeting:
         if len(self._attendants) == self._nodes:
             self._complete_at = time.monotonic()
 
-    def _refuse_own_output(self, connection: Connection, hello: Message) -> NoReturn:
-        error = ConfigError(
-            f"machine {hello.node_rank} does not share its output with the first machine: what it wrote to "
-            f"{storage.display(hello.output)} is not in the folder that the first machine has by that name",
-            allowed="an output in a bucket, or in a folder that is mounted on all machines under the same path",
-            todo="set run.root, or --output, to such a folder on all machines",
-        )
-        document = ErrorDocument.of(error)
-        connection.send(Message(kind="over", document=document))
-        if max(self._newest, hello.generation) < 0:
-            # Nothing has begun, and nothing can. Later it may be one machine's missing mount: the others wait for it.
-            self._refusal = document
-        raise ConnectionLost("its output is its own")
+    def _look_for_outputs(self) -> None:
+        for connection, (hello, until) in list(self._unseen.items()):
+            if self._is_shared(hello):
+                del self._unseen[connection]
+                self._take_in(connection, hello)
+            elif time.monotonic() > until:
+                error = ConfigError(
+                    f"machine {hello.node_rank} does not share its output with the first machine: what it wrote to "
+                    f"{storage.display(hello.output)} is not in the folder that the first machine has by that name",
+                    allowed="an output in a bucket, or in a folder that is mounted on all machines under the same path",
+                    todo="set run.root, or --output, to such a folder on all machines",
+                )
+                self._refuse_output(connection, hello, ErrorDocument.of(error))
+
+    def _refuse_output(self, connection: Connection, hello: Message, document: ErrorDocument) -> None:
+        if document.exit_code == EXIT_USER_ERROR:
+            if max(self._newest, hello.generation) < 0:
+                # Nothing has begun, and nothing can.
+                self._refusal = document
+            else:
+                # A mount that is missing or slow on one machine ends no job: the others wait for its next attempt.
+                document = ErrorDocument.of(TryAgain(document.message))
+        with suppress(ConnectionLost):
+            connection.send(Message(kind="over", document=document))
+        self._say(f"machine {hello.node_rank} cannot take part: {document.message}")
+        self._lose(connection, "its output is its own")
 
     def _lose(self, connection: Connection, reason: str) -> None:
         connection.close()
         self._waiting_room = [other for other in self._waiting_room if other is not connection]
+        self._unseen.pop(connection, None)
         for node_rank, one in list(self._attendants.items()):
             if one.connection is connection:
                 del self._attendants[node_rank]
@@ -205,7 +232,7 @@ class Meeting:
                 return
         if len(self._attendants) == self._nodes:
             self._start()
-        elif time.monotonic() > self._complete_at + self._timeout_s:
+        elif not self._unseen and time.monotonic() > self._complete_at + self._timeout_s:
             missing = sorted(set(range(self._nodes)) - set(self._attendants))
             names = ", ".join(map(str, missing))
             self._end_by(
@@ -239,6 +266,9 @@ class Meeting:
     def _end(self, last_word: Message) -> None:
         self._has_ended = True
         self._broadcast(last_word)
+        for connection in self._unseen:
+            with suppress(ConnectionLost):
+                connection.send(last_word)
         self._is_over.set()
 
     def _broadcast(self, message: Message) -> None:

@@ -44,11 +44,12 @@ class Message(BaseModel):
     output: str = ""
     """hello: URI of the training folder."""
     token: str = ""
-    """hello: name of the file that this machine has just written there (trainer/launch/shared_output.py)."""
+    """hello: what this machine has just written there (trainer/launch/shared_output.py)."""
     attempt: str = ""
     """start: the first machine's."""
     document: ErrorDocument | None = None
-    """ended: why the ranks of this machine ended, if one said so; over: why the job must not go on."""
+    """hello: why this machine cannot write to its output; ended: why its ranks ended, if one said so; over: why the job
+    must not go on."""
 
 
 class Connection:

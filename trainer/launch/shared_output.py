@@ -6,47 +6,54 @@ training would come to its end, and fail there.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from contracts import storage
-from contracts.errors import StorageError
+from contracts.errors import ErrorDocument, StorageError, TryAgain
 from trainer.launch.messages import Message
 
 TOKEN_PREFIX = ".machine-"
-# For a mounted folder to show what another machine has written.
-_PATIENCE_S = 3.0
-_POLL_S = 0.2
 
 
 @contextmanager
-def shown_output(folder: str) -> Iterator[str]:
-    """Give the name of a new file in a local training folder, deleted at the end; in a bucket there is none.
+def shown_output(hello: Message) -> Iterator[Message]:
+    """Give the hello with what this machine has written to its output, or with why it could not; deleted at the end.
 
-    Where it cannot be written, its absence says so.
+    Nothing is written by the first machine, and nothing to a bucket. What a killed launcher has left is overwritten.
     """
-    token = f"{TOKEN_PREFIX}{uuid.uuid4().hex}"
-    if not storage.is_local(folder):
-        yield ""
+    if hello.node_rank == 0 or not storage.is_local(hello.output):
+        yield hello
         return
-    with suppress(OSError, StorageError):
-        storage.publish(storage.join(folder, token), b"")
+    token = uuid.uuid4().hex
     try:
-        yield token
+        storage.replace(_place(hello.output, hello), token.encode())
+        shown = hello.model_copy(update={"token": token})
+    except StorageError as error:
+        shown = hello.model_copy(update={"document": ErrorDocument.of(error)})
+    except OSError as error:
+        full = TryAgain(
+            f"machine {hello.node_rank} cannot write to its output, {storage.display(hello.output)}: {error.strerror}; "
+            "the same command continues when it can"
+        )
+        shown = hello.model_copy(update={"document": ErrorDocument.of(full)})
+    try:
+        yield shown
     finally:
         with suppress(OSError, StorageError):
-            storage.delete(storage.join(folder, token))
+            storage.delete(_place(hello.output, hello))
 
 
 def is_shared(folder: str, hello: Message) -> bool:
-    """Whether the machine that says hello writes to this machine's training folder."""
+    """Whether the machine that says hello is seen to write to this machine's training folder."""
     if not storage.is_local(folder) or not storage.is_local(hello.output):
         return hello.output == folder
-    deadline = time.monotonic() + _PATIENCE_S
-    while not storage.exists(storage.join(folder, hello.token)):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_S)
-    return True
+    # A mounted folder may show it late, or not answer for a while.
+    with suppress(OSError):
+        return storage.read_bytes(_place(folder, hello)) == hello.token.encode()
+    return False
+
+
+def _place(folder: str, hello: Message) -> str:
+    return storage.join(folder, f"{TOKEN_PREFIX}{hello.node_rank}")

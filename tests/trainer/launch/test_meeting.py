@@ -1,21 +1,29 @@
 """Launchers agree on generations; here they are sockets without ranks."""
 
+import errno
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from contracts import storage
+from contracts.config import ResourcesSection
 from contracts.errors import ConfigError, ErrorDocument, Preempted, TryAgain
-from tests.conftest import small_config
-from tests.trainer.launch.machines import Machine, Network
+from contracts.job import ToldError
+from trainer.launch import generations, shared_output
 from trainer.launch import meeting as meeting_module
-from trainer.launch import shared_output
+from trainer.launch.assignment import Assignment
+from trainer.launch.attempts import JobRecord
+from trainer.launch.generations import Launcher
 from trainer.launch.meeting import Meeting
 from trainer.launch.messages import Connection, ConnectionLost, Message, find_interface
+from trainer.launch.nodes import Nodes
 
 LIMIT_S = 60
 BAD = ErrorDocument.of(ConfigError("given", allowed="allowed", todo="todo"))
@@ -190,67 +198,138 @@ def test_a_launcher_of_another_job_is_refused(job: Job, node_rank: int, name: st
     assert {hear(first).generation, hear(second).generation} == {0}
 
 
-def test_a_machine_with_an_output_of_its_own_ends_a_job_before_it_begins(job: Job) -> None:
-    job.serve(is_shared=lambda hello: False)
-    second = job.join(1)
-    first = job.join(0)
-    for launcher in (second, first):
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting_module, "_OUTPUT_PATIENCE_S", 0.3)
+
+
+def test_machines_with_outputs_of_their_own_end_a_job_before_it_begins(job: Job, impatient: None) -> None:
+    job.serve(nodes=3, is_shared=lambda hello: False)
+    launchers = [job.join(node_rank) for node_rank in (1, 2, 0)]
+    for launcher in launchers:
         document = hear(launcher).document
         assert document is not None
         assert document.exit_code == 2
-        assert "machine 1 does not share its output" in document.message
+        assert "does not share its output" in document.message
     assert job.begun == []
 
 
-def test_a_missing_mount_ends_no_job_that_is_under_way(job: Job) -> None:
+@pytest.mark.parametrize("known", ["by the first machine's launcher", "by the job's record"])
+def test_a_missing_mount_ends_no_job_that_is_under_way(job: Job, impatient: None, known: str) -> None:
     """The machine that came in the place of a lost one: its platform may send another."""
     mounted = threading.Event()
-    job.serve(is_shared=lambda hello: mounted.is_set())
-    first = job.join(0, generation=3)
+    of_launcher, of_record = (3, -1) if known == "by the first machine's launcher" else (-1, 3)
+    job.serve(is_shared=lambda hello: mounted.is_set(), newest=of_record)
+    first = job.join(0, generation=of_launcher)
     wait_until(lambda: len(job.meeting._attendants) == 1)  # type: ignore[attr-defined]
     document = hear(job.join(1)).document
     assert document is not None
-    assert document.exit_code == 2
+    # With 2 the launcher would close the job for every later attempt.
+    assert document.exit_code == 75
+    assert "machine 1 does not share its output" in document.message
     assert hears_nothing(first)
     mounted.set()
     second = job.join(1)
     assert {hear(first).generation, hear(second).generation} == {4}
 
 
-def test_an_output_is_shared_where_one_machine_sees_what_the_other_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared_output, "_PATIENCE_S", 0.0)
+def test_a_slow_mount_is_waited_for_and_keeps_nobody_else(job: Job) -> None:
+    mounted = threading.Event()
+    job.serve(nodes=3, timeout_s=0.1, is_shared=lambda hello: hello.node_rank == 2 or mounted.is_set())
+    slow = job.join(1)
+    wait_until(lambda: job.meeting._unseen)  # type: ignore[attr-defined]
+    first, third = job.join(0), job.join(2)
+    wait_until(lambda: len(job.meeting._attendants) == 2)  # type: ignore[attr-defined]
+    assert hears_nothing(slow), "nor has the time for those that do not come ended the job"
+    mounted.set()
+    assert {hear(launcher).generation for launcher in (first, slow, third)} == {0}
+
+
+def test_an_output_that_cannot_be_written_is_told_as_that(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    job.serve(is_shared=lambda hello: False)
+    first, second = job.join(0), Connection(socket.create_connection(("localhost", job.port), timeout=LIMIT_S))
+    hello = Message(kind="hello", node_rank=1, job="a job", output=f"file://{tmp_path / 'file'}")
+    with shared_output.shown_output(hello) as shown:
+        second.send(shown)
+        for launcher in (first, second):
+            document = hear(launcher).document
+            assert document is not None
+            assert document.exit_code == 2
+            assert "file/.machine-1 cannot be written: " in document.message
+    second.close()
+
+
+def test_a_full_disk_ends_one_machine_for_another_attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(uri: str, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(storage, "replace", full)
+    hello = Message(kind="hello", node_rank=1, job="a job", output="file:///output")
+    job.serve()
+    first, second = job.join(0), Connection(socket.create_connection(("localhost", job.port), timeout=LIMIT_S))
+    with shared_output.shown_output(hello) as shown:
+        second.send(shown)
+        document = hear(second).document
+    assert document is not None
+    assert document.exit_code == 75
+    assert "machine 1 cannot write to its output, /output: No space left on device" in document.message
+    assert hears_nothing(first)
+    second.close()
+
+
+def test_an_output_is_shared_where_one_machine_sees_what_the_other_writes(tmp_path: Path) -> None:
     mine, mounted, own = (f"file://{tmp_path / name}" for name in ("mine", "mounted", "own"))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mounted").symlink_to(tmp_path / "mine")
-    for folder, shared in ((mine, True), (mounted, True), (own, False)):
-        with shared_output.shown_output(folder) as token:
-            hello = Message(kind="hello", output=folder, token=token)
+    # What a launcher that was killed has left proves nothing, and does not stay.
+    (tmp_path / "mine" / ".machine-1").write_text("killed")
+    for folder, shared in ((own, False), (mine, True), (mounted, True)):
+        with shared_output.shown_output(Message(kind="hello", node_rank=1, output=folder)) as hello:
             assert shared_output.is_shared(mine, hello) == shared
-        assert not shared_output.is_shared(mine, hello), "it is gone again"
-    (tmp_path / "file").touch()
-    with shared_output.shown_output(f"file://{tmp_path / 'file'}") as token:
-        assert not shared_output.is_shared(mine, Message(kind="hello", output=mine, token=token))
+    assert not shared_output.is_shared(mine, hello), "it is gone again"
+    assert list((tmp_path / "mine").iterdir()) == []
     for output, shared in (("gs://b/f", True), ("gs://c/f", False), (mine, False)):
         assert shared_output.is_shared("gs://b/f", Message(kind="hello", output=output)) == shared
 
 
-def test_launchers_without_a_shared_output_end_before_any_rank(port: int, small_shards: str, tmp_path: Path) -> None:
+def test_launchers_without_a_shared_output_end_before_any_rank(
+    port: int, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They trained to the end, and the second one found no result."""
-    config = small_config(resources={"ranks": 1})
-    net = Network(port, 2)
-    machines = [Machine(tmp_path / str(node), small_shards, config, node=node, net=net) for node in range(2)]
-    for machine in machines:
-        machine.start()
-    try:
-        assert [machine.wait() for machine in machines] == [2, 2]
-        for machine in machines:
-            assert "machine 1 does not share its output with the first machine" in machine.stderr()
-            assert not [event for event in machine.events() if event["event"] == "life"]
-    finally:
-        for machine in machines:
-            machine.end()
+    started = threading.Event()
+    monkeypatch.setattr(generations, "run_generation", lambda *arguments, **options: started.set())
+    launchers = [launcher_of(tmp_path / str(node), port, node) for node in range(2)]
+    with ThreadPoolExecutor() as pool:
+        ends = [pool.submit(generations._run_together, launcher) for launcher in launchers]
+    for end in ends:
+        error = end.exception()
+        assert isinstance(error, ToldError)
+        assert error.exit_code == 2
+        assert "machine 1 does not share its output with the first machine" in str(error)
+    assert not started.is_set()
+
+
+def launcher_of(folder: Path, port: int, node: int, job_id: str = "") -> Launcher:
+    """Return a machine's launcher of two, on loopback."""
+    place = storage.normalise(folder)
+    nodes = Nodes(node, 2, "localhost", port, "local", job_id)
+    assignment = Assignment(
+        config={},
+        shards="file:///shards",
+        profile=None,
+        folder=place,
+        fingerprint="f",
+        made_from={},
+        attempt="a",
+        attempt_folder=str(folder),
+        ranks=1,
+        threads=1,
+        nodes=2,
+        node_rank=node,
+    )
+    resources = ResourcesSection(meeting_timeout_s=LIMIT_S)
+    return Launcher(assignment, nodes, resources, JobRecord(place, job_id), print)
 
 
 @pytest.mark.parametrize("line", [b"GET / HTTP/1.1\r\n\r\n", b'{"kind": "ended"}\n', b"x" * 3_000_000])
