@@ -108,6 +108,11 @@ def has_stopped(document: ErrorDocument) -> bool:
     return document.kind in (Preempted.__name__, PeerPreempted.__name__)
 
 
+def weight_of(document: ErrorDocument) -> int:
+    """How much an end explains: a user error most, then one that is final when it comes back at its step."""
+    return 2 if document.exit_code == EXIT_USER_ERROR else int(document.step is not None)
+
+
 def decisive_end(ends: dict[int, ErrorDocument], ranks: int) -> ErrorDocument | None:
     """Return the end that explains the others; None when a rank that said nothing does: it was killed.
 
@@ -120,9 +125,10 @@ def decisive_end(ends: dict[int, ErrorDocument], ranks: int) -> ErrorDocument | 
         ranks: Number of ranks of this machine.
     """
     documents = list(ends.values())
-    for document in documents:
-        if document.exit_code == EXIT_USER_ERROR:
-            return document
+    # The peers of a rank that ran out of memory lose it at once, and may say so first.
+    heaviest = max(documents, key=weight_of, default=None)
+    if heaviest is not None and weight_of(heaviest):
+        return heaviest
     failed = [document for document in documents if not has_stopped(document)]
     if failed:
         return failed[0]

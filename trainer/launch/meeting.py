@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from contracts import storage
 from contracts.errors import EXIT_USER_ERROR, ConfigError, ErrorDocument, TryAgain
-from trainer.launch.assignment import is_preemption
+from trainer.launch.assignment import is_preemption, weight_of
 from trainer.launch.messages import Connection, ConnectionLost, Message, listen
 
 _POLL_S = 0.2
@@ -283,8 +283,8 @@ class Meeting:
 
 
 def _more_telling(known: ErrorDocument | None, new: ErrorDocument | None) -> ErrorDocument | None:
-    """Of two machines' ends of a generation, keep the first, but for a user error."""
-    if known is None or (new is not None and new.exit_code == EXIT_USER_ERROR):
+    """Of two machines' ends of a generation, keep the one that explains more, or else the first."""
+    if known is None or (new is not None and weight_of(new) > weight_of(known)):
         return new
     return known
 

@@ -13,6 +13,7 @@ STOP = ErrorDocument.of(Preempted("SIGTERM"))
 PEER = ErrorDocument.of(PeerPreempted("SIGTERM"))
 HUNG = ErrorDocument.of(TryAgain("no step for 60 s"))
 CRASH = ErrorDocument.of(RuntimeError("crash"))
+FULL = ErrorDocument(kind="OutOfMemory", exit_code=75, message="m", step=5)
 
 
 @pytest.fixture
@@ -60,6 +61,9 @@ def test_an_end_that_cannot_be_read_is_an_end(assignment: Assignment) -> None:
         ([STOP, HUNG], HUNG),
         ([CRASH, HUNG], CRASH),
         ([CRASH, USER], USER),
+        # The peers of the rank that ran out of memory lose it at once.
+        ([HUNG, FULL], FULL),
+        ([FULL, USER], USER),
         # Told to stop: one rank of this machine, or another machine alone.
         ([PEER, STOP], STOP),
         ([PEER, PEER], PEER),

@@ -169,6 +169,18 @@ def test_a_user_error_of_one_machine_ends_all(job: Job) -> None:
         assert hear(launcher) == Message(kind="over", document=BAD)
 
 
+def test_memory_that_runs_out_is_told_whoever_says_first_that_a_peer_is_lost(job: Job) -> None:
+    full = ErrorDocument(kind="OutOfMemory", exit_code=75, message="m", step=5)
+    job.serve()
+    first, second = job.join(0), job.join(1)
+    assert {hear(first).generation, hear(second).generation} == {0}
+    end(first, 0, CRASH)
+    assert hear(second).kind == "stop"
+    end(second, 0, full)
+    assert {hear(first).generation, hear(second).generation} == {1}
+    assert job.begun[1] == (full, 0)
+
+
 def test_attempts_in_vain_end_all(job: Job) -> None:
     job.most = 1
     job.serve()
