@@ -195,21 +195,20 @@ def _run_together(launcher: Launcher) -> None:
             newest=counter.generation,
             say=launcher.say,
         )
-    was_told = False
     try:
-        _attend(launcher)
-    except Preempted:
-        was_told = True
-        raise
+        _attend(launcher, counter)
     finally:
         if meeting is not None:
             meeting.close()
-        if counter is not None and was_told:
-            counter.told_to_stop()
 
 
-def _attend(launcher: Launcher) -> None:
-    """Take part in generations until the first machine says that it is over."""
+def _attend(launcher: Launcher, counter: AttemptCounter | None) -> None:
+    """Take part in generations until the first machine says that it is over.
+
+    Args:
+        launcher: This machine's.
+        counter: The first machine's.
+    """
     generation = -1
     while True:
         connection = _join(launcher, generation)
@@ -221,6 +220,9 @@ def _attend(launcher: Launcher) -> None:
             while start is not None:
                 generation = start.generation
                 end = _run_and_listen(launcher, connection, start, interface)
+                if counter is not None and has_stopped(end):
+                    # While this machine may live on, and before the others hear of its end: none begins until then.
+                    counter.told_to_stop()
                 if is_preemption(end):
                     with suppress(ConnectionLost):
                         connection.send(Message(kind="ended", generation=generation, document=end))

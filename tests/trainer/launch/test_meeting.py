@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import socket
 import threading
 import time
@@ -320,6 +321,50 @@ def test_launchers_without_a_shared_output_end_before_any_rank(
         assert error.exit_code == 2
         assert "machine 1 does not share its output with the first machine" in str(error)
     assert not started.is_set()
+
+
+@pytest.mark.parametrize(("ended", "fruitless"), [(STOPPED, 0), (CRASH, 1)])
+def test_a_preemption_is_not_counted_before_anything_is_closed(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: ErrorDocument, fruitless: int
+) -> None:
+    """A crash is counted also where the machine is told to stop while it waits for the next start."""
+    launcher = launcher_of(tmp_path, port, 0, "job-1")
+    kept: list[int] = []
+    close = Meeting.close
+
+    def closing(meeting: Meeting) -> None:
+        kept.append(launcher.record.read().fruitless)
+        close(meeting)
+
+    def run(launcher: Launcher, *arguments: Any, **options: Any) -> ErrorDocument:
+        launcher.stop.number = signal.SIGTERM
+        return ended
+
+    monkeypatch.setattr(Meeting, "close", closing)
+    monkeypatch.setattr(generations, "run_generation", run)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(generations._run_together, launcher)
+        wait_until(lambda: can_connect(port))
+        other = Connection(socket.create_connection(("localhost", port), timeout=LIMIT_S))
+        with shared_output.shown_output(hello_of(launcher)) as hello:
+            other.send(hello)
+            assert hear(other).generation == 0
+        assert isinstance(first.exception(), Preempted)
+    other.close()
+    assert [*kept, launcher.record.read().fruitless] == [fruitless, fruitless]
+
+
+def hello_of(first: Launcher) -> Message:
+    """Return what the second machine says to a first one."""
+    return Message(kind="hello", node_rank=1, job=generations._job(first), output=first.assignment.folder)
+
+
+def can_connect(port: int) -> bool:
+    try:
+        socket.create_connection(("localhost", port), timeout=LIMIT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def launcher_of(folder: Path, port: int, node: int, job_id: str = "") -> Launcher:
