@@ -63,6 +63,8 @@ class Committer:
         peers: The ranks.
         log: Takes what a user should read.
         on_piece: Called with each piece that is written.
+        on_wait: Called when the files of this rank are written: given until when waiting for other ranks, and what
+            commits, takes its time and still gets on; 0 at the end.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Committer:
         peers: Peers,
         log: Callable[[str], None],
         on_piece: Callable[[], None],
+        on_wait: Callable[[float], None],
     ) -> None:
         self.folder_uri = folder_uri
         self.number = 0
@@ -81,7 +84,8 @@ class Committer:
         """Of what was committed; for rank 0."""
         self.failures: list[Exception] = []
         """Of the newest checkpoints, since the last one that was committed."""
-        self._rules, self._peers, self._log, self._on_piece = rules, peers, log, on_piece
+        self._rules, self._peers, self._log = rules, peers, log
+        self._on_piece, self._on_wait = on_piece, on_wait
         self._records: dict[str, int] = {}
 
     def listing(self) -> Listing:
@@ -111,6 +115,8 @@ class Committer:
         except (OSError, ShardlineError, storage.AlreadyPublished) as error:
             self._give_up(uri, error)
             return None
+        finally:
+            self._on_wait(0.0)
         self.failures.clear()
         return committed
 
@@ -127,6 +133,7 @@ class Committer:
             if not sharded or self._peers.group is None:
                 raise
             error = failure
+        self._on_wait(deadline)
         if not sharded or self._peers.group is None:
             return entries
         return self._gather(entries, error)

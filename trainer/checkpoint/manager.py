@@ -57,7 +57,12 @@ class CheckpointManager:
         self.folder_uri = storage.join(folder_uri, CHECKPOINTS_FOLDER)
         self._writer = Writer(rules.num_buffers)
         self._committer = Committer(
-            self.folder_uri, rules=rules, peers=self._peers, log=log, on_piece=self._writer.get_on
+            self.folder_uri,
+            rules=rules,
+            peers=self._peers,
+            log=log,
+            on_piece=self._writer.get_on,
+            on_wait=self._writer.get_on_until,
         )
         self._buffers = [
             HostBuffer(self._peers.rank, self._peers.ranks, pinned=pinned, log=log) for _ in range(rules.num_buffers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 # Between two looks at whether the job that is waited for gets on.
@@ -27,6 +28,7 @@ class Writer:
         self._changed = threading.Condition()
         self._running = 0
         self._moved = 0
+        self._moves_until = 0.0
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -38,6 +40,10 @@ class Writer:
     def get_on(self) -> None:
         """Say that a job gets on; called from its thread."""
         self._moved += 1
+
+    def get_on_until(self, until: float) -> None:
+        """Say that a job gets on until then, on the clock of time.monotonic, though it may not say so meanwhile."""
+        self._moves_until = until
 
     def take_buffer(self, alive: Callable[[], None] | None = None) -> int | None:
         """Return the number of a free buffer; None when there is none, and it is not waited for.
@@ -76,7 +82,7 @@ class Writer:
             with self._changed:
                 if self._changed.wait_for(condition, LOOK_EVERY_S):
                     return
-            if self._moved != seen:
+            if self._moved != seen or time.monotonic() < self._moves_until:
                 seen = self._moved
                 alive()
 

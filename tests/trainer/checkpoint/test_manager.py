@@ -2,18 +2,20 @@
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
+from contracts.config import CheckpointSection
 from contracts.errors import StorageError, TryAgain
 from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest
 from trainer.checkpoint import writer
-from trainer.checkpoint.commit import MAX_FAILURES
+from trainer.checkpoint.commit import MAX_FAILURES, Committer, Peers
 from trainer.checkpoint.discovery import Superseded
 from trainer.checkpoint.loading import load_group, load_model_state
 from trainer.model.build import parameters_sha256
@@ -145,6 +147,35 @@ def test_a_write_that_is_waited_for_shows_that_it_gets_on(
     assert attempt.manager.save(manifest(2), groups(2), required=True)
     attempt.manager.wait()
     assert committed(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize("write_timeout_s", [1800, 0])
+def test_a_first_rank_that_waits_for_the_others_gets_on_within_the_limit_of_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_timeout_s: int
+) -> None:
+    monkeypatch.setattr(writer, "LOOK_EVERY_S", 0.01)
+    heard = threading.Event()
+    waits: list[bool] = []
+
+    def gather(mine: object, answers: list[object], **options: Any) -> None:
+        answers[:] = [([], None), ([], None)]
+        waits.append(heard.wait(60 if write_timeout_s else 0.1))
+
+    monkeypatch.setattr(dist, "gather_object", gather)
+    monkeypatch.setattr(Committer, "_commit", lambda *arguments: None)
+    thread = writer.Writer(1)
+    committer = Committer(
+        f"file://{tmp_path}",
+        rules=CheckpointSection().model_copy(update={"write_timeout_s": write_timeout_s}),
+        peers=Peers(0, 2, cast("Any", object())),
+        log=print,
+        on_piece=thread.get_on,
+        on_wait=thread.get_on_until,
+    )
+    thread.submit(0, lambda: committer.write(manifest(1), [], sharded=True))
+    thread.wait(heard.set)
+    thread.raise_error()
+    assert waits == [bool(write_timeout_s)]
 
 
 def test_with_two_buffers_it_waits_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
