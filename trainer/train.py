@@ -115,6 +115,7 @@ class Training:
                 Path(assignment.attempt_folder),
                 recorded_s=checkpoint.spent_s if checkpoint else 0.0,
                 began_at=assignment.began_at,
+                is_first=rank.is_first,
             ),
         )
         samples = {name: split.samples for name, split in self.data.manifest.splits.items()}

@@ -189,6 +189,8 @@ def test_a_budget_ends_training_with_its_best_checkpoint(
 def test_a_budget_counts_from_the_launchers_start_over_all_starts_of_the_ranks(tmp_path: Path) -> None:
     limits = ResourcesSection(max_hours=1)
     given: dict[str, Any] = {"folder": tmp_path / "a", "began_at": time.monotonic() - 1800}
+    Budget.of_attempt(limits, recorded_s=600, is_first=False, **given)
+    assert not (tmp_path / "a").exists(), "the first rank's"
     first = Budget.of_attempt(limits, recorded_s=600, **given)
     assert first.spent_s() == pytest.approx(2400, abs=60)
     # From a checkpoint of the same attempt, whose time is counted once.

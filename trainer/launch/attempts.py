@@ -105,7 +105,7 @@ class AttemptCounter:
         return generation
 
     def told_to_stop(self) -> None:
-        """Take the attempt that has ended out of the count: it was taken its machine away, and may be none the worse.
+        """Take the attempt that has ended out of the count: its machine was taken away, and it may be none the worse.
 
         Nobody may call this while `begin` runs.
         """

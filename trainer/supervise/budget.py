@@ -31,16 +31,21 @@ class Budget:
         self._resources, self._before, self._start = resources, spent_s, began_at
 
     @classmethod
-    def of_attempt(cls, resources: ResourcesSection, folder: Path, *, recorded_s: float, began_at: float) -> Budget:
-        """Return the budget of a start of the ranks, which may be a later one of the attempt; for the first rank.
+    def of_attempt(
+        cls, resources: ResourcesSection, folder: Path, *, recorded_s: float, began_at: float, is_first: bool = True
+    ) -> Budget:
+        """Return the budget of a start of the ranks, which may be a later one of the attempt.
 
         Args:
             resources: Holds the limits.
             folder: Of the attempt.
             recorded_s: In the checkpoint that is gone on from, 0 without one.
             began_at: When the launcher began.
+            is_first: Of the rank: the first one keeps the file, and its time is what all decide by.
         """
         before, path = recorded_s, folder / _BEFORE_NAME
+        if not is_first:
+            return cls(resources, before, began_at)
         # A checkpoint of this attempt counts some of its time already. What cannot be kept is counted a little short.
         with suppress(OSError, ValueError):
             if path.exists():
