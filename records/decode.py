@@ -2,9 +2,9 @@
 
 What passes the check must decode in training, so both use this module, with the same strictness. JPEG goes through
 libjpeg-turbo (simplejpeg) and every warning of it refuses the file, but those about bytes that are no part of the
-picture (`_repair_jpeg`); the rest goes through Pillow. The format is found by content, never by the name. Orientation
-tags are not applied (but a TIFF's, by Pillow), and transparency is dropped, as torchvision and timm do, unless a
-background is given.
+picture (`_repair_jpeg`): sharding stores such a file without them. The rest goes through Pillow. The format is found by
+content, never by the name. Orientation tags are not applied (but a TIFF's, by Pillow), and transparency is dropped, as
+torchvision and timm do, unless a background is given.
 Importing this changes no global state; a limit on the pixels is checked here, so that Pillow's own, which warns, is not
 reached.
 """
@@ -99,8 +99,9 @@ class Decoded(NamedTuple):
     """Colour mode of the stored image, in Pillow's terms (L, RGB, CMYK, ...)."""
     transparent: bool = False
     """Whether it was laid on a background that shows."""
-    repaired: bool = False
-    """Whether it is a JPEG with stray bytes, odd scan parameters or no end marker, all of whose coded data is sound."""
+    repaired: bytes | None = None
+    """The file as all readers take it, where it is a JPEG with stray bytes, odd scan parameters or no end marker, but
+    sound coded data; None of other files."""
 
 
 class Header(NamedTuple):
@@ -266,11 +267,11 @@ def _decode_jpeg(content: bytes, reduction: int, max_pixels: int | None) -> Deco
         reason = str(error)
     content = _repair_jpeg(content)
     try:
-        return _decode_jpeg_once(content, reduction, max_pixels)._replace(repaired=True)
+        return _decode_jpeg_once(content, reduction, max_pixels)._replace(repaired=content)
     except ValueError as error:
         content = _drop_filling(content, str(error))
     try:
-        return _decode_jpeg_once(content, reduction, max_pixels)._replace(repaired=True)
+        return _decode_jpeg_once(content, reduction, max_pixels)._replace(repaired=content)
     except ValueError:
         raise UndecodableImage(f"damaged jpeg: {reason}") from None
 

@@ -295,10 +295,10 @@ def _warn(opened: OpenJob, collected: _Collected, duplicates: Duplicates | None)
     if transparent := collected.tally.changes.get("transparent", 0):
         background = opened.planned.sharding.background
         found.append(f"{transparent} transparent images were laid on {background} (sharding.background)")
-    remarks = collected.tally.remarks
-    if repaired := remarks.get(REPAIRED, 0):
+    if repaired := collected.tally.changes.get(REPAIRED, 0):
         odd = "odd scan parameters, stray bytes or no end marker"
-        found.append(f"{repaired} JPEG files have {odd}; their pixels are whole, as viewers show them")
+        found.append(f"{repaired} JPEG files have {odd}: they are stored as sound files with the same pixels")
+    remarks = collected.tally.remarks
     deep, narrow = remarks.get(DEEP, 0), remarks.get(NARROW, 0)
     if narrow and 2 * narrow >= deep:
         found.append(

@@ -1,6 +1,7 @@
 """What is looked at in every image on its way into a shard, and what is done to it.
 
-verify: decode    the whole image is decoded, by the trainer's own decoder; a transparent one is laid on a background
+verify: decode    the whole image is decoded, by the trainer's own decoder; a transparent one is laid on a background,
+          and a JPEG with oddities that only some readers pass over is stored without them
 header    format, dimensions and colour mode come from its header, and the file must go on to its end
 none      only the first bytes are looked at: they tell the format
 """
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
 
 # The index counts the bytes of a sample in 32 bits; a MiB is left for what else there is in it.
 MAX_IMAGE_BYTES = 2**32 - (1 << 20)
-# Remarks: a JPEG that viewers repair; 16 bits per channel; such an image that uses less than a quarter of their range.
-REPAIRED, DEEP, NARROW = "repaired", "deep", "narrow"
+# A change: a JPEG without what only some readers pass over.
+REPAIRED = "repaired"
+# Remarks: 16 bits per channel; such an image that uses less than a quarter of their range.
+DEEP, NARROW = "deep", "narrow"
 _NARROW_RANGE = 64
 _GZIP_START = b"\x1f\x8b"
 # Of what an object stored with Content-Encoding: gzip holds: a few KB may claim terabytes.
@@ -121,9 +124,12 @@ def check(content: bytes, checks: Checks, *, with_pixels: bool) -> Checked:
     remarks = _remark(content, image)
     source_format, source_mode = image.image_format, image.mode
     needed: tuple[str, ...] = ()
+    if image.repaired is not None:
+        content, needed = image.repaired, (REPAIRED,)
     if checks.changes or image.transparent:
-        content, needed = change(content, image, checks.changes)
-        if needed:
+        content, made = change(content, image, checks.changes)
+        needed += made
+        if made:
             # What is stored is decoded in its turn: it is what training reads.
             image = decode(content, max_pixels=None)
     height, width, _ = image.pixels.shape
@@ -142,8 +148,6 @@ def check(content: bytes, checks: Checks, *, with_pixels: bool) -> Checked:
 
 
 def _remark(content: bytes, image: Decoded) -> tuple[str, ...]:
-    if image.repaired:
-        return (REPAIRED,)
     if not is_deep(content, image):
         return ()
     is_narrow = int(image.pixels.max()) - int(image.pixels.min()) < _NARROW_RANGE
@@ -169,16 +173,17 @@ def inflate(content: bytes) -> bytes:
     return inflated
 
 
-def check_unchanged(content: bytes, checks: Checks) -> str:
-    """Look at an image that keeps its bytes, such as a mask; return its format.
+def check_further(content: bytes, checks: Checks) -> tuple[bytes, str]:
+    """Look at an image that keeps its pixels, such as a mask; return the file as it is stored, and its format.
 
     Raises:
         UndecodableImage: It cannot be used; with the reason.
     """
     if checks.verify == "decode" and 0 < len(content) <= MAX_IMAGE_BYTES:
-        return decode(content, max_pixels=checks.max_pixels).image_format
+        image = decode(content, max_pixels=checks.max_pixels)
+        return content if image.repaired is None else image.repaired, image.image_format
     unchanged = Checks(verify=checks.verify, max_pixels=checks.max_pixels)
-    return check(content, unchanged, with_pixels=False).image_format
+    return content, check(content, unchanged, with_pixels=False).image_format
 
 
 @functools.cache

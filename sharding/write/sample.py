@@ -13,7 +13,7 @@ from sharding.job import Job
 from sharding.limits import encode_name, encode_path
 from sharding.sources import Reference
 from sharding.sources.fields import Fields
-from sharding.write.check import MAX_IMAGE_BYTES, Checked, Checks, check, check_unchanged, inflate
+from sharding.write.check import MAX_IMAGE_BYTES, Checked, Checks, check, check_further, inflate
 
 
 class Accepted(NamedTuple):
@@ -61,7 +61,7 @@ def accept(
                 first = check(content, checks, with_pixels=with_pixels)
                 files[name] = first.content, first.image_format
             elif fields.kinds[name] == "image":
-                files[name] = content, check_unchanged(content, checks)
+                files[name] = check_further(content, checks)
             else:
                 files[name] = content, ""
         except UndecodableImage as reason:

@@ -20,10 +20,11 @@ from contracts.config import ShardingSection
 from contracts.errors import DataError, StorageError
 from contracts.stores import gcs_client
 from records.classes import sort_classes
-from records.decode import UndecodableImage, decode, decode_rgb, read_header, reducible_size
+from records.convert import Changes
+from records.decode import UndecodableImage, check_complete, decode, decode_rgb, read_header, reducible_size
 from sharding.commit.duplicates import describe_duplicates
 from sharding.sources.listing import describe_lookalikes
-from sharding.write.check import DEEP, NARROW, REPAIRED, Checks, check, inflate
+from sharding.write.check import DEEP, NARROW, REPAIRED, Checks, check, check_further, inflate
 
 TEXTS = {"text": {"column": "text", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
 
@@ -225,16 +226,23 @@ def test_jpegs_of_phones_are_decoded_and_counted(kind):
     whole = make_jpeg()
     odd = ODD_JPEGS[kind](whole)
     found = decode(odd)
-    assert found.repaired and np.array_equal(found.pixels, decode(whole).pixels)
+    assert found.repaired is not None and np.array_equal(found.pixels, decode(whole).pixels)
     assert np.array_equal(decode_rgb(odd, reduction=2), decode_rgb(whole, reduction=2))
     assert reducible_size(odd) == (48, 40) and read_header(odd).width == 40
     checked = check(odd, Checks(), with_pixels=False)
-    assert (checked.content, checked.remarks) == (odd, (REPAIRED,))
+    assert checked.changes == (REPAIRED,) and check_further(odd, Checks()) == (checked.content, "jpeg")
+    # Every reader takes what is stored: that of an export, and the check of the header.
+    with Image.open(io.BytesIO(checked.content)) as image:
+        image.load()
+    check_complete(checked.content, "jpeg")
+    stored = decode(checked.content)
+    assert stored.repaired is None and np.array_equal(stored.pixels, found.pixels)
+    assert check(odd, Checks(changes=Changes(shorter_side=16)), with_pixels=False).changes == (REPAIRED, "resize")
 
 
 def test_jpegs_with_bytes_after_their_end_and_progressive_ones_need_no_repair():
     for content in (make_jpeg() + b"SEFH" + bytes(range(200)), make_jpeg(progressive=True)):
-        assert not decode(content).repaired
+        assert decode(content).repaired is None
 
 
 @pytest.mark.parametrize("kind", ["scan parameters", "bytes between segments", "no end"])

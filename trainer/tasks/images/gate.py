@@ -333,10 +333,12 @@ class SourceFiles:
         if content is None or content == stored:
             return stored
         try:
-            made, _ = change(content, decode(content, background=self._background, max_pixels=None), self._changes)
+            image = decode(content, background=self._background, max_pixels=None)
         except UndecodableImage:
             return stored
-        return content if made == stored else stored
+        made, _ = change(content, image, self._changes)
+        # Not every reader takes a file that sharding has repaired.
+        return content if made == stored and image.repaired is None else stored
 
     def _find(self, place: int) -> bytes | None:
         """Return the file at the sample's path in the source; None: it cannot be read."""
