@@ -143,7 +143,9 @@ def read_inputs(shipped: Shipped, document: ExportManifest, work: Path) -> Store
 
     said = Preprocessing.read(shipped.folder / PREPROCESS_NAME)
     mean, std = said.mean, said.std
-    transform = EvaluationTransform(said.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
+    transform = EvaluationTransform(
+        said.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]), said.max_pixels
+    )
     reader = ShardReader(shipped.shards_uri, shipped.shards, "test")
     wanted = samples_of(document, shipped.shards_uri, shipped.shards) or range(len(reader))
 

@@ -19,7 +19,7 @@ from PIL import Image
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError
-from records.decode import REDUCTIONS, Pixels, decode_rgb, reducible_size
+from records.decode import MAX_PIXELS, REDUCTIONS, Pixels, decode_rgb, reducible_size
 from trainer.model.user_callable import load_callable
 from trainer.tasks.images.augment.draw import Augmentation, Mixing
 from trainer.tasks.images.pixels import normalisation
@@ -71,6 +71,8 @@ class EvaluationTransform:
     image_size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    max_pixels: int = MAX_PIXELS
+    """Most pixels of an image file."""
 
     def document(self) -> dict[str, object]:
         """Return what a checkpoint says of it."""
@@ -82,7 +84,7 @@ class EvaluationTransform:
         Raises:
             UndecodableImage: It is no image that can be used.
         """
-        return self.pixels(decode_rgb(content, max_pixels=None))
+        return self.pixels(decode_rgb(content, max_pixels=self.max_pixels))
 
     def pixels(self, image: Pixels) -> Pixels:
         """Map an image [H, W, 3] to [image_size, image_size, 3]."""
@@ -130,13 +132,14 @@ class TrainTransform:
             UndecodableImage: It is no image that can be used, at any reduction.
         """
         size = reducible_size(content) if self.scaled_decode else None
-        image = decode_rgb(content, max_pixels=None) if size is None else None
+        most = self.evaluation.max_pixels
+        image = decode_rgb(content, max_pixels=most) if size is None else None
         height, width = size or (image.shape[0], image.shape[1])  # type: ignore[union-attr]
         box = self._choose_box(height, width, random)
         flip = self.horizontal_flip and _given(random).random() < 0.5
         if image is None:
             reduction = choose_reduction(box, self.image_size)
-            image = decode_rgb(content, reduction=reduction, max_pixels=None)
+            image = decode_rgb(content, reduction=reduction, max_pixels=most)
             box = (box[0] / reduction, box[1] / reduction, box[2] / reduction, box[3] / reduction)
         if image.shape[:2] == box[2:] == (self.image_size, self.image_size):
             return image[:, ::-1] if flip else image
@@ -155,7 +158,9 @@ def make_transforms(data: DataSection, manifest: ShardManifest) -> tuple[TrainTr
         ConfigError: There is no mean and std, or data.transform cannot be loaded.
     """
     mean, std = normalisation(data, manifest)
-    evaluation = EvaluationTransform(data.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
+    # Shards that were adopted, or whose images nobody has looked at, may hold any.
+    most = manifest.prepared.max_pixels if manifest.prepared is not None else MAX_PIXELS
+    evaluation = EvaluationTransform(data.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]), most)
     training = TrainTransform(
         data.image_size,
         data.crop,

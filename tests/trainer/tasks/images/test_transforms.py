@@ -8,9 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
+from contracts.artifacts import Prepared
 from contracts.config import DataSection
 from contracts.errors import ConfigError
-from records.decode import REDUCTIONS, UndecodableImage, decode_rgb, reducible_size
+from records.decode import MAX_PIXELS, REDUCTIONS, UndecodableImage, decode_rgb, reducible_size
 from tests.trainer.data.conftest import photograph
 from tests.trainer.tasks.for_tests import planned_manifest
 from trainer.data.randomness import generator_of
@@ -165,3 +166,20 @@ def test_a_transform_that_cannot_be_loaded_is_a_mistake_of_the_user() -> None:
     for name, words in (("no_such_module:x", "no_such_module"), ("math:nothing", "nothing"), ("math:pi", "float")):
         with pytest.raises(ConfigError, match=words):
             make_transforms(DataSection(transform=name), planned_manifest(2))
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_images_above_the_limit_of_their_shards_are_refused(form: str) -> None:
+    content = encode(photograph(40, 30), form)
+    for most in (1199, 1200):
+        prepared = Prepared(background=None, convert=[], resize=None, jpeg_quality=90, max_pixels=most, changed={})
+        training, evaluation = make_transforms(DataSection(crop="center"), planned_manifest(2, prepared=prepared))
+        for decode in (lambda content, of=training: of.pixels(content, generator_of(0, 0, 0)), evaluation.decode):
+            if most == 1200:
+                assert decode(content).shape[2] == 3
+                continue
+            with pytest.raises(UndecodableImage, match="more than the limit of 1199"):
+                decode(content)
+    # Nobody knows of adopted shards.
+    training, evaluation = make_transforms(DataSection(), planned_manifest(2))
+    assert training.evaluation.max_pixels == evaluation.max_pixels == MAX_PIXELS
