@@ -291,8 +291,8 @@ def open_job(handle: JobHandle) -> OpenJob:
             allowed="workers with the version of the package that plans",
             todo="build the worker's image anew (dataflow.worker_image) from the version that you submit with",
         )
-    storage.bill(handle.billing_project)
     planned = PlannedJob.model_validate_json(storage.read_bytes(plan_uri(handle.output_uri, handle.fingerprint)))
+    storage.bill(handle.billing_project, planned.source_uri)
     plan = Plan.from_bytes(storage.read_bytes(storage.join(planned.listing_uri(handle.output_uri), CUTS_NAME)))
     job = Job(
         planned.fingerprint,

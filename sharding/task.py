@@ -57,7 +57,7 @@ def shard(stage: Stage) -> str:
         ConfigError, DataError, StorageError: The source or the output cannot be used.
         TryAgain: The source changed while it was read, or another process works on the same output.
     """
-    storage.bill(stage.config.cloud.billing_project)
+    storage.bill(stage.config.cloud.billing_project, stage.config.sharding.source)
     # The listing is spilled here: it may be larger than the memory.
     with tempfile.TemporaryDirectory(prefix="shardline-listing-") as scratch:
         if stage.dry_run:
@@ -181,12 +181,12 @@ def _describe_run(stage: Stage, scratch: Path) -> str:
     if choice.growth is not None:
         lines.append(choice.growth.describe(plan.total_shards))
         lines.append(f"{choice.growth.append.num_kept} samples would be reused")
-    if finished := _count_finished(output):
+    if finished := _count_finished(stage, output):
         lines.append(f"{finished} of {plan.total_shards} shards are finished already and would be reused")
     return "\n".join([*lines, *describe(listing, plan, stage.config.sharding)])
 
 
-def _count_finished(output: Output) -> int:
+def _count_finished(stage: Stage, output: Output) -> int:
     """Return the number of shards that an earlier attempt has finished, by its records."""
     from sharding.commit.records import count_records
     from sharding.job import JobHandle, open_job, read_planned
@@ -194,7 +194,8 @@ def _count_finished(output: Output) -> int:
     planned = read_planned(output.uri, output.fingerprint)
     if planned is None:
         return 0
-    handle = JobHandle(output.uri, output.fingerprint, planned.listing, planned.revision, 1.0, 0)
+    payer = stage.config.cloud.billing_project
+    handle = JobHandle(output.uri, output.fingerprint, planned.listing, planned.revision, 1.0, 0, billing_project=payer)
     return count_records(open_job(handle).job)
 
 

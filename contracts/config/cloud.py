@@ -44,8 +44,8 @@ class CloudSection(Section):
     region: str = ""
     """Region of all jobs: that of the bucket."""
     billing_project: str = ""
-    """Project that pays for reading a source in a bucket with requester pays; unset: none is named, and such a bucket
-    refuses."""
+    """Project that pays for reading the bucket of `sharding.source` where it has requester pays; unset: none is named,
+    and such a bucket refuses."""
     service_account: str = ""
     """E-mail address of the account that jobs and workers act as; unset: the project's default."""
     kms_key: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -21,10 +22,11 @@ _CONNECTIONS = 64
 
 _lock = threading.Lock()
 _client: tuple[int, tuple[str | None, ...], Any] | None = None
-# Project that pays for requests to buckets with requester pays (cloud.billing_project); children inherit it.
+# Bucket of the source, and project that pays for requests to it (cloud.billing_project); children inherit it.
 BILLING_VARIABLE = "SHARDLINE_BILLING_PROJECT"
+_BUCKET_IN_URL = re.compile(r"/b/([^/?]+)")
 # What else decides which client it is.
-_VARIABLES = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", BILLING_VARIABLE)
+_VARIABLES = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
 # A forked child must not even close its parent's sockets.
 _inherited: list[Any] = []
 
@@ -86,25 +88,37 @@ def _make_client(*, anonymous: bool) -> Any:
     # Else the client asks for each bucket's metadata in a thread of its own, for traces that nobody has switched on.
     made._bucket_metadata_cache = None
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=_CONNECTIONS)
+    # requests leaves this method to whoever needs headers of their own for a request.
+    adapter.add_headers = _name_payer
     made._http.mount("https://", adapter)
     made._http.mount("http://", adapter)
-    if project := billing_project():
-        # https://cloud.google.com/storage/docs/requester-pays: header or query parameter userProject.
-        made._http.headers["x-goog-user-project"] = project
     return made
 
 
-def bill(project: str) -> None:
-    """Name the project that pays for this process's requests, and those of its children; empty: none."""
-    if project:
-        os.environ[BILLING_VARIABLE] = project
+def bill(project: str, source: str) -> None:
+    """Name the project that pays for what this process, and its children, ask of a source's bucket, and of no other.
+
+    Args:
+        project: Its id; empty: none.
+        source: URI of the source.
+    """
+    if project and source.startswith("gs://"):
+        os.environ[BILLING_VARIABLE] = f"{_bucket_of(source)} {project}"
     else:
         os.environ.pop(BILLING_VARIABLE, None)
 
 
-def billing_project() -> str:
-    """Return the project that pays for requests; empty where none is named."""
-    return os.environ.get(BILLING_VARIABLE, "")
+def payer_of(bucket: str) -> str:
+    """Return the project that pays for requests to a bucket; empty where none is named."""
+    billed, _, project = os.environ.get(BILLING_VARIABLE, "").partition(" ")
+    return project if billed == bucket else ""
+
+
+def _name_payer(request: Any, **_: object) -> None:
+    found = _BUCKET_IN_URL.search(request.url)
+    if found is not None and (project := payer_of(found[1])):
+        # https://cloud.google.com/storage/docs/requester-pays: header or query parameter userProject.
+        request.headers["x-goog-user-project"] = project
 
 
 def call_options() -> dict[str, Any]:
@@ -182,7 +196,8 @@ def _unexpected(uri: str, error: Exception) -> StorageError:
         return StorageError(
             f"{uri}: the bucket has requester pays: whoever reads it names a project that pays",
             allowed="a project whose billing is on, and which the account may use (serviceusage.services.use)",
-            todo="set cloud.billing_project=PROJECT",
+            todo="set cloud.billing_project=PROJECT: sharding reads the bucket of sharding.source with it; what is in "
+            "another bucket belongs in one without requester pays",
         )
     return StorageError(
         f"{uri}: Cloud Storage refuses this ({_first_line(error)})",

@@ -26,10 +26,10 @@ from contracts.stores.gcs_client import (
     CONNECT_TIMEOUT_S,
     READ_TIMEOUT_S,
     RETRY_DEADLINE_S,
-    billing_project,
     client,
     explained,
     hex_digest,
+    payer_of,
 )
 
 # Handed on at a time: large enough that Python is no limit, small enough for 32 streams.
@@ -74,7 +74,8 @@ async def _read_all(files: Any, wanted: Sequence[Wanted], requests: int) -> list
     async def read(item: Wanted) -> tuple[bytes, str]:
         async with room:
             # What its _cat_file does, which drops the headers.
-            headers, content = await files._call("GET", files.url(item.uri, generation=item.generation))
+            url = files.url(item.uri, generation=item.generation)
+            headers, content = await files._call("GET", url, userProject=payer_of(split(item.uri)[0]) or None)
             return content, _crc32c_in(",".join(headers.getall("x-goog-hash", ())))
 
     return await asyncio.gather(*(read(item) for item in wanted), return_exceptions=True)
@@ -101,7 +102,6 @@ def _files() -> Any:
         project="",
         token="anon" if endpoint else "google_default",
         endpoint_url=endpoint,
-        requester_pays=billing_project() or False,
         requests_timeout=READ_TIMEOUT_S,
         use_listings_cache=False,
     )

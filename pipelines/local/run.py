@@ -87,8 +87,8 @@ def run_local(config: RunConfig, *, fresh: bool, debug: bool, started_at_s: floa
         UserError: The line's folder cannot be used, or a later stage could not succeed.
     """
     check_line(config)
-    storage.bill(config.cloud.billing_project)
     source = storage.normalise(config.sharding.source)
+    storage.bill(config.cloud.billing_project, source)
     if storage.is_local(source) and DATE_MARK not in source and not storage.exists(source):
         raise ConfigError(
             f"sharding.source {storage.display(source)} does not exist",

@@ -1,5 +1,6 @@
 """Sources as people have them: encodings, names that look alike, phones' photos, deep images, gzip, parts of tables."""
 
+import base64
 import gzip
 import http.server
 import io
@@ -7,7 +8,9 @@ import json
 import threading
 import unicodedata
 import urllib.parse
+from types import SimpleNamespace
 
+import google_crc32c
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -16,14 +19,17 @@ from PIL import Image
 
 from contracts import storage
 from contracts.artifacts import Copy, DuplicateGroup, Duplicates
-from contracts.config import ShardingSection
+from contracts.config import CloudSection, ShardingSection
 from contracts.errors import DataError, StorageError
 from contracts.stores import gcs_client
 from records.classes import sort_classes
 from records.convert import Changes
 from records.decode import UndecodableImage, check_complete, decode, decode_rgb, read_header, reducible_size
+from sharding import job
+from sharding.commit import records
 from sharding.commit.duplicates import describe_duplicates
 from sharding.sources.listing import describe_lookalikes
+from sharding.task import _count_finished
 from sharding.write.check import DEEP, NARROW, REPAIRED, Checks, check, check_further, inflate
 
 TEXTS = {"text": {"column": "text", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
@@ -359,8 +365,9 @@ class _RequesterPays(http.server.BaseHTTPRequestHandler):
     """Answers as Cloud Storage does: 400 where no project is named that pays."""
 
     def do_GET(self):
-        query = urllib.parse.parse_qs(urllib.parse.urlparse(self.path).query)
-        is_named = "userProject" in query or self.headers.get("x-goog-user-project")
+        url = urllib.parse.urlparse(self.path)
+        is_named = "userProject" in urllib.parse.parse_qs(url.query) or self.headers.get("x-goog-user-project")
+        self.server.billed.add((url.path.partition("/b/")[2].partition("/")[0], bool(is_named)))
         answer = {"kind": "storage#objects", "items": []}
         if not is_named:
             answer = {"error": {"message": "Bucket is a requester pays bucket but no user project provided."}}
@@ -368,6 +375,7 @@ class _RequesterPays(http.server.BaseHTTPRequestHandler):
         self.send_response(200 if is_named else 400)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
+        self.send_header("x-goog-hash", f"crc32c={base64.b64encode(google_crc32c.Checksum(content).digest()).decode()}")
         self.end_headers()
         self.wfile.write(content)
 
@@ -375,18 +383,44 @@ class _RequesterPays(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def read_two(*roots):
+    return storage.read_many([storage.Wanted(f"{root}/photo.jpg") for root in roots])
+
+
 def test_a_bucket_with_requester_pays_names_the_key_and_is_read_with_it(monkeypatch):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _RequesterPays) as server:
+        server.billed = set()
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         try:
             with pytest.raises(StorageError, match="requester pays") as raised:
                 list(storage.list_objects("gs://shop/photos"))
-            assert "cloud.billing_project" in raised.value.todo
-            storage.bill("payer")
+            assert "cloud.billing_project=PROJECT: sharding reads the bucket of sharding.source" in raised.value.todo
+            storage.bill("payer", "gs://shop/photos")
+            server.billed.clear()
             assert list(storage.list_objects("gs://shop/photos")) == []
+            assert storage.list_page("gs://shop/photos", start="", end="", token="", limit=1) == ([], "")
+            # Of another bucket its own project pays, whoever asks.
+            for ask in (
+                lambda: list(storage.list_objects("gs://mine/shards")),
+                lambda: read_two("gs://shop", "gs://mine"),
+            ):
+                with pytest.raises(StorageError, match=r"gs://mine/.* requester pays"):
+                    ask()
+            assert server.billed == {("shop", True), ("mine", False)}
         finally:
-            storage.bill("")
+            storage.bill("", "")
             gcs_client.close()
             server.shutdown()
+
+
+def test_a_dry_run_counts_finished_shards_with_the_project_that_pays(monkeypatch):
+    opened = []
+    planned = SimpleNamespace(listing="listing-1", revision=job.REVISION)
+    monkeypatch.setattr(job, "read_planned", lambda *_: planned)
+    monkeypatch.setattr(job, "open_job", lambda handle: opened.append(handle) or SimpleNamespace(job=None))
+    monkeypatch.setattr(records, "count_records", lambda _: 3)
+    stage = SimpleNamespace(config=SimpleNamespace(cloud=CloudSection(billing_project="payer")))
+    output = SimpleNamespace(uri="gs://mine/shards/1", fingerprint="1")
+    assert _count_finished(stage, output) == 3 and opened[0].billing_project == "payer"
