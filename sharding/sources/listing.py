@@ -277,10 +277,7 @@ def describe_lookalikes(classes: Sequence[bytes]) -> list[str]:
         if other != name:
             warnings.append(f"classes {other} and {name} differ only in upper and lower case")
         elif alike != name:
-            warnings.append(
-                f"classes {alike!a} and {name!a} look the same: they differ only in how accents are encoded, "
-                "in blanks or in invisible characters"
-            )
+            warnings.append(f"classes {alike!a} and {name!a} are the same to a reader, or nearly")
     return warnings
 
 

@@ -16,6 +16,7 @@ from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import ConfigError, DataError
 from sharding.limits import MAX_EXAMPLES, name_some
+from sharding.sources.buckets import FEW_OBJECTS
 from sharding.sources.cells import RowParser
 from sharding.sources.layout import ALLOWED
 from sharding.sources.names import is_ignored
@@ -85,8 +86,10 @@ def find_parts(uri: str, names: Iterable[str]) -> list[str]:
     Raises:
         DataError: The folder holds parts of a table beside other files, or in folders of their own.
     """
-    # Spark's _SUCCESS and _metadata.
-    names = sorted(name for name in names if not is_ignored(os.fsencode(name)) and not name.startswith("_"))
+    # Spark's files _SUCCESS and _metadata; a folder of such a name may be one of a class.
+    names = sorted(
+        name for name in names if not is_ignored(os.fsencode(name)) and (name.endswith("/") or not name.startswith("_"))
+    )
     parts = [name for name in names if name.lower().endswith(SUFFIXES)]
     shown = f"sharding.source {storage.display(uri)}"
     if names and all("=" in name for name in names) and _holds_parts(storage.join(uri, names[0].rstrip("/"))):
@@ -154,7 +157,8 @@ def check_has_columns(section: ShardingSection, uri: str) -> None:
     if section.fields and not uri.lower().endswith(tuple(SUFFIXES)):
         raise ConfigError(
             f"sharding.source {storage.display(uri)} has no columns, and sharding.fields maps columns",
-            allowed=f"a file with columns ({', '.join(SUFFIXES)}); class folders have the fields image and label",
+            allowed=f"a file with columns ({', '.join(SUFFIXES)}), or a folder of its parts and of no more than "
+            f"{FEW_OBJECTS:,} objects in a bucket; class folders have the fields image and label",
             todo="give a file, or unset sharding.fields",
         )
 
