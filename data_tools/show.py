@@ -14,6 +14,7 @@ from contracts.config import CLASS_KINDS
 from contracts.errors import ConfigError, DataError
 from inspection.run.find import find_place
 from inspection.run.read import find_folder
+from pages.quantities import several
 from records.decode import decode_rgb
 from records.in_turn import choose
 from records.payloads import read_images
@@ -135,4 +136,5 @@ def draw_grid(folder_uri: str, manifest: ShardManifest, target: Path) -> int:
 
 
 def _describe_duplicates(found: Duplicates) -> str:
-    return f"copies: {found.copies} of {found.groups} samples ({found.leaking_groups} in several splits)"
+    copies, samples = several(found.copies, "copy", "copies"), several(found.groups, "different sample")
+    return f"{copies}, of {samples}; {several(found.leaking_groups, 'of these is', 'of these are')} in several splits"

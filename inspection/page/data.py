@@ -106,7 +106,7 @@ def _tiles(found: DataView) -> Tiles:
                 "Leaks",
                 "leaks",
                 found.leaking_groups,
-                "samples with copies in several splits",
+                "groups of copies in several splits",
                 none,
                 "alarm" if found.leaking_groups else "",
             ),

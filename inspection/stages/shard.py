@@ -69,7 +69,8 @@ def _card(shards: ShardManifest) -> Summary:
             if shards.image_field is None
             else several(found.copies, "image") + " with the bytes of another"
         )
-        blocks.append(Block("Copies", [f"{what}; {several(found.leaking_groups, 'sample')} in several splits."]))
+        leaking = several(found.leaking_groups, "group of copies is", "groups of copies are")
+        blocks.append(Block("Copies", [f"{what}; {leaking} in several splits."]))
     return Summary(blocks)
 
 

@@ -22,6 +22,7 @@ from contracts.artifacts import Copy, DuplicateGroup, Duplicates
 from contracts.config import CloudSection, ShardingSection
 from contracts.errors import DataError, StorageError
 from contracts.stores import gcs_client
+from data_tools.show import _describe_duplicates
 from records.classes import sort_classes
 from records.convert import Changes
 from records.decode import UndecodableImage, check_complete, decode, decode_rgb, read_header, reducible_size
@@ -328,7 +329,7 @@ def test_what_is_odd_in_files_is_written_and_warned_of(run_shard, source, write_
     result = run_shard(max_rejected_fraction=0)
     assert result.code == 0, result.stderr
     assert "warning: 3 of 3 images with 16 bits per channel use less than a quarter" in result.stderr
-    assert "warning: 1 JPEG files have odd scan parameters" in result.stderr
+    assert "warning: 1 JPEG file has odd scan parameters" in result.stderr
     assert "ant/00.png" in result.stderr and "ant/packed.png" in result.stderr and "are copies" in result.stderr
 
 
@@ -367,6 +368,8 @@ def test_copies_are_named_by_three_examples_and_a_count():
     text = describe_duplicates(Duplicates(groups=5, copies=20, leaking_groups=0, listed=groups), ShardingSection())
     assert "group" not in text and text.count("; ") == 4 and text.endswith("; and 2 more")
     assert "0-0.png (train) = 0-1.png (train) = 0-2.png (train) and 2 more; 1-0.png" in text
+    shown = _describe_duplicates(Duplicates(groups=5, copies=20, leaking_groups=1, listed=groups))
+    assert shown == "20 copies, of 5 different samples; 1 of these is in several splits"
 
 
 # --- buckets that bill readers ----------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def test_the_data_card() -> None:
     assert told.lines.index("| 0 | 3 | 0 | 0 |") < told.lines.index("| 1 | 4 | 0 | 0 |")
     hostile = shard.tell(hostile_shards())
     assert (hostile.numbers["shard_rejected"], hostile.numbers["shard_copies"]) == (1, 2)
-    assert "2 images with the bytes of another; 1 sample in several splits." in hostile.lines
+    assert "2 images with the bytes of another; 1 group of copies is in several splits." in hostile.lines
     assert "## Images" in told.lines
     rows = shards.model_copy(update={"fields": {"text": FieldEntry(kind="text")}, "warnings": []})
     assert not any("image" in line.lower() for line in shard.tell(rows).lines)
