@@ -31,6 +31,7 @@ from contracts.artifacts import (
 from contracts.artifacts.shard_table import MOST_LISTED, pack_table
 from contracts.config import SPLITS
 from contracts.errors import ShardlineError, TryAgain
+from pages.quantities import several
 from records.convert import Changes, library_versions
 from records.source import write_source
 from records.statistics import ChannelSums, Tally, channel_statistics
@@ -294,10 +295,12 @@ def _warn(opened: OpenJob, collected: _Collected, duplicates: Duplicates | None)
     found = []
     if transparent := collected.tally.changes.get("transparent", 0):
         background = opened.planned.sharding.background
-        found.append(f"{transparent} transparent images were laid on {background} (sharding.background)")
+        images = several(transparent, "transparent image was", "transparent images were")
+        found.append(f"{images} laid on {background} (sharding.background)")
     if repaired := collected.tally.changes.get(REPAIRED, 0):
         odd = "odd scan parameters, stray bytes or no end marker"
-        found.append(f"{repaired} JPEG files have {odd}: they are stored as sound files with the same pixels")
+        files = several(repaired, "JPEG file has", "JPEG files have")
+        found.append(f"{files} {odd}; what is stored is sound, with the same pixels")
     remarks = collected.tally.remarks
     deep, narrow = remarks.get(DEEP, 0), remarks.get(NARROW, 0)
     if narrow and 2 * narrow >= deep:
