@@ -135,8 +135,8 @@ def run_generation(
         interface: Network interface to the other machines.
     """
     assignment = launcher.assignment.model_copy(update={"generation": generation, "attempt": attempt})
-    ranks = LocalRanks(assignment, launcher.nodes, launcher.resources.setup_timeout_s, interface)
-    stop_limit_s = launcher.resources.stop_budget_s + STOP_SLACK_S
+    setup_timeout_s, stop_limit_s = launcher.resources.setup_timeout_s, launcher.resources.stop_budget_s + STOP_SLACK_S
+    ranks = LocalRanks(assignment, launcher.nodes, setup_timeout_s, interface, stop_limit_s=stop_limit_s)
     deadline: float | None = None
     told = killed = False
     try:

@@ -69,13 +69,26 @@ class LocalRanks:
         nodes: This machine's place.
         setup_timeout_s: How long torchrun waits for the other machines.
         interface: Name of the network interface to the other machines, for gloo; None leaves it to gloo.
+        stop_limit_s: How long ranks that are told to stop may take; then the launcher kills them.
     """
 
-    def __init__(self, assignment: Assignment, nodes: Nodes, setup_timeout_s: float, interface: str | None) -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        nodes: Nodes,
+        setup_timeout_s: float,
+        interface: str | None,
+        *,
+        stop_limit_s: float,
+    ) -> None:
         environment = {
             **without_ranks(os.environ),
             **thread_environment(assignment.threads),
             "PYTHONUNBUFFERED": "1",
+            # SIGINT is not among them (trainer/launch/agent.py).
+            "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGHUP,SIGQUIT",
+            # It would kill them after 30 s.
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(stop_limit_s) + 1),
         }
         if interface is not None:
             # gloo asks for this machine's own name otherwise, which in a container may be anything.

@@ -2,18 +2,21 @@
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
+import torch.distributed.run as torch_run
 
 from contracts import storage
 from contracts.config import ResourcesSection
 from contracts.errors import ErrorDocument, Preempted, ShardlineError
 from contracts.goodput import account
+from tests.trainer.launch.machines import kill
 from tests.trainer.supervise.test_signals import Job, check_agreed, slow_config
 from tests.trainer.test_task import events
-from trainer.launch import generations
+from trainer.launch import agent, generations
 from trainer.launch.assignment import Assignment
 from trainer.launch.attempts import JobRecord
 from trainer.launch.generations import Launcher, run_ranks
@@ -22,10 +25,7 @@ from trainer.supervise.sections import Sections
 from trainer.supervise.signals import RankExit, SignalReceiver, StopRequest, ignore_stop_signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_launcher_ends_its_ranks_in_agreement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def launcher_of(tmp_path: Path, **resources: float) -> Launcher:
     folder = storage.normalise(tmp_path)
     assignment = Assignment(
         config={},
@@ -39,8 +39,15 @@ def test_a_launcher_ends_its_ranks_in_agreement(
         ranks=2,
         threads=1,
     )
-    resources = ResourcesSection()
-    launcher = Launcher(assignment, find_nodes({}, resources), resources, JobRecord(folder, ""), print)
+    section = ResourcesSection.model_validate(resources)
+    return Launcher(assignment, find_nodes({}, section), section, JobRecord(folder, ""), print)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_launcher_ends_its_ranks_in_agreement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    launcher = launcher_of(tmp_path)
 
     def interrupted(launcher: Launcher, generation: int, attempt: str) -> ErrorDocument:
         os.kill(os.getpid(), number)
@@ -49,6 +56,46 @@ def test_a_launcher_ends_its_ranks_in_agreement(
     monkeypatch.setattr(generations, "run_generation", interrupted)
     with pytest.raises(Preempted, match=rf"told to stop \({number.name}\)"):
         run_ranks(launcher)
+
+
+def test_torchrun_hears_the_launcher_alone_and_waits_as_long_as_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two keys at a terminal, and the launcher's SIGTERM, made it leave its ranks before they had saved."""
+    given: dict[str, str] = {}
+
+    class Process:
+        returncode, pid = 0, 0
+
+        def __init__(self, command: list[str], env: dict[str, str], **options: object) -> None:
+            given.update(env)
+
+        def wait(self, timeout: float) -> None:
+            pass
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    generations.run_generation(launcher_of(tmp_path, stop_budget_s=120), 0, "a")
+    assert "SIGINT" not in given["PET_SIGNALS_TO_HANDLE"]
+    # The launcher kills them itself; torchrun by itself would after 30 s.
+    assert int(given["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) > 120 + generations.STOP_SLACK_S
+    monkeypatch.undo()
+    for name in ("PET_SIGNALS_TO_HANDLE", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"):
+        monkeypatch.setenv(name, given[name])
+    heard: list[tuple[object, str]] = []
+    monkeypatch.setattr(
+        torch_run,
+        "main",
+        lambda arguments: heard.append(
+            (signal.getsignal(signal.SIGINT), torch_run.parse_args(arguments).signals_to_handle)
+        ),
+    )
+    monkeypatch.setattr(agent, "end_with_parent", lambda: None)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        agent.main([str(os.getppid()), "script"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == [(signal.SIG_IGN, given["PET_SIGNALS_TO_HANDLE"])]
 
 
 def test_a_rank_hears_it_and_its_loader_processes_do_not() -> None:
@@ -78,8 +125,8 @@ def test_ctrl_c_saves_what_all_ranks_have_come_to(small_shards: str, tmp_path: P
     job = Job(tmp_path, small_shards, slow_config(data={"num_workers": 1}))
     job.wait_for_step(5)
     # A terminal sends it to all that runs in the foreground, loader processes too.
-    for pid in [job.process.pid, *job.family]:
-        os.kill(pid, signal.SIGINT)
+    # Those that are told later may have ended by then.
+    kill([job.process.pid, *job.family], signal.SIGINT)
     assert job.end() == 75
     # The launcher tells the ranks by SIGTERM too.
     step = check_agreed(job, "SIG")
