@@ -248,11 +248,12 @@ def test_a_missing_mount_ends_no_job_that_is_under_way(job: Job, impatient: None
 
 def test_a_slow_mount_is_waited_for_and_keeps_nobody_else(job: Job) -> None:
     mounted = threading.Event()
-    job.serve(nodes=3, timeout_s=0.1, is_shared=lambda hello: hello.node_rank == 2 or mounted.is_set())
+    meeting = job.serve(nodes=3, is_shared=lambda hello: hello.node_rank == 2 or mounted.is_set())
     slow = job.join(1)
-    wait_until(lambda: job.meeting._unseen)  # type: ignore[attr-defined]
+    wait_until(lambda: bool(meeting._unseen))
+    meeting._timeout_s = 0.1
     first, third = job.join(0), job.join(2)
-    wait_until(lambda: len(job.meeting._attendants) == 2)  # type: ignore[attr-defined]
+    wait_until(lambda: len(meeting._attendants) == 2)
     assert hears_nothing(slow), "nor has the time for those that do not come ended the job"
     mounted.set()
     assert {hear(launcher).generation for launcher in (first, slow, third)} == {0}
