@@ -47,6 +47,8 @@ def full_grid(ledger: Ledger) -> Result:
         (found,) = ledger.run([settings], rounds=GRID_WINDOWS, predicted=[None])
         if not isinstance(found, Failed):
             rates[settings.model_dump_json()] = median(found), settings
+        elif found.is_cut_off:
+            left_out += 1
         elif found.outcome == "out of memory":
             too_large.add((settings.slot_size, settings.flags.model_dump_json()))
     warnings = list(space.ignored)

@@ -1,7 +1,7 @@
 """What was measured, row by row, and the time that it took: everything that asks the probe goes through here.
 
 A measurement that fails is a row with its reason, and the next one goes on. A measurement that would end after the
-budget, by what its kind took before, is not begun.
+budget, by what its kind took before, is not begun; one that the budget ended is as if it had not been.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ class Ledger:
         found = self.probe.load(settings)
         what = f"loader alone, {settings.num_workers} workers"
         if isinstance(found, Failed):
-            self.loader.append(_row(LoaderPoint, settings, vars(found)))
+            if not found.is_cut_off:
+                self.loader.append(_row(LoaderPoint, settings, vars(found)))
             self._count("load", began, what, found)
             return None
         rate = median(found.windows)
@@ -147,7 +148,8 @@ class Ledger:
         found = self.probe.compute(settings)
         what = f"steps alone, slot size {settings.slot_size}, {settings.threads} threads, {settings.flags.in_words()}"
         if isinstance(found, Failed):
-            self.compute.append(_row(ComputePoint, settings, vars(found)))
+            if not found.is_cut_off:
+                self.compute.append(_row(ComputePoint, settings, vars(found)))
             self._count("compute", began, what, found)
             return found
         rate = self.space.rate(settings.slot_size, found.step_s(settings.slots_per_rank))
@@ -167,7 +169,7 @@ class Ledger:
 
         Args:
             settings: The configurations.
-            rounds: Windows of each.
+            rounds: Windows of each; fewer come back where the budget ends meanwhile.
             predicted: Their rates; None: what may not be chosen, beside what was, and no row of the report.
             kind: As what its time is remembered (`usual_s`): a turn has several windows of each.
         """
@@ -180,6 +182,7 @@ class Ledger:
             if worked := sum(not isinstance(rates, Failed) for rates in found):
                 self._took(kind, (self.probe.now() - began) / worked)
         for one, rates in zip(settings, found, strict=True):
+            self._refused |= not isinstance(rates, Failed) and len(rates) < rounds
             self._count(None, began, describe(one), rates if isinstance(rates, Failed) else median(rates))
         return found
 
@@ -200,14 +203,14 @@ class Ledger:
         """
         budget = f"profile.budget_s {self.budget_s:g}"
         started = f", after {self._start_s:.0f} s for the start of the processes" if self._start_s >= 1 else ""
-        said = "one" if measured else "none"
+        said = {0: "none was", 1: "one was"}.get(measured, f"{measured} were")
         choice = choice_of(
             self.space.default,
-            reason=f"the defaults: {budget} ended before two configurations were measured end to end",
+            reason=f"the defaults: {budget} ended before they were compared with another configuration",
             clear=False,
         ).model_copy(update={"measured": False})
         return choice, (
-            f"{budget} is too short to compare configurations ({said} was measured{started}): training has its "
+            f"{budget} is too short to compare configurations ({said} measured{started}): training has its "
             "defaults, as without a profile; to do: raise profile.budget_s (--budget), or set profile: off, which "
             "measures nothing"
         )
@@ -255,6 +258,8 @@ class Ledger:
 
     def _keep(self, settings: Settings, found: JointRate | Failed, predicted: float | None) -> list[float] | Failed:
         """Add to the row of a configuration; the prediction is that before its first measurement."""
+        if isinstance(found, Failed) and found.is_cut_off:
+            return found
         joint = self._joint.setdefault(settings.model_dump_json(), _Joint(settings, predicted))
         if not isinstance(found, Failed) and not (found.windows and min(found.windows) > 0):
             found = Failed("failed", "there was a window without a sample")
@@ -273,6 +278,11 @@ class Ledger:
         self._longest[kind] = max(seconds, self._longest.get(kind, 0.0))
 
     def _count(self, kind: str | None, began: float, what: str, found: float | Failed) -> None:
+        if isinstance(found, Failed) and found.is_cut_off:
+            # As if it had not been begun: it neither worked nor failed.
+            self._refused = True
+            self._tell(self.done, max(self.done, self.expected), f"{what}: given up: {found.reason}")
+            return
         self.done += 1
         if isinstance(found, Failed):
             # What fails ends early, or late: it says nothing of how long the others take.

@@ -21,8 +21,14 @@ Value = TypeVar("Value", int, float)
 class Failed:
     """A measurement that did not come about."""
 
-    outcome: Literal["out of memory", "crashed", "hung", "failed"]
+    outcome: Literal["out of memory", "crashed", "hung", "failed", "budget"]
+    """`budget`: the budget ended before the answer came, which says nothing of what was asked."""
     reason: str
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the budget alone kept it from an answer."""
+        return self.outcome == "budget"
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,7 @@ class Probe(Protocol):
         """Measure both together, each from a fresh loader on: configurations in turn, a window each, `rounds` times.
 
         The windows of one round were measured side by side, so that what else the machine does falls on all of them.
+        Where the budget ends meanwhile, those that were measured by then are returned.
         """
         ...
 

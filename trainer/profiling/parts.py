@@ -343,6 +343,8 @@ class Parts:
         found = self.ledger.steps(self.space.settings(slot_size, 0, threads=threads, flags=flags))
         if isinstance(found, Failed):
             self._failed = found
+            if found.is_cut_off:
+                return None
             if found.outcome == "out of memory":
                 self.too_large(slot_size, flags)
             elif flags.compile:

@@ -50,7 +50,7 @@ COMPILE_PATIENCE = 5
 # Lines of a process's log that are shown where it has failed.
 _LAST_LINES = 30
 # Largest of failures first: of several ranks' reasons the one that explains the others.
-_WORST = ("out of memory", "crashed", "failed", "hung")
+_WORST = ("out of memory", "crashed", "failed", "hung", "budget")
 
 
 class StartTooLong(Exception):
@@ -68,8 +68,8 @@ class RankProbe:
         nodes: Machines that share the global batch, this one of them.
         machines: The others, which measure with this one; None: this one stands for all.
         folder: For what the processes are told and say; unset: a temporary one.
-        budget_s: Seconds after which a first start is given up, by `StartTooLong`, and measurements are, by what they
-            answer; None: they are waited for, and a start that hangs is an error.
+        budget_s: Seconds after which a first start is given up, by `StartTooLong`, and measurements are, as "budget",
+            with what was measured by then; None: they are waited for, and a start that hangs is an error.
     """
 
     def __init__(
@@ -177,7 +177,11 @@ class RankProbe:
                 found[number].append(rate)
         if started:
             self.ask("close")
-        results: list[JointRate | Failed] = [failed.get(number) or join(rates) for number, rates in enumerate(found)]
+        results: list[JointRate | Failed] = []
+        for number, rates in enumerate(found):
+            why = failed.get(number)
+            # What was measured before the budget ended stands.
+            results.append(join(rates) if why is None or (why.is_cut_off and rates) else why)
         for number, why in failed.items():
             if (
                 not apart
@@ -228,19 +232,19 @@ class RankProbe:
             ConfigError: Not even that worked.
             StartTooLong: It took longer than it may.
         """
-        found = self._try_to_start(within_s=self._budget_s)
+        found = self._try_to_start()
         if isinstance(found, Failed) and found.outcome == "crashed":
             # By chance (another took the port), or each time: then it is told.
-            found = self._try_to_start(within_s=self._budget_s)
+            found = self._try_to_start()
         if isinstance(found, Failed):
-            if found.outcome == "hung" and self._budget_s is not None and self.now() >= self._budget_s:
+            if found.is_cut_off:
                 raise StartTooLong
             raise cannot_start(found, self._config.profile.memory_bytes)
         limits = [one.memory_limit_bytes for one in found if one.memory_limit_bytes is not None]
         first: Hello = found[0]
         self.hello = replace(first, memory_limit_bytes=min(limits, default=None))
 
-    def _try_to_start(self, *, within_s: float | None = None) -> list[Any] | Failed:
+    def _try_to_start(self) -> list[Any] | Failed:
         assert self._folder is not None
         self._starts += 1
         assignment = self.assignment.model_copy(update={"generation": self._starts})
@@ -251,10 +255,8 @@ class RankProbe:
         self._ranks = [RankProcess(rank, assignment, path, group, self._folder) for rank in range(assignment.ranks)]
         if others is not None:
             self._ranks += others.start(assignment)
-        most_s = START_S + self._config.profile.probe_timeout_s
-        if within_s is not None:
-            most_s = min(most_s, max(0.0, within_s - self.now()))
-        found = self._hear(HELLO, {}, timeout_s=most_s)
+        timeout_s, late = self._patience(START_S + self._config.profile.probe_timeout_s, least_s=0.0)
+        found = self._hear(HELLO, {}, timeout_s=timeout_s, late=late)
         if isinstance(found, Failed):
             self._kill()
         return found
@@ -267,30 +269,32 @@ class RankProbe:
             arguments: Of the measurement.
         """
         if not self._ranks and self._budget_s is not None and self.now() >= self._budget_s:
-            return Failed("hung", f"profile.budget_s {self._budget_s:g} is over")
+            return Failed("budget", f"profile.budget_s {self._budget_s:g} is over")
         if not self._ranks and (failed := self._start_again()) is not None:
             return failed
         settings: Settings | None = arguments.get("settings")
         patience = COMPILE_PATIENCE if settings is not None and settings.flags.compile else 1
-        timeout_s = patience * self._config.profile.probe_timeout_s
-        if self._budget_s is not None and (left_s := self._budget_s - self.now()) < timeout_s:
-            allowed = f"what was left of profile.budget_s {self._budget_s:g}"
-            return self._hear(name, arguments, timeout_s=max(LATE_S, left_s), allowed=allowed)
-        return self._hear(name, arguments, timeout_s=timeout_s)
+        timeout_s, late = self._patience(patience * self._config.profile.probe_timeout_s, least_s=LATE_S)
+        return self._hear(name, arguments, timeout_s=timeout_s, late=late)
+
+    def _patience(self, timeout_s: float, *, least_s: float) -> tuple[float, Failed]:
+        """Return the seconds that an answer is waited for within the budget, and what it means if none comes."""
+        if self._budget_s is None or (left_s := self._budget_s - self.now()) >= timeout_s:
+            return timeout_s, Failed("hung", f"no answer within {timeout_s:.3g} s (profile.probe_timeout_s)")
+        waited_s, allowed = max(least_s, left_s), f"what was left of profile.budget_s {self._budget_s:g}"
+        return waited_s, Failed("budget", f"no answer within {waited_s:.3g} s ({allowed})")
 
     def _start_again(self) -> Failed | None:
         """Replace processes that are gone; one start may fail by chance (a port, memory that is not free yet)."""
         found: list[Any] | Failed = []
         for _ in range(2):
-            found = self._try_to_start(within_s=self._budget_s)
+            found = self._try_to_start()
             if not isinstance(found, Failed):
                 return None
         assert isinstance(found, Failed)
         return Failed(found.outcome, f"processes could not be started again: {found.reason}")
 
-    def _hear(
-        self, name: str, arguments: dict[str, Any], *, timeout_s: float, allowed: str = "profile.probe_timeout_s"
-    ) -> list[Any] | Failed:
+    def _hear(self, name: str, arguments: dict[str, Any], *, timeout_s: float, late: Failed) -> list[Any] | Failed:
         deadline = time.monotonic() + timeout_s
         answers: dict[int, Any] = {}
         for process in self._ranks:
@@ -310,13 +314,13 @@ class RankProbe:
                     deadline = min(deadline, time.monotonic() + GRACE_S)
         failed = [answer for answer in answers.values() if isinstance(answer, Failed)]
         if len(answers) < len(self._ranks) and not failed:
-            failed = [Failed("hung", f"no answer within {timeout_s:.3g} s ({allowed})")]
+            failed = [late]
         if not failed:
             return [answers[process.rank] for process in self._ranks]
         # Peers of one that failed may be anywhere in a collective, or have kept what the other has let go of. A process
         # that has run into RLIMIT_DATA is full of pieces that malloc keeps, and fails at the next best thing.
         spoilt = any(
-            one.outcome in ("crashed", "hung") or (one.outcome == "out of memory" and not self._is_on_gpu)
+            one.outcome in ("crashed", "hung", "budget") or (one.outcome == "out of memory" and not self._is_on_gpu)
             for one in failed
         )
         self._show_logs(failed)

@@ -64,7 +64,7 @@ MOST_TRIES = 4
 def sweep(ledger: Ledger) -> Result:
     """Find the cheapest configuration within TOLERANCE of the fastest.
 
-    Where the budget ends before two configurations were compared, it is the defaults, with a warning.
+    Where the budget ends before the defaults were compared with another configuration, it is they, with a warning.
 
     Args:
         ledger: What measures, within a budget.
@@ -138,7 +138,7 @@ class _Finals:
         """Measure finalists in turn until the leader is clear, or it is as good as equal, or the budget is out."""
         compared = 2 if self.space.has_alternatives() else 1
         if not self.ledger.allows("turn", parts=compared):
-            if not self._can_take_defaults():
+            if not (self.space.has_alternatives() and self._can_take_defaults()):
                 self._last_resort()
             return
         for turn in range(MOST_TURNS):
@@ -172,9 +172,11 @@ class _Finals:
         Raises:
             ConfigError: Nothing was.
         """
-        contenders = list(self.contenders.values())
-        if self.ledger.over() and len(contenders) < 2 and self._can_take_defaults():
-            # One configuration that was measured is no comparison.
+        contenders, default = list(self.contenders.values()), self._default()
+        compared = len(contenders) >= (2 if self.space.has_alternatives() else 1)
+        compared &= default is not None or self.space.reference is None
+        if self.ledger.over() and not compared and self._can_take_defaults():
+            # One configuration that was measured is no comparison, nor are several without the defaults.
             points = self.ledger.points()
             choice, warning = self.ledger.defaults(sum(point.samples_per_s is not None for point in points))
             self.warnings.append(warning)
@@ -183,7 +185,6 @@ class _Finals:
             raise self.ledger.nothing_measured()
         best = leader(contenders)
         equal = within_tolerance(best, contenders)
-        default = self._default()
         if default is not None:
             equal = [each for each in equal if _beats(each, default, best)] or [default]
         chosen = min(equal, key=lambda each: expense(each.settings))
@@ -225,11 +226,10 @@ class _Finals:
         return None if reference is None else self.contenders.get(_key(reference))
 
     def _can_take_defaults(self) -> bool:
-        """Whether there is something to choose, and nothing says that the defaults do not work."""
+        """Whether nothing says that the defaults do not work."""
         default = self.space.default
         return (
-            self.space.has_alternatives()
-            and self.ledger.anything_worked()
+            self.ledger.anything_worked()
             and self.parts.fits(default.slot_size, default.flags)
             and not self._is_hopeless(default)
         )
@@ -384,6 +384,8 @@ class _Finals:
             self._turn(finalists[:1], rounds=1)
 
     def _fail(self, settings: Settings, failed: Failed) -> None:
+        if failed.is_cut_off:
+            return
         self.failed[_key(settings)] = settings
         self.contenders.pop(_key(settings), None)
         if failed.outcome == "out of memory":

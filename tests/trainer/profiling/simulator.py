@@ -193,7 +193,9 @@ class Simulator:
                 else:
                     rates[index] += answer.windows
         return [
-            failed.get(index) or JointRate(tuple(rates[index]), self._waiting(each))
+            why
+            if (why := failed.get(index)) is not None and not (why.is_cut_off and rates[index])
+            else JointRate(tuple(rates[index]), self._waiting(each))
             for index, each in enumerate(settings)
         ]
 

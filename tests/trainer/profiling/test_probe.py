@@ -90,7 +90,7 @@ def test_a_crash_and_a_hang_are_answers_and_a_budget_that_is_over_starts_no_trac
         assert isinstance(hung, Failed) and hung.outcome == "hung" and "profile.probe_timeout_s" in hung.reason
         running._budget_s = running.now()
         late = running.trace(Settings(slot_size=2, slots_per_rank=2, num_workers=0), steps=1, folder=tmp_path)
-        assert isinstance(late, Failed) and "profile.budget_s" in late.reason
+        assert isinstance(late, Failed) and late.is_cut_off and "profile.budget_s" in late.reason
         assert children() == []
         running._budget_s = None
         assert isinstance(running.load(Settings(slot_size=4, num_workers=0)), LoaderRate)
@@ -116,6 +116,20 @@ def test_a_measurement_is_waited_for_no_longer_than_the_budget(
     running.ask("window", number=0)
     assert {*waited.values()} - {120.0} == {waited_s}
     assert waited["compute"] == waited_s
+
+
+def test_windows_that_were_measured_before_the_budget_ended_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RunConfig.model_validate({name: each for name, each in small_config().items() if name != "sharding"})
+    running = RankProbe(config, shards="/nowhere", ranks=1, threads=1, budget_s=60.0)
+    assert [running._patience(each, least_s=0)[1].outcome for each in (10.0, 120.0)] == ["hung", "budget"]
+    over = Failed("budget", "planted")
+    three = [Settings(slot_size=size, num_workers=0) for size in (4, 8, 16)]
+    crashed = Failed("crashed", "planted")
+    answers = iter([JointRate((4.0,), 0.0), JointRate((8.0,), 0.0), JointRate((16.0,), 0.0), over, crashed, over])
+    monkeypatch.setattr(running, "_window", lambda number, settings, started: next(answers))
+    first, second, third = running.run(three, rounds=2)
+    assert isinstance(first, JointRate) and isinstance(third, JointRate)
+    assert (first.windows, second, third.windows) == ((4.0,), crashed, (16.0,))
 
 
 def test_memory_is_held_to_its_limit_and_a_line_of_the_slot_size(small_shards: str) -> None:

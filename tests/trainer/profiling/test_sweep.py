@@ -376,6 +376,78 @@ def test_a_budget_too_small_to_compare_takes_the_defaults_and_says_so(
     assert probe.now() - 1000 < 4
 
 
+def cut_off(space: Space | None = None, *, after: int, kind: str, budget_s: float = 600) -> Simulator:
+    """Return a machine on which windows of such calls work so often; the next one hangs until the budget ends."""
+
+    def failing(name: str, settings: Settings) -> Failed | None:
+        nonlocal after
+        if not probe.calls[-1].startswith(kind):
+            return None
+        after -= 1
+        if after >= 0:
+            return None
+        probe.clock = max(probe.clock, 1000 + budget_s)
+        return Failed("budget", "planted")
+
+    probe = simulator(space, failing=failing, slot_overhead_s=0.05)
+    return probe
+
+
+def first_turn() -> list[str]:
+    """Return what is measured in turn on a machine where nothing hangs."""
+    probe = simulator(slot_overhead_s=0.05)
+    swept(probe)
+    return next(call for call in probe.calls if call.startswith("turn")).split()[1:-1]
+
+
+def test_a_budget_that_ends_in_the_second_round_keeps_the_first() -> None:
+    among = len(first_turn())
+    probe = cut_off(after=among + 1, kind="turn")
+    found = swept(probe)
+    assert found.choice.measured and share_of_best(probe, found) >= 0.9
+    # Two windows of the first, one of each other; the joint run has measured one of them before.
+    rows = [row for row in found.points if row.samples_per_s]
+    assert len(rows) == among and {row.windows for row in rows if row.windows < 3} >= {1}
+    assert [each for each in found.warnings if f"the best of {among} configurations is taken" in each]
+    assert not any(row.outcome not in ("measured", "predicted") for row in [*found.points, *found.compute])
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_budget_that_ends_before_the_default_was_measured_takes_the_default(after: int) -> None:
+    assert len(first_turn()) > 2
+    probe = cut_off(after=after, kind="turn")
+    found = swept(probe)
+    assert not found.choice.measured and settings_of(found.choice) == probe.space.default
+    (warning,) = found.warnings
+    assert "profile.budget_s 600 is too short" in warning
+
+
+@pytest.mark.parametrize("find", [sweep, full_grid])
+@pytest.mark.parametrize("kind", ["load", "compute", "run"])
+def test_a_budget_that_ends_within_a_first_measurement_takes_the_default(kind: str, find: Any) -> None:
+    probe = cut_off(after=0, kind=kind)
+    found = find(Ledger(probe.space, probe, budget_s=600))
+    if any(call.startswith(kind) for call in probe.calls):
+        assert not found.choice.measured and settings_of(found.choice) == probe.space.default
+        assert "is too short" in found.warnings[0]
+
+
+@pytest.mark.parametrize("find", [sweep, full_grid])
+def test_one_configuration_that_the_budget_ends_is_not_shown_to_fail(find: Any) -> None:
+    only = {"parallel": {"slot_size": 64}, "data": {"num_workers": 0}, "train": {"channels_last": False}}
+    probe = cut_off(a_space(profile={"slot_sizes": [64], "num_workers": [0]}, **only), after=0, kind="run")
+    found = find(Ledger(probe.space, probe, budget_s=600))
+    assert not found.choice.measured and settings_of(found.choice) == probe.space.default
+    assert "is too short" in found.warnings[0]
+
+
+def test_a_grid_that_the_budget_ends_within_a_configuration_keeps_the_others() -> None:
+    probe = cut_off(after=5, kind="run")
+    found = full_grid(Ledger(probe.space, probe, budget_s=600))
+    assert found.choice.measured and sum(row.samples_per_s is not None for row in found.points) == 5
+    assert any("ended the grid" in warning for warning in found.warnings)
+
+
 @pytest.mark.parametrize("find", [sweep, full_grid])
 def test_what_is_kept_for_traces_and_the_report_is_not_measured_in(find: Any) -> None:
     probe, other = simulator(), simulator()
