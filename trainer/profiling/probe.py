@@ -286,13 +286,12 @@ class RankProbe:
 
     def _start_again(self) -> Failed | None:
         """Replace processes that are gone; one start may fail by chance (a port, memory that is not free yet)."""
-        found: list[Any] | Failed = []
-        for _ in range(2):
+        found = self._try_to_start()
+        if isinstance(found, Failed):
             found = self._try_to_start()
-            if not isinstance(found, Failed):
-                return None
-        assert isinstance(found, Failed)
-        return Failed(found.outcome, f"processes could not be started again: {found.reason}")
+        if isinstance(found, Failed):
+            return Failed(found.outcome, f"processes could not be started again: {found.reason}")
+        return None
 
     def _hear(self, name: str, arguments: dict[str, Any], *, timeout_s: float, late: Failed) -> list[Any] | Failed:
         deadline = time.monotonic() + timeout_s
