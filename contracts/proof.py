@@ -34,9 +34,15 @@ def verification_uri(uri: str, target: str) -> str:
 def list_verifications(uri: str, document: ExportManifest) -> list[str]:
     """Return the targets of an export's verifications: of its engines, and of what it serves on each kind of GPU."""
     known = {entry.target for entry in document.engines}
-    names = (f"{VERIFIED_FOLDER}/{found.name}" for found in storage.list_objects(storage.join(uri, VERIFIED_FOLDER)))
-    targets = [name.partition("/")[2].removesuffix(".json") for name in names if name.endswith(".json")]
+    names = (found.name for found in storage.list_objects(storage.join(uri, VERIFIED_FOLDER)))
+    targets = [name.removesuffix(".json") for name in names if name.endswith(".json")]
     return [target for target in targets if target in known or _SERVED_NAME.fullmatch(_name_of(target))]
+
+
+def read_verifications(uri: str, document: ExportManifest) -> list[Verification]:
+    """Return an export's verifications, without those that are damaged."""
+    found = (_read(uri, target) for target in list_verifications(uri, document))
+    return [one for one in found if one is not None]
 
 
 def find_unproven(uri: str, document: ExportManifest, *, gpu: str | None = None) -> list[str]:
@@ -47,12 +53,14 @@ def find_unproven(uri: str, document: ExportManifest, *, gpu: str | None = None)
         document: Its manifest.
         gpu: Compute capability of the GPU that is to serve; None: what is served counts wherever it ran.
     """
-    return find_unproven_targets(document, _read_all(uri, document), gpu=gpu)
+    # What ran when it was made needs no look beside it.
+    unproven = find_unproven_targets(document, (), gpu=gpu)
+    return unproven and find_unproven_targets(document, read_verifications(uri, document), gpu=gpu)
 
 
-def describe_proof(uri: str, document: ExportManifest) -> str:
+def describe_proof(document: ExportManifest, verifications: Iterable[Verification]) -> str:
     """Return what a proven export is proven on: kinds of GPU, and the devices that ran it since it was made."""
-    found = {one.target: one for one in _read_all(uri, document)}
+    found = {one.target: one for one in verifications}
     kinds = list_proven(document, found.values())
     devices = {gpu: f" ({one.device})" for gpu in kinds if (one := found.get(f"{SERVED}.{gpu}")) is not None}
     return "proven" + (f" on {', '.join(gpu + devices.get(gpu, '') for gpu in kinds)} alone" if kinds else "")
@@ -144,11 +152,6 @@ def _ran_when_built(document: ExportManifest, entry: EngineEntry) -> bool:
     # Engines of tries that failed have gates of the same name.
     wanted = (f"engine {entry.target}", entry.precision, "passed")
     return any((gate.name, gate.precision, gate.status) == wanted for gate in document.gates)
-
-
-def _read_all(uri: str, document: ExportManifest) -> list[Verification]:
-    found = (_read(uri, target) for target in list_verifications(uri, document))
-    return [one for one in found if one is not None]
 
 
 def _read(uri: str, target: str) -> Verification | None:

@@ -8,7 +8,7 @@ from typing import Literal
 from contracts import storage
 from contracts.artifacts import ExportManifest
 from contracts.errors import ConfigError, DataError, ShardlineError
-from contracts.proof import describe_proof, find_unproven, require_proven
+from contracts.proof import describe_proof, find_unproven_targets, read_verifications, require_proven
 from contracts.registration import Registration, find_registration, leave_registration
 from contracts.resolve import read_stage_config
 from contracts.serving import NO_RELEASE, REPOSITORY, image_of
@@ -30,13 +30,14 @@ def run(options: argparse.Namespace) -> None:
     allowed = read_stage_config(options.config, None, None).export.allow_unproven
     # What is damaged is refused whatever is allowed: an error, not a verdict.
     require_proven(uri, document, allow_unproven=True)
-    unproven = find_unproven(uri, document)
+    verifications = read_verifications(uri, document)
+    unproven = find_unproven_targets(document, verifications)
     verdict = REFUSE if unproven and not allowed else UPLOAD
     if unproven:
         told = "export.allow_unproven is set: it is uploaded all the same" if allowed else "it is not uploaded"
         print(f"gate: {storage.display(uri)} is unproven: {', '.join(unproven)}; {told}")
     else:
-        print(f"gate: {describe_proof(uri, document)}")
+        print(f"gate: {describe_proof(document, verifications)}")
     print(f"gate: serves {document.served.in_words()}")
     image = options.serving_image or image_of(document)
     if not image:

@@ -20,7 +20,7 @@ from contracts.artifacts import (
 )
 from contracts.artifacts.export import NO_SERVER
 from contracts.errors import ConfigError, DataError
-from contracts.proof import describe_proof, find_unproven, require_proven, verification_uri
+from contracts.proof import describe_proof, find_unproven, read_verifications, require_proven, verification_uri
 from contracts.stage import find_output_damage
 from tests.export_fields import image_export, served_file
 
@@ -158,7 +158,7 @@ def test_a_proof_counts_for_the_kind_of_gpu_that_ran_it_alone(tmp_path: Path) ->
     )
     assert find_unproven(uri, document, gpu="sm89") == find_unproven(uri, document) == []
     assert find_unproven(uri, document, gpu="sm75") == ["what is served, on sm75 (it ran on sm89)"]
-    assert describe_proof(uri, document) == "proven on sm89 (NVIDIA L4) alone"
+    assert describe_proof(document, read_verifications(uri, document)) == "proven on sm89 (NVIDIA L4) alone"
     ran = document.model_copy(update={"served": document.served.model_copy(update={"unproven": [], "gpu": "sm90"})})
     (tmp_path / "verified/served.sm89.json").unlink()
     assert [find_unproven(uri, ran.sealed(), gpu=gpu) == [] for gpu in ("sm90", None, "sm75")] == [True, True, False]
@@ -190,13 +190,17 @@ def test_another_file_than_the_proven_one_is_refused(tmp_path: Path, name: str) 
         require_proven(uri, document, allow_unproven=True)
 
 
-def test_an_engine_may_have_run_when_it_was_built(tmp_path: Path) -> None:
+def test_an_engine_may_have_run_when_it_was_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[str] = []
+    monkeypatch.setattr(storage, "list_objects", lambda uri: listed.append(uri) or [])
     gate = Gate(name="engine sm80", precision="fp32", status="passed", ran="a GPU")
     document = make_export("sm80", verdict="proven", gates=[gate])
     assert find_unproven(storage.normalise(tmp_path), document) == []
+    assert not listed
     # That of a try which did not ship.
     other = make_export("sm80", gates=[gate.model_copy(update={"precision": "fp16"})])
     assert find_unproven(storage.normalise(tmp_path), other) != []
+    assert len(listed) == 1
 
 
 def test_int8_that_nothing_has_timed_is_unproven(tmp_path: Path) -> None:

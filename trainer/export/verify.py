@@ -43,7 +43,15 @@ from contracts.errors import (
     ErrorDocument,
 )
 from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
-from contracts.proof import ELSEWHERE, SERVED, describe_proof, find_strangers, find_unproven, verification_uri
+from contracts.proof import (
+    ELSEWHERE,
+    SERVED,
+    describe_proof,
+    find_strangers,
+    find_unproven_targets,
+    read_verifications,
+    verification_uri,
+)
 from contracts.serving import TENSORRT
 from trainer.export.bundle.bundles import bundle_of
 from trainer.export.bundle.shipped import Shipped
@@ -68,8 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         document = ExportManifest.load(uri)
         gates = verify(uri, document, None if options.shards is None else storage.normalise(options.shards))
         # On a GPU the question is whether this one may serve it.
-        unproven = find_unproven(uri, document, gpu=gpu_target())
-        words = _conclude(uri, document, gates, unproven)
+        verifications = read_verifications(uri, document)
+        unproven = find_unproven_targets(document, verifications, gpu=gpu_target())
+        proven = "" if unproven else describe_proof(document, verifications)
+        words = _conclude(uri, document, gates, unproven, proven)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         failure = ErrorDocument.of(error, traceback.format_exc())
         print(f"verify: error: {failure.message}", file=sys.stderr)
@@ -80,13 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return EXIT_CHECK_FAILED if _failed(gates) else EXIT_UNPROVEN if unproven else EXIT_OK
 
 
-def _conclude(uri: str, document: ExportManifest, gates: list[Gate], unproven: list[str]) -> str:
+def _conclude(uri: str, document: ExportManifest, gates: list[Gate], unproven: list[str], proven: str) -> str:
     """Return the last line: what all of it means."""
     if failed := _failed(gates):
         return f"{storage.display(uri)} is not what was proven; failed: {', '.join(failed)}"
     served = f"; serves {document.served.in_words()}" if document.served else ""
     if not unproven:
-        return f"nothing is wrong; {describe_proof(uri, document)}{served}"
+        return f"nothing is wrong; {proven}{served}"
     targets = [entry.target for entry in document.engines if entry.target in unproven]
     on_gpu = f"; the same command on a GPU of {', '.join(targets)} runs the engine" if targets else ""
     lacks = (*document.served.lacks, ELSEWHERE)
