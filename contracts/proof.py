@@ -63,7 +63,7 @@ def describe_proof(document: ExportManifest, verifications: Iterable[Verificatio
     found = {one.target: one for one in verifications}
     kinds = list_proven(document, found.values())
     devices = {gpu: f" ({one.device})" for gpu in kinds if (one := found.get(f"{SERVED}.{gpu}")) is not None}
-    return "proven" + (f" on {', '.join(gpu + devices.get(gpu, '') for gpu in kinds)} alone" if kinds else "")
+    return "proven" + (f" only on {', '.join(gpu + devices.get(gpu, '') for gpu in kinds)}" if kinds else "")
 
 
 def find_unproven_targets(

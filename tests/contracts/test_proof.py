@@ -158,7 +158,7 @@ def test_a_proof_counts_for_the_kind_of_gpu_that_ran_it_alone(tmp_path: Path) ->
     )
     assert find_unproven(uri, document, gpu="sm89") == find_unproven(uri, document) == []
     assert find_unproven(uri, document, gpu="sm75") == ["what is served, on sm75 (it ran on sm89)"]
-    assert describe_proof(document, read_verifications(uri, document)) == "proven on sm89 (NVIDIA L4) alone"
+    assert describe_proof(document, read_verifications(uri, document)) == "proven only on sm89 (NVIDIA L4)"
     ran = document.model_copy(update={"served": document.served.model_copy(update={"unproven": [], "gpu": "sm90"})})
     (tmp_path / "verified/served.sm89.json").unlink()
     assert [find_unproven(uri, ran.sealed(), gpu=gpu) == [] for gpu in ("sm90", None, "sm75")] == [True, True, False]

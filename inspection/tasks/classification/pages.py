@@ -6,7 +6,7 @@ from contracts.artifacts import EvaluationReport
 from contracts.artifacts.classification import ClassificationDetails, ClassOutcome
 from inspection.page.data import file_link, picture
 from inspection.page.subject import NO_VALUE, Subject, left_out
-from inspection.run.headline import binomial_interval
+from inspection.run.headline import binomial_interval, count_left_out
 from inspection.tasks import TaskPages
 from inspection.tasks.classification.confusion import confusion
 from inspection.tasks.classification.roc import roc
@@ -62,8 +62,8 @@ def _tiles(report: EvaluationReport, found: ClassificationDetails, validation: l
     accuracy, samples = report.metrics.get("accuracy"), report.samples
     recalls = [recall for outcome in found.classes if (recall := _recall(outcome)) is not None]
     scores = [score for outcome in found.classes if outcome.samples and (score := _f1(outcome)) is not None]
-    without = len(found.classes) - len(recalls)
-    means = f"over classes: each counts the same{f', {without:,} without a sample are left out' if without else ''}"
+    without = count_left_out(report)
+    means = f"over classes: each counts the same{f', {without:,} without a sample left out' if without else ''}"
     areas = [outcome.roc.area for outcome in found.classes if outcome.roc is not None]
     interval, mean = _interval(accuracy, samples), _mean(validation)
     spread = f"{exact_percent(interval[0])} to {exact_percent(interval[1])} (95 % interval), " if interval else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contracts.artifacts import EvaluationReport
 from contracts.artifacts.classification import ClassificationDetails
+from inspection.run.headline import count_left_out
 from pages.markdown import Markdown
 from pages.quantities import area, count
 from pages.rendering import write
@@ -37,8 +38,8 @@ def summary(report: EvaluationReport) -> Markdown:
     wrong.sort(key=lambda entry: -entry[2])
     mistakes = [(names[label], names[guess], count(samples)) for label, guess, samples in wrong[:MAX_MISTAKES]]
     head = ("class", "test samples", "recall", "precision", "area under ROC, binned")
-    without = len(found.classes) - len(counted)
-    title = f"Hardest classes ({without:,} without a test sample are left out)" if without else "Hardest classes"
+    without = count_left_out(report)
+    title = f"Hardest classes ({without:,} without a sample left out)" if without else "Hardest classes"
     of_mistakes = Block("Most frequent mistakes", ["None."])
     if mistakes:
         of_mistakes = Block(of_mistakes.title, head=("label", "taken for", "samples"), words=2, rows=first(mistakes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contracts.artifacts import EvaluationReport
 from contracts.artifacts.multilabel import MultilabelDetails
+from inspection.run.headline import count_left_out
 from pages.markdown import Markdown
 from pages.rendering import write
 from pages.stage.tasks import HardLabel, MultilabelSummary
@@ -27,6 +28,6 @@ def summary(report: EvaluationReport) -> Markdown:
                 HardLabel(one.name, one.positives, average, one.threshold, one.f1, one.precision, one.recall)
                 for average, one in known[:MAX_CLASSES]
             ),
-            left_out=len(found.classes) - len(known),
+            left_out=count_left_out(report),
         )
     )

@@ -134,7 +134,7 @@ def test_the_summary_names_the_hardest_labels() -> None:
     assert pages is not None
     lines = [line for line in pages.summary(make_evaluation()).splitlines() if line.startswith("|")]
     assert [line.split("|")[1].strip() for line in lines[2:4]] == ["unsaid", "beach"]
-    assert "Hardest labels (1 without a test sample are left out)" in pages.summary(make_evaluation())
+    assert "Hardest labels (1 without a sample left out)" in pages.summary(make_evaluation())
     assert "| 40 | 0.8125 | 0.3750 | 0.6667 | 0.6000 | 0.7500 |" in lines[3]
     assert "\n# e" not in "\n".join(lines) and len(lines) == 2 + 3
 

@@ -156,7 +156,7 @@ def test_what_is_served_completes_its_proof_on_a_gpu_of_that_kind(
     code, said = verify(copy, capfd)
     assert code == 0, said
     assert (
-        "passed        served         fp16" in said and "nothing is wrong; proven on sm89 (a GPU) alone; serves" in said
+        "passed        served         fp16" in said and "nothing is wrong; proven only on sm89 (a GPU); serves" in said
     )
     found = Verification.load(f"{uri}/verified/served.sm89.json")
     assert found.engine_sha256 == hash_file(copy / SERVED)
