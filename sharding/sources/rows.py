@@ -21,7 +21,9 @@ _HALF = re.compile("[\ud800-\udfff]")
 # Characters of a label in a message.
 _SHOWN = 100
 # What to do about a file in another encoding.
-TO_UTF8 = "write the file as UTF-8: iconv -f latin1 -t utf-8 OLD.csv > NEW.csv (of a spreadsheet: save as CSV UTF-8)"
+TO_UTF8 = (
+    "write the file as UTF-8: iconv -f windows-1252 -t utf-8 OLD.csv > NEW.csv (of a spreadsheet: save as CSV UTF-8)"
+)
 
 
 class Row(NamedTuple):
