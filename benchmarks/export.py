@@ -45,7 +45,7 @@ from contracts.artifacts import (
     ShardManifest,
 )
 from contracts.config import ModelSection
-from contracts.config.export import MIN_CALIBRATION_SAMPLES
+from contracts.config.stages import MIN_CALIBRATION_SAMPLES
 from contracts.process import available_cores, thread_environment
 from trainer.export.targets import gpu_target
 

@@ -18,7 +18,7 @@ FINGERPRINT_DIGITS = 16
 # Fields of data that say how samples are read, and change none of them.
 LOADER_FIELDS = {"num_workers", "prefetch_factor", "cache_dir", "cache_bytes", "memory_bytes"}
 # Fields of parallel that say where parameters lie and in which order gradients are added.
-SPREAD_FIELDS = {"strategy", "bucket_mb", "find_unused_parameters", "shard_ranks", "cpu_offload"}
+SPREAD_FIELDS = {"strategy"}
 # Fields of train that decide how long a step takes, and what is tried.
 SPEED_FIELDS = {
     "global_batch_size",
@@ -26,12 +26,9 @@ SPEED_FIELDS = {
     "clip_grad_norm",
     "ema_decay",
     "precision",
-    "tf32",
     "channels_last",
     "compile",
     "activation_checkpointing",
-    # It decides which precisions are tried.
-    "allow_slow_precision",
 }
 
 
@@ -54,12 +51,12 @@ def shard_inputs(config: RunConfig, listing: str, tokenizer: str = "") -> dict[s
         listing: Hash of the source listing.
         tokenizer: Hash of the content of `sharding.tokenizer.file`; empty: none is named.
     """
-    without = {"source", "max_rejected_fraction", "duplicates", "incremental", "file_timeout_s"}
+    without = {"source", "max_rejected_fraction", "duplicates", "incremental"}
     fields = config.sharding.model_dump(mode="json", exclude=without)
     fields["format"] = config.sharding.shard_format
     if tokenizer:
         # By its content, wherever it lies; what a training needs is not asked.
-        fields["tokenizer"] = {"field": fields["tokenizer"]["field"]}
+        fields["tokenizer"] = True
     inputs = {"sharding": fingerprint(fields), "listing": listing}
     return inputs | ({"tokenizer": tokenizer} if tokenizer else {})
 
@@ -70,10 +67,9 @@ def increment_inputs(full: dict[str, str], *, parent: str) -> dict[str, str]:
 
 
 def code_inputs(config: RunConfig) -> dict[str, str]:
-    """Hashes of own code; none where the configuration names no code of the user's (contracts/own_code.py)."""
-    code = config.code
-    inputs = {"code": code.sha256} if code.sha256 else {}
-    return inputs | ({"installed code": fingerprint(code.installed)} if code.installed else {})
+    """Hash of own code, which is in its archive's name; none where the configuration names no code of the user's."""
+    name = config.code.path.rpartition("/")[2]
+    return {"code": name.removesuffix(".tar.gz")} if name.endswith(".tar.gz") else {}
 
 
 def task_inputs(config: RunConfig) -> dict[str, str]:
@@ -95,8 +91,7 @@ def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], 
         "data": fingerprint(config.data.model_dump(mode="json", exclude={"on_bad_sample"})),
         # What is measured of train: a new learning rate is no reason to measure again.
         "train": fingerprint(config.train.model_dump(mode="json", include=SPEED_FIELDS)),
-        # A walk through a graph changes no choice.
-        "parallel": fingerprint(config.parallel.model_dump(mode="json", exclude={"find_unused_parameters"})),
+        "parallel": fingerprint(config.parallel.model_dump(mode="json")),
         "profile": fingerprint(config.profile.model_dump(mode="json")),
         "shards": shards,
         # Several machines share a global batch: an even share of it, the first candidate, is smaller.
@@ -120,13 +115,11 @@ def train_inputs(config: RunConfig, *, shards: str, weights: str = "") -> dict[s
         shards: Fingerprint of the shards.
         weights: Hash of the content of the weights that training starts from; empty: they are random.
     """
-    train = config.train.model_dump(mode="json", exclude={"allow_slow_precision"})
     frozen = {"freeze"} if config.model.freeze else set()
     return {
         "model": fingerprint(config.model.model_dump(mode="json", include={"architecture", "arguments"} | frozen)),
         "data": fingerprint(config.data.model_dump(mode="json", exclude=LOADER_FIELDS | {"on_bad_sample"})),
-        # A permission changes no step.
-        "train": fingerprint(train),
+        "train": fingerprint(config.train.model_dump(mode="json")),
         "parallel": fingerprint(config.parallel.model_dump(mode="json", exclude=SPREAD_FIELDS)),
         "seed": fingerprint(config.run.seed),
         "shards": shards,

@@ -33,7 +33,8 @@ from typing import Any
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Contract, OtherVersion, find_damage
-from contracts.config import STAGE_SECTIONS, RunConfig
+from contracts.config import STAGE_KEYS, RunConfig
+from contracts.config.load import read_stage_config, with_data_date
 from contracts.endings import JOB_ID_VARIABLE, final_exit_code, outliving_notice
 from contracts.errors import (
     EXIT_OK,
@@ -51,7 +52,6 @@ from contracts.keeper import Keeper, open_events, parent_of
 from contracts.output import Lock, empty_folder, mark_folder, require_room
 from contracts.own_code import install_code, pin_code, publish_code, with_installed
 from contracts.process import end_with_parent, imports_done
-from contracts.resolve import read_stage_config, with_data_date
 from contracts.result import leave_result
 from contracts.stage_options import parse_options
 
@@ -331,7 +331,7 @@ def _attempt(
 
 def _take_own_code(stage: Stage, *, looks: bool) -> None:
     """Pin own code, copy it where that has not been done, and make it importable; who only looks does neither."""
-    if "code" not in STAGE_SECTIONS[stage.name]:
+    if "code" not in STAGE_KEYS[stage.name]:
         return
     pinned = pin_code(stage.config, parent_of(stage.root) if stage.root is not None else stage.place)
     stage.config = pinned.config

@@ -9,9 +9,9 @@ import time
 import zoneinfo
 
 from contracts import storage
+from contracts.config.load import read_stage_config
 from contracts.errors import ConfigError
 from contracts.previous import describe_previous
-from contracts.resolve import read_stage_config
 from contracts.result import RUN_START_NAME, run_uri
 from pipeline_tasks.outputs import write_parameter
 

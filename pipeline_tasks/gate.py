@@ -7,10 +7,10 @@ from typing import Literal
 
 from contracts import storage
 from contracts.artifacts import ExportManifest
+from contracts.config.load import read_stage_config
 from contracts.errors import ConfigError, DataError, ShardlineError
 from contracts.proof import describe_proof, find_unproven_targets, read_verifications, require_proven
 from contracts.registration import Registration, find_registration, leave_registration
-from contracts.resolve import read_stage_config
 from contracts.serving import NO_RELEASE, REPOSITORY, image_of
 from pipeline_tasks.outputs import write_parameter
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
+from contracts.config.load import read_stage_config
 from contracts.previous import RUN_NAME
 from contracts.registration import Registration, find_registration
-from contracts.resolve import read_stage_config
 from contracts.result import RUN_START_NAME, find_result, run_uri
 from inspection.attempts import find_errors, find_last_error
 from inspection.goodput import read_goodput

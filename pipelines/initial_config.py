@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import Template
 
-from contracts.config.task import TASKS
+from contracts.config.load import load_config
+from contracts.config.run import TASKS
 from contracts.errors import ConfigError
-from contracts.resolve import load_config
 from pipelines.rules.cloud_names import check_name
 from pipelines.rules.names import MAX_NAME
 

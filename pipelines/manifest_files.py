@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.config import ShardingSection
-from contracts.config.fields import FILE_KINDS
+from contracts.config.sharding import FILE_KINDS
 
 _MOST_CELL_BYTES = 1 << 24
 

@@ -16,10 +16,10 @@ from typing import Any, TextIO
 from contracts import machines, storage
 from contracts.artifacts import RunRecord
 from contracts.config import RunConfig
+from contracts.config.load import parse_config
 from contracts.errors import ConfigError, DataError, ShardlineError
 from contracts.estimate import num_nodes
 from contracts.machines import Machine, find_machine
-from contracts.resolve import parse_config
 from contracts.result import RUNS_FOLDER
 from pipelines.jobs import serving_section
 from pipelines.rules.checks import check_planned
@@ -305,17 +305,15 @@ def _list_creations(config: RunConfig, machine: Machine, nodes: int) -> tuple[Cr
         Creation(
             "Dataflow job of stage shard, where the source is new",
             cloud.region,
-            f"up to {dataflow.max_workers} x {dataflow.machine_type}{', FlexRS' if dataflow.flexrs else ''}",
+            f"up to {dataflow.max_workers} x {dataflow.machine_type}",
         ),
         *([] if config.profile.method == "off" else [job("profile", machine, nodes)]),
         job("train", machine, nodes),
         job("export", _serving_machine(config, machine), 1),
     ]
     if vertex.model.upload:
-        name = vertex.model.name or config.run.name
-        aliases = ", ".join(vertex.model.aliases) or "none"
         created.append(
-            Creation("version of the model, where its proof holds", cloud.region, f"{name}, aliases {aliases}")
+            Creation("version of the model, where its proof holds", cloud.region, f"{config.run.name}, alias latest")
         )
     if config.schedule.cron:
         when = f"{config.schedule.cron} {config.schedule.time_zone}"

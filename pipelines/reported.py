@@ -27,7 +27,7 @@ class StageFailed(Exception):
 
 def load(config: Path, overrides: list[str] | None) -> RunConfig:
     """Return the configuration of a command, with absolute paths."""
-    from contracts.resolve import load_config
+    from contracts.config.load import load_config
     from pipelines.place import make_absolute
 
     return make_absolute(load_config(config, overrides or []))

@@ -164,10 +164,10 @@ def split_at(point: float, ends: list[tuple[float, int]]) -> int:
     raise AssertionError("the last range ends above 1")
 
 
-def count_shards(num_samples: int, source_bytes: int, *, target_shard_bytes: int, min_shards: int) -> int:
-    """Return the number of shards of a split: by bytes, at least `min_shards`, never more than it has samples."""
+def count_shards(num_samples: int, source_bytes: int, *, target_shard_bytes: int) -> int:
+    """Return the number of shards of a split: by bytes, at least one, never more than it has samples."""
     by_bytes = -(-source_bytes // target_shard_bytes)
-    return min(num_samples, max(min_shards, by_bytes, 1))
+    return min(num_samples, max(by_bytes, 1))
 
 
 def cut_evenly(num_samples: int, num_shards: int) -> list[int]:
@@ -187,7 +187,6 @@ def make_plan(
     *,
     seed: int,
     target_shard_bytes: int,
-    min_shards: int,
 ) -> Plan:
     """Plan the shards.
 
@@ -197,7 +196,6 @@ def make_plan(
         source: Gives (path, split, bytes) of every file, in any order; it is read twice where there are many.
         seed: Decides place and order inside a split.
         target_shard_bytes: Bytes of sources in a shard to aim at.
-        min_shards: Least number of shards in a split.
     """
     if isinstance(source, Sequence):
         read: Callable[[], Iterable[tuple[bytes, int, int]]] = lambda: source  # noqa: E731
@@ -205,7 +203,7 @@ def make_plan(
         read = source if callable(source) else source.samples
     prefixes, num_samples, sizes = _take_in(read(), seed)
     wanted = [
-        count_shards(num, size, target_shard_bytes=target_shard_bytes, min_shards=min_shards)
+        count_shards(num, size, target_shard_bytes=target_shard_bytes)
         for num, size in zip(num_samples, sizes, strict=True)
     ]
     if prefixes is not None:

@@ -110,6 +110,4 @@ def arrange(stage: Stage, choice: Choice) -> Plan:
         (lambda: add_frames(listing.samples())) if framed else listing,
         seed=section.seed,
         target_shard_bytes=section.target_shard_bytes,
-        # The least number is one of a whole source, not of what is new in it.
-        min_shards=section.min_shards if choice.is_whole else 1,
     )

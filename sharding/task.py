@@ -210,9 +210,8 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
     from sharding.runners.run import run_graph
 
     resources, section = stage.config.resources, stage.config.sharding
-    threads = resources.read_threads
-    if threads == "auto":
-        threads = 0 if storage.is_local(planned.source_uri) else 64
+    # Read at a time, to hide a bucket's latency.
+    threads = 0 if storage.is_local(planned.source_uri) else 64
     handle = JobHandle(
         output.uri,
         output.fingerprint,
@@ -220,7 +219,6 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
         planned.revision,
         summed_share(planned.training_files),
         threads,
-        file_timeout_s=section.file_timeout_s,
         billing_project=stage.config.cloud.billing_project,
     )
     opened = open_job(handle)

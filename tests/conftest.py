@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from contracts.config.load import parse_config
 from contracts.environment import spare_loopback
-from contracts.resolve import parse_config
 from contracts.stage import run_stage
 from rehearsal.gcs import BucketServer
 

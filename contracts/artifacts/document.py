@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeIn
 
 from contracts import storage
 from contracts.errors import DataError
-from contracts.field_docs import Documented
 
 MANIFEST_NAME = "manifest.json"
 # From so many files in one folder of a bucket they are compared by a listing: a page of it tells of 1,000 objects.
@@ -28,7 +27,7 @@ class OtherVersion(DataError):
     """A document of another format version than this one."""
 
 
-class Document(Documented, BaseModel):
+class Document(BaseModel):
     """Base of the models in a document: frozen and strict."""
 
     # Built when first used: a command uses few of them. pydantic does it under a lock since 2.14.

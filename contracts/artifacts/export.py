@@ -15,7 +15,7 @@ from contracts import storage
 from contracts.artifacts.document import Contract, Document, FileEntry
 from contracts.artifacts.evaluation import Headline
 from contracts.artifacts.signature import Signature
-from contracts.config.export import Runtime
+from contracts.config.stages import Runtime
 from contracts.errors import DataError
 
 # A fault that changes one answer in seven is seen by one of so many with a probability of 95 %: (6/7)^20 = 0.046.

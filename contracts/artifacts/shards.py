@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, NonNegativeInt, SerializerFunctionWr
 from contracts.artifacts.document import Contract, Document, FileEntry
 from contracts.artifacts.shard_table import load_table
 from contracts.config import SPLITS, FieldKind
-from contracts.config.fields import find_image, find_label
+from contracts.config.sharding import find_image, find_label
 
 
 class SplitEntry(Document):

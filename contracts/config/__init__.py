@@ -1,30 +1,31 @@
 """RunConfig: everything that a user can set, by section.
 
-Values are resolved in contracts/resolve.py (defaults < YAML < `section.key=value`); no other module reads settings.
+Values are resolved in contracts/config/load.py (defaults < YAML < `section.key=value`); no other module reads settings.
 Every model is frozen and refuses unknown keys, so a typing mistake is found before anything is spent.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import field_validator, model_validator
 
-from contracts.config.base import Section
-from contracts.config.cloud import (
-    CloudSection,
-    DataflowSection,
-    ImagesSection,
-    RegisteredModelSection,
-    VertexSection,
-)
-from contracts.config.code import CodeSection
+from contracts.config.base import Section, refusal
+from contracts.config.cloud import CloudSection, DataflowSection, ImagesSection, VertexSection
 from contracts.config.data import AugmentSection, DataSection
-from contracts.config.export import ExportSection
-from contracts.config.fields import CLASS_KINDS, FILE_KINDS, FieldKind, FieldSection
-from contracts.config.profile import Knob, ProfileSection, read_off
 from contracts.config.resources import MachineSection, ResourcesSection, Strategy
-from contracts.config.run import InspectSection, RunSection, ScheduleSection
-from contracts.config.sharding import SPLITS, ConvertSection, ShardingSection, SplitFractions
-from contracts.config.task import TaskSection
+from contracts.config.run import CodeSection, InspectSection, RunSection, ScheduleSection, TaskSection
+from contracts.config.sharding import (
+    CLASS_KINDS,
+    FILE_KINDS,
+    SPLITS,
+    ConvertSection,
+    FieldKind,
+    FieldSection,
+    ShardingSection,
+    SplitFractions,
+)
+from contracts.config.stages import ExportSection, ProfileSection, read_off
 from contracts.config.training import (
     CheckpointSection,
     EarlyStoppingSection,
@@ -38,7 +39,7 @@ __all__ = [
     "FILE_KINDS",
     "SPLITS",
     "STAGES",
-    "STAGE_SECTIONS",
+    "STAGE_KEYS",
     "AugmentSection",
     "CheckpointSection",
     "CloudSection",
@@ -52,12 +53,10 @@ __all__ = [
     "FieldSection",
     "ImagesSection",
     "InspectSection",
-    "Knob",
     "MachineSection",
     "ModelSection",
     "ParallelSection",
     "ProfileSection",
-    "RegisteredModelSection",
     "ResourcesSection",
     "RunConfig",
     "RunSection",
@@ -101,19 +100,52 @@ class RunConfig(Section):
     def _slot_fits_batch(self) -> RunConfig:
         slot = self.parallel.slot_size
         if slot != "auto" and slot > self.train.global_batch_size:
-            raise ValueError(
-                f"parallel.slot_size {slot} is larger than train.global_batch_size {self.train.global_batch_size}"
+            raise refusal(
+                f"parallel.slot_size {slot} is larger than train.global_batch_size {self.train.global_batch_size}",
+                allowed="a slot of at most the global batch",
+                todo="set parallel.slot_size lower, or leave it out",
             )
         return self
 
 
-# The sections that each stage is given. What a stage does not get cannot change its result. Profile and train get
-# `export` to refuse, before they spend anything, shards that the export of the run would refuse.
-_TRAINED = ("run", "task", "code", "data", "model", "train", "parallel", "checkpoint")
-STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
-    "shard": ("run", "sharding", "resources", "cloud", "dataflow"),
-    "profile": (*_TRAINED, "profile", "export", "resources", "inspect"),
-    "train": (*_TRAINED, "export", "resources", "inspect"),
-    "export": ("run", "task", "code", "data", "model", "export", "resources"),
+# What each stage is given: whole sections, or some of their keys. What it is not given cannot change its result, nor
+# the key of a cache. Profile and train refuse, before they spend anything, shards that the export would refuse.
+_RANKS = {
+    "ranks": True,
+    "threads": True,
+    "nodes": True,
+    "port": True,
+    "max_attempts": True,
+    "setup_timeout_s": True,
+    "hang_timeout_s": True,
+    "stop_budget_s": True,
+    "max_hours": True,
+    "max_cost_usd": True,
+    "price_usd_per_h": True,
 }
-STAGES = tuple(STAGE_SECTIONS)
+_MODEL: dict[str, Any] = {"run": True, "task": True, "code": True, "data": True, "model": True}
+_TRAINED = {
+    **_MODEL,
+    "train": True,
+    "parallel": True,
+    "checkpoint": True,
+    "export": {"precision": True},
+    "resources": _RANKS,
+    "inspect": True,
+}
+STAGE_KEYS: dict[str, dict[str, Any]] = {
+    "shard": {
+        "run": {"name": True, "root": True},
+        "sharding": True,
+        "resources": {"beam_runner": True, "beam_workers": True, "beam_options": True},
+        "cloud": {
+            **dict.fromkeys(("project", "region", "billing_project", "service_account", "kms_key", "labels"), True),
+            "images": {"pipeline": True},
+        },
+        "dataflow": True,
+    },
+    "profile": {**_TRAINED, "profile": True},
+    "train": _TRAINED,
+    "export": {**_MODEL, "export": True},
+}
+STAGES = tuple(STAGE_KEYS)

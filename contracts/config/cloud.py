@@ -15,14 +15,8 @@ class ImagesSection(Section):
     A digest of one repeated digit is a placeholder of an example, and counts as unset.
     """
 
-    file: str = ""
-    """Record that `shardline images build` writes; what is not set here is read from it. Unset: images-PROJECT.json in
-    the current folder, by `cloud.project`."""
     repository: str = ""
     """Where built images are pushed: REGION-docker.pkg.dev/PROJECT/REPOSITORY."""
-    build_region: str = ""
-    """Region in which Cloud Build builds; unset: `cloud.region`, and where the project may not build there, those that
-    new projects may."""
     build_account: str = ""
     """E-mail address of the account that Cloud Build builds as; unset: the project's default account."""
     pipeline: str = ""
@@ -58,18 +52,10 @@ class CloudSection(Section):
 class DataflowSection(Section):
     """What a Dataflow job of the shard stage runs on. Nothing here changes a result."""
 
-    worker_image: str = ""
-    """Container image of the workers: Beam and this project installed."""
     machine_type: str = "n1-standard-4"
     """Compute Engine machine type of the workers."""
     max_workers: Annotated[int, Field(strict=True, ge=1, le=4000)] = 32
     """Most worker machines that the job may grow to."""
-    disk_gb: Annotated[int, Field(strict=True, ge=30, le=65536)] = 50
-    """Disk of a worker, in GB: it holds the shards being written."""
-    flexrs: bool = False
-    """Flexible resource scheduling: cheaper machines, and a start that may wait for up to six hours."""
-    temp_location: str = ""
-    """gs:// folder for temporary files and the staged graph; unset: BUCKET/dataflow/temp beside the output."""
     network: str = ""
     """VPC network of the workers; unset: `default`."""
     subnetwork: str = ""
@@ -79,14 +65,10 @@ class DataflowSection(Section):
 
 
 class RegisteredModelSection(Section):
-    """The model in Vertex AI's registry."""
+    """The model in Vertex AI's registry, called `run.name`; one that exists gets a new version."""
 
     upload: bool = False
     """Whether a proven export is uploaded; it needs `cloud.images.serving` (docs/vertex.md)."""
-    name: str = ""
-    """Its display name; unset: `run.name`. One that exists gets a new version."""
-    aliases: list[Annotated[str, Field(pattern=r"^[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]$")]] = ["latest"]
-    """Aliases of the new version: lower-case letter first, then letters, digits and '-'."""
 
 
 class VertexSection(Section):

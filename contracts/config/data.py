@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from contracts.config.base import Auto, Fraction, NotBool, Section
+from contracts.config.base import Auto, Fraction, NotBool, Section, refusal
 
 
 class AugmentSection(Section):
@@ -43,16 +43,11 @@ class DataSection(Section):
     """Crop of training images; evaluation always takes the centre."""
     horizontal_flip: bool = False
     """Whether training images are mirrored with probability 1/2."""
-    decode: Literal["scaled", "full"] = "scaled"
-    """Training JPEGs at the smallest of 1/1, 1/2, 1/4 and 1/8 that is no smaller than the crop needs, or whole.
-    Evaluation always decodes the whole image."""
     transform: Annotated[str, Field(pattern=r"^([\w.]+:\w+)?$")] = ""
     """`module:callable` that maps a training image [S, S, 3] uint8, cropped and flipped, to another; it may draw from
     python's, numpy's and torch's global generators, which are seeded for each sample. Unset: none."""
     augment: AugmentSection = AugmentSection()
     """Augmentation, in this order: RandAugment, colour jitter, mixup or CutMix."""
-    augment_device: Literal["cpu", "gpu"] = "cpu"
-    """Where RandAugment and colour jitter are computed: by image in the loader processes, or by slot on the GPU."""
     on_bad_sample: Literal["fail", "replace"] = "fail"
     """What a damaged or undecodable training sample does: ends training, or is replaced by the next of its class."""
     order: Literal["auto", "full", "blocks"] = "auto"
@@ -80,5 +75,9 @@ class DataSection(Section):
     @model_validator(mode="after")
     def _cache_has_a_place(self) -> DataSection:
         if bool(self.cache_dir) != (self.cache_bytes > 0):
-            raise ValueError("cache_dir and cache_bytes are set together, or not at all")
+            raise refusal(
+                "data.cache_dir and data.cache_bytes: one of them is set",
+                allowed="both, or none",
+                todo="set data.cache_dir to a folder and data.cache_bytes to its size, or leave both out",
+            )
         return self

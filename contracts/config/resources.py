@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from contracts.config.base import Auto, NotBool, PositiveInt, Section
+from contracts.config.base import Auto, NotBool, PositiveInt, Section, refusal
 
 # Beam runners that people ask for, and why they are no choice (docs/decisions/0001-beam-runners.md).
 REFUSED_RUNNERS = {
@@ -68,23 +68,14 @@ class ResourcesSection(Section):
     port: Annotated[int, Field(strict=True, ge=1024, le=65000)] = 29500
     """Port of the first machine on which launchers meet, where the environment names none (CLUSTER_SPEC has one); the
     16 ports above it are for the ranks' stores."""
-    job_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,128}$")] = ""
-    """Id under which attempts are counted and a user error is kept; unset: the platform's (CLOUD_ML_JOB_ID,
-    SHARDLINE_JOB_ID), else none: then attempts of one command are counted only."""
     max_attempts: PositiveInt = 5
     """Consecutive starts of a job's ranks without a new committed checkpoint after which the job is ended."""
-    setup_timeout_s: Annotated[float, Field(ge=5, le=7200), NotBool] = 300
-    """Seconds that ranks wait for each other until training starts."""
-    step_timeout_s: Annotated[float, Field(ge=5, le=7200), NotBool] = 180
-    """Seconds that a rank waits in a collective once training has started; then it ends, and all start again."""
-    meeting_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 900
-    """Seconds that the launchers of a job wait for one that is not there, or is gone; then they end (exit code 75)."""
-    data_timeout_s: Annotated[float, Field(ge=5, le=7200), NotBool] = 300
-    """Seconds that a rank waits for its loader at most (docs/preemption.md)."""
-    checkpoint_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 600
-    """Seconds for which steps stand still for a checkpoint, and that restoring one takes, at most."""
-    evaluation_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 300
-    """Seconds between two batches of an evaluation at most."""
+    setup_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 600
+    """Seconds that machines, and their ranks, wait for each other until training starts; then they end (exit code 75),
+    and another attempt begins."""
+    hang_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 600
+    """Seconds without a sign of life after which a rank counts as hung, in a step, in reading, in an evaluation and in
+    a checkpoint alike; then it ends, and all start again from the newest checkpoint."""
     stop_budget_s: Annotated[float, Field(ge=1, le=3600), NotBool] = 10
     """Seconds from a signal or a notice that the machine goes away to the end of all ranks, the last checkpoint within;
     if that does not do, the newest earlier one stands."""
@@ -100,8 +91,6 @@ class ResourcesSection(Section):
     """What the shard stage runs on: this machine, or Dataflow."""
     beam_workers: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
     """Worker processes of `fnapi`; `auto`: one per core where the work outweighs their start, else none."""
-    read_threads: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"
-    """Source files that a worker reads at a time; `auto`: 64 from a bucket, 0 from a file system; 0: one by one."""
     beam_options: list[str] = []
     """Further flags for Beam, e.g. `--experiments=NAME`; they come last and win."""
 
@@ -116,5 +105,9 @@ class ResourcesSection(Section):
     @model_validator(mode="after")
     def _cost_needs_a_price(self) -> ResourcesSection:
         if self.max_cost_usd is not None and self.price_usd_per_h is None and not self.machine.type:
-            raise ValueError("max_cost_usd needs price_usd_per_h, or on Vertex AI a machine.type whose price is known")
+            raise refusal(
+                f"resources.max_cost_usd = {self.max_cost_usd:g} without a price",
+                allowed="a cap with resources.price_usd_per_h, or on Vertex AI a machine.type whose price is known",
+                todo="set resources.price_usd_per_h to what the machines cost in an hour",
+            )
         return self

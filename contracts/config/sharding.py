@@ -1,16 +1,74 @@
-"""Section `sharding`: from raw images to shards."""
+"""Section `sharding`: from raw data to shards."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from contracts.config.base import Fraction, PositiveInt, Section, refusal
-from contracts.config.fields import FILE_KINDS, FieldName, FieldSection, order_fields
+from contracts.config.base import Fraction, Section, Seed, refusal
 
 SPLITS = ("train", "validation", "test")
+FieldKind = Literal["image", "text", "class", "classes", "number", "bytes", "json"]
+# Kinds whose cells hold the URI or path of a file; all others hold their value.
+FILE_KINDS: tuple[FieldKind, ...] = ("image", "bytes")
+# Kinds whose values are names out of a list that the manifest holds.
+CLASS_KINDS: tuple[FieldKind, ...] = ("class", "classes")
+# What the path of a row without a file begins with: the rest is a hash.
+ROW_PREFIX = "row:"
+# It is part of the names of members of a tar, which have less than 100 bytes.
+FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
+
+
+class FieldSection(Section):
+    """Where a field of a sample comes from, and what it is."""
+
+    column: Annotated[str, Field(min_length=1)]
+    """Column of a CSV or Parquet file, or key of a JSONL file."""
+    kind: FieldKind
+    """image, bytes: URI or path of a file; text: text; class: one name out of a list; classes: several; number: a
+    float; json: any JSON value."""
+    place: Annotated[int, Field(strict=True, ge=0)] | None = None
+    """Place among the fields: the first image is the one that is changed and measured. Unset: that in the file."""
+
+
+def order_fields(fields: Mapping[str, FieldSection]) -> dict[str, FieldSection]:
+    """Return fields in their order, each with its place: configurations travel as JSON with sorted keys.
+
+    Raises:
+        ValueError: Two have the same place.
+    """
+    given = [field.place for field in fields.values() if field.place is not None]
+    if len(set(given)) < len(given):
+        raise ValueError("two fields have the same place")
+    behind = max(given, default=-1) + 1
+    places = {name: behind + at if one.place is None else one.place for at, (name, one) in enumerate(fields.items())}
+    return {
+        name: fields[name].model_copy(update={"place": n})
+        for n, name in enumerate(sorted(fields, key=places.__getitem__))
+    }
+
+
+def find_label(kinds: Mapping[str, FieldKind]) -> str | None:
+    """Return the field that the index has a label of: the first of kind class, else of kind classes.
+
+    Args:
+        kinds: Kind of each field, in the order of the configuration.
+    """
+    found = [name for kind in CLASS_KINDS for name, own in kinds.items() if own == kind]
+    return found[0] if found else None
+
+
+def find_image(kinds: Mapping[str, FieldKind]) -> str | None:
+    """Return the first field of kind image."""
+    return next((name for name, kind in kinds.items() if kind == "image"), None)
+
+
+def find_file(kinds: Mapping[str, FieldKind]) -> str | None:
+    """Return the field whose file names a sample: the first of kind image, else of kind bytes; None: rows alone."""
+    found = [name for kind in FILE_KINDS for name, own in kinds.items() if own == kind]
+    return found[0] if found else None
 
 
 class SplitFractions(Section):
@@ -45,19 +103,15 @@ class ConvertSection(Section):
 
 
 class TokenizerSection(Section):
-    """The tokenizer of a field of text: a file of the library `tokenizers`, or one that the shard stage trains.
+    """The tokenizer of the first field of kind text: a file of the library `tokenizers`, or one trained here.
 
-    A trained one is a byte-level BPE on the training split: no text is unknown to it.
+    A trained one is a byte-level BPE on the first 100 MiB of the training split: no text is unknown to it.
     """
 
-    field: FieldName = "text"
-    """Field of kind text."""
     file: str = ""
     """URI or path of a tokenizer.json, or of a folder of transformers that has one. Unset: one is trained."""
     vocabulary: Annotated[int, Field(strict=True, ge=300, le=1 << 20)] = 8000
     """Most tokens of a trained one, the 256 bytes and the special tokens among them."""
-    text_bytes: Annotated[int, Field(strict=True, ge=1 << 10, le=4 << 30)] = 100 << 20
-    """Most bytes of text that it is trained on: of the first samples of the training split, in their order."""
 
 
 class ShardingSection(Section):
@@ -85,14 +139,12 @@ class ShardingSection(Section):
     format: Literal["auto", "webdataset", "tfrecord"] = "auto"
     """Format of the shards: WebDataset tar files or TFRecord files of tf.train.Example; `auto`: WebDataset where a
     field is an image or bytes, else TFRecord."""
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    seed: Seed = 0
     """Decides the place of the samples within their split; run.seed does not, so runs of several seeds share shards."""
     splits: SplitFractions = SplitFractions()
     """Share of the samples in each split, where the source does not give their split."""
     target_shard_bytes: Annotated[int, Field(strict=True, ge=1024)] = 128 << 20
     """Size of a shard to aim at, in bytes of the source files."""
-    min_shards: PositiveInt = 1
-    """Least number of shards per split (never more than it has samples)."""
     verify: Literal["decode", "header", "none"] = "decode"
     """What is checked of every image on the way: that it decodes, that its header can be read, or nothing but its kind
     by its first bytes (then sizes, and mean and std of the channels, are unknown)."""
@@ -109,8 +161,6 @@ class ShardingSection(Section):
     max_pixels: Annotated[int, Field(strict=True, ge=1, le=1 << 32)] = (1 << 30) // 4 // 3
     """Most pixels (width times height) of an image, with verify=decode or header; larger ones are rejected. Decoding
     takes 3 bytes per pixel, of 16 bits per channel up to 9. The default is 89 megapixels."""
-    file_timeout_s: PositiveInt = 120
-    """Seconds that looking at one file may take; a file that took longer twice is rejected."""
     incremental: bool = False
     """Whether shards of an earlier state of the source are reused, so that only what is new or changed is written."""
     tokenizer: TokenizerSection | None = None
@@ -119,8 +169,6 @@ class ShardingSection(Section):
     """What is changed in images; needs verify=decode."""
     resize: Annotated[int, Field(strict=True, ge=8, le=16384)] | None = None
     """Shorter side in pixels that larger images are shrunk to; needs verify=decode. Unset: images keep their size."""
-    jpeg_quality: Annotated[int, Field(strict=True, ge=1, le=100)] = 90
-    """JPEG quality of images that convert or resize has changed, where their source was lossy (JPEG, WebP)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -154,12 +202,20 @@ class ShardingSection(Section):
                 raise ValueError(f"{name} is not used beside fields: name the column there, or unset it")
         return self
 
+    @property
+    def text_field(self) -> str | None:
+        """Name of the first field of kind text, which the tokenizer reads."""
+        return next((name for name, field in self.fields.items() if field.kind == "text"), None)
+
     @model_validator(mode="after")
     def _tokenizer_has_text(self) -> ShardingSection:
-        if self.tokenizer is not None:
-            field = self.fields.get(self.tokenizer.field)
-            if field is None or field.kind != "text":
-                raise _no_text(self.tokenizer.field, self.fields)
+        if self.tokenizer is not None and self.text_field is None:
+            raise refusal(
+                "sharding.tokenizer reads a field of kind text, and sharding.fields has none",
+                allowed="a field of kind text",
+                todo="map a column to it: sharding.fields: {text: {column: ..., kind: text}}; or unset "
+                "sharding.tokenizer",
+            )
         return self
 
     @model_validator(mode="after")
@@ -167,20 +223,3 @@ class ShardingSection(Section):
         if self.verify != "decode" and (self.resize or self.convert != ConvertSection()):
             raise ValueError(f"convert and resize need verify=decode, not {self.verify}")
         return self
-
-
-def _no_text(name: str, fields: dict[str, FieldSection]) -> PydanticCustomError:
-    """Return the error of a tokenizer whose field has no texts."""
-    texts = [one for one, field in fields.items() if field.kind == "text"]
-    reads = f"sharding.tokenizer reads the field {name!r}"
-    todo = f"map a column to it: sharding.fields: {{{name}: {{column: ..., kind: text}}}}; or unset sharding.tokenizer"
-    if name in fields:
-        given = f"{reads}, which is of kind {fields[name].kind}"
-        todo = f"set sharding.fields.{name}.kind=text, or unset sharding.tokenizer"
-    elif texts:
-        given = f"{reads}, and sharding.fields has none of that name: its field of kind text is {texts[0]!r}"
-        todo = f"name the field {name} instead of {texts[0]} (task text_classification reads the field text); "
-        todo += f"for a task of your own, set sharding.tokenizer.field={texts[0]}"
-    else:
-        given = f"{reads}, and sharding.fields has no field of kind text"
-    return refusal(given, allowed="a field of kind text", todo=todo)

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 
 from contracts import storage
 from contracts.artifacts import EvaluationReport, ShardManifest
-from contracts.config.fields import ROW_PREFIX
+from contracts.config.sharding import ROW_PREFIX
 from inspection.run.door import HARM, Door, as_object
 from inspection.run.pictures import draw, shard_uri
 from inspection.run.view import PictureView

@@ -32,8 +32,8 @@ def show(
 ) -> None:
     """Print the configuration that a command would use, or what a key of it means."""
     with reported(debug):
+        from contracts.config.load import load_config, to_yaml
         from contracts.errors import ConfigError
-        from contracts.resolve import load_config, to_yaml
 
         if (config is None) == (not describe):
             raise ConfigError(

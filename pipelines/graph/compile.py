@@ -20,10 +20,10 @@ import yaml
 from contracts import storage
 from contracts.canonical import canonical
 from contracts.config import STAGES, RunConfig
+from contracts.config.load import stage_config
 from contracts.errors import ConfigError
 from contracts.own_code import pin_code
 from contracts.pinned import pin
-from contracts.resolve import stage_config
 
 if TYPE_CHECKING:
     from pipelines.plan import Plan
@@ -121,16 +121,14 @@ def write_spec(spec: dict[str, Any], path: Path) -> None:
 
 def _as_it_runs(config: RunConfig, pipeline_image: str, price_usd_per_h: float | None) -> RunConfig:
     """Return the configuration as the stages on Vertex AI are given it: Dataflow shards, and the price is known."""
-    dataflow = config.dataflow
     resources: dict[str, Any] = {"beam_runner": "dataflow"}
-    if not dataflow.worker_image:
-        dataflow = dataflow.model_copy(update={"worker_image": pipeline_image})
+    images = config.cloud.images.model_copy(update={"pipeline": pipeline_image})
     if config.resources.price_usd_per_h is None:
         resources["price_usd_per_h"] = price_usd_per_h
     return config.model_copy(
         update={
             "resources": config.resources.model_copy(update=resources),
-            "dataflow": dataflow,
+            "cloud": config.cloud.model_copy(update={"images": images}),
         }
     )
 

@@ -244,13 +244,13 @@ def _job(config: RunConfig, stage: str, containers: Containers) -> Callable[...,
 
 def register_stage(config: RunConfig, containers: Containers) -> Callable[..., Any]:
     """Return the sub-pipeline that uploads a proven export: a new model, or a new version of the one of this name."""
-    image, cloud, vertex = containers.pipeline_image, config.cloud, config.vertex
-    name, served_name = vertex.model.name or config.run.name, model_name(config.task.name)
+    image, cloud = containers.pipeline_image, config.cloud
+    name, served_name = config.run.name, model_name(config.task.name)
     model: Mapping[str, Any] = {
         "project": cloud.project,
         "location": cloud.region,
         "display_name": name,
-        "version_aliases": list(vertex.model.aliases),
+        "version_aliases": ["latest"],
         "labels": dict(cloud.labels),
         "encryption_spec_key_name": cloud.kms_key,
     }

@@ -31,7 +31,7 @@ from pipelines.runs.diagnosis import Said, diagnose
 
 BUILD_FILE = "docker/cloudbuild.yaml"
 # https://docs.cloud.google.com/build/docs/locations: those that projects with restricted quotas may build in (from
-# memory, not read on that page: unverified; `images.build_region` names another).
+# memory, not read on that page: unverified).
 OPEN_REGIONS = ("us-central1", "us-west2", "europe-west1", "asia-east1", "australia-southeast1", "southamerica-east1")
 # No build is meant to take longer; cloudbuild.yaml bounds it by itself.
 LIMIT_S = 4 * 3600.0
@@ -139,9 +139,7 @@ def make_build(config: RunConfig, context: Path, substitutions: Mapping[str, str
 
 
 def regions_of(config: RunConfig) -> tuple[str, ...]:
-    """Return the regions to try: the one that is set, else that of the jobs, then those of its continent first."""
-    if config.cloud.images.build_region:
-        return (config.cloud.images.build_region,)
+    """Return the regions to try: that of the jobs, then those of its continent first."""
     own = config.cloud.region
     near = own.partition("-")[0]
     return tuple(dict.fromkeys([own, *sorted(OPEN_REGIONS, key=lambda region: region.partition("-")[0] != near)]))

@@ -112,8 +112,6 @@ def read_record(path: Path) -> ImageRecord | None:
 
 def record_path(config: RunConfig) -> Path:
     """Return where the record of a configuration's images is: each project of a folder has one of its own."""
-    if config.cloud.images.file:
-        return Path(config.cloud.images.file)
     return Path(f"images-{config.cloud.project}.json" if config.cloud.project else "images.json")
 
 

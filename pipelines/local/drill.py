@@ -20,11 +20,11 @@ from components.launch import stage_environment
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
 from contracts.config import RunConfig
+from contracts.config.load import stage_config
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, EXIT_TRY_AGAIN, ConfigError, ShardlineError
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME, LOG_NAME, EventReader
 from contracts.output import empty_folder, mark_folder
 from contracts.process import end_with_parent
-from contracts.resolve import stage_config
 from contracts.scalars import SCALARS_FOLDER
 from inspection.run.curves import read_curves
 from pipelines.local.stages import check_cost_cap, locate_inputs

@@ -32,6 +32,7 @@ from components.launch import attempt_folder
 from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
+from contracts.config.load import DATE_MARK, stage_config
 from contracts.errors import (
     EXIT_FAULT,
     INTERRUPTED,
@@ -45,7 +46,6 @@ from contracts.output import Lock, require_room
 from contracts.own_code import PinnedCode, pin_code, publish_code
 from contracts.pinned import pin
 from contracts.previous import RUN_NAME, describe_previous
-from contracts.resolve import DATE_MARK, stage_config
 from contracts.result import RUN_START_NAME, run_uri
 from contracts.stage import new_attempt_id
 from inspection.goodput import read_goodput

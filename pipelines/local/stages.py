@@ -16,12 +16,12 @@ import typer
 
 from components.launch import attempt_folder, last_line, stage_command, stage_environment
 from contracts import storage
-from contracts.config import STAGE_SECTIONS, RunConfig
+from contracts.config import STAGE_KEYS, RunConfig
+from contracts.config.load import stage_config
 from contracts.errors import EXIT_FAULT, EXIT_OK, EXIT_USER_ERROR, ConfigError, ErrorDocument
 from contracts.events import LOG_NAME, EventLog
 from contracts.output import require_room
 from contracts.own_code import pin_code
-from contracts.resolve import stage_config
 from contracts.stage import new_attempt_id
 from inspection.trace import StageTrace
 from pipelines.jobs import INPUTS
@@ -87,7 +87,7 @@ def run_stage_alone(
     """
     if stage == "train":
         check_cost_cap(config)
-    if "code" in STAGE_SECTIONS[stage]:
+    if "code" in STAGE_KEYS[stage]:
         # For what it refuses and warns of; the stage does it again, and makes the copy.
         for warning in pin_code(config, line_uri(config)).warnings:
             typer.echo(f"{stage}: warning: {warning}", err=True)

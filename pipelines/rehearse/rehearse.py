@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from contracts import storage
 from contracts.config import RunConfig
+from contracts.config.load import to_yaml
 from contracts.errors import CheckFailed, ConfigError
-from contracts.resolve import to_yaml
 from contracts.stage import new_attempt_id
 from pipelines.rehearse.commands import ask_why, environment_of, led_to, play, signals_end
 from pipelines.rehearse.config import PROJECT, REGION, Prepared, prepare

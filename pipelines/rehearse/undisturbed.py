@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import CheckpointManifest, ShardManifest
-from contracts.resolve import stage_config
+from contracts.config.load import stage_config
 from contracts.result import find_result
 from pipelines.google import job_client, write_options
 from pipelines.rehearse.rehearsed import UNDISTURBED, Comparison, Rehearsed

@@ -20,10 +20,10 @@ from components.launch import last_line, stage_environment
 from contracts import storage
 from contracts.checked import THIS_MACHINE, CheckAnswer, PlannedMachine, PlannedPlace, Unchecked
 from contracts.config import RunConfig
+from contracts.config.load import with_data_date
 from contracts.machines import ACCELERATORS, Machine
 from contracts.own_code import named_code
 from contracts.previous import PREVIOUS, find_previous
-from contracts.resolve import with_data_date
 from pipelines.rules.problem import Problem
 
 TIMEOUT_S = 120.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zoneinfo
 from collections.abc import Callable, Iterator
-from datetime import datetime
 
 from contracts.config import RunConfig
 from contracts.previous import PREVIOUS
@@ -127,20 +126,6 @@ def _names(config: RunConfig) -> Iterator[Problem]:
         yield from check_name("experiment", "vertex.experiment", vertex.experiment)
 
 
-def _aliases(config: RunConfig) -> Iterator[Problem]:
-    aliases = config.vertex.model.aliases
-    if len(set(aliases)) < len(aliases):
-        yield Problem(
-            f"vertex.model.aliases = {', '.join(aliases)}", "each alias once", "remove the one that is there twice"
-        )
-    if "default" in aliases:
-        yield Problem(
-            "vertex.model.aliases has default",
-            "other aliases, e.g. latest",
-            "remove it: Vertex AI itself moves the alias default",
-        )
-
-
 def _schedule(config: RunConfig) -> Iterator[Problem]:
     section = config.schedule
     if not section.cron:
@@ -166,28 +151,7 @@ def _schedule(config: RunConfig) -> Iterator[Problem]:
             "a name of the IANA database, e.g. Europe/Berlin",
             "correct it: an abbreviation such as CET says nothing of daylight saving",
         )
-    moments = {}
-    for name in ("start", "end"):
-        if text := getattr(section, name):
-            try:
-                moment = datetime.fromisoformat(text)
-            except ValueError:
-                moment = None
-            if moment is None or moment.tzinfo is None:
-                yield Problem(
-                    f"schedule.{name} = {text}",
-                    "ISO 8601 with an offset, e.g. 2026-12-01T00:00:00Z",
-                    "correct it",
-                )
-                return
-            moments[name] = moment
-    if len(moments) == 2 and moments["start"] >= moments["end"]:
-        yield Problem(
-            f"schedule.start = {section.start} is not before schedule.end = {section.end}",
-            "a start before the end",
-            "exchange them, or leave one out",
-        )
 
 
 PLACE_RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (_project, _region, _root, _weights, _run_name)
-NAME_RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (_labels, _variables, _names, _aliases, _schedule)
+NAME_RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (_labels, _variables, _names, _schedule)

@@ -7,7 +7,6 @@ reaches it when it is deleted and created anew. At most one run of it is active,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from contracts.errors import ConfigError, TryAgain
@@ -123,7 +122,6 @@ class Schedules:
 def make_schedule(prepared: Prepared) -> dict[str, Any]:
     """Return the schedule of a line as JSON, its fields in the API's names."""
     section, submission = prepared.config.schedule, prepared.submission()
-    times = {name: text for name, text in (("startTime", section.start), ("endTime", section.end)) if text}
     return {
         "displayName": prepared.config.run.name,
         "cron": f"TZ={section.time_zone} {' '.join(section.cron.split())}",
@@ -134,7 +132,6 @@ def make_schedule(prepared: Prepared) -> dict[str, Any]:
             "parent": f"projects/{submission.project}/locations/{submission.region}",
             "pipelineJob": submission.request,
         },
-        **{name: _in_utc(text) for name, text in times.items()},
     }
 
 
@@ -148,7 +145,3 @@ def describe(schedule: Any) -> str:
 def id_of(schedule: Any) -> str:
     """Return a schedule's id, the last part of its name."""
     return str(schedule.name).rpartition("/")[2]
-
-
-def _in_utc(text: str) -> str:
-    return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -33,6 +33,8 @@ _MIN_FREQUENCY = 2
 # Runs of blanks are words too.
 _LONG_WORD = re.compile(r"\S{1000}|\s{1000}")
 # Bytes of a shard, and records of the index, that are read at a time.
+# Most bytes of text that a tokenizer is trained on: of the first samples of the training split.
+_TEXT_BYTES = 100 << 20
 _READ_BYTES, _READ_SAMPLES = 16 << 20, 1 << 15
 
 
@@ -47,8 +49,8 @@ def add_tokenizer(opened: OpenJob, manifest: ShardManifest, kept: Kept | None) -
     Raises:
         TryAgain: A shard changed while it was read.
     """
-    section = opened.planned.sharding.tokenizer
-    if section is None:
+    section, field = opened.planned.sharding.tokenizer, opened.planned.sharding.text_field
+    if section is None or field is None:
         return manifest
     output_uri = opened.job.output_uri
     if kept is not None and kept.manifest.tokenizer is not None:
@@ -56,14 +58,14 @@ def add_tokenizer(opened: OpenJob, manifest: ShardManifest, kept: Kept | None) -
     elif section.file:
         content = storage.read_bytes(storage.join(opened.planned.listing_uri(output_uri), TOKENIZER_NAME))
     else:
-        content = train(_texts(manifest, output_uri, section), section.vocabulary)
+        content = train(_texts(manifest, output_uri, field), section.vocabulary)
     name = f"tokenizer-{opened.job.key}.json"
     uri = storage.join(output_uri, name)
     try:
         storage.publish(uri, content)
     except storage.AlreadyPublished:
         content = storage.read_bytes(uri)
-    entry, warnings = _describe(content, name, section)
+    entry, warnings = _describe(content, name, section, field)
     return manifest.model_copy(update={"tokenizer": entry, "warnings": [*manifest.warnings, *warnings]})
 
 
@@ -110,12 +112,12 @@ def cut_long_words(text: str) -> Iterator[str]:
         yield text[begin:]
 
 
-def _texts(manifest: ShardManifest, folder_uri: str, section: TokenizerSection) -> Iterator[str]:
+def _texts(manifest: ShardManifest, folder_uri: str, field: str) -> Iterator[str]:
     """Yield the texts of the training split in the order of the index, until they have so many bytes."""
-    reader = FieldReader(manifest, [section.field])
+    reader = FieldReader(manifest, [field])
     index = open_samples(manifest, folder_uri)
     split = manifest.splits["train"]
-    remaining = section.text_bytes
+    remaining = _TEXT_BYTES
     for first in range(split.first, split.first + split.samples, _READ_SAMPLES):
         records = index[first : min(first + _READ_SAMPLES, split.first + split.samples)]
         for run in _runs(records):
@@ -127,7 +129,7 @@ def _texts(manifest: ShardManifest, folder_uri: str, section: TokenizerSection) 
                 sample = content[offset - begin : offset - begin + size]
                 if google_crc32c.value(sample) != crc32c:
                     raise TryAgain(f"{storage.display(uri)} changed while the tokenizer was trained; run again")
-                text: str = reader.read(sample, label)[section.field]
+                text: str = reader.read(sample, label)[field]
                 remaining -= (length := len(text.encode()))
                 if remaining <= 0:
                     yield from cut_long_words(text.encode()[: length + remaining].decode(errors="ignore"))
@@ -147,7 +149,7 @@ def _runs(records: Index) -> Iterator[Index]:
         first += max(1, count)
 
 
-def _describe(content: bytes, name: str, section: TokenizerSection) -> tuple[TokenizerEntry, list[str]]:
+def _describe(content: bytes, name: str, section: TokenizerSection, field: str) -> tuple[TokenizerEntry, list[str]]:
     tokenizer = parse_tokenizer(content, name)
     padding = find_padding(content, tokenizer)
     warnings = []
@@ -161,7 +163,7 @@ def _describe(content: bytes, name: str, section: TokenizerSection) -> tuple[Tok
         name=name,
         bytes=len(content),
         crc32c=storage.crc32c(content),
-        field=section.field,
+        field=field,
         tokens=count_tokens(tokenizer, padding),
         padding=padding,
         trained=not section.file,

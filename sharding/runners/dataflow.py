@@ -1,6 +1,6 @@
 """The stage as a Dataflow job: its options, and its submission.
 
-Workers run a container image that holds this project (`dataflow.worker_image`): nothing of the submitting
+Workers run a container image that holds this project (`cloud.images.pipeline`): nothing of the submitting
 process, no pickled main session and no package list travels. Options: https://cloud.google.com/dataflow/docs/reference/pipeline-options
 """
 
@@ -28,13 +28,17 @@ _RETRY_S = 180.0
 _POLL_INTERVAL_S = 10.0
 
 
+# Disk of a worker: it holds the shards being written.
+_DISK_GB = 50
+
+
 def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id: str = "") -> list[str]:
     """Return Beam's flags for a job.
 
     Args:
         config: Its sections cloud, dataflow and resources.
         job_name: Lower-case letters, digits and '-'.
-        output_uri: gs:// URI of the output; temporary files go to its bucket unless set otherwise.
+        output_uri: gs:// URI of the output; temporary files go to its bucket.
         run_id: The run that the job is labelled with; empty: none.
 
     Raises:
@@ -44,7 +48,7 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
     needed = {
         "cloud.project": cloud.project,
         "cloud.region": cloud.region,
-        "dataflow.worker_image": dataflow.worker_image,
+        "cloud.images.pipeline": cloud.images.pipeline,
     }
     if absent := [name for name, value in needed.items() if not value]:
         raise ConfigError(
@@ -52,13 +56,12 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
             allowed="a project, a region, and an image with Beam and this project in it",
             todo="set them, or use resources.beam_runner=fnapi",
         )
-    temp_location = dataflow.temp_location or f"gs://{_bucket_of(output_uri)}/dataflow/temp"
+    temp_location = f"gs://{_bucket_of(output_uri)}/dataflow/temp"
     optional = {
         "network": dataflow.network,
         "subnetwork": dataflow.subnetwork,
         "service_account_email": cloud.service_account,
         "dataflow_kms_key": cloud.kms_key,
-        "flexrs_goal": "COST_OPTIMIZED" if dataflow.flexrs else "",
     }
     of_run = {LINE_LABEL: config.run.name, RUN_LABEL: run_label(run_id)} if run_id else {}
     labels = {**cloud.labels, **of_run}
@@ -68,12 +71,12 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
         f"--job_name={job_name}",
         f"--temp_location={temp_location}",
         f"--staging_location={temp_location}",
-        f"--sdk_container_image={dataflow.worker_image}",
+        f"--sdk_container_image={cloud.images.pipeline}",
         # The image holds everything: nothing is installed or downloaded when a worker starts.
         "--sdk_location=container",
         f"--machine_type={dataflow.machine_type}",
         f"--max_num_workers={dataflow.max_workers}",
-        f"--disk_size_gb={dataflow.disk_gb}",
+        f"--disk_size_gb={_DISK_GB}",
         *(f"--{name}={value}" for name, value in optional.items() if value),
         *(["--no_use_public_ips"] * (not dataflow.public_ips)),
         *(f"--labels={key}={value}" for key, value in sorted(labels.items())),

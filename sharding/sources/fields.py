@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from contracts.config import CLASS_KINDS, FILE_KINDS, FieldKind, ShardingSection
-from contracts.config.fields import ROW_PREFIX, find_file, find_image, find_label
+from contracts.config.sharding import ROW_PREFIX, find_file, find_image, find_label
 from sharding.limits import encode_path
 from sharding.sources.reference import Reference, SourceFile
 

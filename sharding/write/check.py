@@ -61,7 +61,7 @@ class Checks:
         convert = section.convert
         return cls(
             section.verify,
-            Changes(convert.cmyk, convert.depth, convert.orientation, section.resize, section.jpeg_quality),
+            Changes(convert.cmyk, convert.depth, convert.orientation, section.resize),
             section.background,
             section.max_pixels,
         )

@@ -11,6 +11,7 @@ import pytest
 
 from contracts import own_code, storage
 from contracts.config import RunConfig
+from contracts.config.load import parse_config
 from contracts.errors import ConfigError, DataError, ModelError, UserError
 from contracts.fingerprint import code_inputs, export_inputs, profile_inputs, train_inputs
 from contracts.own_code import (
@@ -24,7 +25,6 @@ from contracts.own_code import (
     publish_code,
     with_installed,
 )
-from contracts.resolve import parse_config
 from rehearsal.gcs import BucketServer
 from trainer.model.user_callable import load_callable
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from contracts.config import RunConfig
+from contracts.config.load import load_config, parse_config, to_yaml
 from contracts.errors import ConfigError
-from contracts.resolve import load_config, parse_config, to_yaml
 
 # What stands there, and its value.
 WRITTEN: list[tuple[str, Any]] = [
@@ -89,4 +89,4 @@ def test_messages_quote_what_was_written(load: Any, text: str) -> None:
 @pytest.mark.parametrize(("word", "value"), [("on", True), ("Yes", True), ("off", False), ("no", False)])
 def test_truth_has_many_words(load: Any, word: str, value: bool) -> None:
     assert load(f"data: {{horizontal_flip: {word}}}").data.horizontal_flip is value
-    assert load("schedule: {start: 2026-12-01T00:00:00Z}").schedule.start == "2026-12-01T00:00:00Z"
+    assert load("cloud: {labels: {since: 2026-12-01}}").cloud.labels == {"since": "2026-12-01"}

@@ -13,7 +13,7 @@ from sklearn.metrics import jaccard_score
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, ExportManifest, ShardManifest
-from contracts.config import STAGE_SECTIONS
+from contracts.config import STAGE_KEYS
 from tests.support.trace import ENVIRONMENT, read_trace
 from tests.trainer.test_kills import kill_in, make
 from tests.trainer.test_task import logs
@@ -69,7 +69,7 @@ def shards(config: Path) -> str:
 def sections(config: Path, *, ranks: int) -> dict[str, Any]:
     values = yaml.safe_load(config.read_text())
     values["resources"] = {"ranks": ranks, "max_attempts": 20}
-    return {name: values[name] for name in STAGE_SECTIONS["train"] if name in values}
+    return {name: values[name] for name in STAGE_KEYS["train"] if name in values}
 
 
 @pytest.mark.line

@@ -14,7 +14,7 @@ from sklearn.metrics import average_precision_score
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, ExportManifest
 from contracts.artifacts.multilabel import MultilabelDetails, thresholds_of
-from contracts.config import STAGE_SECTIONS
+from contracts.config import STAGE_KEYS
 from tests.trainer.test_kills import kill_in, make
 
 REPOSITORY = Path(__file__).parents[2]
@@ -61,7 +61,7 @@ def shards(config: Path) -> str:
 def sections(config: Path, *, ranks: int) -> dict[str, Any]:
     values = yaml.safe_load(config.read_text())
     values["resources"] = {"ranks": ranks, "max_attempts": 20}
-    return {name: values[name] for name in STAGE_SECTIONS["train"] if name in values}
+    return {name: values[name] for name in STAGE_KEYS["train"] if name in values}
 
 
 def evaluation_of(folder: str) -> EvaluationReport:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from contracts.resolve import load_config
+from contracts.config.load import load_config
 from pipelines.graph.compile import compile_line
 from pipelines.plan import outline
 from tests.pipelines.images import REGISTERED

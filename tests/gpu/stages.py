@@ -19,7 +19,7 @@ import simplejpeg
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, FileEntry, IndexPart, ShardEntry, ShardManifest, SplitEntry
-from contracts.config import STAGE_SECTIONS
+from contracts.config import STAGE_KEYS
 from contracts.events import EVENTS_NAME, EventReader
 from inspection.run.curves import read_curves
 from records.index_parts import ROW, checksum_rows, write_part
@@ -118,7 +118,7 @@ class Machine:
         """Start a stage into a folder of its own."""
         folder = self.folder / name
         folder.mkdir(parents=True)
-        config = {key: value for key, value in self.config(changes).items() if key in STAGE_SECTIONS[stage]}
+        config = {key: value for key, value in self.config(changes).items() if key in STAGE_KEYS[stage]}
         given = [f"--config-json={json.dumps(config)}", f"--shards={self.folder / 'shards'}", *more]
         command = [sys.executable, "-m", MODULES[stage], *given, f"--output={folder / 'out'}", "--end-with-parent"]
         with (folder / "log.txt").open("ab") as log:

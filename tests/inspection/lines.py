@@ -36,9 +36,9 @@ from contracts.artifacts import (
 )
 from contracts.artifacts.classification import ClassificationDetails, ClassOutcome, RocCurve, WorstSample
 from contracts.config import STAGES
+from contracts.config.load import parse_config
 from contracts.goodput import account
 from contracts.output import Lock
-from contracts.resolve import parse_config
 from contracts.scalars import SCALARS_FOLDER, part_name, scalars_line, start_line
 from inspection.goodput import find_attempts
 from inspection.summary import collect_results

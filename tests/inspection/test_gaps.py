@@ -10,7 +10,7 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import RunRecord, ShardManifest
-from contracts.resolve import parse_config
+from contracts.config.load import parse_config
 from contracts.scalars import part_name, scalars_line
 from inspection.page import render_report
 from inspection.run.curves import read_curves

@@ -12,12 +12,12 @@ from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, Gate, ProfileReport, RunRecord
 from contracts.artifacts.classification import RocCurve
 from contracts.config import STAGES, RunConfig
+from contracts.config.load import with_data_date
 from contracts.errors import DataError, StorageError
 from contracts.pinned import pin
 from contracts.previous import find_previous, read_previous
 from contracts.refusal import leave_refusal
 from contracts.registration import Registration, find_registration, leave_registration
-from contracts.resolve import with_data_date
 from contracts.result import find_result, leave_result
 from contracts.serving import RELEASES
 from inspection.attempts import find_errors

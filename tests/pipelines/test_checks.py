@@ -10,8 +10,8 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import pipelines.rules.checks
+from contracts.config.load import parse_config
 from contracts.machines import find_machine
-from contracts.resolve import parse_config
 from pipelines.cli import app
 from pipelines.rules.checks import check_here, check_planned
 from tests.conftest import OWN_CODE

@@ -16,8 +16,8 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 from components.titles import TITLES, name_of
 from contracts.canonical import canonical_hash
 from contracts.config import STAGES
+from contracts.config.load import load_config
 from contracts.errors import ConfigError
-from contracts.resolve import load_config
 from pipelines.graph.compile import write_spec
 from tests.golden.write_lines import CONFIGS, ROOT, compiled, golden_path
 from tests.pipelines.compiled import compile_config
@@ -186,7 +186,7 @@ def test_a_stage_is_given_its_own_sections_by_uri_and_hash() -> None:
         assert hashlib.sha256(content).hexdigest() == sha256
     shard = json.loads(line.documents[line.parameters["shard_config"].partition("@")[0]])
     assert shard["resources"]["beam_runner"] == "dataflow"
-    assert shard["dataflow"]["worker_image"] == load().cloud.images.pipeline
+    assert shard["cloud"]["images"]["pipeline"] == load().cloud.images.pipeline
     assert "train" not in shard
 
 

@@ -5,8 +5,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from contracts.config.load import parse_config
 from contracts.errors import ConfigError
-from contracts.resolve import parse_config
 from pipelines.cli import app
 from pipelines.config_reference import find_key, list_keys, to_markdown, to_schema
 

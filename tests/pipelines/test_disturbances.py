@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from contracts.config import RunConfig
+from contracts.config.load import load_config
 from contracts.errors import ConfigError
-from contracts.resolve import load_config
 from pipelines.cli import app
 from pipelines.rehearse.disturbances import Disturbances
 from pipelines.rehearse.rehearsed import Rehearsed

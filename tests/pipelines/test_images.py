@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from contracts.config import MachineSection
+from contracts.config.load import load_config
 from contracts.errors import ConfigError, TryAgain
-from contracts.resolve import load_config
 from pipelines.images import build
 from pipelines.images.build import find_commit, find_sources
 from pipelines.images.record import ROLES, find_cuda, find_image, is_pinned, read_record

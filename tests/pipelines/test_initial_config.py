@@ -7,9 +7,9 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from contracts.config.task import TASKS
+from contracts.config.load import load_config
+from contracts.config.run import TASKS
 from contracts.errors import ConfigError
-from contracts.resolve import load_config
 from pipelines.cli import app
 from pipelines.images.record import ROLES
 from pipelines.initial_config import Names, write_initial

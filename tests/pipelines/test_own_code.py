@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from contracts.config.load import parse_config
 from contracts.pinned import unpin
-from contracts.resolve import parse_config
 from pipelines.graph.compile import CompiledLine
 from tests.conftest import OWN_CODE, small_config
 from tests.pipelines.compiled import compile_config

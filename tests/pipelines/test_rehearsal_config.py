@@ -9,8 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from contracts.config import RunConfig
+from contracts.config.load import load_config
 from contracts.errors import ConfigError
-from contracts.resolve import load_config
 from pipelines.rehearse.config import prepare
 from pipelines.rehearse.disturbances import read_rules
 from pipelines.rehearse.rehearse import open_folder

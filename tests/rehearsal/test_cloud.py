@@ -17,7 +17,7 @@ from kfp import compiler, dsl
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Gate, ShardManifest
 from contracts.config import RunConfig
-from contracts.resolve import load_config
+from contracts.config.load import load_config
 from contracts.result import find_result
 from pipelines.graph.vertex import register_stage
 from pipelines.images.record import find_containers

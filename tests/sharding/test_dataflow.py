@@ -18,7 +18,7 @@ import google_crc32c
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 
-from contracts.resolve import parse_config
+from contracts.config.load import parse_config
 from sharding.commit.manifest import Commit
 from sharding.graph import build_graph
 from sharding.job import REVISION, JobHandle
@@ -30,13 +30,12 @@ CLOUD = {
     "project": "acme-vision",
     "region": "europe-west4",
     "service_account": "sharding@acme-vision.iam.gserviceaccount.com",
+    "images": {"pipeline": IMAGE},
     "kms_key": "projects/acme-vision/locations/europe-west4/keyRings/line/cryptoKeys/shards",
     "labels": {"team": "vision", "line": "digits"},
 }
 WORKERS = {
-    "worker_image": IMAGE,
     "max_workers": 8,
-    "flexrs": True,
     "subnetwork": "regions/europe-west4/subnetworks/workers",
     "public_ips": False,
 }
@@ -46,7 +45,6 @@ OPTIONS = (
     "disk_size_gb",
     "experiments",
     "extra_packages",
-    "flexrs_goal",
     "job_name",
     "labels",
     "machine_type",

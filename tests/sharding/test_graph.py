@@ -35,7 +35,7 @@ COMMIT = Commit(0.0, "warn")
 def make_job(source, tmp_path):
     listing = list_source(ShardingSection(source=str(source)), tmp_path)
     references = list(listing.references())
-    plan = make_plan(listing, seed=3, target_shard_bytes=2000, min_shards=1)
+    plan = make_plan(listing, seed=3, target_shard_bytes=2000)
 
     def make(name, references=references, part=7, **fields):
         output_uri = storage.normalise(tmp_path / name)

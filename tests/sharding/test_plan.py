@@ -15,16 +15,16 @@ SIZES = st.lists(st.integers(0, 10**6), min_size=80, max_size=80)
 SEEDS = st.integers(0, 2**63 - 1)
 
 
-def plan_of(paths, sizes, seed, target, min_shards):
+def plan_of(paths, sizes, seed, target):
     fractions = SplitFractions(train=0.5, validation=0.25, test=0.25)
     samples = [(path, choose_split(path, fractions), size) for path, size in zip(paths, sizes, strict=False)]
-    plan = make_plan(samples, seed=seed, target_shard_bytes=target, min_shards=min_shards)
+    plan = make_plan(samples, seed=seed, target_shard_bytes=target)
     return samples, plan
 
 
-@given(PATHS, SIZES, SEEDS, st.integers(1, 10**6), st.integers(1, 9))
-def test_every_shard_has_a_sample_and_every_sample_one_shard_of_its_split(paths, sizes, seed, target, min_shards):
-    samples, plan = plan_of(paths, sizes, seed, target, min_shards)
+@given(PATHS, SIZES, SEEDS, st.integers(1, 10**6))
+def test_every_shard_has_a_sample_and_every_sample_one_shard_of_its_split(paths, sizes, seed, target):
+    samples, plan = plan_of(paths, sizes, seed, target)
     counts = Counter(plan.place(path, split) for path, split, _ in samples)
     assert sorted(counts) == list(range(plan.total_shards))
     for path, split, _ in samples:
@@ -36,15 +36,15 @@ def test_every_shard_has_a_sample_and_every_sample_one_shard_of_its_split(paths,
 
 @given(PATHS, SEEDS, st.randoms(use_true_random=False))
 def test_the_order_of_the_listing_does_not_matter(paths, seed, random):
-    samples, plan = plan_of(paths, [1000] * len(paths), seed, 5000, 1)
+    samples, plan = plan_of(paths, [1000] * len(paths), seed, 5000)
     random.shuffle(samples)
-    again = make_plan(lambda: iter(samples), seed=seed, target_shard_bytes=5000, min_shards=1)
+    again = make_plan(lambda: iter(samples), seed=seed, target_shard_bytes=5000)
     assert again == plan and again.to_bytes() == plan.to_bytes()
 
 
 @given(PATHS, SIZES, SEEDS, st.integers(1, 10**6))
 def test_a_plan_survives_its_file(paths, sizes, seed, target):
-    samples, plan = plan_of(paths, sizes, seed, target, 3)
+    samples, plan = plan_of(paths, sizes, seed, target)
     read = Plan.from_bytes(plan.to_bytes())
     assert read == plan and read.num_shards == plan.num_shards and read.seed == seed
     alone = [plan.place(path, split) for path, split, _ in samples]
@@ -68,9 +68,9 @@ def counts_by_shard(plan, samples):
 
 def test_many_samples_are_cut_between_bins(monkeypatch):
     samples = make_samples(30_000)
-    exact = make_plan(samples, seed=3, target_shard_bytes=500_000, min_shards=2)
+    exact = make_plan(samples, seed=3, target_shard_bytes=500_000)
     monkeypatch.setattr(sharding.plan, "EXACT_SAMPLES", 20_000)
-    plan = make_plan(samples, seed=3, target_shard_bytes=500_000, min_shards=2)
+    plan = make_plan(samples, seed=3, target_shard_bytes=500_000)
     assert plan.num_shards == exact.num_shards == (49, 6, 6) or plan.num_shards == exact.num_shards
     for sizes in counts_by_shard(plan, samples).values():
         # A bin has at most a 64th of a shard on average; five times that is beyond chance here.
@@ -83,27 +83,27 @@ def test_bins_leave_no_shard_empty_however_few_samples_a_shard_has(monkeypatch, 
     monkeypatch.setattr(sharding.plan, "EXACT_SAMPLES", 10)
     monkeypatch.setattr(sharding.plan, "BINS_PER_SHARD", 1)
     samples = make_samples(num_samples)
-    plan = make_plan(samples, seed=1, target_shard_bytes=1, min_shards=1)
+    plan = make_plan(samples, seed=1, target_shard_bytes=1)
     assert counts_by_shard(plan, samples) and plan.total_shards > num_samples / 4
 
 
 def test_samples_of_one_prefix_share_a_shard(monkeypatch):
     monkeypatch.setattr(sharding.plan, "make_place_hash", lambda seed, path: path[:1] * 16)
     samples = [(path, 0, 1) for path in (b"a1", b"a2", b"b", b"c1", b"c2", b"c3")]
-    plan = make_plan(samples, seed=0, target_shard_bytes=1, min_shards=6)
+    plan = make_plan(samples, seed=0, target_shard_bytes=1)
     assert plan.num_shards == (3, 0, 0)
     assert [plan.place(path, 0) for path, _, _ in samples] == [0, 0, 1, 2, 2, 2]
 
 
-@given(st.integers(1, 10**6), st.integers(0, 10**12), st.integers(1024, 10**9), st.integers(1, 100))
-def test_number_of_shards(num_samples, source_bytes, target, min_shards):
-    count = count_shards(num_samples, source_bytes, target_shard_bytes=target, min_shards=min_shards)
+@given(st.integers(1, 10**6), st.integers(0, 10**12), st.integers(1024, 10**9))
+def test_number_of_shards(num_samples, source_bytes, target):
+    count = count_shards(num_samples, source_bytes, target_shard_bytes=target)
     assert 1 <= count <= num_samples
-    assert count == num_samples or (count >= min_shards and count * target >= source_bytes)
+    assert count == num_samples or (count * target >= source_bytes)
 
 
 def test_a_split_without_samples_has_no_shard():
-    plan = make_plan([(b"a", 0, 1)], seed=0, target_shard_bytes=1, min_shards=5)
+    plan = make_plan([(b"a", 0, 1)], seed=0, target_shard_bytes=1)
     assert plan.num_shards == (1, 0, 0)
     assert plan.name_of(0, "k") == "train-k-00000"
 

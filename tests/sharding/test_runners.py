@@ -15,9 +15,9 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from contracts import storage
 from contracts.config import ResourcesSection, RunConfig
+from contracts.config.load import parse_config
 from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import shard_inputs
-from contracts.resolve import parse_config
 from sharding.runners import dataflow
 from sharding.runners import work as work_module
 from sharding.runners.dataflow import dataflow_flags
@@ -57,7 +57,7 @@ def test_engines_move_no_fingerprint():
                     "beam_options": ["--x=1"],
                 },
                 "cloud": {"project": "p", "region": "r", "labels": {"a": "b"}},
-                "dataflow": {"flexrs": True},
+                "dataflow": {"max_workers": 3},
             },
         )
     )
@@ -71,7 +71,6 @@ def test_engines_move_no_fingerprint():
         ("resources", "beam_workers", 1025),
         ("cloud", "labels", {"a": 1}),
         ("dataflow", "max_workers", 0),
-        ("dataflow", "disk_gb", 29),
         ("dataflow", "machine", "n1"),
     ],
 )
@@ -136,10 +135,10 @@ def test_a_dataflow_job_of_another_run_is_joined(monkeypatch, tmp_path):
 
 
 def test_flags_for_dataflow():
-    with pytest.raises(ConfigError, match=r"cloud.project, cloud.region, dataflow.worker_image"):
+    with pytest.raises(ConfigError, match=r"cloud.project, cloud.region, cloud.images.pipeline"):
         dataflow_flags(RunConfig(), job_name="job", output_uri="gs://b/o")
-    cloud, dataflow = {"project": "p", "region": "r"}, {"worker_image": "i"}
-    config = parse_config({"cloud": cloud, "dataflow": dataflow}, where="test")
+    cloud = {"project": "p", "region": "r", "images": {"pipeline": "i"}}
+    config = parse_config({"cloud": cloud}, where="test")
     flags = dataflow_flags(config, job_name="job", output_uri="gs://bucket/o/x")
     assert "--temp_location=gs://bucket/dataflow/temp" in flags
     assert "--staging_location=gs://bucket/dataflow/temp" in flags
@@ -147,7 +146,7 @@ def test_flags_for_dataflow():
     with pytest.raises(ConfigError, match="gs://BUCKET"):
         dataflow_flags(config, job_name="job", output_uri="file:///o")
     private = parse_config(
-        {"cloud": {**cloud, "labels": {"b": "2", "a": "1"}}, "dataflow": {**dataflow, "public_ips": False}},
+        {"cloud": {**cloud, "labels": {"b": "2", "a": "1"}}, "dataflow": {"public_ips": False}},
         where="test",
     )
     flags = dataflow_flags(private, job_name="job", output_uri="gs://bucket/o/x")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from contracts.artifacts import CheckpointManifest
-from contracts.config import STAGE_SECTIONS
+from contracts.config import STAGE_KEYS
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME, EventReader
 from tests.conftest import small_config
 from tests.support.traced import TracedTraining, compare
@@ -49,7 +49,7 @@ PATIENCE_S = 600.0
 
 
 def make(folder: Path, name: str, shards: str, config: dict[str, Any]) -> TracedTraining:
-    sections = {key: config[key] for key in STAGE_SECTIONS["train"] if key in config}
+    sections = {key: config[key] for key in STAGE_KEYS["train"] if key in config}
     return TracedTraining(name, sections, {"shards": shards}, folder)
 
 

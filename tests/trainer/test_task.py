@@ -26,7 +26,7 @@ from contracts.artifacts import (
     find_damage,
 )
 from contracts.artifacts.classification import ClassificationDetails
-from contracts.config import STAGE_SECTIONS, RunConfig
+from contracts.config import STAGE_KEYS, RunConfig
 from contracts.errors import ConfigError
 from contracts.events import EVENTS_NAME, EventReader
 from contracts.fingerprint import model_fingerprint
@@ -43,7 +43,7 @@ from trainer.task import execute
 
 
 def command(root: Path, shards: str, attempt: str, config: dict[str, Any], *more: str) -> list[str]:
-    sections = {name: config[name] for name in STAGE_SECTIONS["train"] if name in config}
+    sections = {name: config[name] for name in STAGE_KEYS["train"] if name in config}
     options = ["--root", str(root), "--shards", shards, "--attempt", attempt, "--config-json", json.dumps(sections)]
     return [sys.executable, "-m", "trainer.task", *options, *more]
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 
 from contracts.checked import THIS_MACHINE, Findings, PlannedPlace
 from contracts.config import RunConfig
+from contracts.config.load import read_stage_config
 from contracts.errors import EXIT_OK, ConfigError, UserError
 from contracts.process import end_with_parent, run_process
-from contracts.resolve import read_stage_config
 from trainer.check.own_code import check_own_code, has_module
 
 NEEDS_TORCH = "the network and its arguments, patterns of parameters' names, weights"

@@ -18,8 +18,7 @@ from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.artifacts.shards import FieldEntry, TokenizerEntry
 from contracts.checked import OFFLINE, Findings
 from contracts.config import SPLITS, RunConfig, TaskSection
-from contracts.config.fields import CLASS_KINDS
-from contracts.config.sharding import TokenizerSection
+from contracts.config.sharding import CLASS_KINDS, TokenizerSection
 from contracts.errors import ConfigError, ModelError, UserError
 from contracts.previous import PREVIOUS
 from records.tokenizer import TOKENIZER_NAME, count_tokens, find_padding, tokenizer_uri

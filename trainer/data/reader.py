@@ -14,7 +14,7 @@ import numpy.typing as npt
 from contracts import storage
 from contracts.artifacts import ShardManifest, find_damage
 from contracts.config import DataSection
-from contracts.config.fields import ROW_PREFIX
+from contracts.config.sharding import ROW_PREFIX
 from contracts.errors import DataError, ShardlineError
 from records.decode import UndecodableImage
 from records.description import read_path

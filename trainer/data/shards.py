@@ -5,7 +5,7 @@ from __future__ import annotations
 from contracts import storage
 from contracts.artifacts import ShardManifest, find_damage
 from contracts.config import DataSection, RunConfig
-from contracts.config.export import MIN_CALIBRATION_SAMPLES
+from contracts.config.stages import MIN_CALIBRATION_SAMPLES
 from contracts.errors import ConfigError, DataError
 from contracts.stage import Stage
 from trainer.tasks.needs import check_shards

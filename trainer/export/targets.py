@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from contracts.config import ExportSection
-from contracts.config.export import Runtime
+from contracts.config.stages import Runtime
 from contracts.errors import ConfigError
 from contracts.serving import ONNXRUNTIME_TENSORRT, TENSORRT, TENSORRT_RTX
 

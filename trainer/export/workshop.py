@@ -27,7 +27,7 @@ from contracts.artifacts import (
 )
 from contracts.artifacts.signature import Signature
 from contracts.config import ExportSection
-from contracts.config.export import Runtime
+from contracts.config.stages import Runtime
 from contracts.proof import SERVED
 from trainer.export.bundle.bundles import Bundle, bundle_of
 from trainer.export.bundle.triton import model_path

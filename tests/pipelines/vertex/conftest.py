@@ -20,7 +20,7 @@ with warnings.catch_warnings():
 from contracts import storage
 from contracts.canonical import canonical
 from contracts.config import RunConfig
-from contracts.resolve import parse_config
+from contracts.config.load import parse_config
 from pipelines.graph.compile import CompiledLine
 from rehearsal.clock import Clock
 from rehearsal.doors.server import VertexServer

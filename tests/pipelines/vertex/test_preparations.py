@@ -10,8 +10,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from contracts import storage
+from contracts.config.load import load_config, parse_config
 from contracts.errors import ConfigError
-from contracts.resolve import load_config, parse_config
 from pipelines.cli import app
 from pipelines.images.build import find_sources, hash_sources, why_to_build
 from pipelines.images.record import ImageRecord

@@ -79,7 +79,7 @@ def test_the_first_names_are_kept_and_all_counted():
 
 def test_published_parts_are_placed_as_the_plan_says(listing_of, source, tmp_path):
     listing = listing_of(source)
-    plan = make_plan(listing, seed=1, target_shard_bytes=4096, min_shards=2)
+    plan = make_plan(listing, seed=1, target_shard_bytes=4096)
     uri = storage.normalise(tmp_path / "work")
     publish_parts(listing.parts, uri)
     found = read_part(uri, 0)

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from contracts.checked import CheckAnswer, Findings, PlannedMachine, PlannedPlace
 from contracts.config import ModelSection
-from contracts.resolve import parse_config
+from contracts.config.load import parse_config
 from tests.conftest import OWN_CODE, SMALL
 from tests.own_code.words import Words
 from tests.trainer.tasks import wrong

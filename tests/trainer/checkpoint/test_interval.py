@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.config import CheckpointSection
+from contracts.config.load import parse_config
 from contracts.errors import ConfigError
-from contracts.resolve import parse_config
 from trainer.checkpoint.interval import FIRST_INTERVAL_S, Costs, interval_s, optimal_interval_s, steps_until_due
 
 

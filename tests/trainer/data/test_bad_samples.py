@@ -16,7 +16,7 @@ import torch
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ShardManifest
-from contracts.config import STAGE_SECTIONS, DataSection
+from contracts.config import STAGE_KEYS, DataSection
 from contracts.errors import DataError
 from records.index import DamagedSample, key_of
 from records.index_parts import HEADER_BYTES, ROW, read_layout, read_part_column, read_part_rows, write_part
@@ -215,7 +215,7 @@ def test_a_part_of_other_length_than_the_manifests_is_refused(own_shards: Path) 
 
 
 def train(root: Path, shards: Path, attempt: str, config: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
-    sections = {name: config[name] for name in STAGE_SECTIONS["train"] if name in config}
+    sections = {name: config[name] for name in STAGE_KEYS["train"] if name in config}
     options = ["--root", str(root), "--shards", str(shards), "--attempt", attempt]
     command = [sys.executable, "-m", "trainer.task", *options, "--config-json", json.dumps(sections)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

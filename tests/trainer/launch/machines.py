@@ -17,7 +17,7 @@ from typing import Any
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest
-from contracts.config import STAGE_SECTIONS
+from contracts.config import STAGE_KEYS
 from contracts.errors import DataError
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME, EventReader
 from trainer.checkpoint import CHECKPOINTS_FOLDER
@@ -127,7 +127,7 @@ class Machine:
         self._module = MODULES[stage]
         self.output = output
         self.printed = ""
-        sections = {name: config[name] for name in STAGE_SECTIONS[stage] if name in config}
+        sections = {name: config[name] for name in STAGE_KEYS[stage] if name in config}
         if net is not None:
             sections["resources"] = {"port": net.port, **sections.get("resources", {})}
         self._sections = sections

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
 from contracts.config import RunConfig
-from contracts.resolve import parse_config
+from contracts.config.load import parse_config
 from tests.conftest import small_config
 from tests.trainer.checkpoint.attempts import manifest
 from tests.trainer.tasks.for_tests import task_of

@@ -14,7 +14,7 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, ShardManifest
-from contracts.config import STAGE_SECTIONS, ModelSection
+from contracts.config import STAGE_KEYS, ModelSection
 from contracts.events import EVENTS_NAME, EventReader
 from tests.conftest import small_config
 from tests.support.trace import ENVIRONMENT, TracedStep, read_trace
@@ -36,7 +36,7 @@ def config_of(*, ranks: int, epochs: int, **parallel: Any) -> dict[str, Any]:
 
 
 def start(root: Path, shards: str, attempt: str, config: dict[str, Any], trace: Path) -> subprocess.Popen[str]:
-    sections = {name: config[name] for name in STAGE_SECTIONS["train"] if name in config}
+    sections = {name: config[name] for name in STAGE_KEYS["train"] if name in config}
     options = ["--root", str(root), "--shards", shards, "--attempt", attempt, "--config-json", json.dumps(sections)]
     return subprocess.Popen(
         [sys.executable, "-m", "trainer.task", *options],

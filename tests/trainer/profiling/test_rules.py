@@ -26,7 +26,7 @@ from contracts.artifacts import (
 )
 from contracts.artifacts.trace import TraceSummary
 from contracts.config import RunConfig
-from contracts.resolve import load_config, parse_config
+from contracts.config.load import load_config, parse_config
 from tests.conftest import small_config
 from tests.trainer.profiling.gpu_trace import write_gpu_trace
 from trainer.profiling.case import Case

@@ -20,7 +20,7 @@ from torch import nn
 
 from contracts.artifacts.signature import Dimension, OutputSpec, Signature, TensorSpec
 from contracts.config import RunConfig
-from contracts.resolve import parse_config
+from contracts.config.load import parse_config
 from tests.conftest import small_config
 from trainer.data.clock import DataClock
 from trainer.data.loader import SlotBatch

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
-from contracts.config import STAGE_SECTIONS, RunConfig
+from contracts.config import STAGE_KEYS, RunConfig
+from contracts.config.load import parse_config
 from contracts.errors import ModelError
 from contracts.events import EVENTS_NAME, EventLog, EventReader
 from contracts.previous import describe_previous
-from contracts.resolve import parse_config
 from contracts.stage import Stage, run_stage
 from tests.conftest import small_config
 from tests.trainer import one_rank as one_rank_module
@@ -37,7 +37,7 @@ SLOW = {"train": {"epochs": 1, "learning_rate": 1e-5, "warmup_fraction": 0.0}}
 
 def run(root: Path, shards: str, config: dict[str, Any], *, code: int = 0, attempt: str = "a") -> str:
     """Run the train stage; return the last line of its stdout, or what it says on stderr."""
-    sections = {name: config[name] for name in STAGE_SECTIONS["train"] if name in config}
+    sections = {name: config[name] for name in STAGE_KEYS["train"] if name in config}
     options = ["--root", str(root), "--shards", shards, "--attempt", attempt, "--config-json", json.dumps(sections)]
     command = [sys.executable, "-m", "trainer.task", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
@@ -190,7 +190,7 @@ def test_arguments_of_weights_are_those_of_the_stage_and_remembered(
     def folder_of(**model: Any) -> str:
         """Return where the stage's output is, which its whole configuration names."""
         sections = small_config(model={"weights": str(saved), **model})
-        given = json.dumps({each: sections[each] for each in STAGE_SECTIONS[name] if each in sections})
+        given = json.dumps({each: sections[each] for each in STAGE_KEYS[name] if each in sections})
         arguments = ["--root", str(root), "--shards", small_shards, "--config-json", given, "--locate"]
         assert run_stage(name, execute, arguments) == 2
         return re.search(rf"{root}/\w{{16}}", capfd.readouterr().err)[0]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from contracts.artifacts import Served
 from contracts.artifacts.export import NO_SERVER
-from contracts.config.export import Runtime
+from contracts.config.stages import Runtime
 from contracts.serving import (
     CONFIG_NAME,
     MODEL_FILES,

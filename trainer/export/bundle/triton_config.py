@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import Signature
-from contracts.config.export import Runtime
+from contracts.config.stages import Runtime
 from contracts.errors import ConfigError
 from contracts.serving import (
     CACHE_KEYS,

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from contracts.artifacts import EngineEntry, EngineTensor, Gate, Parity
 from contracts.artifacts.signature import Signature
-from contracts.config.export import Runtime
+from contracts.config.stages import Runtime
 from contracts.errors import CheckFailed
 from trainer.export.engines import engine_gate
 from trainer.export.engines.engine import build_engine

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from contracts.resolve import parse_config
+from contracts.config.load import parse_config
 from tests.conftest import small_config
 from tests.trainer.data.conftest import BUCKET_SHARDS
 from trainer.data.training_data import TrainingData

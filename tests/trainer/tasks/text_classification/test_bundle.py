@@ -27,8 +27,8 @@ from contracts.artifacts import (
     ShardManifest,
     ShippedFile,
 )
+from contracts.config.load import parse_config
 from contracts.own_code import append_code
-from contracts.resolve import parse_config
 from rehearsal.gcs import BucketServer
 from tests.conftest import OWN_CODE
 from tests.export_fields import served_file

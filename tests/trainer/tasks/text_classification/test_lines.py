@@ -11,7 +11,7 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, ExportManifest, ShardManifest
-from contracts.config import STAGE_SECTIONS
+from contracts.config import STAGE_KEYS
 from contracts.errors import EXIT_UNPROVEN
 from tests.trainer.export.graphs import parse_config as parse_triton
 from tests.trainer.tasks.text_classification import texts
@@ -30,7 +30,7 @@ def sections(*, ranks: int, num_workers: int = 0) -> dict[str, Any]:
         data={"num_workers": num_workers},
         resources={"ranks": ranks, "max_attempts": 20},
     )
-    return {name: values[name] for name in STAGE_SECTIONS["train"] if name in values}
+    return {name: values[name] for name in STAGE_KEYS["train"] if name in values}
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.checked import CheckAnswer
 from contracts.config import ModelSection
+from contracts.config.load import parse_config
 from contracts.errors import ModelError
-from contracts.resolve import parse_config
 from tests.conftest import OWN_CODE
 from tests.trainer.one_rank import one_rank, train
 from tests.trainer.tasks.text_classification.texts import BERT, CLASSES, make_shards, make_texts, sections, word_piece

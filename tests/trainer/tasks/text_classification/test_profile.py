@@ -6,7 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from contracts.artifacts import Settings, ShardManifest
-from contracts.resolve import parse_config
+from contracts.config.load import parse_config
 from tests.trainer.tasks.text_classification.texts import BERT, sections
 from trainer.model.build import build_model
 from trainer.profiling.probe import RankProbe

@@ -16,9 +16,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.artifacts.evaluation import FIRST_ROWS_NAME, FirstRows
+from contracts.config.load import parse_config
 from contracts.errors import ConfigError, DataError
 from contracts.process import thread_environment
-from contracts.resolve import parse_config
 from tests.trainer.tasks.text_classification.texts import CLASSES, make_texts, sections, word_piece
 from trainer.check.network import plan_task
 from trainer.data.loader import SlotDataset, make_loader, read_slots

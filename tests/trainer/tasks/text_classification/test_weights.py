@@ -10,8 +10,8 @@ from tokenizers import Tokenizer
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
+from contracts.config.load import parse_config
 from contracts.errors import ModelError
-from contracts.resolve import parse_config
 from tests.trainer.tasks.text_classification.texts import CLASSES, sections
 from tests.trainer.weights.exports import write_export
 from trainer.model.build import build_model

@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from contracts import storage
-from contracts.resolve import parse_config
+from contracts.config.load import parse_config
 from contracts.stage import run_stage
 
 CLASSES = ("kitchen", "sport", "weather")

@@ -1,18 +1,42 @@
-"""Section `export`: from the best checkpoint to engines with a proof."""
+"""Sections `profile` and `export`: what the profiling run tries, and what the model is exported to."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from contracts.config.base import PositiveInt, Section
+from contracts.config.base import Auto, NotBool, PositiveInt, Section
 
 # Fewer samples than this leave the ranges of activations to chance.
 MIN_CALIBRATION_SAMPLES = 128
 # Fewer samples than this say little about a model's answers.
 MIN_PROOF_SAMPLES = 64
 Runtime = Literal["tensorrt", "onnxruntime_tensorrt", "tensorrt_rtx"]
+
+
+def read_off(value: object) -> object:
+    """Return the section that `profile: off` stands for; anything else as it is."""
+    # False: `profile: false` says the same.
+    return {"method": "off"} if value is False or value == "off" else value
+
+
+class ProfileSection(Section):
+    """What the profiling run tries, and how long it may take."""
+
+    method: Literal["sweep", "grid", "off"] = "sweep"
+    """`sweep`: measure loader and computing apart, predict, and measure the best of them end to end. `grid`: measure
+    every combination end to end, for comparison (`--full-grid`). `off`: measure nothing, and take the defaults
+    (`profile: off` in a file says the same)."""
+    budget_s: Annotated[float, Field(ge=1, le=86400), NotBool] = 600
+    """Seconds for all of it (`--budget`): the start of the processes, measuring, traces and the report. No measurement
+    is begun that would end later, and one that does not end by then is given up: the best that was found is taken, or
+    the defaults where fewer than two configurations were measured, with a warning."""
+    slot_sizes: Annotated[list[PositiveInt], Field(min_length=1)] | Auto = "auto"
+    """Slot sizes to try; `auto`: an even share of the global batch per rank, and what is left when it is cut in 2, 4,
+    8, ... slots, and the largest that fits into memory."""
+    num_workers: Annotated[list[Annotated[int, Field(strict=True, ge=0, le=256)]], Field(min_length=1)] | Auto = "auto"
+    """Numbers of loader processes to try; `auto`: 0, 1, 2, ... doubling below the cores of a rank, and those cores."""
 
 
 class ExportSection(Section):
@@ -29,18 +53,8 @@ class ExportSection(Section):
     targets: Annotated[list[str], Field(max_length=1)] = []
     """Of tensorrt_rtx: the GPU to build an engine for, by name (t4, a10, l4, rtx-pro-6000, ...) or compute capability
     (sm89). Empty: the GPU of this machine, or without one l4."""
-    opset: Annotated[int, Field(strict=True, ge=20, le=24)] = 20
-    """ONNX opset."""
-    min_batch: PositiveInt = 1
-    """Smallest batch size that an engine accepts; Triton needs 1."""
-    opt_batch: PositiveInt = 8
-    """Batch size that an engine is tuned for."""
     max_batch: PositiveInt = 64
     """Largest batch size that an engine accepts."""
-    calibration_samples: Annotated[int, Field(strict=True, ge=MIN_CALIBRATION_SAMPLES)] = 512
-    """Training images whose activations decide int8's scales and which nodes fit into fp16, drawn by the seed."""
-    proof_samples: Annotated[int, Field(strict=True, ge=MIN_PROOF_SAMPLES)] = 512
-    """Most samples of the test split that the gates run, the same share of each class, drawn by the seed."""
     bench: bool = False
     """Measure latency and throughput of what was exported beside torch and ONNX Runtime, on this machine."""
     allow_unproven: bool = False
@@ -56,12 +70,3 @@ class ExportSection(Section):
                 "fp32 what it cannot hold"
             )
         return given
-
-    @model_validator(mode="after")
-    def _ordered(self) -> ExportSection:
-        if not self.min_batch <= self.opt_batch <= self.max_batch:
-            raise ValueError(
-                f"1 <= min_batch <= opt_batch <= max_batch; given are min_batch {self.min_batch}, "
-                f"opt_batch {self.opt_batch}, max_batch {self.max_batch}"
-            )
-        return self
