@@ -16,10 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from contracts import storage
-from contracts.endings import without_job
 from contracts.errors import EXIT_TRY_AGAIN
 from contracts.events import ATTEMPTS_FOLDER, LOG_NAME, EventLog
-from contracts.process import available_cores, end_with_parent, thread_environment
+from contracts.process import available_cores, end_with_parent, thread_environment, without_job
 
 # The only place that knows which command a stage is.
 STAGE_MODULES = {

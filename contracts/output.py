@@ -1,4 +1,4 @@
-"""Whose folder an output is: locked for one process, marked where the user chose it, emptied with care.
+"""Output folders: exclusive lock, ownership marker, safe deletion.
 
 The lock lies beside the folder, not in it: what deletes the folder must hold it, and a folder without a manifest may be
 another's until it was looked at. It is removed at the end; one that a killed process has left is in nobody's way.

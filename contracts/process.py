@@ -1,18 +1,34 @@
-"""What every process of the line sets: its thread count, that it ends with its parent, and a fast start and end."""
+"""Processes of the line: thread counts, end with the parent, a fast start and end, and the end on Vertex AI.
+
+Vertex AI treats the exit code of a container as follows
+(https://docs.cloud.google.com/vertex-ai/docs/training/understanding-training-service):
+any code other than 0 is a user code exception, which shuts down all workers of the job; 6 and 134 (SIGABRT), 11 and
+139 (SIGSEGV) may be transient, and the job is restarted up to three times. It names neither 75 nor 143. So there
+
+    a process that was told to stop     saves, and waits to be killed with its machine: its exit code is never read
+    one that asks for another attempt   ends with 134
+    all others                          end as everywhere
+
+134 is returned, not raised as a signal: the command of a container may be process 1 of its namespace, for which the
+kernel drops SIGABRT, and which abort() then ends by SIGSEGV.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import os
-import select
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
 from contracts.environment import settle
+from contracts.errors import EXIT_TRY_AGAIN, ErrorDocument, Preempted
 
 # ONNX Runtime 1.31 reports its use to its maker unless this is 1 when it is loaded. Seen by the guard of a rehearsal,
 # which refuses every host but its own.
@@ -20,15 +36,27 @@ _QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
 # Read by OpenMP, MKL and OpenBLAS when they are loaded: they must be set before torch or numpy is imported.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _PR_SET_PDEATHSIG = 1
+JOB_ID_VARIABLE = "CLOUD_ML_JOB_ID"
+"""Name of a custom job in the environment of Vertex AI's containers, and of no other platform's:
+https://docs.cloud.google.com/vertex-ai/docs/training/code-requirements"""
+EXIT_ABORTED = 134
+"""128 + SIGABRT, as container runtimes report it."""
+ASKS_AGAIN = (EXIT_TRY_AGAIN, EXIT_ABORTED)
+"""Exit codes of a stage that asks for another attempt, on any platform."""
+# Longer than the longest notice of Compute Engine, 120 s, with the 30 s of a shutdown behind it:
+# https://docs.cloud.google.com/compute/docs/instances/spot#preemption
+KILL_LIMIT_S = 180.0
+
+Say = Callable[[str], None]
 
 
 def available_cores() -> int:
-    """Number of cores this process may use (cpusets counted)."""
+    """Return the number of cores that this process may use (cpusets counted)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def threads_per_rank(ranks: int) -> int:
-    """Cores divided by ranks, at least one: two unset thread pools on busy cores were seen 50 times slower."""
+    """Return cores divided by ranks, at least one: two unset thread pools on busy cores were seen 50 times slower."""
     return max(1, available_cores() // ranks)
 
 
@@ -51,25 +79,6 @@ def end_with_parent() -> None:
         os._exit(os.EX_TEMPFAIL)
 
 
-def end_with(pid: int) -> None:
-    """End this process when another one ends that need not be its parent (Linux; elsewhere nothing happens)."""
-    if not hasattr(os, "pidfd_open"):
-        return
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        os._exit(os.EX_TEMPFAIL)
-    except OSError:
-        return  # a kernel without it
-
-    def watch() -> None:
-        # It becomes readable when the process ends.
-        select.select([descriptor], [], [])
-        os._exit(os.EX_TEMPFAIL)
-
-    threading.Thread(target=watch, name="end with the command", daemon=True).start()
-
-
 def run_process(main: Callable[[], int]) -> NoReturn:
     """Run the main function of a process, and exit with the code that it returns.
 
@@ -85,15 +94,70 @@ def run_process(main: Callable[[], int]) -> NoReturn:
     sys.exit(code)
 
 
-def refuse_import(name: str) -> None:
-    """Let `import name` fail in this process, whatever folder of that name lies in its path.
-
-    Any folder passes for a package. kfp.local does without the package docker where it is not installed, and ends with
-    an AttributeError where the user's project, or this one, has a folder that is called so.
-    """
-    sys.modules[name] = None  # type: ignore[assignment]
-
-
 def imports_done() -> None:
-    """Say that what comes now is the work."""
+    """Look for garbage from now on: the work begins."""
     gc.enable()
+
+
+def is_vertex(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process is of a container of a Vertex AI custom job."""
+    return bool(environment.get(JOB_ID_VARIABLE))
+
+
+def without_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a stage whose exit code its parent reads: none of a Vertex AI custom job."""
+    return {name: value for name, value in environment.items() if name != JOB_ID_VARIABLE}
+
+
+@contextmanager
+def outliving_notice(say: Say) -> Iterator[None]:
+    """Let SIGTERM end nothing in the block where this process is of Vertex AI and handles it in no other way.
+
+    The work goes on until the machine is gone, as it does where the command is process 1 of its container. What has a
+    handler of its own (the launcher of a training, a profile) sets it inside.
+
+    Args:
+        say: Tells the user.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_vertex() or not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def go_on(number: int, frame: FrameType | None) -> None:
+        say(f"told to stop ({signal.Signals(number).name}): there is nothing to save; going on until it is killed")
+
+    # Not SIG_IGN, which the processes that this one starts would inherit.
+    signal.signal(signal.SIGTERM, go_on)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def final_exit_code(code: int, error: ErrorDocument | None, say: Say, *, limit_s: float = KILL_LIMIT_S) -> int:
+    """Return the exit code of a process whose work is over and saved; on Vertex AI, first wait to be killed.
+
+    Args:
+        code: What the process ends with elsewhere.
+        error: Why it ends; None: it has finished.
+        say: Tells the user.
+        limit_s: Seconds that a process that was told to stop waits.
+    """
+    if not is_vertex() or code != EXIT_TRY_AGAIN:
+        return code
+    if error is not None and error.kind == Preempted.__name__:
+        if threading.current_thread() is threading.main_thread():
+            # Whatever handler the work has left: it has ended.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            say(
+                f"told to stop, and everything is saved: waiting up to {limit_s:.0f} s to be killed, since any exit "
+                "code may end the job"
+            )
+            time.sleep(limit_s)
+        except KeyboardInterrupt as interrupt:
+            return ErrorDocument.of(interrupt).exit_code
+        say(f"nobody has killed this process in {limit_s:.0f} s")
+    say(f"ending with {EXIT_ABORTED}, for which Vertex AI starts a job again (elsewhere {code})")
+    return EXIT_ABORTED

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from contracts.endings import ASKS_AGAIN
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_USER_ERROR
+from contracts.process import ASKS_AGAIN
 
 Event = Mapping[str, Any]
 

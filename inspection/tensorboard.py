@@ -33,7 +33,7 @@ MOST_RUNS = 8
 """Shown at a time."""
 # Names in TensorBoard's list of runs.
 _STAGES = {"training": "train", "profile": "profile"}
-# Seconds between two looks for what is new; training copies its logs to a bucket every 30 s (contracts/keeper.py).
+# Seconds between two looks for what is new; training copies its logs to a bucket every 30 s (contracts/attempts.py).
 _RELOAD_LOCAL_S, _RELOAD_BUCKET_S = 5, 30
 _GRACE_S = 5.0
 _COMMAND = (

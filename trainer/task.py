@@ -100,9 +100,9 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
         began_at=began_at,
     )
     for folder in (assignment.tensorboard_folder, assignment.scalars_folder):
-        stage.keep(folder, output.uri)
+        stage.keep(folder, storage.join(output.uri, folder.name))
     if uri := os.environ.get(TENSORBOARD_VARIABLE):
-        stage.keep_at(assignment.tensorboard_folder, storage.normalise(uri.rstrip("/")))
+        stage.keep(assignment.tensorboard_folder, storage.normalise(uri.rstrip("/")))
     # Elsewhere a stop is somebody's who sits here, and no preemption (contracts/stops.py).
     preemptible = nodes.platform != "local" or metadata_host() is not None
     stage.events.emit("machine", node_rank=nodes.node_rank, nodes=nodes.nodes, preemptible=preemptible)

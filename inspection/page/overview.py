@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from contracts.endings import ASKS_AGAIN
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_USER_ERROR
+from contracts.process import ASKS_AGAIN
 from inspection.page.facts import facts
 from inspection.page.links import console, console_page, make_link
 from inspection.page.subject import NO_VALUE, Subject, left_out

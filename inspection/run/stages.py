@@ -7,9 +7,9 @@ from typing import Any
 
 from contracts import storage
 from contracts.artifacts import RunRecord, StageRecord
-from contracts.endings import ASKS_AGAIN
 from contracts.errors import ErrorDocument
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, LOG_NAME
+from contracts.process import ASKS_AGAIN
 from contracts.result import RESULTS_FOLDER, StageResult
 from inspection.attempts import Events
 from inspection.run.door import HARM, SMALL_BYTES, Door, as_number, first_line, parse_json

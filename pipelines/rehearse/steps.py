@@ -1,6 +1,6 @@
 """How far a training on one machine is, read from what it writes there: its events, and its ranks' signs of life.
 
-Both lie below the machine's TMPDIR while the output is in a bucket (contracts/keeper.py copies them from there).
+Both lie below the machine's TMPDIR while the output is in a bucket (contracts/attempts.py copies them from there).
 """
 
 from __future__ import annotations

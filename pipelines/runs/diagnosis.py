@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from contracts.endings import EXIT_ABORTED
 from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument
+from contracts.process import EXIT_ABORTED
 from pipelines.google import find_permission, find_quota_metrics
 from pipelines.runs.known_failures import CODE_NAMES, CODE_OF_EXCEPTION, MACHINES, PLACES, SERVICES, Known
 
@@ -87,7 +87,7 @@ def diagnose(said: Iterable[Said], documents: Sequence[ErrorDocument] = ()) -> D
 
 _REFUSED = next(known for known in SERVICES if known.kind == "permission")
 _LOGS = "see `shardline logs RUN`"
-# What a stage asks for by its exit code; on Vertex AI another attempt is 134 (contracts/endings.py).
+# What a stage asks for by its exit code; on Vertex AI another attempt is 134 (contracts/process.py).
 _EXIT_CODES = {EXIT_USER_ERROR: EXIT_USER_ERROR, EXIT_TRY_AGAIN: EXIT_TRY_AGAIN, EXIT_ABORTED: EXIT_TRY_AGAIN}
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from components.launch import STAGE_MODULES, last_line, stage_command
-from contracts.endings import JOB_ID_VARIABLE
 from contracts.pinned import pin
+from contracts.process import JOB_ID_VARIABLE
 
 JOB = {JOB_ID_VARIABLE: "7"}
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from contracts.endings import JOB_ID_VARIABLE, final_exit_code
 from contracts.errors import (
     EXIT_TRY_AGAIN,
     ConfigError,
@@ -22,6 +21,7 @@ from contracts.errors import (
     ShardlineError,
     TryAgain,
 )
+from contracts.process import JOB_ID_VARIABLE, final_exit_code
 
 LIMIT_S = 60.0
 # A stage that stops in agreement when it is told to, one that does not heed it, and one that was not written for it.

@@ -3,26 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
-
-
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pidfd (Linux)")
-def test_end_with_a_process_that_is_not_the_parent():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        code = (
-            "import time; from contracts.process import end_with; "
-            f"end_with({other.pid}); print(1, flush=True); time.sleep(60)"
-        )
-        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as watching:
-            watching.stdout.readline()
-            assert watching.poll() is None
-            other.kill()
-            other.wait()
-            assert watching.wait(timeout=20) == os.EX_TEMPFAIL
-        # A process that has already gone is noticed at once.
-        assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == os.EX_TEMPFAIL
 
 
 def test_a_stage_reports_its_use_to_nobody() -> None:
@@ -32,11 +12,3 @@ def test_a_stage_reports_its_use_to_nobody() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout == "1\n"
-
-
-def test_a_folder_of_that_name_is_no_package(tmp_path: Path) -> None:
-    # kfp.local asks for the package docker, and takes a project's folder of Dockerfiles for it.
-    (tmp_path / "docker").mkdir()
-    code = "from contracts.process import refuse_import; refuse_import('docker')\nfrom kfp.local import task_dispatcher"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, check=True)

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from contracts import storage
-from contracts.endings import without_job
 from contracts.events import LOG_NAME
-from contracts.process import available_cores, end_with_parent, thread_environment
+from contracts.process import available_cores, end_with_parent, thread_environment, without_job
 from tests.support.pauses import PAUSE_AT, PAUSE_FILE
 from tests.support.trace import ENVIRONMENT as TRACE
 from tests.support.trace import TracedStep, read_trace

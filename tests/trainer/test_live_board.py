@@ -20,7 +20,7 @@ from trainer.task import TENSORBOARD_VARIABLE
 LINE = "gs://bucket-1/line"
 BOARD = "gs://bucket-1/jobs/1/logs"
 # Training as it is, copied more often than every 30 s.
-TASK = "import runpy; import contracts.keeper as keeper; keeper.COPY_INTERVAL_S = 0.2; {}"
+TASK = "import runpy; import contracts.attempts as attempts; attempts.COPY_INTERVAL_S = 0.2; {}"
 RUN = "runpy.run_module('trainer.task', run_name='__main__', alter_sys=True)"
 DEADLINE_S = 240
 

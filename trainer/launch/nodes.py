@@ -22,8 +22,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from contracts.config.resources import ResourcesSection
-from contracts.endings import JOB_ID_VARIABLE
 from contracts.errors import ConfigError
+from contracts.process import JOB_ID_VARIABLE
 
 Platform = Literal["vertex", "torchrun", "indexed job", "local"]
 

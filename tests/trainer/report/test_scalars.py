@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 
 from contracts import storage
-from contracts.keeper import Keeper
+from contracts.attempts import Copier
 from contracts.scalars import PART_BYTES
 from inspection.run.curves import read_curves
 from rehearsal.gcs import BucketServer
@@ -41,7 +41,7 @@ def test_every_step_is_shown_once_after_resumes(tmp_path: Path, monkeypatch: pyt
 
 
 def test_of_a_long_training_the_last_part_alone_is_copied_again(tmp_path: Path, bucket_server: BucketServer) -> None:
-    keeper, bucket = Keeper(), "gs://bucket-1/train/scalars"
+    keeper, bucket = Copier(), "gs://bucket-1/train/scalars"
     parts = ScalarParts(tmp_path, attempt=3, first_step=0)
     values = {f"name-{number}/{'x' * 200}": 1 / 3 for number in range(40)}
 

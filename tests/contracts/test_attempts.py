@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts import keeper, storage
+from contracts import attempts, storage
+from contracts.attempts import Copier
 from contracts.errors import DataError
 from contracts.events import EVENTS_NAME
-from contracts.keeper import Keeper
 from contracts.stage import Stage, run_stage
 from rehearsal.gcs import BucketServer
 
@@ -22,7 +22,7 @@ def run(*more: str, keep: bool = True, fail: bool = False) -> int:
 
     def execute(stage: Stage) -> str:
         folder = stage.require_events_folder()
-        stage.keep(folder / "tensorboard", storage.join(ROOT, "abc"))
+        stage.keep(folder / "tensorboard", storage.join(ROOT, "abc", "tensorboard"))
         (folder / "tensorboard").mkdir()
         (folder / "tensorboard" / "scalars").write_text("1")
         stage.log("works")
@@ -50,7 +50,7 @@ def test_events_errors_and_scalars_are_in_the_bucket_at_the_end(bucket_server: B
 
 
 def test_a_folder_may_be_kept_in_two_places(bucket_server: BucketServer, tmp_path: Path) -> None:
-    kept_twice = Keeper()
+    kept_twice = Copier()
     for uri in (f"{ROOT}/here", f"{ROOT}/there"):
         kept_twice.add(tmp_path, uri)
     (tmp_path / "scalars").write_text("1")
@@ -73,8 +73,8 @@ def test_only_stages_that_ask_for_it_are_kept(bucket_server: BucketServer) -> No
 def test_a_file_that_grows_is_copied_again(
     bucket_server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "COPY_INTERVAL_S", 0.01)
-    copies = Keeper()
+    monkeypatch.setattr(attempts, "COPY_INTERVAL_S", 0.01)
+    copies = Copier()
     copies.add(tmp_path, "gs://bucket-1/grows/attempt")
     try:
         for content in (b"1", b"12"):
@@ -91,7 +91,7 @@ def test_a_bucket_that_refuses_ends_nothing_and_is_said(
     bucket_server: BucketServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "events.jsonl").write_text("1")
-    copies = Keeper()
+    copies = Copier()
     copies.add(tmp_path, "gs://no-such-bucket/attempt")
     assert not copies.close()
     assert "was not copied to gs://no-such-bucket/attempt/events.jsonl" in capsys.readouterr().err
