@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from contracts.config import RunConfig
+from contracts.own_code import code_hash
 
 # Hex digits of a fingerprint: 64 bits, far beyond the number of runs below one root.
 FINGERPRINT_DIGITS = 16
@@ -67,9 +68,9 @@ def increment_inputs(full: dict[str, str], *, parent: str) -> dict[str, str]:
 
 
 def code_inputs(config: RunConfig) -> dict[str, str]:
-    """Hash of own code, which is in its archive's name; none where the configuration names no code of the user's."""
-    name = config.code.path.rpartition("/")[2]
-    return {"code": name.removesuffix(".tar.gz")} if name.endswith(".tar.gz") else {}
+    """Hash of own code; none where the configuration names no code of the user's (contracts/own_code.py)."""
+    sha256 = code_hash(config.code)
+    return {"code": sha256} if sha256 else {}
 
 
 def task_inputs(config: RunConfig) -> dict[str, str]:

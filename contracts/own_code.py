@@ -1,72 +1,54 @@
 """Own code: functions and classes of the user's that the configuration names as `module:name` (docs/own-code.md).
 
-    named_code    what the configuration names
-    pin_code      the configuration with the hash of the files and the URI of their copy, LINE/code/HASH; reads only
-    publish_code  the copy: create-only, its manifest last
-    install_code  the copy's folder at the end of sys.path: the one way by which own code is found, in every process
-
-A copy is files/..., requirements.txt and manifest.json, of which the sha256 is HASH. Installed code is not copied:
-`with_installed` writes down what it is. Nothing here imports the user's modules (trainer/model/user_callable.py does).
+The files below code.path are packed into one archive, LINE/code/HASH.tar.gz, whose URI takes the place of code.path in
+what stages are given; HASH is the sha256 of the tar file in it. Each process that needs own code appends the unpacked
+archive to sys.path, last, and never imports from the user's folder. Nothing here imports the user's modules
+(trainer/model/user_callable.py does).
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
+import gzip
 import hashlib
 import importlib
-import json
+import io
 import os
 import re
 import shutil
 import sys
+import tarfile
 import tempfile
-import time
-from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 
-from contracts import storage
-from contracts.artifacts import MANIFEST_NAME
-from contracts.code_files import CodeFiles, read_code
+from contracts import PACKAGES, storage
 from contracts.config import CodeSection, RunConfig
 from contracts.errors import ConfigError, DataError, UserError
-from contracts.installed_code import find_installed, find_origin
-from contracts.stores import AlreadyPublished, Wanted
+from contracts.output import MARK_NAME
 from contracts.user_cache import user_cache
 
 CODE_FOLDER = "code"
-FILES_FOLDER = "files"
-_REQUIREMENTS_NAME = "requirements.txt"
+MAX_BYTES = 10_000_000
+_SUFFIX = ".tar.gz"
 _NAME = re.compile(r"[A-Za-z_][\w.]*:\w+")
-# Objects of a bucket that are written at a time.
-_WRITERS = 16
-# How long a copy that nobody opens stays in the user's cache.
-_CACHED_S = 30 * 86400.0
+_ARCHIVE = re.compile(rf"([0-9a-f]{{64}}){re.escape(_SUFFIX)}")
 
 
 @dataclass(frozen=True)
 class PinnedCode:
-    """A configuration that says which own code it means."""
+    """A configuration whose code.path is the URI of an archive."""
 
     config: RunConfig
-    """With `code.path`, the URI of the copy, `code.sha256`, and the packages in `code.installed`."""
-    files: CodeFiles | None = None
-    """What the copy is made of; None: nothing needs to be copied."""
+    archive: bytes | None = None
+    """Content of the archive; None: there is none, or it is published already."""
     warnings: tuple[str, ...] = ()
 
     def documents(self) -> dict[str, bytes]:
-        """Return the copy's files by URI, the manifest last."""
-        if self.files is None:
-            return {}
-        uri = storage.normalise(self.config.code.path)
-        documents = {
-            storage.join(uri, FILES_FOLDER, *name.split("/")): content for name, content in self.files.contents.items()
-        }
-        if self.files.requirements is not None:
-            documents[storage.join(uri, _REQUIREMENTS_NAME)] = self.files.requirements
-        return {**documents, storage.join(uri, MANIFEST_NAME): self.files.manifest}
+        """Return the archive by its URI."""
+        return {} if self.archive is None else {storage.normalise(self.config.code.path): self.archive}
 
 
 def named_code(config: RunConfig) -> dict[str, str]:
@@ -83,139 +65,174 @@ def named_code(config: RunConfig) -> dict[str, str]:
     return {setting: name for setting, name in names.items() if ":" in name}
 
 
+def code_hash(code: CodeSection) -> str:
+    """Return the hash in the name of an archive; empty: code.path is none."""
+    found = _ARCHIVE.fullmatch(code.path.rpartition("/")[2])
+    return found[1] if found else ""
+
+
 def pin_code(config: RunConfig, line: str) -> PinnedCode:
-    """Find the own code that a configuration names, and say which it is.
+    """Pack the own code that a configuration names.
 
     Args:
-        config: With absolute paths; one that is pinned already stays as it is.
-        line: URI of the folder that code/HASH is to lie in.
+        config: With absolute paths; one that names an archive already stays as it is.
+        line: URI of the folder that code/HASH.tar.gz is to lie in.
 
     Raises:
         ConfigError: Own code without code.path, a module that is not there or that another one hides, or files that
             cannot be taken.
     """
-    names, code = named_code(config), config.code
+    names, path = named_code(config), config.code.path
     if not names:
         unused = ("code.path is set, and nothing in the configuration names code of it: it has no effect",)
-        return PinnedCode(_with_code(config, CodeSection()), warnings=unused if code.path else ())
-    if code.sha256 and storage.normalise(code.path).rpartition("/")[2] == code.sha256:
+        return PinnedCode(_with_path(config, ""), warnings=unused if path else ())
+    if code_hash(config.code):
         return PinnedCode(config)
-    files = None
-    if code.path:
-        root = storage.normalise(config.run.root)
-        outputs = (line, root, storage.join(root, config.run.name))
-        files = read_code(
-            Path(code.path),
-            code.include,
-            Path(code.requirements) if code.requirements else None,
-            outputs=[storage.local_path(uri) for uri in outputs if storage.is_local(uri)],
-        )
-        if code.sha256 not in ("", files.sha256):
-            raise ConfigError(
-                f"the files below code.path {code.path} have the hash {files.sha256}, code.sha256 is {code.sha256}",
-                allowed="the files that code.sha256 was written down for",
-                todo="restore those files, or leave code.sha256 out: the line fills it in",
-            )
-    tops = _tops(files) if files else set()
-    installed: dict[str, str] = {}
-    for setting, name in names.items():
-        top = name.partition(":")[0].partition(".")[0]
-        if top in tops:
-            continue
-        found = find_installed(top)
-        if found is None:
-            raise missing_code(setting, name, code.path)
-        if not found.is_given:
-            installed[top] = ""
-    if files is None or all(name.partition(":")[0].partition(".")[0] not in tops for name in names.values()):
+    root = storage.normalise(config.run.root)
+    outputs = [storage.local_path(uri) for uri in (line, root) if storage.is_local(uri)]
+    tar, warnings = pack(Path(path), outputs) if path else (b"", [])
+    modules = _modules(tar)
+    named = {name.partition(":")[0].partition(".")[0]: (setting, name) for setting, name in names.items()}
+    for module, (setting, name) in named.items():
+        origin = find_elsewhere(module, Path(path) if path else None)
+        if module not in modules and origin is None:
+            raise missing_code(setting, name, path)
+        if module in modules and origin is not None:
+            raise shadowed(f"{setting} {name!r} is to be imported from code.path {path}", origin)
+    if not modules.intersection(named):
         unused = ("code.path is set, and all code that the configuration names is installed: it has no effect",)
-        kept = CodeSection(requirements=code.requirements, installed=installed)
-        return PinnedCode(_with_code(config, kept), warnings=unused if code.path else ())
-    _require_seen(files, Path(code.path), tops)
-    uri = storage.join(line, CODE_FOLDER, files.sha256)
+        return PinnedCode(_with_path(config, ""), warnings=unused if path else ())
+    for module in sorted(modules - named.keys()):
+        if (origin := find_elsewhere(module, Path(path))) is not None:
+            warnings.append(f"module {module} below code.path is hidden by {origin}: `import {module}` finds that one")
+    uri = storage.join(line, CODE_FOLDER, hashlib.sha256(tar).hexdigest() + _SUFFIX)
     place = str(storage.local_path(uri)) if storage.is_local(uri) else uri
-    pinned = code.model_copy(update={"path": place, "sha256": files.sha256, "installed": installed})
-    warnings = tuple(
-        f"{Path(code.path) / link}, below code.path, is a link: it is left out of the code that runs"
-        for link in files.links
-    )
-    return PinnedCode(_with_code(config, pinned), files, warnings)
+    return PinnedCode(_with_path(config, place), gzip.compress(tar, mtime=0), tuple(warnings))
 
 
-def missing_code(setting: str, name: str, path: str = "", error: type[UserError] = ConfigError) -> UserError:
-    """Return the error about own code that is nowhere."""
-    module = name.partition(":")[0]
-    if path:
-        return error(
-            f"{setting} {name!r}: {path} (code.path) holds no module {module.partition('.')[0]}, and no installed "
-            "distribution does",
-            allowed="a module below code.path, or of an installed distribution",
-            todo="correct the name or code.path, or install the package that holds it",
+def pack(folder: Path, outputs: Sequence[Path] = ()) -> tuple[bytes, list[str]]:
+    """Return a folder's code as a tar file, a pure function of paths and contents, and warnings of what is left out.
+
+    It holds all *.py files, and all files of packages. Left out are hidden files and folders, caches, virtual
+    environments, links, and what stages have written.
+
+    Args:
+        folder: The folder, `code.path`; it may itself be a link.
+        outputs: Folders that stages write to.
+
+    Raises:
+        ConfigError: There is no such folder, no module in it, too much, or a file that cannot be read.
+    """
+    if not folder.is_dir():
+        raise ConfigError(
+            f"code.path {folder} is {'no folder' if folder.exists() else 'not there'}",
+            allowed="the folder that holds your modules; a relative path is relative to the current folder",
+            todo="correct code.path",
         )
-    return error(
-        f"{setting} {name!r}: code.path is not set, and no installed distribution holds the module {module}",
-        allowed="own code below code.path, or of an installed distribution; the current folder is not searched",
-        todo="set code.path to the folder that holds it, e.g. `code.path: .` for the current folder; or install the "
-        "package that holds it",
-    )
+    written = {path.resolve() for path in outputs} - {folder.resolve()}
+    content, links, num_bytes = io.BytesIO(), [], 0
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for place, folders, names in os.walk(folder, onerror=_fail):
+            here = Path(place)
+            links += [here / name for name in (*folders, *names) if _may_be_code(name) and (here / name).is_symlink()]
+            folders[:] = sorted(
+                name
+                for name in folders
+                if _may_be_code(name) and not _is_made(here / name) and (here / name).resolve() not in written
+            )
+            is_package = (here / "__init__.py").is_file()
+            for name in sorted(names):
+                path = here / name
+                if not (_may_be_code(name) and (is_package or name.endswith(".py"))) or path.is_symlink():
+                    continue
+                entry = tarfile.TarInfo(path.relative_to(folder).as_posix())
+                try:
+                    data = path.read_bytes()
+                except OSError as error:
+                    _fail(error)
+                entry.size, num_bytes = len(data), num_bytes + len(data)
+                if num_bytes > MAX_BYTES:
+                    raise ConfigError(
+                        f"code.path {folder} holds more than {MAX_BYTES // 10**6} MB of code, with {entry.name}",
+                        allowed=f"at most {MAX_BYTES // 10**6} MB in *.py files and in packages",
+                        todo="set code.path to the folder of your modules alone; data belongs into sharding.source, "
+                        "weights into model.weights",
+                    )
+                tar.addfile(entry, io.BytesIO(data))
+    if not num_bytes:
+        raise ConfigError(
+            f"code.path {folder} holds no *.py file",
+            allowed="the folder that holds your modules",
+            todo="correct code.path",
+        )
+    return content.getvalue(), [f"{link}, below code.path, is a link: it is left out" for link in sorted(links)]
 
 
 def publish_code(pinned: PinnedCode) -> None:
-    """Copy the files to their place, unless they are there; on this machine, what is there is checked.
+    """Write the archive to its place; the same one a second time is what is there."""
+    for uri, content in pinned.documents().items():
+        if not storage.exists(uri):
+            storage.publish(uri, content)
+
+
+def install_code(code: CodeSection) -> None:
+    """Append the files of an archive to sys.path; a configuration without own code changes nothing.
 
     Raises:
-        DataError: Something else is there.
-        StorageError: It cannot be written.
+        DataError: The archive is gone, or was changed.
     """
-    documents = pinned.documents()
-    if not documents:
-        return
-    *files, (manifest, content) = documents.items()
-    if storage.exists(manifest):
-        if storage.is_local(manifest):
-            open_code(pinned.config.code)
+    if not code_hash(code):
         return
     try:
-        if storage.is_local(manifest):
-            for uri, file in files:
-                storage.publish(uri, file)
-        else:
-            with ThreadPoolExecutor(_WRITERS) as pool:
-                list(pool.map(lambda one: storage.publish(*one), files))
-        storage.publish(manifest, content)
-    except AlreadyPublished:
-        raise _damaged(pinned.config.code.path, "a file there has another content than its name says") from None
+        content = storage.read_bytes(storage.normalise(code.path))
+    except FileNotFoundError:
+        raise DataError(
+            f"the archive of own code {code.path} is not there",
+            allowed="an archive as the line makes it from code.path",
+            todo="run the same command again with the configuration that names code.path",
+        ) from None
+    append_code(unpack(content, code))
 
 
-def with_installed(config: RunConfig) -> RunConfig:
-    """Return the configuration with what the installed code is that it names, in this environment.
+def unpack(content: bytes, code: CodeSection) -> Path:
+    """Return the folder of an archive's files on this machine: in the user's cache, made once.
 
     Raises:
-        ConfigError: It is not installed here.
+        DataError: The content is not what its name says.
     """
-    found = {}
-    for module in config.code.installed:
-        code = find_installed(module)
-        if code is None:
-            names = named_code(config).items()
-            setting, name = next((one for one in names if one[1].startswith(module)), ("code.installed", module))
-            raise missing_code(setting, name)
-        found[module] = code.identity()
-    return _with_code(config, config.code.model_copy(update={"installed": found})) if found else config
+    sha256 = code_hash(code)
+    try:
+        tar = gzip.decompress(content)
+    except (OSError, EOFError):
+        tar = b""
+    if hashlib.sha256(tar).hexdigest() != sha256:
+        raise DataError(
+            f"the archive of own code {code.path} was changed: its content has another hash than its name",
+            allowed="an archive as the line made it: what runs must be what was hashed",
+            todo="delete it, and run the same command again: it is made anew from your own code.path",
+        )
+    target = user_cache(CODE_FOLDER) / sha256
+    if target.is_dir():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=target.parent, prefix=".new-"))
+    except OSError:
+        # A machine without a home that can be written.
+        made = Path(tempfile.mkdtemp(prefix="shardline-code-"))
+        target = made / "files"
+    with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
+        archive.extractall(made / "files", filter="data")
+    # Where another process was faster, its folder holds the same.
+    with contextlib.suppress(OSError):
+        (made / "files").rename(target)
+    if target.parent != made:
+        shutil.rmtree(made, ignore_errors=True)
+    return target
 
 
 # The folder of own code of this process.
 _folders: list[Path] = []
-
-
-def install_code(code: CodeSection) -> None:
-    """Append the copy of own code to sys.path; a configuration without own code changes nothing.
-
-    Raises:
-        DataError: The copy is gone, or was changed.
-    """
-    if code.sha256:
-        append_code(open_code(code))
 
 
 def append_code(folder: Path) -> None:
@@ -237,137 +254,30 @@ def code_folder() -> Path | None:
     return _folders[-1] if _folders else None
 
 
-def open_code(code: CodeSection) -> Path:
-    """Return the folder of the copy's files on this machine, each checked; of a bucket's, in the user's cache.
-
-    Raises:
-        DataError: The copy is gone, or was changed.
-    """
-    uri = storage.normalise(code.path)
-    try:
-        manifest = storage.read_bytes(storage.join(uri, MANIFEST_NAME))
-    except (FileNotFoundError, NotADirectoryError):
-        raise DataError(
-            f"the copy of own code in {storage.display(uri)} is not there: it was removed, or never finished",
-            allowed="a copy with its manifest, as the line makes it from code.path",
-            todo="run the same command again with the configuration that names code.path",
-        ) from None
-    if hashlib.sha256(manifest).hexdigest() != code.sha256:
-        raise _damaged(code.path, f"{MANIFEST_NAME} is of other files")
-    known: dict[str, str] = json.loads(manifest)["files"]
-    if storage.is_local(uri):
-        folder = storage.local_path(storage.join(uri, FILES_FOLDER))
-        if (change := _find_change(folder, known)) is not None:
-            raise _damaged(code.path, change)
-        return folder
-    return _download(uri, known, code)
+def find_elsewhere(module: str, folder: Path | None = None) -> str | None:
+    """Return where Python finds a top-level module outside of own code and of the current folder; None: nowhere."""
+    if module in sys.builtin_module_names:
+        return f"Python's own module {module}"
+    if module in PACKAGES:
+        return str(Path(__file__).parents[1] / module / "__init__.py")
+    left_out = {str(place) for place in ("", ".", Path.cwd(), code_folder())}
+    spec = PathFinder.find_spec(module, [entry for entry in sys.path if entry not in left_out])
+    if spec is None or (spec.origin is None and folder is not None):
+        # Without an origin it is any folder of that name.
+        return None
+    return spec.origin or str(next(iter(spec.submodule_search_locations or ()), module))
 
 
-def keep_here(contents: Mapping[str, bytes], sha256: str) -> Path:
-    """Write files of own code into the user's cache and return their folder; the same files have the same folder.
-
-    Args:
-        contents: By path.
-        sha256: Hash of the files, which names the folder.
-    """
-    known = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    target = user_cache(CODE_FOLDER) / sha256
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_old(target.parent)
-        made = Path(tempfile.mkdtemp(dir=target.parent, prefix=".new-"))
-    except OSError:
-        # A machine without a home that can be written.
-        target = Path(tempfile.mkdtemp(prefix="shardline-code-")) / sha256
-        made = target.with_name(".new")
-    for name, content in contents.items():
-        path = made / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    try:
-        made.rename(target)
-    except OSError:
-        # Another process was faster, or what is there was changed.
-        if _find_change(target, known) is not None:
-            return made
-        shutil.rmtree(made, ignore_errors=True)
-    return target
-
-
-def _download(uri: str, known: Mapping[str, str], code: CodeSection) -> Path:
-    target = user_cache(CODE_FOLDER) / code.sha256
-    if _find_change(target, known) is None:
-        with contextlib.suppress(OSError):
-            os.utime(target)
-        return target
-    wanted = [Wanted(storage.join(uri, FILES_FOLDER, *name.split("/"))) for name in known]
-    contents: dict[str, bytes] = {}
-    for name, content in zip(known, storage.read_many(wanted), strict=True):
-        if isinstance(content, FileNotFoundError) or hashlib.sha256(content).hexdigest() != known[name]:
-            raise _damaged(code.path, f"{name} was {'removed' if isinstance(content, OSError) else 'changed'}")
-        contents[name] = content
-    return keep_here(contents, code.sha256)
-
-
-def _remove_old(cache: Path) -> None:
-    """Remove copies that no process has opened for a month."""
-    for folder in cache.iterdir():
-        with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _CACHED_S:
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _find_change(folder: Path, known: Mapping[str, str]) -> str | None:
-    """Say how the files of a folder differ from their manifest; None: they do not."""
-    for name, sha256 in known.items():
-        try:
-            content = (folder / name).read_bytes()
-        except OSError:
-            return f"{name} was removed"
-        if hashlib.sha256(content).hexdigest() != sha256:
-            return f"{name} was changed"
-    for path in folder.rglob("*.py"):
-        if (name := path.relative_to(folder).as_posix()) not in known:
-            return f"{name} was added"
-    return None
-
-
-def _damaged(path: str, why: str) -> DataError:
-    return DataError(
-        f"the copy of own code in {path} was changed: {why}",
-        allowed="a copy as the line made it: what runs must be what was hashed",
-        todo="change the files below your own code.path, never the copy; delete the copy's folder, and run the same "
-        "command again: it is copied anew",
+def missing_code(setting: str, name: str, path: str = "", error: type[UserError] = ConfigError) -> UserError:
+    """Return the error about own code that is nowhere."""
+    module = name.partition(":")[0].partition(".")[0]
+    where = f"{path} (code.path) holds no module {module}" if path else "code.path is not set"
+    return error(
+        f"{setting} {name!r}: {where}, and none is installed that is called {module}",
+        allowed="own code below code.path, or installed; the current folder is not searched",
+        todo="set code.path to the folder that holds it, e.g. `code.path: .` for the current folder; or install the "
+        "package that holds it",
     )
-
-
-def _tops(files: CodeFiles) -> set[str]:
-    """Return the top-level modules of a code folder; what can be imported is Python, and has a name of Python's."""
-    tops = {name.partition("/")[0].removesuffix(".py") for name in files.contents if name.endswith(".py")}
-    return {top for top in tops if top.isidentifier()}
-
-
-def _require_seen(files: CodeFiles, folder: Path, tops: Collection[str]) -> None:
-    """Refuse files that import a module of the same folder of which Python finds another one first.
-
-    Raises:
-        ConfigError: One does.
-    """
-    hidden: dict[str, str] = {}
-    own = [place.resolve() for place in (folder, code_folder()) if place is not None]
-    for top in tops:
-        if top in sys.builtin_module_names:
-            hidden[top] = f"Python's own module {top}"
-            continue
-        origin = find_origin(top)
-        if origin is not None and not any(origin.is_relative_to(place) for place in own):
-            hidden[top] = str(origin)
-    if not hidden:
-        return
-    for name, content in files.contents.items():
-        for module in _imports(content) if name.endswith(".py") else ():
-            if module in hidden:
-                raise shadowed(f"{folder / name} imports {module}, a module of code.path {folder}", hidden[module])
 
 
 def shadowed(what: str, origin: str) -> ConfigError:
@@ -379,18 +289,31 @@ def shadowed(what: str, origin: str) -> ConfigError:
     )
 
 
-def _imports(content: bytes) -> Iterator[str]:
-    """Yield the top-level modules that a file imports by absolute names; a file that is no Python yields none."""
-    try:
-        tree = ast.parse(content)
-    except (SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module.partition(".")[0]
+def _modules(tar: bytes) -> set[str]:
+    """Return the names of the top-level modules in a tar file."""
+    if not tar:
+        return set()
+    with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
+        tops = {name.partition("/")[0].removesuffix(".py") for name in archive.getnames() if name.endswith(".py")}
+    return {top for top in tops if top.isidentifier()}
 
 
-def _with_code(config: RunConfig, code: CodeSection) -> RunConfig:
-    return config.model_copy(update={"code": code})
+def _may_be_code(name: str) -> bool:
+    return not name.startswith(".") and name not in ("__pycache__", "node_modules") and not name.endswith(".pyc")
+
+
+def _is_made(folder: Path) -> bool:
+    """Whether a folder is a link, a virtual environment or a stage's output."""
+    return folder.is_symlink() or (folder / "pyvenv.cfg").exists() or (folder / MARK_NAME).exists()
+
+
+def _fail(error: OSError) -> None:
+    raise ConfigError(
+        f"{error.filename}, below code.path, cannot be read ({error.strerror})",
+        allowed="files and folders that you may read",
+        todo="correct its permissions, or set code.path to another folder",
+    ) from None
+
+
+def _with_path(config: RunConfig, path: str) -> RunConfig:
+    return config.model_copy(update={"code": config.code.model_copy(update={"path": path})})

@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import select
 import signal
 import sys
 import threading
@@ -77,6 +78,25 @@ def end_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(os.EX_TEMPFAIL)
+
+
+def end_with(pid: int) -> None:
+    """End this process when another one ends that need not be its parent (Linux; elsewhere nothing happens)."""
+    if not hasattr(os, "pidfd_open"):
+        return
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        os._exit(os.EX_TEMPFAIL)
+    except OSError:
+        return  # a kernel without it
+
+    def watch() -> None:
+        # It becomes readable when the process ends.
+        select.select([descriptor], [], [])
+        os._exit(os.EX_TEMPFAIL)
+
+    threading.Thread(target=watch, name="end with the command", daemon=True).start()
 
 
 def run_process(main: Callable[[], int]) -> NoReturn:

@@ -29,6 +29,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Contract, OtherVersion, find_damage
@@ -40,7 +41,7 @@ from contracts.events import ERROR_NAME, EventLog
 from contracts.fingerprint import combine
 from contracts.job import JobMarker, ToldError
 from contracts.output import Lock, empty_folder, mark_folder, require_room
-from contracts.own_code import install_code, pin_code, publish_code, with_installed
+from contracts.own_code import install_code, pin_code, publish_code
 from contracts.process import JOB_ID_VARIABLE, end_with_parent, final_exit_code, imports_done, outliving_notice
 from contracts.result import leave_result
 
@@ -351,8 +352,7 @@ def _attempt(
 def _make_stage(name: str, options: argparse.Namespace, events: EventLog, copier: Copier | None) -> Stage:
     if (options.root is None) == (options.output is None):
         raise ConfigError("neither or both of --root and --output", allowed="one of them", todo="pass one of them")
-    uris = {name: getattr(options, name) for name in ("root", "output", *_INPUTS, "expect")}
-    passed = {name: getattr(options, name) for name in ("fresh", "locate", "dry_run", "where")}
+    uris: dict[str, Any] = {name: getattr(options, name) for name in ("root", "output", *_INPUTS, "expect")}
     config = read_stage_config(options.config, options.config_sha256, options.config_json)
     return Stage(
         name=name,
@@ -360,12 +360,15 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog, copier
         events=events,
         attempt=events.attempt,
         run=options.run or "",
+        fresh=options.fresh,
+        locate=options.locate,
+        dry_run=options.dry_run,
+        where=options.where,
         machine=options.machine,
         software=options.software,
         launch=options.launch,
         copier=copier,
         **{name: uri and storage.normalise(uri) for name, uri in uris.items()},
-        **passed,
     )
 
 
@@ -375,9 +378,6 @@ def _take_own_code(stage: Stage, *, looks: bool) -> None:
     stage.config = pinned.config
     for warning in pinned.warnings:
         stage.log(f"warning: {warning}")
-    if stage.software is None:
-        # Else the digest of the image stands for what is installed.
-        stage.config = with_installed(stage.config)
     if not looks:
         publish_code(pinned)
         install_code(stage.config.code)

@@ -1,12 +1,11 @@
 """`shardline clean LINE --keep-last N`: the outputs of a line that its newest N runs do not need, and their deletion.
 
-A run needs what its stages made or reused, its own code and the data that `submit` uploaded for it, and what these
-documents name in their turn: shards of an earlier increment, the shards and the profile of a training, the training of
-an export. The newest finished training stays besides (`model.weights: previous`), and so does what was written to since
-the oldest kept run began: unfinished work that a run may go on with. Runs of another line, schedules, models and
-endpoints are not known here.
+A run needs what its stages made or reused, and what these documents name in their turn: shards of an earlier increment,
+the shards and the profile of a training, the training of an export. The newest finished training stays besides
+(`model.weights: previous`), and so does what was written to since the oldest kept run began: unfinished work that a run
+may go on with. Runs of another line, schedules, models and endpoints are not known here.
 
-Only folders LINE/STAGE/FINGERPRINT, LINE/code/HASH and LINE/source/HASH are ever deleted, manifests first.
+Only folders LINE/STAGE/FINGERPRINT are ever deleted, manifests first.
 """
 
 from __future__ import annotations
@@ -25,21 +24,15 @@ from contracts.config import STAGES
 from contracts.errors import ConfigError, DataError, TryAgain
 from contracts.fingerprint import FINGERPRINT_DIGITS
 from contracts.output import Lock, is_locked
-from contracts.own_code import CODE_FOLDER
 from contracts.previous import RUN_NAME, find_previous, list_finished
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_result, run_uri
-from pipelines.submission.local_data import SOURCE_FOLDER
 
 # A run in a bucket that left no record: after this long it is dead. Jobs end after 7 days if nothing else is set.
 _GOES_ON_S = 14 * 24 * 3600.0
-# Own code and uploaded data are named by a whole sha256.
-_FINGERPRINT = re.compile(rf"[0-9a-f]{{{FINGERPRINT_DIGITS}}}|[0-9a-f]{{64}}")
-# Of a source: the folder that `shardline submit` has uploaded to.
-_UPLOADED = re.compile(rf"/{SOURCE_FOLDER}/([0-9a-f]{{64}})(?:/|$)")
+_FINGERPRINT = re.compile(rf"[0-9a-f]{{{FINGERPRINT_DIGITS}}}")
 
 Output = tuple[str, str]
-"""Stage and fingerprint: a line that was moved still knows its outputs by them. Of own code: `code` and its hash; of
-uploaded data: `source` and its hash."""
+"""Stage and fingerprint: a line that was moved still knows its outputs by them."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,7 @@ def find_leftovers(line: str, keep_last: int) -> list[Leftover]:
     """
     needed, since_s = _find_needed(line, keep_last)
     found = []
-    for stage in (*STAGES, CODE_FOLDER, SOURCE_FOLDER):
+    for stage in STAGES:
         root = storage.join(line, stage)
         for name in storage.list_names(root):
             uri = storage.join(root, name)
@@ -97,8 +90,6 @@ def delete(line: str, leftovers: Sequence[Leftover], keep_last: int) -> list[Lef
             if leftover not in still:
                 left.append(leftover)
                 continue
-            if leftover.stage == SOURCE_FOLDER and storage.exists(f"{leftover.uri}.json"):
-                storage.delete(f"{leftover.uri}.json")
             storage.delete_tree(leftover.uri, manifest_name=MANIFEST_NAME)
         finally:
             lock.release()
@@ -166,13 +157,8 @@ def _named_by(line: str, run: str, documents: dict[str, dict[str, Any]]) -> Iter
         if (result := find_result(line, run, stage)) is not None:
             yield _output_of(result.uri)
     for document in documents.values():
-        config = document.get("config") or {}
         uris = [stage.get("uri") for stage in document.get("stages", ())]
         yield from (_output_of(uri) for uri in (*uris, document.get("previous_training")) if uri)
-        if sha256 := (config.get(CODE_FOLDER) or {}).get("sha256"):
-            yield CODE_FOLDER, str(sha256)
-        if uploaded := _UPLOADED.search(str((config.get("sharding") or {}).get("source", ""))):
-            yield SOURCE_FOLDER, uploaded[1]
 
 
 def _parents_of_unfinished(line: str) -> Iterator[Output]:
@@ -209,17 +195,16 @@ def _follow(line: str, named: set[Output]) -> set[Output]:
             waiting += [("shard", name) for name in {shards.parent or "", *(e.folder for e in shards.owned_files())}]
         elif stage == "profile":
             report = ProfileReport.load(uri)
-            waiting += [("shard", report.shards_fingerprint), (CODE_FOLDER, report.made_from.get("code", ""))]
+            waiting.append(("shard", report.shards_fingerprint))
         elif stage == "train":
             trained = CheckpointManifest.load(uri)
             waiting += [("shard", trained.shards_fingerprint), ("profile", trained.profile)]
-            waiting.append((CODE_FOLDER, trained.made_from.get("code", "")))
         elif stage == "export":
             exported = ExportManifest.load(uri)
             if trainings is None:
                 finished = list_finished(line).items()
                 trainings = {document.parameters_sha256: _output_of(found) for found, document in finished}
-            waiting += [("shard", exported.shards_fingerprint), (CODE_FOLDER, exported.made_from.get("code", ""))]
+            waiting.append(("shard", exported.shards_fingerprint))
             if (checkpoint := trainings.get(exported.checkpoint_sha256)) is not None:
                 waiting.append(checkpoint)
     return needed

@@ -97,10 +97,6 @@ def options(
     ] = False,
 ) -> None:
     """Options of the program itself; its help is the app's."""
-    with reported(debug=False):
-        from contracts.installed_code import require_own_packages
-
-        require_own_packages()
 
 
 @app.command()

@@ -22,7 +22,7 @@ from contracts.canonical import canonical
 from contracts.config import STAGES, RunConfig
 from contracts.config.load import stage_config
 from contracts.errors import ConfigError
-from contracts.own_code import pin_code
+from contracts.own_code import code_hash, pin_code
 from contracts.pinned import pin
 
 if TYPE_CHECKING:
@@ -91,11 +91,12 @@ def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
 def headline_parameters(config: RunConfig) -> dict[str, Any]:
     """Return what a reader of the console wants to know of a run; nothing reads them but people."""
     code = f"shardline {importlib.metadata.version('shardline')}"
+    own = code_hash(config.code)
     return {
         "learning_rate": config.train.learning_rate,
         "global_batch_size": config.train.global_batch_size,
         "data": config.sharding.source,
-        "code_version": code + (f", own code {config.code.sha256[:12]}" if config.code.sha256 else ""),
+        "code_version": code + (f", own code {own[:12]}" if own else ""),
     }
 
 

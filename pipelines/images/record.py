@@ -14,7 +14,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from contracts.code_files import read_requirements
 from contracts.config import MachineSection, RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import ACCELERATORS, LEAST_FOR_CUDA_13, Accelerator, find_machine
@@ -183,7 +182,11 @@ def requirements_of(config: RunConfig) -> bytes | None:
         ConfigError: It is no file that can be read.
     """
     path = config.code.requirements
-    return read_requirements(Path(path)) if path else None
+    if path and not Path(path).is_file():
+        raise ConfigError(
+            f"code.requirements {path} is no file", allowed="a requirements file of pip", todo="correct the path"
+        )
+    return Path(path).read_bytes() if path else None
 
 
 def hash_requirements(content: bytes | None) -> str:

@@ -1,8 +1,10 @@
-"""Own code: what a configuration means by it, its copy, and the way into sys.path."""
+"""Own code: what a configuration means by it, its archive, and the way into sys.path."""
 
-import json
+import os
+import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,12 @@ from contracts.own_code import (
     PinnedCode,
     append_code,
     code_folder,
+    code_hash,
     install_code,
     named_code,
-    open_code,
+    pack,
     pin_code,
     publish_code,
-    with_installed,
 )
 from rehearsal.gcs import BucketServer
 from trainer.model.user_callable import load_callable
@@ -67,6 +69,11 @@ def fingerprints(given: RunConfig) -> list[dict[str, str]]:
     ]
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDLINE_CACHE_DIR", str(tmp_path / "cache"))
+
+
 def test_without_own_code_nothing_changes(tmp_path: Path) -> None:
     plain = parse_config({}, where="test")
     assert named_code(plain) == {} and pinned(tmp_path, plain) == PinnedCode(plain)
@@ -94,92 +101,110 @@ def test_all_that_may_name_own_code_is_known() -> None:
 
 def test_the_hash_is_in_the_fingerprints_of_the_stages_that_run_it(tmp_path: Path, mine: Path) -> None:
     first = pinned(tmp_path, config(mine)).config
-    assert Path(first.code.path) == tmp_path / "line" / "code" / first.code.sha256
+    sha256 = code_hash(first.code)
+    assert Path(first.code.path) == tmp_path / "line" / "code" / f"{sha256}.tar.gz"
     for inputs, plain in zip(fingerprints(first), fingerprints(config(mine)), strict=True):
-        assert inputs == plain | {"code": first.code.sha256}
+        assert inputs == plain | {"code": sha256}
     # The same files again are what is there.
     publish_code(pin_code(config(mine), storage.normalise(tmp_path / "line")))
     # What is pinned stays: the stages of a run need the user's folder no more.
     (mine / "own_net.py").write_text("def net(num_classes): return 2\n")
     assert pin_code(first, "file:///line") == PinnedCode(first)
     edited = pinned(tmp_path, config(mine)).config
-    assert edited.code.sha256 != first.code.sha256
+    assert code_hash(edited.code) != sha256
     assert len(list((tmp_path / "line" / "code").iterdir())) == 2
-    with pytest.raises(ConfigError, match=r"code\.sha256 is"):
-        pin_code(config(mine, code={"sha256": first.code.sha256}), "file:///line")
 
 
-def test_what_is_imported_is_the_copy_behind_everything_else(tmp_path: Path, mine: Path) -> None:
+def test_what_is_imported_is_the_archive_behind_everything_else(tmp_path: Path, mine: Path) -> None:
     found = pinned(tmp_path, config(mine)).config
     (mine / "own_net.py").write_text("raise RuntimeError('not this one')\n")
     install_code(found.code)
-    folder = Path(found.code.path) / "files"
+    folder = tmp_path / "cache" / "code" / code_hash(found.code)
     assert sys.path[-1] == str(folder) and code_folder() == folder
     assert str(mine) not in sys.path
     assert load_callable("model.architecture", "own_net:net", ModelError)(3) == 3
     assert sys.modules["own_net"].__file__ == str(folder / "own_net.py")
-    # The file that importing it has left is no change.
-    assert open_code(found.code) == folder
+    assert sorted(path.name for path in folder.parent.iterdir()) == [folder.name]
 
 
-@pytest.mark.parametrize("change", ["changed", "removed", "added", "manifest", "gone"])
-def test_a_copy_that_was_changed_is_refused(tmp_path: Path, mine: Path, change: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"no archive", None])
+def test_an_archive_that_was_changed_or_is_gone_is_refused(tmp_path: Path, mine: Path, content: bytes | None) -> None:
     found = pinned(tmp_path, config(mine)).config
-    copy = Path(found.code.path)
-    if change == "changed":
-        (copy / "files" / "own_net.py").write_text("net = None\n")
-    elif change == "removed":
-        (copy / "files" / "own_net.py").unlink()
-    elif change == "added":
-        (copy / "files" / "own_more.py").write_text("")
-    elif change == "manifest":
-        (copy / "manifest.json").write_text(json.dumps({"files": {}, "requirements": ""}))
+    archive = Path(found.code.path)
+    if content is None:
+        archive.unlink()
     else:
-        (copy / "manifest.json").unlink()
-    with pytest.raises(DataError) as caught:
+        archive.write_bytes(archive.read_bytes()[:-9] if content == b"" else content)
+    with pytest.raises(DataError, match="is not there" if content is None else "was changed") as caught:
         install_code(found.code)
-    words = {"manifest": "manifest.json is of other files", "gone": "is not there"}
-    assert words.get(change, f"was {change}") in caught.value.given and caught.value.exit_code == 2
-    assert str(copy / "files") not in sys.path
+    assert caught.value.exit_code == 2 and not (tmp_path / "cache").exists()
 
 
-def test_what_is_nowhere_is_refused_with_the_cure(mine: Path) -> None:
+def test_what_is_packed_is_code_alone_and_depends_on_paths_and_contents(tmp_path: Path, mine: Path) -> None:
+    (mine / "own_pack" / "deep").mkdir(parents=True)
+    (mine / "own_pack" / "__init__.py").write_text("")
+    (mine / "own_pack" / "words.txt").write_text("ja")
+    (mine / "own_pack" / "deep" / "more.py").write_text("")
+    (mine / "config.yaml").write_text("run: {name: line}")
+    for folder in (".git", "__pycache__", "venv", "runs", "out"):
+        (mine / folder).mkdir()
+        (mine / folder / "left_out.py").write_text("")
+    (mine / "venv" / "pyvenv.cfg").write_text("")
+    (mine / "out" / ".stage").write_text("train")
+    (mine / "own_link.py").symlink_to("own_net.py")
+    tar, warnings = pack(mine, [mine / "runs"])
+    (tmp_path / "code.tar").write_bytes(tar)
+    with tarfile.open(tmp_path / "code.tar") as archive:
+        assert archive.getnames() == [
+            "own_net.py",
+            "own_pack/__init__.py",
+            "own_pack/words.txt",
+            "own_pack/deep/more.py",
+        ]
+    assert [warning for warning in warnings if "own_link.py, below code.path, is a link" in warning] == warnings != []
+    again = tmp_path / "again"
+    shutil.copytree(mine, again, symlinks=True)
+    os.utime(again / "own_net.py", (1, 1))
+    assert pack(again, [again / "runs"])[0] == tar
+
+
+def test_too_much_code_and_folders_without_any_are_refused(tmp_path: Path, mine: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path, words in ((tmp_path / "empty", "no *.py file"), (tmp_path / "no", "not there")):
+        with pytest.raises(ConfigError) as caught:
+            pack(path)
+        assert words in caught.value.given
+    (mine / "own_data.py").write_bytes(b"#" * own_code.MAX_BYTES)
+    with pytest.raises(ConfigError, match=r"more than 10 MB of code, with own_net\.py"):
+        pack(mine)
+
+
+def test_what_is_nowhere_is_refused_with_the_cure(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(mine)
     with pytest.raises(ConfigError, match=r"'own_net:net': code\.path is not set") as caught:
         pin_code(config(), "file:///line")
     assert "`code.path: .`" in caught.value.todo and caught.value.exit_code == 2
+    with pytest.raises(ModelError, match=r"code\.path is not set"):
+        load_callable("model.architecture", "own_net:net", ModelError)
     with pytest.raises(ConfigError, match="holds no module elsewhere"):
         pin_code(config(mine, "elsewhere:net"), "file:///line")
 
 
-def test_the_working_folder_is_not_searched(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(mine)
-    with pytest.raises(ModelError, match=r"code\.path is not set"):
-        load_callable("model.architecture", "own_net:net", ModelError)
-
-
 def test_a_module_of_ours_is_not_replaced_and_that_is_said(tmp_path: Path, mine: Path) -> None:
     (mine / "records.py").write_text("raise RuntimeError('replaced')\n")
-    found = pinned(tmp_path, config(mine)).config
-    install_code(found.code)
+    found = pinned(tmp_path, config(mine))
+    install_code(found.config.code)
     load_callable("model.architecture", "own_net:net", ModelError)
     import records
 
     assert records.__file__ is not None and not Path(records.__file__).is_relative_to(tmp_path)
-    # Who imports it would be given ours.
-    (mine / "own_net.py").write_text("def net(n):\n    from records import something\n")
-    with pytest.raises(ConfigError, match=r"own_net\.py imports records") as caught:
-        pin_code(config(mine), "file:///line")
-    assert str(Path(records.__file__)) in caught.value.given
+    assert found.warnings == (
+        f"module records below code.path is hidden by {records.__file__}: `import records` finds that one",
+    )
+    with pytest.raises(ConfigError, match=r"is shadowed by .*records/__init__\.py"):
+        pin_code(config(mine, "records:net"), "file:///line")
     with pytest.raises(ConfigError, match=r"is shadowed by .*records/__init__\.py"):
         load_callable("model.architecture", "records:net", ModelError)
-
-
-def test_a_folder_of_data_is_no_module(mine: Path) -> None:
-    (mine / "own_net.py").write_text("import json\ndef net(n): return n\n")
-    (mine / "json").mkdir()
-    (mine / "json" / "names.json").write_text("[]")
-    found = pin_code(config(mine, code={"include": ["json/*.json"]}), "file:///line")
-    assert found.files is not None and "json/names.json" in found.files.contents
 
 
 def test_a_module_that_another_folder_shadows_is_named(tmp_path: Path, mine: Path) -> None:
@@ -193,6 +218,8 @@ def test_a_module_that_another_folder_shadows_is_named(tmp_path: Path, mine: Pat
     with pytest.raises(UserError, match=f"shadowed by {other / 'own_net.py'}") as caught:
         load_callable("model.architecture", "own_net:net", ModelError)
     assert caught.value.exit_code == 2 and "PYTHONPATH" in caught.value.todo
+    # Without code.path it is code that is installed.
+    assert pin_code(config(), "file:///line").archive is None
 
 
 def test_another_folder_replaces_the_first(tmp_path: Path, mine: Path) -> None:
@@ -206,51 +233,13 @@ def test_another_folder_replaces_the_first(tmp_path: Path, mine: Path) -> None:
     assert load_callable("model.architecture", "own_net:net", ModelError)(3) == -1
 
 
-def test_installed_code_is_named_by_distribution_version_and_files(tmp_path: Path) -> None:
-    packages = tmp_path / "site-packages"
-    (packages / "own_pack-1.5.dist-info").mkdir(parents=True)
-    (packages / "own_pack-1.5.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: own-pack\nVersion: 1.5\n"
-    )
-    (packages / "own_pack-1.5.dist-info" / "top_level.txt").write_text("own_pack\n")
-    (packages / "own_pack").mkdir()
-    (packages / "own_pack" / "__init__.py").write_text("def net(num_classes): return 7\n")
-    sys.path.insert(0, str(packages))
-    found = pin_code(config(name="own_pack:net"), "file:///line")
-    assert found.files is None and found.config.code.installed == {"own_pack": ""}
-    one = with_installed(found.config)
-    assert one.code.installed["own_pack"].startswith("own-pack 1.5 sha256:")
-    assert all(set(inputs) >= {"installed code"} for inputs in fingerprints(one))
-    install_code(one.code)
-    assert load_callable("model.architecture", "own_pack:net", ModelError)(3) == 7
-    (packages / "own_pack" / "__init__.py").write_text("def net(num_classes): return 8\n")
-    assert code_inputs(with_installed(found.config)) != code_inputs(one)
-    # What this project and Python bring is known by other means.
-    for name in ("trainer.model.build:build_model", "math:sin"):
-        assert pin_code(config(name=name), "file:///line").config.code.installed == {}
-
-
-def test_a_copy_in_a_bucket_is_opened_from_the_cache_and_checked(
-    tmp_path: Path, mine: Path, bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SHARDLINE_CACHE_DIR", str(tmp_path / "cache"))
-    (mine / "own_words").mkdir()
-    (mine / "own_words" / "de.txt").write_text("ja")
-    found = pin_code(config(mine, code={"include": ["own_words/*.txt"]}), "gs://bucket-1/line")
+def test_an_archive_in_a_bucket_is_found(tmp_path: Path, mine: Path, bucket_server: BucketServer) -> None:
+    found = pin_code(config(mine), "gs://bucket-1/line")
     publish_code(found)
     # Another run of the same code.
     publish_code(found)
-    assert list(found.documents())[-1] == f"gs://bucket-1/line/code/{found.config.code.sha256}/manifest.json"
     install_code(found.config.code)
-    folder = tmp_path / "cache" / "code" / found.config.code.sha256
-    assert sys.path[-1] == str(folder) and (folder / "own_words" / "de.txt").read_text() == "ja"
-    # A cache is not believed.
-    (folder / "own_net.py").write_text("net = None\n")
-    copy = open_code(found.config.code)
-    assert (copy / "own_net.py").read_text() == (mine / "own_net.py").read_text()
-    storage.replace(storage.join(found.config.code.path, "files", "own_net.py"), b"net = None\n")
-    with pytest.raises(DataError, match=r"own_net\.py was changed"):
-        open_code(found.config.code)
+    assert load_callable("model.architecture", "own_net:net", ModelError)(3) == 3
 
 
 def test_a_spawned_process_finds_the_modules(tmp_path: Path, mine: Path) -> None:
@@ -261,7 +250,7 @@ def test_a_spawned_process_finds_the_modules(tmp_path: Path, mine: Path) -> None
         "from contracts.config import CodeSection\n"
         "from contracts.own_code import install_code\n"
         "if __name__ == '__main__':\n"
-        f"    install_code(CodeSection(path={found.code.path!r}, sha256={found.code.sha256!r}))\n"
+        f"    install_code(CodeSection(path={found.code.path!r}))\n"
         "    import own_net\n"
         "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
         "        print(pool.apply(own_net.net, (5,)))\n"

@@ -4,6 +4,24 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pidfd (Linux)")
+def test_end_with_a_process_that_is_not_the_parent() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        code = (
+            "import time; from contracts.process import end_with; "
+            f"end_with({other.pid}); print(1, flush=True); time.sleep(60)"
+        )
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as watching:
+            assert watching.stdout is not None
+            watching.stdout.readline()
+            assert watching.poll() is None
+            other.kill()
+            other.wait()
+            assert watching.wait(timeout=20) == os.EX_TEMPFAIL
+
 
 def test_a_stage_reports_its_use_to_nobody() -> None:
     # What a library of ours must find when it is loaded, in the process of a stage.

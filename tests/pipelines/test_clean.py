@@ -120,27 +120,6 @@ def test_the_newest_training_stays_with_its_shards(line: Path) -> None:
     assert names(line) == []
 
 
-def test_copies_of_own_code_go_with_the_runs_and_outputs_that_name_them(line: Path) -> None:
-    kept, made, unneeded = "a" * 64, "b" * 64, "c" * 64
-    for sha256 in (kept, made, unneeded):
-        folder = line / "code" / sha256
-        (folder / "files").mkdir(parents=True)
-        (folder / "files" / "net.py").write_text("12345")
-        (folder / "manifest.json").write_text("{}")
-    age(line / "code")
-    record = line / "runs" / OLD / "run.json"
-    values = json.loads(record.read_text())
-    record.write_text(json.dumps({**values, "config": {**values["config"], "code": {"sha256": kept}}}))
-    trained = next(path for path in (line / "train").iterdir() if len(path.name) == 16 and path.name != ONE)
-    document = json.loads((trained / "manifest.json").read_text())
-    document["made_from"]["code"] = made
-    (trained / "manifest.json").write_text(json.dumps(document))
-    assert names(line, 2) == [f"code/{unneeded}"]
-    assert names(line) == [f"shard/{ONE}", f"train/{ONE}", f"code/{kept}", f"code/{unneeded}"]
-    assert delete(storage.normalise(line), find_leftovers(storage.normalise(line), 2), 2) == []
-    assert sorted(path.name for path in (line / "code").iterdir()) == [kept, made]
-
-
 def test_a_dead_run_holds_nothing_and_one_that_goes_on_does(line: Path) -> None:
     (line / "runs" / OLD / "run.json").unlink()
     assert names(line) == [f"shard/{ONE}", f"train/{ONE}"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
-from contracts import storage
+from contracts import PACKAGES, storage
 from contracts.checked import Findings
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, ModelError, UserError
-from contracts.own_code import append_code, install_code, keep_here, named_code, pin_code
+from contracts.own_code import append_code, find_elsewhere, install_code, named_code, pin_code, unpack
 from trainer.model.user_callable import load_callable
 
 # What its images have besides Python and this project, as far as a network or a transform may be taken from it.
@@ -28,8 +29,8 @@ def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, el
     try:
         # Where the line's copy will lie makes no difference here.
         pinned = pin_code(config, storage.join(storage.normalise(config.run.root), config.run.name))
-        if pinned.files is not None:
-            append_code(keep_here(pinned.files.contents, pinned.config.code.sha256))
+        if pinned.archive is not None:
+            append_code(unpack(pinned.archive, pinned.config.code))
         else:
             install_code(pinned.config.code)
     except UserError:
@@ -82,7 +83,7 @@ def _warn_of_images(config: RunConfig, findings: Findings) -> None:
         return
     for setting, name in named_code(config).items():
         package = name.partition(":")[0].partition(".")[0]
-        if package in config.code.installed and package not in _IN_IMAGES:
+        if find_elsewhere(package) and package not in (*_IN_IMAGES, *PACKAGES, *sys.stdlib_module_names):
             findings.warnings.append(
                 f"{setting} {name!r} is of an installed package, {package}, and images hold what code.requirements "
                 f"names: without it the stages on Vertex AI end with No module named {package!r}, after the shards "

@@ -19,6 +19,7 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifest, ShippedFile
 from contracts.errors import TryAgain
 from contracts.fingerprint import export_inputs
+from contracts.own_code import code_hash
 from contracts.process import run_process, thread_environment, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
 from trainer.export.inputs import Inputs, check_inputs, hash_code, name_tools
@@ -44,7 +45,7 @@ def export(stage: Stage) -> str:
     for warning in check_inputs(stage.config, checkpoint, shards):
         stage.log(f"warning: {warning}")
     trained_with = checkpoint.made_from.get("code", "")
-    if trained_with and trained_with != stage.config.code.sha256:
+    if trained_with and trained_with != code_hash(stage.config.code):
         stage.log(f"warning: the checkpoint was trained with own code {trained_with[:16]}, and this is other code")
     builder = choose_runtime(stage.config.export)
     for warning in builder.warnings:

@@ -9,8 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from contracts.errors import UserError
-from contracts.installed_code import find_installed
-from contracts.own_code import code_folder, missing_code, shadowed
+from contracts.own_code import code_folder, find_elsewhere, missing_code, shadowed
 
 # In a message.
 _MOST_NAMED = 10
@@ -31,8 +30,8 @@ def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
     folder, top = code_folder(), module_name.partition(".")[0]
     if folder is not None and ((folder / top).is_dir() or (folder / f"{top}.py").is_file()):
         home, where = folder, f"in {folder}"
-    elif (installed := find_installed(module_name)) is not None:
-        home, where = installed.folder, f"of {installed.distribution} {installed.version}".rstrip()
+    elif (origin := find_elsewhere(top)) is not None:
+        home, where = None, f"of {origin}"
     else:
         raise missing_code(setting, name, "" if folder is None else str(folder), error)
     try:
@@ -67,13 +66,13 @@ def _explain(setting: str, name: str, failure: Exception, where: str, error: typ
     )
 
 
-def _require_inside(setting: str, name: str, home: Path, module: ModuleType | None) -> None:
+def _require_inside(setting: str, name: str, home: Path | None, module: ModuleType | None) -> None:
     """Refuse a module that was imported from elsewhere.
 
     Raises:
-        ConfigError: It lies outside of `home`.
+        ConfigError: It lies outside of `home`, the folder of own code; None: it is installed.
     """
     places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", [])]
     place = next((Path(one).resolve() for one in places if one), None)
-    if place is not None and not place.is_relative_to(home.resolve()):
+    if home is not None and place is not None and not place.is_relative_to(home.resolve()):
         raise shadowed(f"{setting} {name!r} is to be imported from {home}", str(place))
