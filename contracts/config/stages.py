@@ -61,6 +61,11 @@ class ExportSection(Section):
     """Let engines pass that never ran on their GPU, so that nothing proves them, where contracts.proof.require_proven
     is asked: before an upload."""
 
+    @property
+    def batches(self) -> tuple[int, int, int]:
+        """Smallest, tuned and largest batch size that an engine accepts; Triton sends single samples."""
+        return 1, min(8, self.max_batch), self.max_batch
+
     @field_validator("precision", mode="before")
     @classmethod
     def _without_bf16(cls, given: object) -> object:

@@ -145,7 +145,7 @@ def test_what_is_exported_passes_its_gates_here(machine: Machine, runtime: str) 
     if missing := [name for name in needs if importlib.util.find_spec(name) is None]:
         pytest.skip(f"not installed: {', '.join(missing)}")
     trained = machine.train("fp32", {})
-    settings = {"runtime": runtime, "precision": "fp32", "opt_batch": 4, "max_batch": 8, "proof_samples": 128}
+    settings = {"runtime": runtime, "precision": "fp32", "max_batch": 8}
     run = machine.run("export", f"export-{runtime}", {"export": settings}, f"--checkpoint={trained.output}")
     assert run.code == 0, run.error
     gates = {gate["name"]: gate["status"] for gate in run.manifest["gates"] if gate["status"] != "not run"}

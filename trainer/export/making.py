@@ -35,6 +35,10 @@ from trainer.weights.source import WEIGHTS_NAME
 
 # A batch differs from its samples one by one by how sums are grouped; one that leaks into others differs by far.
 BATCH_LIMIT = 1e-5
+CALIBRATION_SAMPLES = 512
+"""Training samples whose activations decide int8's scales and which nodes fit into fp16, drawn by the seed."""
+PROOF_SAMPLES = 512
+"""Most samples of the test split that the gates run, the same share of each class, drawn by the seed."""
 
 
 def make(work: Workshop) -> None:
@@ -48,8 +52,7 @@ def make(work: Workshop) -> None:
     _judge_fp32(work)
     if work.runner is None:
         settings = work.settings
-        batches = (settings.min_batch, settings.opt_batch, settings.max_batch)
-        work.runner = engine_run.runner_here(work.inputs.builder, work.signature, batches, work.step)
+        work.runner = engine_run.runner_here(work.inputs.builder, work.signature, settings.batches, work.step)
     if work.server is None:
         model = _describe_model(work, "fp32", sha256="", has_labels=False)
         work.server = onnx_run.runner_here(model, work.step, gpu=gpu_target())
@@ -73,7 +76,7 @@ def _write_fp32(work: Workshop) -> None:
         work.shipment,
         work.split,
         work.folder / "torch-outputs",
-        opset=work.settings.opset,
+        opset=onnx_graph.OPSET,
         threads=work.threads,
     )
     (work.graph_inputs, work.graph_outputs), work.reference, work.kind, scores, work.ends, torch = found
@@ -88,13 +91,13 @@ def _write_fp32(work: Workshop) -> None:
 
 def _read_samples(work: Workshop) -> None:
     """Prepare samples of the test split, and training samples where activations are looked at."""
-    wanted = 0 if work.settings.precision == "fp32" else work.settings.calibration_samples
+    wanted = 0 if work.settings.precision == "fp32" else CALIBRATION_SAMPLES
     work.signature, work.split, calibrated = work.step(
         "samples",
         _write_samples,
         work.inputs,
         work.folder,
-        most=work.settings.proof_samples,
+        most=PROOF_SAMPLES,
         samples=wanted,
         seed=work.seed,
     )
@@ -112,7 +115,7 @@ def _judge_fp32(work: Workshop) -> None:
 
 
 def _judge_batches(work: Workshop) -> Gate:
-    sizes = sorted({1, work.settings.opt_batch, work.settings.max_batch})
+    sizes = sorted(set(work.settings.batches))
     found = work.step(
         "batches", proof.measure_batches, work.path("fp32"), work.split.inputs, sizes, threads=work.threads
     )
@@ -179,9 +182,9 @@ def _build_engines(work: Workshop) -> None:
                 work.shipment / name,
                 builder=builder,
                 signature=work.signature,
-                opt_batch=settings.opt_batch,
-                max_batch=settings.max_batch,
-                min_batch=settings.min_batch,
+                min_batch=settings.batches[0],
+                opt_batch=settings.batches[1],
+                max_batch=settings.batches[2],
                 precision=work.precision,
             )
             build_s = work.costs[step].seconds
@@ -195,9 +198,9 @@ def _build_engines(work: Workshop) -> None:
                 precision=work.precision,
                 target=target,
                 gpus=gpus_of(target),
-                min_batch=settings.min_batch,
-                opt_batch=settings.opt_batch,
-                max_batch=settings.max_batch,
+                min_batch=settings.batches[0],
+                opt_batch=settings.batches[1],
+                max_batch=settings.batches[2],
                 tensors=tensors,
                 build_s=round(build_s, 3),
                 peak_bytes=work.costs[step].peak_bytes if step in work.costs else 0,
@@ -234,7 +237,7 @@ def _measure_latency(work: Workshop) -> None:
         build_model=work.inputs.build_model,
         weights=work.shipment / WEIGHTS_NAME,
         inputs=work.split.inputs,
-        batches=sorted({work.settings.min_batch, work.settings.opt_batch, work.settings.max_batch}),
+        batches=sorted(set(work.settings.batches)),
         threads=work.threads,
     )
     work.latency, work.latency_left_out = found.latency, found.left_out
@@ -266,7 +269,7 @@ def _describe_model(work: Workshop, precision: str, *, sha256: str, has_labels: 
         precision=precision,
         sha256=sha256,
         signature=work.signature,
-        batches=(settings.min_batch, settings.opt_batch, settings.max_batch),
+        batches=settings.batches,
         has_labels=has_labels,
     )
 

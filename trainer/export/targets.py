@@ -146,12 +146,6 @@ def decide(
             allowed="targets of tensorrt_rtx; of other runtimes the GPU of the machine alone",
             todo="set export.runtime=tensorrt_rtx for engines of TensorRT-RTX, or leave export.targets out",
         )
-    if settings.min_batch != 1:
-        raise ConfigError(
-            f"export.min_batch {settings.min_batch} with export.runtime {runtime}: Triton sends single samples",
-            allowed="export.min_batch 1",
-            todo="set export.min_batch=1",
-        )
     if runtime == TENSORRT and gpu is None:
         raise ConfigError(
             f"export.runtime tensorrt builds for the GPU of the machine, and {here}",

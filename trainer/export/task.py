@@ -22,6 +22,7 @@ from contracts.fingerprint import export_inputs
 from contracts.own_code import code_hash
 from contracts.process import run_process, thread_environment, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
+from trainer.export.graph.onnx_graph import OPSET
 from trainer.export.inputs import Inputs, check_inputs, hash_code, name_tools
 from trainer.export.targets import check_precision, choose_runtime, version_of
 from trainer.weights.source import MODEL_TYPE, with_saved_arguments
@@ -104,7 +105,7 @@ def _describe(output: Output, stage: Stage, work: Workshop) -> ExportManifest:
         asked_precision=stage.config.export.precision,
         tried=work.tried,
         verdict=work.verdict,
-        opset=stage.config.export.opset,
+        opset=OPSET,
         task=stage.config.task.name,
         signature=work.signature,
         inputs=work.graph_inputs,

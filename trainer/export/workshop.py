@@ -149,9 +149,7 @@ class Workshop:
     @cached_property
     def trials(self) -> Trials:
         """What an engine must run and refuse."""
-        settings = self.settings
-        batches = (settings.min_batch, settings.opt_batch, settings.max_batch)
-        return make_trials(self.split.inputs, self.reference, self.ends, batches, self.folder)
+        return make_trials(self.split.inputs, self.reference, self.ends, self.settings.batches, self.folder)
 
     def path(self, precision: str) -> Path:
         """Return where the graph of a precision lies, or is to be written."""

@@ -39,7 +39,7 @@ MODEL = {
     "arguments": {"layer_type": "basic", "embedding_size": 32, "hidden_sizes": [32, 64], "depths": [1, 1]},
 }
 # Of a line; its name and place are in no fingerprint, and left to their defaults.
-CONFIG = {"data": {"image_size": IMAGE_SIZE}, "model": MODEL, "export": {"opt_batch": 4, "max_batch": 10}}
+CONFIG = {"data": {"image_size": IMAGE_SIZE}, "model": MODEL, "export": {"max_batch": 10}}
 
 
 @dataclass(frozen=True)
@@ -303,5 +303,5 @@ def digits_line(tmp_path: Path, digits: Digits) -> Line:
 
     shards = write_shards(tmp_path / "shards", samples=0, splits=made.read_digits())
     write_checkpoint(tmp_path / "train", digits.model, shards)
-    config = {"data": {"image_size": IMAGE_SIZE}, "model": MODEL, "export": {"opt_batch": 4, "max_batch": 64}}
+    config = {"data": {"image_size": IMAGE_SIZE}, "model": MODEL, "export": {"max_batch": 64}}
     return Line(tmp_path, config)

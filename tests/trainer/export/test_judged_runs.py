@@ -17,7 +17,7 @@ from tests.trainer.export.conftest import CLASSES, IMAGE_SIZE, MODEL, Line
 from trainer.judge.judging import Judgement, Limits, Trial, judge
 
 LABELS = "labels.json"
-# export.proof_samples, of 539.
+# PROOF_SAMPLES, of 539.
 SAMPLES = 512
 
 

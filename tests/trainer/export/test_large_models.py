@@ -41,7 +41,6 @@ def export_random(folder: Path, architecture: str, precision: str) -> ExportMani
             "precision": precision,
             # TensorRT-RTX has no int8.
             **({"runtime": "tensorrt_rtx", "targets": ["l4"]} if precision != "int8" else {}),
-            "calibration_samples": 128,
             "max_batch": 16,
         },
     }

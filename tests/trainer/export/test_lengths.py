@@ -34,7 +34,7 @@ def export_words(folder: Path, shards: str) -> ExportManifest:
     """Export a random network."""
     from safetensors.torch import save_file
 
-    settings = {"opt_batch": 2, "max_batch": 4, "precision": "fp32", "runtime": "tensorrt_rtx", "targets": ["l4"]}
+    settings = {"max_batch": 4, "precision": "fp32", "runtime": "tensorrt_rtx", "targets": ["l4"]}
     config = words_config(arguments={}, export=settings)
     torch.manual_seed(0)
     state = Words(None).build_model().state_dict()

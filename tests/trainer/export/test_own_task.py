@@ -54,7 +54,7 @@ TEST, TRAIN = 40, 24
 CONFIG: dict[str, Any] = {
     "task": {"name": "segmentation:Segmentation", "arguments": {"width": 8}},
     "code": {"path": str(OWN_CODE)},
-    "export": {"opt_batch": 2, "max_batch": 4, "runtime": "tensorrt_rtx", "targets": ["l4"]},
+    "export": {"max_batch": 4, "runtime": "tensorrt_rtx", "targets": ["l4"]},
 }
 
 

@@ -34,7 +34,7 @@ def check_profile(min_batch: int, opt_batch: int, max_batch: int) -> None:
         raise ConfigError(
             f"batch sizes min {min_batch}, opt {opt_batch}, max {max_batch}",
             allowed="1 <= min <= opt <= max",
-            todo="correct export.opt_batch and export.max_batch",
+            todo="correct export.max_batch",
         )
 
 

@@ -262,7 +262,7 @@ def judge_speed(work: Workshop, make_fp16: Callable[[Path], object]) -> Gate:
         work: The workshop.
         make_fp16: Writes an fp16 graph to a path.
     """
-    runner, batch = work.runner or work.server, work.settings.opt_batch
+    runner, batch = work.runner or work.server, work.settings.batches[1]
     if runner is None:
         reason = "unproven: only engines of both, timed on the GPU, show that int8 is faster than fp16"
         return Gate(name="speed", precision="int8", status="not run", ran="not run: no GPU", reason=reason)

@@ -1,4 +1,4 @@
-"""The samples of the test split that the gates run: at most `export.proof_samples`, the same share of each class.
+"""The samples of the test split that the gates run: at most 512, the same share of each class.
 
 Here: `draw_samples` and `samples_of` say which, `each_sample` reads them. A draw is a function of the labels in the
 index, the number and the seed: `shardline verify` draws the same. Nothing here knows a model, and numpy is imported

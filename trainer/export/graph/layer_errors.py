@@ -45,7 +45,7 @@ def measure_layer_errors(work: Workshop, graph: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=work.folder, prefix="layers-") as name:
         folder = Path(name)
         wide, narrow, engine = folder / "fp32.onnx", folder / "fp16.onnx", folder / "fp16.engine"
-        batch = work.settings.min_batch
+        batch = work.settings.batches[0]
         inputs = store_arrays(folder / "inputs", [pad_batch(next(work.split.inputs.batches(batch)), batch)])
         try:
             sources = work.step("layers", expose_values, work.path("fp32"), wide)

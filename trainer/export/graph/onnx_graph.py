@@ -32,6 +32,8 @@ MAX_FILE_BYTES = 2**31 - 1
 # Of a constant: shapes, axes and scales are smaller.
 _SMALL_BYTES = 1024
 
+OPSET = 20
+"""ONNX opset of graphs."""
 EXAMPLE_BATCH = 2
 """Samples of the example batch: one would let torch.export take the batch for a constant."""
 

@@ -22,7 +22,7 @@ from trainer.export.workshop import Workshop
 CONFIG = {
     "data": {"image_size": IMAGE_SIZE},
     "model": MODEL,
-    "export": {"opt_batch": 8, "max_batch": 64, "calibration_samples": 128, "proof_samples": 400},
+    "export": {"max_batch": 64},
 }
 
 
@@ -45,6 +45,8 @@ def prepared(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Worksh
     (folder / "work").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workshop, "run_step", run_here)
+        patch.setattr(making, "CALIBRATION_SAMPLES", 128)
+        patch.setattr(making, "PROOF_SAMPLES", 400)
         work = Workshop(inputs, config.export, seed=0, folder=folder / "work", threads=1, tell=lambda line: None)
         making._write_fp32(work)
         making._judge_fp32(work)

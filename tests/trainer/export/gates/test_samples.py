@@ -46,17 +46,18 @@ def test_a_split_that_is_small_enough_is_taken_whole(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("graph_at_hand", "in_this_process")
 def test_the_gates_run_a_part_and_say_so_and_verify_runs_the_same(
-    line: Any, exported: Any, capfd: pytest.CaptureFixture[str]
+    line: Any, exported: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import shutil
 
+    monkeypatch.setattr("trainer.export.making.PROOF_SAMPLES", 64)
     from tests.trainer.export.conftest import write_checkpoint
 
     for name in ("shards", "train"):
         shutil.rmtree(line.folder / name)
     shards = write_shards(line.folder / "shards", samples=90)
     write_checkpoint(line.folder / "train", exported.model, shards)
-    settings = {"precision": "fp32", "proof_samples": 64, "runtime": "tensorrt_rtx", "targets": ["l4"]}
+    settings = {"precision": "fp32", "runtime": "tensorrt_rtx", "targets": ["l4"]}
     assert run_stage("export", export, line.arguments(export=settings)) == 0
     uri = storage.normalise(line.manifests[0].parent)
     manifest = ExportManifest.load(uri)
