@@ -55,7 +55,7 @@ def make_optimizer(
         return _make_own(own, groups, rate)
     if train.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=rate, fused=True)
-    sgd = torch.optim.SGD(groups, lr=rate, momentum=train.momentum, nesterov=train.nesterov, fused=True)
+    sgd = torch.optim.SGD(groups, lr=rate, momentum=train.momentum, fused=True)
     if train.momentum:
         # SGD would allocate them in its first step and leave them unset if that one is left out. From zero, the first
         # step leaves the gradient in them, as it should.
@@ -90,8 +90,8 @@ def step_optimizer(
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if any(parameter.device.type == "cpu" for parameter in parameters):
-        # With parallel.cpu_offload these come from the GPU. The optimizer would copy them without waiting for the copy
-        # (torch/optim/adam.py, _fused_adam: non_blocking=True), and read what was in that memory before.
+        # These may come from a GPU. The optimizer would copy them without waiting for the copy (torch/optim/adam.py,
+        # _fused_adam: non_blocking=True), and read what was in that memory before.
         found_inf = found_inf.to("cpu")
         divisor = None if divisor is None else divisor.to("cpu")
     if divisor is not None and not _divides_by_itself(optimizer, parameters):
@@ -148,7 +148,7 @@ def gradient_norm(parameters: Iterable[nn.Parameter], device: torch.device) -> t
     sharded = [gradient for gradient in gradients if isinstance(gradient, DTensor)]
     if not sharded:
         return torch.nn.utils.get_total_norm(gradients)
-    # A sharded gradient has a sharded norm; with parallel.cpu_offload it is on the CPU.
+    # A sharded gradient has a sharded norm.
     norms = [full_tensor(torch.nn.utils.get_total_norm(sharded)).to(device)]
     if whole := [gradient for gradient in gradients if not isinstance(gradient, DTensor)]:
         norms.append(torch.nn.utils.get_total_norm(whole))
@@ -178,8 +178,6 @@ def learning_rate(
         return peak * (step + 1) / warmup
     if train.schedule == "constant":
         return peak
-    if train.schedule == "step":
-        return peak * float(train.step_factor ** (step // steps_per_epoch // train.step_every_epochs))
     progress = (step - warmup) / max(1, total_steps - warmup)
     return peak * 0.5 * (1 + math.cos(math.pi * progress))
 

@@ -94,9 +94,10 @@ class Stepper:
         self._task = TaskOnDevice(task, config, rank.device, numerics)
         self._denominator = Denominator(config, rank)
         train = config.train
-        numerics.check(rank.device, allow_slow=train.allow_slow_precision)
+        if warning := numerics.find_slow(rank.device):
+            log(f"warning: {warning}")
         numerics.apply(rank.device)
-        check_parallel(config.parallel, rank, log)
+        check_parallel(config.parallel, rank)
         network = make_network(config, task, rank, numerics, log, start)
         factors = rate_factors(network.module, train)
         self.initial = network.initial
@@ -108,7 +109,7 @@ class Stepper:
             rank,
             log,
             dtype=numerics.dtype,
-            setup_timeout_s=config.resources.setup_timeout_s,
+            find_unused=network.leaves_out,
         )
         # Another module may stand there: SyncBatchNorm.
         keep_statistics(self.model, network.frozen.norms)
@@ -121,7 +122,7 @@ class Stepper:
         self._changing_buffers: list[tuple[nn.Module, str]] | None = None
         self._changing_names: set[str] = set()
         self._scale = LossScale(rank.device) if numerics.precision == "fp16" else None
-        self.guard = GradientGuard(rank.device, stops=train.non_finite == "stop")
+        self.guard = GradientGuard(rank.device)
         self.on_model_input: Callable[[Batch], None] | None = None
         """Is shown what the network gets, and must not change it."""
 

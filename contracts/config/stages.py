@@ -35,6 +35,8 @@ class ProfileSection(Section):
     slot_sizes: Annotated[list[PositiveInt], Field(min_length=1)] | Auto = "auto"
     """Slot sizes to try; `auto`: an even share of the global batch per rank, and what is left when it is cut in 2, 4,
     8, ... slots, and the largest that fits into memory."""
+    window_s: Annotated[float, Field(ge=0.05, le=60), NotBool] = 0.5
+    """Length of one window of measurement, in seconds; a rate is the median over windows."""
     num_workers: Annotated[list[Annotated[int, Field(strict=True, ge=0, le=256)]], Field(min_length=1)] | Auto = "auto"
     """Numbers of loader processes to try; `auto`: 0, 1, 2, ... doubling below the cores of a rank, and those cores."""
 

@@ -71,10 +71,10 @@ class TrainSection(Section):
     """Share of the target that is spread evenly over all classes, in training."""
     precision: Literal["fp32", "bf16", "fp16"] | Auto = "fp32"
     """What forward and backward passes compute in (autocast); parameters and optimizer are fp32, and evaluation with
-    parallel.strategy=ddp. `auto` takes the profile's choice, fp32 without one."""
+    parallel.strategy=ddp. `auto` takes the profile's choice; without one bf16 on GPUs from sm80 on, else fp32."""
     channels_last: bool | Auto = False
     """Whether images and weights lie in memory with their channels last, as tensor cores want them; `auto` takes the
-    profile's choice, false without one."""
+    profile's choice; without one true on a GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether the network is compiled by torch.compile; `auto` takes the profile's choice, off without one."""
     activation_checkpointing: Literal["none", "whole"] | Auto = "none"

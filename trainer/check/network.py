@@ -40,7 +40,7 @@ from trainer.tasks.protocol import Mode, Sample, Task
 from trainer.tasks.text_classification.inputs import NO_CRC32C
 from trainer.weights.fit import check_fit
 from trainer.weights.source import find_source, wants_saved_arguments, with_saved_arguments
-from trainer.weights.start import check_inputs, find_head
+from trainer.weights.start import MIN_MATCHED_FRACTION, check_inputs, find_head
 
 # What a network may take that cannot be built on the meta device: one that takes more is left to the stages.
 MEMORY_BYTES = 4 << 30
@@ -79,7 +79,7 @@ def plan_task(config: RunConfig, findings: Findings, *, online: bool = False) ->
         online: Whether the bucket of a tokenizer may be asked.
     """
     section = config.sharding.tokenizer
-    tokenizer = _planned_tokenizer(section, online=online)
+    tokenizer = _planned_tokenizer(section, config.sharding.text_field, online=online)
     shards = _planned_shards(config, tokenizer)
     if not config.task.is_own:
         config = config.model_copy(update={"data": config.data.model_copy(update={"transform": ""})})
@@ -120,19 +120,19 @@ def _planned_shards(config: RunConfig, tokenizer: TokenizerEntry | None) -> Shar
     )
 
 
-def _planned_tokenizer(section: TokenizerSection | None, *, online: bool) -> TokenizerEntry | None:
+def _planned_tokenizer(section: TokenizerSection | None, field: str | None, *, online: bool) -> TokenizerEntry | None:
     """Return what stands for a tokenizer that is not with the shards yet: of as many tokens as are asked for or given.
 
     A file that cannot be read is the shard stage's check to tell.
     """
-    if section is None:
+    if section is None or field is None:
         return None
     given = _read_tokenizer(section, online=online)
     return TokenizerEntry(
         name=TOKENIZER_NAME,
         bytes=0,
         crc32c=NO_CRC32C if given is None else given[2],
-        field=section.field,
+        field=field,
         tokens=section.vocabulary if given is None else given[0],
         padding=0 if given is None else given[1],
         trained=not section.file,
@@ -379,8 +379,7 @@ def check_weights(
                 f"whether model.weights {weights} fits", "the tokenizer's size is not known before sharding"
             )
             return
-        least = config.model.min_matched_fraction
         with _memory_limited():
-            unread = check_fit(uri, model, find_head(task), least, partial(check_inputs, task))
+            unread = check_fit(uri, model, find_head(task), MIN_MATCHED_FRACTION, partial(check_inputs, task))
         if unread:
             findings.leave_unchecked(unread, "that takes as long as the file is large")

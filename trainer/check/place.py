@@ -6,44 +6,32 @@ from contracts.checked import Findings, PlannedMachine, PlannedPlace
 from contracts.config import RunConfig
 from contracts.serving import TENSORRT
 from trainer.export.targets import Builder, check_precision, choose_runtime, decide
-from trainer.launch.auto import choose_flags
-from trainer.launch.device import DeviceKind, check_spread
-from trainer.launch.device import check_precision as check_step_precision
-from trainer.launch.machine import CPU_RANKS, num_gpus, num_ranks
-
-# The first with bf16: "Ampere", 8.0. torch.cuda.is_bf16_supported has the same number.
-_FIRST_BF16 = 80
+from trainer.launch.auto import FIRST_BF16
+from trainer.launch.device import DeviceKind, check_spread, find_slow_precision
+from trainer.launch.machine import num_gpus, num_ranks
 
 
 def check_training_here(config: RunConfig, findings: Findings, *, has_torch: bool) -> None:
     """Hold precision and spread against this machine's device."""
-    nodes = config.resources.nodes
     with findings.refusals():
-        ranks = num_ranks(config) * nodes if nodes != "auto" else None
-        _check_training(config, _device_here(has_torch=has_torch), ranks, findings)
+        num_ranks(config)
+        _check_training(config, _device_here(has_torch=has_torch), findings)
 
 
 def check_training_planned(config: RunConfig, place: PlannedPlace, findings: Findings) -> None:
     """Hold precision and spread against the machines that are planned."""
     machine = place.training
-    per_machine = machine.gpus or CPU_RANKS
-    if config.resources.ranks != "auto":
-        per_machine = config.resources.ranks
-    ranks = per_machine * place.nodes if config.resources.nodes != "auto" else None
-    device = DeviceKind(
-        machine.gpu, has_bf16=int(machine.capability[2:] or 0) >= _FIRST_BF16, where=f"on {machine.label}"
-    )
+    has_bf16 = int(machine.capability[2:] or 0) >= FIRST_BF16
     with findings.refusals():
-        _check_training(config, device, ranks, findings)
+        _check_training(config, DeviceKind(machine.gpu, has_bf16=has_bf16, where=f"on {machine.label}"), findings)
 
 
-def _check_training(config: RunConfig, device: DeviceKind, ranks: int | None, findings: Findings) -> None:
-    train = config.train
+def _check_training(config: RunConfig, device: DeviceKind, findings: Findings) -> None:
     # `auto` is what the profile finds best.
-    with findings.refusals():
-        check_step_precision(choose_flags(train, None).precision, device, allow_slow=train.allow_slow_precision)
-    # What has no effect is no news here: the stages warn of it.
-    check_spread(config.parallel, device, ranks, lambda _: None)
+    precision = "fp32" if config.train.precision == "auto" else config.train.precision
+    if warning := find_slow_precision(precision, device):
+        findings.warnings.append(warning)
+    check_spread(config.parallel, device)
 
 
 def _device_here(*, has_torch: bool) -> DeviceKind:

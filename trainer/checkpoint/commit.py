@@ -27,6 +27,8 @@ from trainer.parallel.process_group import Rank
 
 # Checkpoints that fail one after another before training ends: one may be a storm in the bucket, three are no accident.
 MAX_FAILURES = 3
+WRITE_TIMEOUT_S = 1800.0
+"""Seconds after which writing a checkpoint is given up."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -50,7 +52,7 @@ class Peers:
         """Return the ranks of a training; all of them make this together, since it may make a group."""
         sharded = config.parallel.strategy == "fsdp" and rank.ranks > 1
         # A rank may write for that long before it tells what it has written.
-        timeout = timedelta(seconds=config.checkpoint.write_timeout_s + config.resources.setup_timeout_s)
+        timeout = timedelta(seconds=WRITE_TIMEOUT_S + config.resources.setup_timeout_s)
         return cls(rank.rank, rank.ranks, dist.new_group(backend="gloo", timeout=timeout) if sharded else None)
 
 
@@ -122,7 +124,7 @@ class Committer:
 
     def _write_files(self, uri: str, files: list[StagedFile], sharded: bool) -> list[FileEntry]:
         """Write this rank's files; return those of all ranks on rank 0."""
-        deadline = time.monotonic() + self._rules.write_timeout_s
+        deadline = time.monotonic() + WRITE_TIMEOUT_S
         entries, error = [], None
         try:
             for file in files:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Before anything was measured: early, so that a cost is known soon, and late enough for steps to have settled.
 FIRST_INTERVAL_S = 60.0
+PREEMPTIONS_PER_HOUR = 0.1
+"""Of the whole job, all its machines together."""
 # Measurements that count: a few, since a machine's neighbours come and go.
 _REMEMBERED = 8
 _REMEMBERED_STEPS = 256
@@ -89,7 +91,7 @@ def interval_s(section: CheckpointSection, costs: Costs) -> float:
         return section.every_s
     if costs.cost_s is None or not costs.durable_s:
         return FIRST_INTERVAL_S
-    return optimal_interval_s(costs.cost_s, 3600 / section.preemptions_per_hour, costs.durable_s)
+    return optimal_interval_s(costs.cost_s, 3600 / PREEMPTIONS_PER_HOUR, costs.durable_s)
 
 
 def steps_until_due(interval_s: float, since_last_s: float, step_s: float) -> int:

@@ -55,7 +55,7 @@ class CheckpointManager:
         self._alive = alive
         self._peers = peers or Peers()
         self.folder_uri = storage.join(folder_uri, CHECKPOINTS_FOLDER)
-        self._writer = Writer(rules.num_buffers)
+        self._writer = Writer()
         self._committer = Committer(
             self.folder_uri,
             rules=rules,
@@ -64,9 +64,7 @@ class CheckpointManager:
             on_piece=self._writer.get_on,
             on_wait=self._writer.get_on_until,
         )
-        self._buffers = [
-            HostBuffer(self._peers.rank, self._peers.ranks, pinned=pinned, log=log) for _ in range(rules.num_buffers)
-        ]
+        self._buffer = HostBuffer(self._peers.rank, self._peers.ranks, pinned=pinned, log=log)
         self._durable_s: queue.SimpleQueue[float] = queue.SimpleQueue()
         self._last_save = time.monotonic()
 
@@ -144,14 +142,11 @@ class CheckpointManager:
         buffer = self._take_buffer(sharded, required)
         if buffer is None:
             if self._peers.rank == 0:
-                self._log(
-                    f"no checkpoint at step {manifest.step}: the one before is still being written "
-                    f"(checkpoint.num_buffers = {self._rules.num_buffers})"
-                )
+                self._log(f"no checkpoint at step {manifest.step}: the one before is still being written")
             return False
         # Without a wait for the buffer: a checkpoint of an interval never waits.
         self._last_save = started = time.monotonic()
-        files = self._buffers[buffer].stage(groups)
+        files = self._buffer.stage(groups)
         self._costs.stalled(time.monotonic() - started)
         self._writer.submit(buffer, lambda: self._write(manifest, files, sharded, started))
         return True

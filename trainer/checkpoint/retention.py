@@ -31,7 +31,7 @@ def choose_kept(candidates: Iterable[Candidate], rules: CheckpointSection, *, be
 
     Args:
         candidates: What there is.
-        rules: keep_last, keep_best and keep_every_steps.
+        rules: keep_last.
         best_step: The best committed step so far, which stays in any case.
     """
     newest_first = sorted(candidates, key=lambda candidate: (candidate.step, candidate.attempt), reverse=True)
@@ -42,17 +42,8 @@ def choose_kept(candidates: Iterable[Candidate], rules: CheckpointSection, *, be
     kept = set(steps[: rules.keep_last])
     kept |= {candidate for candidate in steps if candidate.step == best_step}
     # Of equal scores the earlier one: nothing better came since.
-    scored = [candidate for candidate in steps if candidate.score is not None]
-    scored.sort(key=lambda candidate: candidate.step)
-    scored.sort(key=lambda candidate: candidate.score or (), reverse=True)
-    kept |= set(scored[: rules.keep_best])
-    if rules.keep_every_steps is not None:
-        first: dict[int, Candidate] = {}
-        for candidate in steps:
-            # Newest first, so that the last one to be written here is the first of its run.
-            first[candidate.step // rules.keep_every_steps] = candidate
-        first.pop(0, None)
-        kept |= set(first.values())
+    scored = [candidate for candidate in reversed(steps) if candidate.score is not None]
+    kept |= {max(scored, key=lambda candidate: candidate.score or ())} if scored else set()
     return kept
 
 

@@ -16,15 +16,11 @@ LOOK_EVERY_S = 1.0
 
 
 class Writer:
-    """Runs jobs in order in a thread; remembers the first error until it is taken.
+    """Runs one job at a time in a thread; remembers the first error until it is taken."""
 
-    Args:
-        num_buffers: Jobs that may wait or run at a time.
-    """
-
-    def __init__(self, num_buffers: int) -> None:
+    def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[int, Callable[[], None]]] = queue.SimpleQueue()
-        self._free = list(range(num_buffers))
+        self._free = [0]
         self._changed = threading.Condition()
         self._running = 0
         self._moved = 0

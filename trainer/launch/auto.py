@@ -14,10 +14,12 @@ from contracts.config.base import Auto
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import model_fingerprint
 from contracts.process import available_cores, threads_per_rank
-from trainer.launch.machine import num_gpus
+from trainer.launch.machine import least_capability, num_gpus
 
 # Slots that each loader process prepares ahead, where neither the configuration nor a profile says.
 PREFETCH_FACTOR = 4
+FIRST_BF16 = 80
+"""Compute capability (times ten) of the first GPUs with bf16; torch.cuda.is_bf16_supported has the same number."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +122,17 @@ def find_spare_cores(ranks: int) -> int:
     return max(0, available_cores() // ranks - 1) if num_gpus() else 0
 
 
+def default_flags() -> Flags:
+    """Return what `auto` is without a profile's word: bf16 from sm80 on, and on a GPU images with channels last."""
+    if not num_gpus():
+        return Flags()
+    return Flags(precision="bf16" if least_capability() >= FIRST_BF16 else "fp32", channels_last=True)
+
+
 def choose_flags(train: TrainSection, profile: ProfileReport | None) -> Flags:
     """Return what steps compute in: what is set, and for what is `auto` the profile's choice; not checked."""
     choice = _measured_choice(profile)
-    chosen = choice.flags if choice else Flags()
+    chosen = choice.flags if choice else default_flags()
     return Flags(
         precision=chosen.precision if train.precision == "auto" else train.precision,
         channels_last=chosen.channels_last if train.channels_last == "auto" else train.channels_last,

@@ -188,7 +188,7 @@ def _run_together(launcher: Launcher) -> None:
             nodes=nodes.nodes,
             job=_job(launcher),
             attempt=launcher.assignment.attempt,
-            timeout_s=resources.meeting_timeout_s,
+            timeout_s=resources.setup_timeout_s,
             begin=lambda last, newest: begin(last, after=newest),
             is_finished=launcher.is_finished,
             is_shared=lambda hello: is_shared(launcher.assignment.folder, hello),
@@ -244,7 +244,7 @@ def _join(launcher: Launcher, generation: int) -> Connection | None:
     Raises:
         TryAgain: It does not answer in time.
     """
-    nodes, limit_s = launcher.nodes, launcher.resources.meeting_timeout_s
+    nodes, limit_s = launcher.nodes, launcher.resources.setup_timeout_s
     host = "localhost" if nodes.is_primary else nodes.host
     deadline = time.monotonic() + limit_s
     said = False
@@ -261,7 +261,7 @@ def _join(launcher: Launcher, generation: int) -> Connection | None:
             if time.monotonic() > deadline:
                 raise TryAgain(
                     f"the first machine ({host}:{nodes.port}) did not answer within {limit_s:.0f} s "
-                    f"(resources.meeting_timeout_s): {error}"
+                    f"(resources.setup_timeout_s): {error}"
                 ) from None
             if not said:
                 said = True
@@ -346,7 +346,7 @@ def _wait_for_name(launcher: Launcher) -> None:
     Raises:
         TryAgain: It is not in time.
     """
-    host, limit_s = launcher.nodes.host, launcher.resources.meeting_timeout_s
+    host, limit_s = launcher.nodes.host, launcher.resources.setup_timeout_s
     deadline = time.monotonic() + limit_s
     said = False
     while True:
@@ -358,7 +358,7 @@ def _wait_for_name(launcher: Launcher) -> None:
             if time.monotonic() > deadline:
                 raise TryAgain(
                     f"the first machine's name, {host}, was not known within {limit_s:.0f} s "
-                    f"(resources.meeting_timeout_s): {error}"
+                    f"(resources.setup_timeout_s): {error}"
                 ) from None
         if not said:
             said = True

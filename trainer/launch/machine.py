@@ -38,6 +38,22 @@ def find_gpus() -> list[str]:
     return found
 
 
+def least_capability() -> int:
+    """Return the smallest compute capability of the NVIDIA GPUs, times ten (89 for sm89); 0 without GPUs or NVML."""
+    try:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        found = [nvml.nvmlDeviceGetCudaComputeCapability(handle) for handle in handles]
+        nvml.nvmlShutdown()
+    except ImportError:
+        return 0
+    except nvml.NVMLError:
+        return 0
+    return min((major * 10 + minor for major, minor in found), default=0)
+
+
 def hardware() -> dict[str, str]:
     """Describe this machine: cores, CPU, and the names of NVIDIA GPUs."""
     cpu = "unknown"

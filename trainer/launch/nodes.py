@@ -141,7 +141,7 @@ def _from_cluster_spec(environment: Mapping[str, str], resources: ResourcesSecti
         # As Google's own launchers do. The ports above it are nobody's.
         port=_port(first[0], resources.port),
         platform="vertex",
-        job_id=_job_id(environment, resources),
+        job_id=_job_id(environment),
     )
 
 
@@ -178,7 +178,7 @@ def _from_torchrun(environment: Mapping[str, str], resources: ResourcesSection) 
         host=endpoint,
         port=resources.port if port is None else _number("PET_MASTER_PORT", port, at_least=1),
         platform="torchrun",
-        job_id=_job_id(environment, resources),
+        job_id=_job_id(environment),
     )
 
 
@@ -203,7 +203,7 @@ def _from_indexed_job(environment: Mapping[str, str], resources: ResourcesSectio
             f"JOB_COMPLETION_INDEX={index} of {nodes} and no MASTER_ADDR",
             "set MASTER_ADDR to JOB-0.SERVICE, SERVICE being the headless service that the Job's subdomain names",
         )
-    return Nodes(index, nodes, host, resources.port, "indexed job", _job_id(environment, resources))
+    return Nodes(index, nodes, host, resources.port, "indexed job", _job_id(environment))
 
 
 def _alone(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes:
@@ -214,11 +214,11 @@ def _alone(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes
             "JOB_COMPLETION_INDEX says which machine this is",
             "set PET_NNODES, PET_NODE_RANK and PET_MASTER_ADDR, or unset WORLD_SIZE to train on this machine alone",
         )
-    return Nodes(0, 1, "", resources.port, "local", _job_id(environment, resources))
+    return Nodes(0, 1, "", resources.port, "local", _job_id(environment))
 
 
-def _job_id(environment: Mapping[str, str], resources: ResourcesSection) -> str:
-    given = resources.job_id or environment.get(JOB_ID_VARIABLE) or environment.get("SHARDLINE_JOB_ID") or ""
+def _job_id(environment: Mapping[str, str]) -> str:
+    given = environment.get(JOB_ID_VARIABLE) or environment.get("SHARDLINE_JOB_ID") or ""
     # It becomes the name of a folder.
     return "".join(_safe(given))[:128].lstrip(".")
 

@@ -35,11 +35,9 @@ class GradientGuard:
 
     Args:
         device: Where the gradients are.
-        stops: Whether a gradient that is not finite ends training (train.non_finite=stop).
     """
 
-    def __init__(self, device: torch.device, *, stops: bool) -> None:
-        self._stops = stops
+    def __init__(self, device: torch.device) -> None:
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
         self._in_a_row = torch.zeros((), dtype=torch.int64, device=device)
         self._fatal_step = torch.zeros((), dtype=torch.int64, device=device)
@@ -57,9 +55,7 @@ class GradientGuard:
         self._norm.copy_(norm)
         self._skipped += bad
         self._in_a_row.copy_(torch.where(bad, self._in_a_row + 1, 0))
-        fatal = self._in_a_row >= MOST_SKIPS_IN_A_ROW
-        if self._stops:
-            fatal = fatal | (bad if scale is None else bad & (scale <= 1))
+        fatal = (self._in_a_row >= MOST_SKIPS_IN_A_ROW) | (bad if scale is None else bad & (scale <= 1))
         first = fatal & (self._fatal_step == 0)
         self._fatal_step.copy_(torch.where(first, step + 1, self._fatal_step))
         return bad.float()
@@ -76,12 +72,11 @@ class GradientGuard:
             DataError: Training must end here.
         """
         found = Findings(int(values[0]), int(values[1]), int(values[2]), values[3])
-        if found.fatal_step and self._stops:
+        if found.fatal_step and found.in_a_row < MOST_SKIPS_IN_A_ROW:
             raise DataError(
-                f"the gradients were not finite at step {found.fatal_step} (train.non_finite=stop)",
+                f"the gradients were not finite at step {found.fatal_step}",
                 allowed="finite numbers",
-                todo="lower train.learning_rate, set train.clip_grad_norm, or look at the data; train.non_finite=skip "
-                "leaves such steps out",
+                todo="lower train.learning_rate, set train.clip_grad_norm, or look at the data",
             )
         if found.fatal_step:
             raise DataError(

@@ -48,6 +48,8 @@ class Network:
     """Report on the weights to start from; None: random ones. With ddp the first rank alone has them so far."""
     frozen: Frozen
     """What model.freeze names."""
+    leaves_out: bool
+    """A pass may leave out parameters at random, so that they get no gradient."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Examination:
     frozen: list[str]
     """Parameters that training would wait in vain for the gradients of."""
     gathered_blocks: list[str]
+    leaves_out: bool
+    """A pass may leave out parameters at random."""
     initial: InitialWeights | None = None
     """Report on the weights that it was given before."""
 
@@ -84,7 +88,7 @@ def make_network(
     Raises:
         ModelError: It cannot be built, trained or saved, or the weights are not its own.
         DataError: The weights have changed.
-        ConfigError: It cannot be trained as parallel.find_unused_parameters says, or as model.freeze does.
+        ConfigError: It cannot be trained with parallel.strategy=fsdp, or as model.freeze says.
     """
     examine = partial(_examine, config=config, task=task, numerics=numerics, log=log, start=start)
     if config.parallel.strategy == "ddp":
@@ -118,7 +122,7 @@ def make_network(
     module.train()
     if found.initial is not None:
         log(found.initial.in_words())
-    return Network(module, found.gathered_blocks, found.initial, frozen)
+    return Network(module, found.gathered_blocks, found.initial, frozen, found.leaves_out)
 
 
 def _examine_on_first_rank(
@@ -186,21 +190,22 @@ def _examine(
     # What is frozen asks for no gradient.
     frozen = find_frozen(module, config.model.freeze)
     at_random = [name for name in use.at_random if name not in frozen.parameters]
-    if at_random and not parallel.find_unused_parameters:
+    if at_random and parallel.strategy == "fsdp":
         raise ConfigError(
             f"in training {network_name(config)} leaves out parameters at random ({first_names(at_random, 3)}), "
-            "and ranks would wait for gradients that do not come",
-            allowed="networks whose parameters all get a gradient in each pass, unless parallel.strategy is ddp and "
-            "parallel.find_unused_parameters is true",
-            todo="set parallel.strategy=ddp and parallel.find_unused_parameters=true",
+            "and ranks gather each block together, so none can leave one out",
+            allowed="with parallel.strategy=fsdp networks whose parameters all get a gradient in each pass",
+            todo="set parallel.strategy=ddp",
         )
+    if at_random:
+        log(f"leaves out parameters at random ({first_names(at_random, 3)}): each step looks which get no gradient")
     if use.never:
         log(f"frozen, since the loss does not depend on them: {', '.join(use.never)}")
-    evaluation_only = [] if parallel.find_unused_parameters else use.evaluation_only
+    evaluation_only = [] if at_random else use.evaluation_only
     if evaluation_only:
         log(f"frozen, since the loss depends on them in evaluation alone: {', '.join(evaluation_only)}")
     gathered = []
     if parallel.strategy == "fsdp":
         with first_algorithms():
             gathered = find_gathered_blocks(module, inputs)
-    return Examination([*use.never, *evaluation_only], gathered, initial)
+    return Examination([*use.never, *evaluation_only], gathered, bool(at_random), initial)

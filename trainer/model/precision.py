@@ -18,7 +18,7 @@ from torch import nn
 from contracts.artifacts import Flags, ProfileReport
 from contracts.config import TrainSection
 from trainer.launch.auto import check_flags, choose_flags, describe_flags
-from trainer.launch.device import DeviceKind, check_precision
+from trainer.launch.device import DeviceKind, find_slow_precision
 
 # Asks for deterministic algorithms on a GPU: 1.
 DETERMINISTIC_VARIABLE = "SHARDLINE_DETERMINISTIC"
@@ -32,7 +32,6 @@ class Numerics:
     """What decides the numbers of a step besides data, parameters and machine; recorded in checkpoints."""
 
     precision: str
-    tf32: bool
     channels_last: bool
     compile: bool
     activation_checkpointing: str
@@ -47,7 +46,7 @@ class Numerics:
                 (trainer/launch/auto.py); None: what `train` says, where `auto` is what it is without a profile.
         """
         flags = flags or choose_flags(train, None)
-        return cls(flags.precision, train.tf32, flags.channels_last, flags.compile, flags.activation_checkpointing)
+        return cls(flags.precision, flags.channels_last, flags.compile, flags.activation_checkpointing)
 
     def or_recorded(self, recorded: dict[str, str], log: Callable[[str], None]) -> Numerics:
         """Return what a checkpoint has recorded, which holds to the end of training; this, where nothing is.
@@ -63,7 +62,6 @@ class Numerics:
             log(f"as recorded in the checkpoint: {', '.join(different)}")
         return Numerics(
             found["precision"],
-            found["tf32"] == "true",
             found["channels_last"] == "true",
             found["compile"] == "true",
             found["activation_checkpointing"],
@@ -73,23 +71,19 @@ class Numerics:
         """Return it as a checkpoint's manifest keeps it."""
         return {name: str(value).lower() for name, value in asdict(self).items()}
 
-    def check(self, device: torch.device, *, allow_slow: bool) -> None:
-        """Refuse what the device cannot do, or does only slowly.
-
-        Raises:
-            ConfigError: fp16 on a CPU, or bf16 on a GPU without it, and `allow_slow` is false.
-        """
+    def find_slow(self, device: torch.device) -> str:
+        """Return a warning of a precision that the device computes in slower than in another; empty: it does not."""
         if device.type == "cuda":
             kind = DeviceKind(torch.cuda.get_device_name(device), torch.cuda.is_bf16_supported(False))
         else:
             kind = DeviceKind()
-        check_precision(self.precision, kind, allow_slow=allow_slow)
+        return find_slow_precision(self.precision, kind)
 
     def apply(self, device: torch.device) -> None:
         """Set what torch keeps for the whole process."""
         if device.type == "cuda":
-            torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
-            torch.backends.cudnn.allow_tf32 = self.tf32
+            torch.set_float32_matmul_precision("high")
+            torch.backends.cudnn.allow_tf32 = True
             # Slots have few sizes, so trying the algorithms for each pays; a drill wants the same one every time.
             torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
 

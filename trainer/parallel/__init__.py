@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts.config import ParallelSection
 from trainer.launch.device import DeviceKind, check_spread
-from trainer.parallel.ddp import Replicated
+from trainer.parallel.ddp import BUCKET_MB, Replicated
 from trainer.parallel.fsdp import Sharded
 from trainer.parallel.fsdp import release_gathered as release_gathered
 from trainer.parallel.process_group import Rank
@@ -34,9 +34,9 @@ def runs_in_lockstep(section: ParallelSection) -> bool:
     return section.strategy == "fsdp" or section.sync_batch_norm
 
 
-def check_parallel(section: ParallelSection, rank: Rank, log: Callable[[str], None]) -> None:
-    """Refuse what cannot work on these ranks, as trainer.launch.device.check_spread does; say what has no effect."""
-    check_spread(section, DeviceKind("GPU" if rank.device.type == "cuda" else ""), rank.ranks, log)
+def check_parallel(section: ParallelSection, rank: Rank) -> None:
+    """Refuse what cannot work on these ranks, as trainer.launch.device.check_spread does."""
+    check_spread(section, DeviceKind("GPU" if rank.device.type == "cuda" else ""))
 
 
 def distribute(
@@ -47,7 +47,7 @@ def distribute(
     log: Callable[[str], None],
     *,
     dtype: torch.dtype | None,
-    setup_timeout_s: float,
+    find_unused: bool = False,
 ) -> ParallelModel:
     """Spread a network over all ranks; every rank must call this.
 
@@ -59,30 +59,20 @@ def distribute(
         rank: This process.
         log: Says what was chosen.
         dtype: Type that forward and backward passes compute in; None: that of the parameters.
-        setup_timeout_s: How long ranks wait for each other, until trainer.parallel.process_group.limit_collectives.
+        find_unused: For ddp whether a pass may leave parameters without a gradient, which is looked for in each step.
     """
     if section.sync_batch_norm:
         if not any(isinstance(module, _BatchNorm) for module in model.modules()):
             log("warning: parallel.sync_batch_norm has no effect: the model has no BatchNorm")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     if section.strategy == "ddp":
-        find_unused = section.find_unused_parameters
-        return Replicated(model, rank, bucket_mb=section.bucket_mb, find_unused_parameters=find_unused)
-    return Sharded(
-        model,
-        gathered_blocks,
-        rank,
-        log,
-        shard_ranks=section.shard_ranks or rank.ranks,
-        cpu_offload=section.cpu_offload,
-        dtype=dtype,
-        setup_timeout_s=setup_timeout_s,
-    )
+        return Replicated(model, rank, find_unused_parameters=find_unused)
+    return Sharded(model, gathered_blocks, rank, log, dtype=dtype)
 
 
 def describe_parallel(section: ParallelSection, ranks: int, precision: str) -> str:
     """Return what decides the order of sums over ranks, and which parameters are rounded, to be recorded."""
     if section.strategy == "ddp":
-        return f"ddp, buckets of {section.bucket_mb:g} MiB"
+        return f"ddp, buckets of {BUCKET_MB} MiB"
     rounded = "" if precision == "fp32" else f", gathered in {precision}"
-    return f"fsdp over {section.shard_ranks or ranks} ranks{rounded}"
+    return f"fsdp over {ranks} ranks{rounded}"

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from trainer.model.trial import buffers_restored
@@ -31,10 +30,7 @@ class Sharded:
         gathered_blocks: Names of the blocks that are gathered as one.
         rank: This process.
         log: Says how the network is spread.
-        shard_ranks: Ranks that hold the network once between them.
-        cpu_offload: Whether parameters, gradients and optimizer state are in the CPU's memory.
         dtype: Type that forward and backward passes compute in; None: that of the parameters.
-        setup_timeout_s: How long ranks wait for each other, until trainer.parallel.process_group.limit_collectives.
     """
 
     def __init__(
@@ -44,10 +40,7 @@ class Sharded:
         rank: Rank,
         log: Callable[[str], None],
         *,
-        shard_ranks: int,
-        cpu_offload: bool,
         dtype: torch.dtype | None,
-        setup_timeout_s: float,
     ) -> None:
         self._rank = rank
         for parameter in model.parameters():
@@ -56,22 +49,23 @@ class Sharded:
         replicated = _replicated_parameters(model, mixed=dtype is not None)
         first_ranks = _first_ranks_tensors(model) if rank.is_first else {}
         blocks = [model.get_submodule(name) for name in gathered_blocks]
-        log(_describe(model, gathered_blocks, replicated, rank.ranks, shard_ranks))
-        mesh = _make_mesh(rank, shard_ranks, timedelta(seconds=setup_timeout_s))
-        offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
+        log(_describe(model, gathered_blocks, replicated, rank.ranks))
+        group = dist.group.WORLD
+        assert group is not None
+        mesh = DeviceMesh.from_group(group, rank.device.type, mesh_dim_names=("shard",))
         # Activations are autocast's business, as with ddp; here parameters are cast before they are gathered, which
         # halves what is sent.
         precision = MixedPrecisionPolicy(dtype, torch.float32 if dtype else None, cast_forward_inputs=False)
         ignored = set(replicated)
         for block in blocks:
-            fully_shard(block, mesh=mesh, mp_policy=precision, offload_policy=offload, ignored_params=ignored)
+            fully_shard(block, mesh=mesh, mp_policy=precision, ignored_params=ignored)
         # The loss is computed in float32.
         precision = replace(precision, output_dtype=torch.float32 if dtype else None)
-        self._root = fully_shard(model, mesh=mesh, mp_policy=precision, offload_policy=offload, ignored_params=ignored)
+        self._root = fully_shard(model, mesh=mesh, mp_policy=precision, ignored_params=ignored)
         if dtype is not None:
             # In evaluation too: what is gathered is of this type then as well.
             model.forward = torch.autocast(rank.device.type, dtype=dtype)(model.forward)
-        _allocate(model, rank.device, torch.device("cpu") if cpu_offload else rank.device)
+        _allocate(model, rank.device)
         self._replicated = [p for p in model.parameters() if not isinstance(p, DTensor)]
         _receive(model, first_ranks, rank)
         self.module = model
@@ -144,28 +138,12 @@ def _replicated_parameters(model: nn.Module, *, mixed: bool) -> list[nn.Paramete
     return list(found)
 
 
-def _make_mesh(rank: Rank, shard_ranks: int, timeout: timedelta) -> DeviceMesh:
-    """Return ranks in rows of `shard_ranks`: a row holds the network once, rows are copies (HSDP)."""
-    kind = rank.device.type
-    if shard_ranks == rank.ranks:
-        group = dist.group.WORLD
-        assert group is not None
-        return DeviceMesh.from_group(group, kind, mesh_dim_names=("shard",))
-    rows = torch.arange(rank.ranks).view(-1, shard_ranks)
-    # Made here, not by init_device_mesh: its groups would wait half an hour for a dead peer.
-    shard, replicate = (
-        dist.new_subgroups_by_enumeration(groups.tolist(), timeout=timeout)[0]  # type: ignore[no-untyped-call]
-        for groups in (rows, rows.T)
-    )
-    return DeviceMesh.from_group([replicate, shard], kind, mesh=rows, mesh_dim_names=("replicate", "shard"))
-
-
 def _first_ranks_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     # Detached: fully_shard gives parameters other memory.
     return {name: tensor.detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
 
 
-def _allocate(model: nn.Module, device: torch.device, parameter_device: torch.device) -> None:
+def _allocate(model: nn.Module, device: torch.device) -> None:
     """Take memory for this rank's rows and for what is not sharded, where a network has none (the meta device)."""
     tensors = [*model.parameters(), *model.buffers()]
     if not any(tensor.is_meta for tensor in tensors):
@@ -176,9 +154,9 @@ def _allocate(model: nn.Module, device: torch.device, parameter_device: torch.de
     tied = [*_tied(model.named_parameters(remove_duplicate=False)), *_tied(model.named_buffers(remove_duplicate=False))]
 
     def allocate(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(tensor, device=parameter_device if isinstance(tensor, DTensor) else device)
+        return torch.empty_like(tensor, device=device)
 
-    # As nn.Module.to_empty does it, but for the two devices.
+    # As nn.Module.to_empty does it.
     model._apply(allocate)  # type: ignore[no-untyped-call]
     for first, *others in tied:
         for name in others:
@@ -238,13 +216,10 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-def _describe(
-    model: nn.Module, gathered_blocks: list[str], replicated: list[nn.Parameter], ranks: int, shard_ranks: int
-) -> str:
+def _describe(model: nn.Module, gathered_blocks: list[str], replicated: list[nn.Parameter], ranks: int) -> str:
     total = sum(parameter.numel() for parameter in model.parameters())
     sizes = [sum(p.numel() for p in model.get_submodule(name).parameters()) for name in gathered_blocks]
-    copies = f", {ranks // shard_ranks} copies" if shard_ranks != ranks else ""
-    summary = f"fsdp: {total} parameters over {shard_ranks} ranks{copies}"
+    summary = f"fsdp: {total} parameters over {ranks} ranks"
     if replicated:
         summary += f", {sum(parameter.numel() for parameter in replicated)} of them on every rank"
     if not gathered_blocks:

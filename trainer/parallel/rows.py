@@ -39,7 +39,7 @@ def local_rows(tensor: DTensor) -> tuple[int, int]:
 def local_part(tensor: torch.Tensor) -> torch.Tensor | Rows:
     """Return what a checkpoint takes of a tensor from this rank: all of it, or its rows of one that is sharded.
 
-    Of copies (HSDP) the first one's ranks have the rows, the other ones' have none. Nothing is communicated or copied.
+    Nothing is communicated or copied.
     """
     if not isinstance(tensor, DTensor):
         return tensor
@@ -47,8 +47,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor | Rows:
     if mesh.size(tensor.placements.index(Shard(0))) == 1:
         return local
     first, _ = local_rows(tensor)
-    is_copy = any(mesh.get_local_rank(i) for i, place in enumerate(tensor.placements) if place.is_replicate())
-    return Rows(local[:0] if is_copy else local, tuple(tensor.shape), first)
+    return Rows(local, tuple(tensor.shape), first)
 
 
 def wanted_rows(model: nn.Module) -> ChooseRows | None:

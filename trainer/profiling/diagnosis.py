@@ -11,7 +11,7 @@ from contracts.artifacts import Finding, Indicators, Settings
 from contracts.artifacts.trace import TraceSummary
 from contracts.config import CheckpointSection, RunConfig
 from contracts.errors import DataError
-from trainer.checkpoint.interval import optimal_interval_s
+from trainer.checkpoint.interval import PREEMPTIONS_PER_HOUR, optimal_interval_s
 from trainer.profiling.anonymous import strip_host
 from trainer.profiling.case import Case
 from trainer.profiling.indicators import Counted, Counters, make_indicators
@@ -54,7 +54,7 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
     settings = result.choice.settings()
     warnings, summaries = list[str](), list[TraceSummary]()
     # Where it cannot be traced, what is counted without a trace.
-    for steps in (config.profile.trace_steps, 0):
+    for steps in (TRACE_STEPS, 0):
         counted = probe.trace(settings, steps=steps, folder=folder)
         if not isinstance(counted, Failed):
             break
@@ -85,11 +85,15 @@ def diagnose_choice(config: RunConfig, probe: RankProbe, result: Result, *, hell
     return Diagnosis(indicators, diagnose(case), summaries, warnings)
 
 
+# Optimizer steps of the chosen configuration that are traced.
+TRACE_STEPS = 4
+
+
 def count_ranks(config: RunConfig, settings: Settings, counted: Sequence[Counted], hello: Hello) -> Counters:
     """Return what the ranks counted as one: that of the slowest or fullest where a step waits for it."""
     slowest = max(counted, key=lambda one: one.step_s)
     precision: Precision = settings.flags.precision
-    if precision == "fp32" and config.train.tf32 and hello.kind == "cuda":
+    if precision == "fp32" and hello.kind == "cuda":
         precision = "tf32"
     return Counters(
         step_s=slowest.step_s,
@@ -117,5 +121,5 @@ def _stall(rules: CheckpointSection, counted: Sequence[Counted], step_s: float) 
     elif rules.every_s is not None:
         interval_s = rules.every_s
     else:
-        interval_s = optimal_interval_s(copy_s, _SECONDS_PER_HOUR / rules.preemptions_per_hour, 0.0)
+        interval_s = optimal_interval_s(copy_s, _SECONDS_PER_HOUR / PREEMPTIONS_PER_HOUR, 0.0)
     return copy_s / (interval_s + copy_s)

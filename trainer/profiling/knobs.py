@@ -1,13 +1,13 @@
-"""One knob after the other, as the configuration has it: pinned, listed, excluded, or left to us."""
+"""One knob after the other, as the configuration has it: pinned, listed, or left to us."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from contracts.artifacts import Flags
-from contracts.config import Knob, RunConfig
+from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.launch.auto import even_share
 from trainer.profiling.measure import Device
@@ -16,17 +16,31 @@ from trainer.profiling.measure import Device
 # force a small slot, and its steps show what a slot costs that does not grow with it.
 HALVINGS = 4
 SMALL_SLOT = 8
-# Where a knob is set, and where its values are listed in `profile`.
-KNOBS: dict[Knob, tuple[str, str]] = {
-    "slot_size": ("parallel.slot_size", "slot_sizes"),
-    "num_workers": ("data.num_workers", "num_workers"),
-    "prefetch_factor": ("data.prefetch_factor", "prefetch_factors"),
-    "threads": ("resources.threads", "threads"),
-    "precision": ("train.precision", "precisions"),
-    "channels_last": ("train.channels_last", "channels_last"),
-    "compile": ("train.compile", "compile"),
-    "activation_checkpointing": ("train.activation_checkpointing", "activation_checkpointing"),
+# Smallest slot size that is chosen for a network with BatchNorm, whose statistics are those of a slot.
+MIN_BATCH_NORM_SLOT = 16
+Knob = Literal[
+    "slot_size",
+    "num_workers",
+    "prefetch_factor",
+    "threads",
+    "precision",
+    "channels_last",
+    "compile",
+    "activation_checkpointing",
+]
+# Where a knob is set.
+KNOBS: dict[Knob, str] = {
+    "slot_size": "parallel.slot_size",
+    "num_workers": "data.num_workers",
+    "prefetch_factor": "data.prefetch_factor",
+    "threads": "resources.threads",
+    "precision": "train.precision",
+    "channels_last": "train.channels_last",
+    "compile": "train.compile",
+    "activation_checkpointing": "train.activation_checkpointing",
 }
+# Where values to try are listed.
+LISTS: dict[Knob, str] = {"slot_size": "slot_sizes", "num_workers": "num_workers"}
 
 
 class KnobReader:
@@ -34,10 +48,7 @@ class KnobReader:
 
     Attributes:
         pinned: The value of each knob that is set.
-        listed: Its values in `profile`, without the precisions that the device does not compute in.
-
-    Raises:
-        ConfigError: That leaves no precision.
+        listed: Its values in `profile`.
     """
 
     def __init__(self, config: RunConfig, device: Device) -> None:
@@ -45,64 +56,36 @@ class KnobReader:
         self.ignored: list[str] = []
         self.pinned: dict[Knob, Any] = {}
         self.listed: dict[Knob, Sequence[Any]] = {}
-        for knob, (setting, name) in KNOBS.items():
+        for knob, setting in KNOBS.items():
             section, _, field = setting.partition(".")
             if (value := getattr(getattr(config, section), field)) != "auto":
                 # The one knob that has other words where it is set.
                 self.pinned[knob] = value == "on" if knob == "compile" else value
+        for knob, name in LISTS.items():
             if (values := getattr(config.profile, name)) != "auto":
                 self.listed[knob] = values
-        if "precision" in self.listed and not config.train.allow_slow_precision:
-            self.listed["precision"] = self._computable(self.listed["precision"])
 
-    def excludes(self, knob: Knob) -> bool:
-        """Whether a knob is not to be tried."""
-        return knob in self.config.profile.exclude
-
-    def values(self, knob: Knob, tried: Sequence[Any], default: object) -> tuple[Any, ...]:
+    def values(self, knob: Knob, tried: Sequence[Any]) -> tuple[Any, ...]:
         """Return the values that may be chosen.
 
         Args:
-            knob: Its name in profile.exclude.
+            knob: Its name.
             tried: What `auto` stands for.
-            default: What training has without a profile.
+
+        Raises:
+            ConfigError: What is set is not listed.
         """
-        setting, name = KNOBS[knob][0], f"profile.{KNOBS[knob][1]}"
         listed, pinned = self.listed.get(knob), self.pinned.get(knob)
-        if self.excludes(knob):
-            if listed is not None:
-                self.ignored.append(f"{name} is ignored: {knob} is in profile.exclude")
-            return (self.pinned.get(knob, default),)
         if pinned is None:
             return tuple(dict.fromkeys(tried if listed is None else listed))
         if listed is not None and pinned not in listed:
-            shown = ", ".join(_in_yaml(value) for value in listed)
-            value = ("on" if pinned else "off") if knob == "compile" else _in_yaml(pinned)
+            setting, name = KNOBS[knob], f"profile.{LISTS[knob]}"
             raise ConfigError(
-                f"{setting} is {value}, which is not in {name} [{shown}]",
+                f"{setting} is {pinned}, which is not in {name} [{', '.join(map(str, listed))}]",
                 allowed=f"a value of {name}, or {setting}=auto",
-                todo=f"set {setting}=auto to have one of {name} chosen, or add {_in_yaml(pinned)} to {name}",
+                todo=f"set {setting}=auto to have one of {name} chosen, or add {pinned} to {name}",
             )
         return (pinned,)
-
-    def _computable(self, precisions: Sequence[str]) -> Sequence[str]:
-        """Return the listed precisions that this device does not emulate, or compute slower than fp32."""
-        slow = {"fp16"} if self.device.kind == "cpu" else set() if self.device.has_bf16 else {"bf16"}
-        usable = [precision for precision in precisions if precision not in slow]
-        left_out = [precision for precision in precisions if precision in slow]
-        if left_out and not self.excludes("precision"):
-            if not usable:
-                raise ConfigError(
-                    f"profile.precisions {left_out}: slow on {self.device.name}",
-                    allowed="at least one precision that this device computes in",
-                    todo="add fp32 to profile.precisions, or set train.allow_slow_precision=true",
-                )
-            self.ignored.append(f"profile.precisions {left_out}: not tried, slow on {self.device.name}")
-        return usable
-
-
-def _in_yaml(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def doubling(most: int) -> list[int]:
@@ -128,7 +111,7 @@ def smallest_slot(config: RunConfig, ranks: int, device: Device) -> int:
     """
     if not device.has_batch_norm:
         return 1
-    least = config.profile.min_batch_norm_slot
+    least = MIN_BATCH_NORM_SLOT
     if config.parallel.sync_batch_norm:
         least = -(-least // ranks)
     return min(least, even_share(config.train.global_batch_size, ranks))
@@ -145,7 +128,7 @@ def slot_sizes(reader: KnobReader, ranks: int, smallest: int) -> tuple[int, ...]
     Raises:
         ConfigError: None of them does.
     """
-    config, batch = reader.config, reader.config.train.global_batch_size
+    batch = reader.config.train.global_batch_size
     if batch < ranks:
         raise ConfigError(
             f"train.global_batch_size {batch} leaves some of {ranks} ranks without a sample",
@@ -158,7 +141,7 @@ def slot_sizes(reader: KnobReader, ranks: int, smallest: int) -> tuple[int, ...]
         if tried[-1] == 1:
             break
         tried.append(-(-share // 2 ** len(tried)))
-    sizes = reader.values("slot_size", [size for size in tried if size >= smallest], share)
+    sizes = reader.values("slot_size", [size for size in tried if size >= smallest])
     where = "parallel.slot_size" if "slot_size" in reader.pinned else "profile.slot_sizes"
     usable = tuple(size for size in sizes if gives_every_rank_a_slot(batch, ranks, size))
     if not usable:
@@ -177,8 +160,7 @@ def slot_sizes(reader: KnobReader, ranks: int, smallest: int) -> tuple[int, ...]
     if small := [size for size in usable if size < smallest]:
         reader.ignored.append(
             f"{where} {small[0] if len(small) == 1 else small}: below {smallest} "
-            f"(profile.min_batch_norm_slot {config.profile.min_batch_norm_slot}), which is ignored for what is named: "
-            "BatchNorm's statistics of few samples cost accuracy"
+            "samples, and named by the configuration: BatchNorm's statistics of few samples cost accuracy"
         )
     return usable
 
@@ -187,7 +169,7 @@ def flags_of(reader: KnobReader) -> tuple[tuple[Flags, ...], tuple[Flags, ...]]:
     """Return the flags that may be chosen, and those that are only measured.
 
     Raises:
-        ConfigError: A flag that is set is not in its list, or the lists leave nothing that can be computed.
+        ConfigError: torch.compile and activation checkpointing are both set.
     """
     device, on_gpu = reader.device, reader.device.kind == "cuda"
     tried: dict[Knob, Sequence[object]] = {
@@ -200,20 +182,20 @@ def flags_of(reader: KnobReader) -> tuple[tuple[Flags, ...], tuple[Flags, ...]]:
     for knob, usual in tried.items():
         # What training has without a profile comes first: the others have to be better than it.
         default = getattr(Flags(), knob)
-        choices[knob] = sorted(reader.values(knob, usual, default), key=lambda value, first=default: value != first)  # type: ignore[misc]
+        choices[knob] = sorted(reader.values(knob, usual), key=lambda value, first=default: value != first)  # type: ignore[misc]
     combined = [
         Flags.model_validate(dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())
     ]
     flags = tuple(each for each in combined if _go_together(each))
     if not flags:
         raise ConfigError(
-            "profile.compile and profile.activation_checkpointing leave only both together",
+            "train.compile and train.activation_checkpointing leave only both together",
             allowed="one of both: torch.compile decides by itself what it computes again",
-            todo="add false to profile.compile, or none to profile.activation_checkpointing",
+            todo="set train.compile=off, or train.activation_checkpointing=none",
         )
     beside = []
     for knob, usual in tried.items():
-        for value in reader.listed.get(knob) or usual if knob in reader.pinned and not reader.excludes(knob) else ():
+        for value in usual if knob in reader.pinned else ():
             changed = flags[0].model_copy(update={knob: value})
             if value != reader.pinned[knob] and _go_together(changed):
                 beside.append(changed)

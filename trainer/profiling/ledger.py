@@ -231,8 +231,7 @@ class Ledger:
             f"no configuration could be measured ({len(reasons)} failures in {spent}): {shown}{more}",
             allowed="at least one configuration that trains on this machine",
             todo="correct what the reasons name; for more memory give profile.slot_sizes smaller sizes"
-            + (" (or lower profile.min_batch_norm_slot)" if self.space.smallest_slot > 1 else "")
-            + ", for more time raise profile.budget_s and profile.probe_timeout_s",
+            ", for more time raise profile.budget_s",
         )
 
     def _point(self, joint: _Joint) -> ProfilePoint:

@@ -143,14 +143,14 @@ class Machines:
         raise _gone(node_rank, f"no answer within {ANSWER_S:g} s")
 
     def _meet(self) -> None:
-        nodes, limit_s = self.nodes.nodes, self._resources.meeting_timeout_s
+        nodes, limit_s = self.nodes.nodes, self._resources.setup_timeout_s
         deadline = time.monotonic() + limit_s
-        self._say(f"waiting for {nodes - 1} more machines, for up to {limit_s:g} s (resources.meeting_timeout_s)")
+        self._say(f"waiting for {nodes - 1} more machines, for up to {limit_s:g} s (resources.setup_timeout_s)")
         while len(self._followers) < nodes - 1:
             if (came := self._accept(deadline)) is None:
                 missing = ", ".join(str(each) for each in range(1, nodes) if each not in self._followers)
                 raise TryAgain(
-                    f"machine {missing} of {nodes} did not come within {limit_s:g} s (resources.meeting_timeout_s); "
+                    f"machine {missing} of {nodes} did not come within {limit_s:g} s (resources.setup_timeout_s); "
                     "the same command begins anew"
                 )
             place, connection = came
@@ -253,7 +253,7 @@ def _reach(
     nodes: Nodes, key: str, resources: ResourcesSection, say: Callable[[str], None]
 ) -> tuple[Connection, str | None]:
     """Connect to the first machine, whose name and process may take a while; with the interface that leads to it."""
-    limit_s, said = resources.meeting_timeout_s, False
+    limit_s, said = resources.setup_timeout_s, False
     deadline = time.monotonic() + limit_s
     while True:
         try:
@@ -268,7 +268,7 @@ def _reach(
             if time.monotonic() > deadline:
                 raise TryAgain(
                     f"the first machine ({nodes.host}:{nodes.port}) did not answer within {limit_s:g} s "
-                    f"(resources.meeting_timeout_s): {error}"
+                    f"(resources.setup_timeout_s): {error}"
                 ) from None
             if not said:
                 said = True

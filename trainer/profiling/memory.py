@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -38,7 +37,6 @@ class MemoryGauge:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._most: int | None = None
         # One beginning for all peaks: what malloc keeps of an earlier, larger slot counts as data, and is free.
         self._before = read_status()
 
@@ -69,22 +67,12 @@ class MemoryGauge:
         if resets and self._before is not None and after is not None:
             found.bytes = self._before["VmData"] + max(0, after["VmHWM"] - self._before["VmRSS"])
 
-    def limit_to(self, most: int) -> None:
-        """Hold this process to a number of bytes from now on."""
-        self._most = most
-        if self._device.type == "cuda":
-            total = torch.cuda.get_device_properties(self._device).total_memory
-            torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), self._device)
-            return
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
-
     def limit_bytes(self, ranks: int) -> int | None:
         """Return what this rank may take: its limit, else its share of what is free."""
         if self._device.type == "cuda":
             unused, _ = torch.cuda.mem_get_info(self._device)
             own = int(unused) + int(torch.cuda.memory_reserved(self._device))
-            return own if self._most is None else min(own, self._most)
+            return own
         if (limit := data_limit()) is not None:
             return limit
         free = _free_bytes()

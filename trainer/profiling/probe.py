@@ -36,7 +36,15 @@ from trainer.profiling.measure import (
     slowest,
 )
 from trainer.profiling.messages import Request
-from trainer.profiling.rank_process import Group, RankProcess, RemoteRank, assignment_of, cannot_start, free_port
+from trainer.profiling.rank_process import (
+    PROBE_TIMEOUT_S,
+    Group,
+    RankProcess,
+    RemoteRank,
+    assignment_of,
+    cannot_start,
+    free_port,
+)
 from trainer.profiling.service import HELLO
 
 # How long the others get to say the same when one rank has failed; then they wait for that one, and for nothing else.
@@ -239,7 +247,7 @@ class RankProbe:
         if isinstance(found, Failed):
             if found.is_cut_off:
                 raise StartTooLong
-            raise cannot_start(found, self._config.profile.memory_bytes)
+            raise cannot_start(found)
         limits = [one.memory_limit_bytes for one in found if one.memory_limit_bytes is not None]
         first: Hello = found[0]
         self.hello = replace(first, memory_limit_bytes=min(limits, default=None))
@@ -255,7 +263,7 @@ class RankProbe:
         self._ranks = [RankProcess(rank, assignment, path, group, self._folder) for rank in range(assignment.ranks)]
         if others is not None:
             self._ranks += others.start(assignment)
-        timeout_s, late = self._patience(START_S + self._config.profile.probe_timeout_s, least_s=0.0)
+        timeout_s, late = self._patience(START_S + PROBE_TIMEOUT_S, least_s=0.0)
         found = self._hear(HELLO, {}, timeout_s=timeout_s, late=late)
         if isinstance(found, Failed):
             self._kill()
@@ -274,13 +282,13 @@ class RankProbe:
             return failed
         settings: Settings | None = arguments.get("settings")
         patience = COMPILE_PATIENCE if settings is not None and settings.flags.compile else 1
-        timeout_s, late = self._patience(patience * self._config.profile.probe_timeout_s, least_s=LATE_S)
+        timeout_s, late = self._patience(patience * PROBE_TIMEOUT_S, least_s=LATE_S)
         return self._hear(name, arguments, timeout_s=timeout_s, late=late)
 
     def _patience(self, timeout_s: float, *, least_s: float) -> tuple[float, Failed]:
         """Return the seconds that an answer is waited for within the budget, and what it means if none comes."""
         if self._budget_s is None or (left_s := self._budget_s - self.now()) >= timeout_s:
-            return timeout_s, Failed("hung", f"no answer within {timeout_s:.3g} s (profile.probe_timeout_s)")
+            return timeout_s, Failed("hung", f"no answer within {timeout_s:.3g} s")
         waited_s, allowed = max(least_s, left_s), f"what was left of profile.budget_s {self._budget_s:g}"
         return waited_s, Failed("budget", f"no answer within {waited_s:.3g} s ({allowed})")
 

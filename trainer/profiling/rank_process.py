@@ -192,21 +192,17 @@ def assignment_of(config: RunConfig, shards: str, *, ranks: int, threads: int, n
     )
 
 
-def cannot_start(failed: Failed, memory_bytes: int | None) -> ConfigError:
+# Seconds after which a measurement that has not ended counts as hung: its processes are killed and replaced.
+PROBE_TIMEOUT_S = 120.0
+
+
+def cannot_start(failed: Failed) -> ConfigError:
     """Return what to raise where not even the first start worked.
 
     Args:
         failed: Why.
-        memory_bytes: `profile.memory_bytes`.
     """
     given = f"the profiling run could not start: {failed.outcome}: {failed.reason}"
-    if failed.outcome == "out of memory" and memory_bytes is not None:
-        return ConfigError(
-            f"{given} (profile.memory_bytes is {memory_bytes})",
-            allowed="more memory than a rank takes for slots of two samples (without a GPU also for torch itself, "
-            "some 400 MB)",
-            todo="raise profile.memory_bytes, or leave it out: what a rank takes is in the report then",
-        )
     return ConfigError(
         given,
         allowed="a network that trains slots of two samples on this machine",

@@ -174,8 +174,6 @@ def low_mfu(case: Case) -> Seen | None:
         precision = "fp16" if peak_flops(gpu, "fp16") and not peak_flops(gpu, "bf16") else "bf16"
         overrides.append(f"train.precision={precision}")
         ways.append(f"compute in {precision} ({overrides[0]})")
-        if not limited and not case.config.train.tf32:
-            ways.append("set train.tf32=true")
     if not limited and case.may_change_layout:
         ways.append(f"set {CHANNELS_LAST}, as tensor cores want convolutions")
         overrides.append(CHANNELS_LAST)

@@ -55,22 +55,10 @@ def _feed_faster(case: Case) -> tuple[str, Gain, list[str]]:
         steps.append(f"set data.num_workers=auto: it is pinned at {data.num_workers}, and nothing else was tried")
         overrides.append("data.num_workers=auto")
     images = case.has_images
-    if images and data.decode == "full":
-        overrides.append("data.decode=scaled")
-        steps.append(f"set {overrides[-1]}")
-    augment = data.augment
-    if images and case.indicators.gpu_busy_fraction is not None and data.augment_device == "cpu" and _is_heavy(augment):
-        overrides.append("data.augment_device=gpu")
-        steps.append(f"set {overrides[-1]}")
     steps.append("give each rank more cores (resources.machine, resources.ranks)")
     if images:
         steps.append("store images in the shards no larger than training needs them")
     return "; ".join(steps), case.without_data_time(), overrides
-
-
-def _is_heavy(augment: object) -> bool:
-    names = ("rand_augment_ops", "brightness", "contrast", "saturation", "hue")
-    return any(getattr(augment, name) for name in names)
 
 
 def exposed_exchange(case: Case) -> Seen | None:
@@ -87,8 +75,6 @@ def exposed_exchange(case: Case) -> Seen | None:
     ]
     evidence.append(f"once a step, after {case.choice.slots_per_rank} slots of a rank")
     ways = ["take a larger train.global_batch_size, so that there is more to compute for each exchange"]
-    if case.config.parallel.strategy == "ddp":
-        ways.append("change parallel.bucket_mb, so that buckets go out while the backward pass goes on")
     ways.append("put the ranks on fewer machines, or on a machine with a faster network")
     gain = at_most(share, "exposed exchange")
     return Seen(
@@ -189,8 +175,7 @@ def checkpoint_stalls(case: Case) -> Seen | None:
             f"{share:.1%} of training's time (target: {CHECKPOINT:.0%})",
             f"computed at {_describe_checkpoints(case.config.checkpoint)}",
         ],
-        "write fewer checkpoints (checkpoint.every_s, checkpoint.every_steps, or leave both out); "
-        "set checkpoint.num_buffers=2 where memory allows it",
+        "write fewer checkpoints (checkpoint.every_s, checkpoint.every_steps, or leave both out)",
         gain,
         _half_as_many(case.config.checkpoint),
     )
@@ -200,14 +185,13 @@ def _describe_checkpoints(rules: CheckpointSection) -> str:
     """Say how checkpoints are written: it is in no fingerprint of a profile, so a reused report may be of others."""
     given = [f"checkpoint.{name}={value:g}" for name in ("every_steps", "every_s") if (value := getattr(rules, name))]
     if not given:
-        given = ["the interval that costs decide", f"checkpoint.preemptions_per_hour={rules.preemptions_per_hour:g}"]
-    return ", ".join([*given, f"checkpoint.num_buffers={rules.num_buffers}"])
+        given = ["the interval that costs decide"]
+    return ", ".join(given)
 
 
 def _half_as_many(rules: CheckpointSection) -> list[str]:
     given = {name: getattr(rules, name) for name in ("every_steps", "every_s")}
-    rarer = [f"checkpoint.{name}={2 * value:g}" for name, value in given.items() if value]
-    return rarer or (["checkpoint.num_buffers=2"] if rules.num_buffers < 2 else [])
+    return [f"checkpoint.{name}={2 * value:g}" for name, value in given.items() if value]
 
 
 def _severity(value: float, bad: float) -> Severity:

@@ -29,6 +29,7 @@ from trainer.launch.auto import choose_flags
 from trainer.profiling.indicators import Counted
 from trainer.profiling.measure import Failed, Hello
 from trainer.profiling.messages import NotUnderstood, Request, receive, send
+from trainer.profiling.rank_process import PROBE_TIMEOUT_S
 from trainer.supervise.signals import ignore_stop_signals
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def main(descriptor: int, path: str) -> int:
 
     from trainer.parallel.process_group import process_group
 
-    with process_group(assignment.generation, setup_timeout_s=config.profile.probe_timeout_s) as rank:
+    with process_group(assignment.generation, setup_timeout_s=PROBE_TIMEOUT_S) as rank:
         service = Service(assignment, config, rank, Path(path).parent)
         while (request := _receive(connection)) is not None:
             send(connection, _outcome(lambda: service.answer(request), is_hello=request.name == HELLO))
@@ -129,12 +130,10 @@ class Service:
         import torch
 
         from trainer.data.training_data import TrainingData
-        from trainer.model.precision import Numerics, fix_numerics
+        from trainer.model.precision import fix_numerics
         from trainer.profiling.bench import Bench
 
         config, rank = self._config, self._rank
-        numerics = Numerics.of(config.train)
-        numerics.check(rank.device, allow_slow=config.train.allow_slow_precision)
         train = config.train.model_copy(
             update={"epochs": _ENDLESS, "max_steps": None, "global_batch_size": self._share_of_machine()}
         )
@@ -142,8 +141,6 @@ class Service:
         feed = TrainingData(self._assignment, endless, rank, lambda message: None)
         fix_numerics(self._assignment.threads, rank.device)
         self._bench = Bench(feed, endless, rank)
-        if (most := config.profile.memory_bytes) is not None:
-            self._bench.memory.limit_to(most)
         stepper = self._bench.prepare(choose_flags(config.train, None))
         # Training would refuse it, after all that is measured here: a last batch of one sample whatever the slot size.
         named = config.parallel.slot_size

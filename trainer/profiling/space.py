@@ -1,4 +1,4 @@
-"""What may be tried: the values of every knob, as the configuration pins, lists or excludes them.
+"""What may be tried: the values of every knob, as the configuration pins or lists them.
 
 A pinned knob has one value. An excluded one has the value that training would have without a profile. Of the flags of
 a step only those set to `auto` may be chosen; the others are measured beside it, one changed at a time.
@@ -177,25 +177,21 @@ def make_space(config: RunConfig, *, ranks: int, cores_per_rank: int, device: De
     flags, measured = flags_of(reader)
     default = default_settings(config, ranks=ranks, cores_per_rank=cores_per_rank, on_gpu=on_gpu)
     of_default = {**dict(default), **dict(default.flags)}
-    lists = {knob: values for knob, values in reader.listed.items() if not reader.excludes(knob)}
-    if not default.num_workers:
-        # Nobody fetches ahead.
-        lists.pop("prefetch_factor", None)
     return Space(
         global_batch_size=config.train.global_batch_size,
         ranks=ranks,
         cores_per_rank=cores,
         device=device,
         slot_sizes=tuple(sorted(sizes)),
-        num_workers=tuple(sorted(reader.values("num_workers", [0, *doubling(cores)], 0))),
-        prefetch_factors=tuple(sorted(reader.values("prefetch_factor", [2, PREFETCH_FACTOR], PREFETCH_FACTOR))),
+        num_workers=tuple(sorted(reader.values("num_workers", [0, *doubling(cores)]))),
+        prefetch_factors=tuple(sorted(reader.values("prefetch_factor", [2, PREFETCH_FACTOR]))),
         # With a GPU the threads only launch kernels: more or fewer of them change nothing.
-        threads=tuple(sorted(reader.values("threads", [cores] if on_gpu else halving(cores), cores))),
+        threads=tuple(sorted(reader.values("threads", [cores] if on_gpu else halving(cores)))),
         flags=flags,
         default=default,
         measured_flags=measured,
-        finds_slot_sizes="slot_size" not in {*reader.pinned, *reader.listed, *config.profile.exclude},
+        finds_slot_sizes="slot_size" not in {*reader.pinned, *reader.listed},
         smallest_slot=smallest,
-        tries_default=all(of_default[knob] in values for knob, values in lists.items()),
+        tries_default=all(of_default[knob] in values for knob, values in reader.listed.items()),
         ignored=tuple(reader.ignored),
     )

@@ -185,9 +185,7 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
         with probe:
             stage.ready()
             # Networks are built again for a trace, and the report is written: about as long as the start took.
-            reserved_s = (
-                min(probe.now(), MOST_RESERVED * config.profile.budget_s) if config.profile.trace_steps else 0.0
-            )
+            reserved_s = min(probe.now(), MOST_RESERVED * config.profile.budget_s)
             result = _measure(stage, probe, reserved_s)
             _tell(stage, result)
             if result.choice.measured and probe.now() > config.profile.budget_s:

@@ -135,8 +135,6 @@ def explain_out_of_memory(
     free, held = [], [f"lower parallel.slot_size ({parallel.slot_size})"]
     if parallel.strategy != "fsdp":
         free.append("set parallel.strategy=fsdp, which shares parameters and optimizer state among the ranks")
-    elif device.type == "cuda" and not parallel.cpu_offload:
-        free.append("set parallel.cpu_offload=true")
     if device.type == "cuda" and train.precision in ("fp32", "auto"):
         held.append("set train.precision=bf16")
     if train.activation_checkpointing in ("none", "auto"):

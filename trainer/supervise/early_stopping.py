@@ -15,12 +15,12 @@ from trainer.evaluate import Evaluation
 def judge(seen: EarlyStopping, section: EarlyStoppingSection, found: Evaluation) -> EarlyStopping:
     """Return what was seen with one more evaluation on the validation split.
 
-    An evaluation is better when it beats the best before it by more than `min_delta`; the first one always is. One
-    without the metric, since that came to no finite number, is not.
+    An evaluation is better when it beats the best before it; the first one always is. One without the metric, since
+    that came to no finite number, is not.
     """
     value, direction = found.look_up(section.metric)
     sign = 1 if direction == "max" else -1
-    if value is not None and (seen.best is None or sign * (value - seen.best) > section.min_delta):
+    if value is not None and (seen.best is None or sign * (value - seen.best) > 0):
         return EarlyStopping(best=value, since_best=0)
     return EarlyStopping(best=seen.best, since_best=seen.since_best + 1)
 
@@ -32,8 +32,7 @@ def is_over(seen: EarlyStopping | None, section: EarlyStoppingSection | None) ->
 
 def describe_stop(seen: EarlyStopping, section: EarlyStoppingSection) -> str:
     """Say why training ended."""
-    margin = f" by more than {section.min_delta:g}" if section.min_delta else ""
-    what = "came to no number" if seen.best is None else f"was not better than {seen.best:.6g}{margin}"
+    what = "came to no number" if seen.best is None else f"was not better than {seen.best:.6g}"
     return (
         f"train.early_stopping: {section.metric} {what} in {seen.since_best} "
         f"evaluations in a row (patience {section.patience}): training ends"

@@ -120,12 +120,7 @@ def section_limits(resources: ResourcesSection) -> dict[str, float]:
     """Return the longest that a rank may be in each section, in seconds."""
     return {
         "set-up": resources.setup_timeout_s,
-        "restore": resources.checkpoint_timeout_s,
-        "data": resources.data_timeout_s,
-        "step": resources.step_timeout_s,
-        "checkpoint": resources.checkpoint_timeout_s,
-        "evaluation": resources.evaluation_timeout_s,
-        "stop": resources.checkpoint_timeout_s,
+        **dict.fromkeys(("restore", "data", "step", "checkpoint", "evaluation", "stop"), resources.hang_timeout_s),
     }
 
 

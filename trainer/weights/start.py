@@ -18,6 +18,9 @@ from trainer.tasks.protocol import Task
 from trainer.weights.source import WeightSource, find_source
 from trainer.weights.tensors import other_names, plain_name, read_tensors
 
+MIN_MATCHED_FRACTION = 0.5
+"""Least share of the network's elements, its classifier's head left out, that weights to start from must have."""
+
 
 @dataclass(frozen=True)
 class StartWeights:
@@ -42,7 +45,7 @@ class StartWeights:
         model = config.model
         if not model.weights:
             return None
-        return cls(model.weights, made_from["weights"], model.min_matched_fraction, alive)
+        return cls(model.weights, made_from["weights"], MIN_MATCHED_FRACTION, alive)
 
 
 class Head(Protocol):
@@ -225,7 +228,7 @@ def require_match(report: InitialWeights, least: float, network: nn.Module, sour
     raise ModelError(
         f"model.weights {storage.display(report.source)} has {report.matched_fraction:.2f} of the network's elements, "
         f"its head left out: {'; '.join(parts)}",
-        allowed=f"at least {least} (model.min_matched_fraction)",
+        allowed=f"at least {least} of them",
         todo=advise(network, source),
     )
 

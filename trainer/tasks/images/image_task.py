@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
-from contracts.errors import ConfigError
 from trainer.model.architecture import is_own
 from trainer.tasks.classes.head import Head, find_head
 from trainer.tasks.classes.losses import PerSample
@@ -127,7 +126,7 @@ class ImageTask(ABC):
     def collate(self, samples: Sequence[Prepared], mode: Mode) -> Batch:
         """Return `images` [B, S, S, 3] uint8 and `label` [B, ...]; bytes take a quarter of what float32 would.
 
-        `plan` are operations that are still to be done on the images, `mix` says how they are mixed with each other.
+        `mix` says how images are mixed with each other.
         """
         images = torch.from_numpy(np.stack([sample["images"] for sample in samples]))
         batch: Batch = {"images": images, "label": self._stack_labels([sample["label"] for sample in samples])}
@@ -139,10 +138,7 @@ class ImageTask(ABC):
             plan = AugmentationPlan(
                 np.array([one for one, _ in drawn]), np.array([strengths for _, strengths in drawn])
             )
-            if transform.augmentation.on_gpu:
-                batch["plan"] = plan
-            else:
-                _augment_one_by_one(images, plan)
+            _augment_one_by_one(images, plan)
         if transform.mixing.is_on:
             batch["mix"] = transform.mixing.draw(len(samples), self._size, mode.random)
         return batch
@@ -160,10 +156,7 @@ class ImageTask(ABC):
         A share is that of the label in the loss; the rest is that of the label in reverse order.
         """
         images, mean, std = batch["images"], self.evaluation_transform.mean, self.evaluation_transform.std
-        plan: AugmentationPlan | None = batch.get("plan")
         mix: Mix | None = batch.get("mix")
-        if plan is not None:
-            images = apply_plan(images.permute(0, 3, 1, 2), plan).permute(0, 2, 3, 1)
         found = {"images": normalise(images, mean, std, mode.memory_format), "label": batch["label"]}
         if mix is not None:
             found["images"] = mix_images(found["images"], mix)
@@ -181,19 +174,6 @@ class ImageTask(ABC):
 
     # --- what only tasks of images have -------------------------------------------------------------------------------
 
-    def check_device(self, device: torch.device) -> None:
-        """Refuse augmentation on a GPU that is not there.
-
-        Raises:
-            ConfigError: data.augment_device is gpu, and the model is on the CPU.
-        """
-        if self.transform.augmentation.on_gpu and device.type != "cuda":
-            raise ConfigError(
-                "data.augment_device is gpu, but there is no GPU here",
-                allowed="data.augment_device=cpu on a machine without a GPU",
-                todo="set data.augment_device=cpu, or train on a machine with a GPU",
-            )
-
     def first_slot(self) -> FirstSlot:
         """Return what keeps the images of the first slot, for TensorBoard."""
         from trainer.tasks.images.first_slot import FirstSlot
@@ -204,12 +184,6 @@ class ImageTask(ABC):
     def document(self) -> dict[str, object]:
         """Return what a checkpoint says of the pixels that the network was trained on."""
         return self.evaluation_transform.document()
-
-    def warnings(self) -> list[str]:
-        """Return what is set in vain."""
-        if self.transform.augmentation.on_gpu and not self.transform.augmentation.is_on:
-            return ["data.augment_device=gpu has no effect: neither RandAugment nor colour jitter is on"]
-        return []
 
     def _evaluation_pixels(self, sample: Sample) -> Pixels:
         """Return the image of a sample [S, S, 3] uint8 as evaluation has it, but for normalisation."""

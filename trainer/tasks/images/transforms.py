@@ -166,7 +166,6 @@ def make_transforms(data: DataSection, manifest: ShardManifest) -> tuple[TrainTr
         data.crop,
         data.horizontal_flip,
         evaluation,
-        scaled_decode=data.decode == "scaled",
         own=load_transform(data.transform) if data.transform else None,
         augmentation=Augmentation.of(data),
         mixing=Mixing(data.augment.mixup_alpha, data.augment.cutmix_alpha),

@@ -58,15 +58,13 @@ class Augmentation:
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     """Brightness, contrast, saturation, hue."""
     image_size: int = 0
-    on_gpu: bool = False
 
     @classmethod
     def of(cls, data: DataSection) -> Augmentation:
         """Return what a configuration asks for."""
         wanted = data.augment
         jitter = (wanted.brightness, wanted.contrast, wanted.saturation, wanted.hue)
-        on_gpu = data.augment_device == "gpu"
-        return cls(wanted.rand_augment_ops, wanted.rand_augment_magnitude, jitter, data.image_size, on_gpu)
+        return cls(wanted.rand_augment_ops, wanted.rand_augment_magnitude, jitter, data.image_size)
 
     @property
     def num_steps(self) -> int:
