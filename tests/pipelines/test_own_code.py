@@ -1,9 +1,11 @@
-"""Own code through the commands: found, hashed, copied, imported from the copy, and missed where it is gone."""
+"""Own code through the commands: packed, imported from the archive alone, part of the result."""
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,7 @@ def code(project: Path) -> Path:
     for name, text in {
         "own_net.py": NET,
         "own_change.py": CHANGE,
+        "own_parts/__init__.py": "",
         "own_parts/blocks.py": BLOCKS,
         "own_parts/table.py": TABLE,
         # Never imported: it does not replace ours.
@@ -68,33 +71,34 @@ def code(project: Path) -> Path:
 def train(shardline: Shardline, *more: str) -> "subprocess.CompletedProcess[str]":
     return shardline(
         *("train", "tiny.yaml", "model.architecture=own_net:net", "data.transform=own_change:change"),
-        *("code.path=own", "code.include=['**/*.bin']", "data.num_workers=2", "resources.ranks=1", *more),
+        *("code.path=own", "data.num_workers=2", "resources.ranks=1", *more),
     )
 
 
-def test_training_runs_the_copy_and_an_edit_trains_anew(shardline: Shardline, project: Path, code: Path) -> None:
+def test_training_runs_the_archive_and_an_edit_trains_anew(shardline: Shardline, project: Path, code: Path) -> None:
     assert shardline("shard", "tiny.yaml").returncode == 0
     (code / "own_link.py").symlink_to("own_net.py")
     first = train(shardline)
     assert first.returncode == 0, first.stderr
     assert "own_link.py, below code.path, is a link: it is left out" in first.stderr
-    copies = project / "runs" / "tiny" / "code"
-    (copy,) = copies.iterdir()
-    assert json.loads((copy / "manifest.json").read_text())["files"].keys() == {
-        *("own_net.py", "own_change.py", "own_parts/blocks.py", "own_parts/table.py", "own_parts/table.bin"),
-        "trainer.py",
-    }
+    archives = project / "runs" / "tiny" / "code"
+    (archive,) = archives.iterdir()
+    with tarfile.open(archive) as members:
+        assert sorted(members.getnames()) == [
+            *("own_change.py", "own_net.py", "own_parts/__init__.py", "own_parts/blocks.py"),
+            *("own_parts/table.bin", "own_parts/table.py", "trainer.py"),
+        ]
     again = train(shardline)
     assert again.returncode == 0 and again.stdout == first.stdout
     (code / "own_parts" / "table.bin").write_bytes(bytes(range(256))[::-1])
     edited = train(shardline)
     assert edited.returncode == 0, edited.stderr
-    assert edited.stdout != first.stdout and len(list(copies.iterdir())) == 2
-    # The copy is what ran: an edit of it is no way to change the code.
+    assert edited.stdout != first.stdout and len(list(archives.iterdir())) == 2
+    # An edit of the archive is no way to change the code.
     (code / "own_parts" / "table.bin").write_bytes(bytes(range(256)))
-    (copy / "files" / "own_net.py").write_text("")
+    archive.write_bytes(archive.read_bytes()[:-9])
     changed = train(shardline)
-    assert changed.returncode == 2 and "own_net.py was changed" in changed.stderr
+    assert changed.returncode == 2 and f"{archive.name} was changed" in changed.stderr
 
 
 def test_code_that_is_shadowed_ends_with_2(project: Path, code: Path, environment: dict[str, str]) -> None:
@@ -103,7 +107,7 @@ def test_code_that_is_shadowed_ends_with_2(project: Path, code: Path, environmen
     before = sorted(runs.glob("*"))
     other.mkdir(exist_ok=True)
     (other / "own_net.py").write_text("def net(num_classes): return None\n")
-    given = ["model.architecture=own_net:net", "code.path=own", "code.include=['**/*.bin']"]
+    given = ["model.architecture=own_net:net", "code.path=own"]
     shadowed = subprocess.run(
         [sys.executable, "-m", "pipelines.cli", "run", "tiny.yaml", *given],
         cwd=project,
@@ -130,12 +134,11 @@ def test_code_travels_in_the_bucket_named_by_its_content(tmp_path: Path) -> None
     own = {"model": {"architecture": "own_net:without_batchnorm"}}
     plain, first = planned(code), planned(code, **own)
     assert not [uri for uri in plain.documents if "/code/" in uri]
-    files = [uri for uri in first.documents if uri.startswith("gs://my-bucket/runs/flowers/code/")]
-    sha256 = files[0].split("/")[6]
-    assert [uri.rpartition(f"{sha256}/")[2] for uri in files] == ["files/own_net.py", "manifest.json"]
+    (archive,) = (uri for uri in first.documents if "/code/" in uri)
+    assert re.fullmatch(r"gs://my-bucket/runs/flowers/code/[0-9a-f]{64}\.tar\.gz", archive)
     for stage in ("profile", "train", "export"):
         section = json.loads(first.documents[unpin(first.parameters[f"{stage}_config"])[0]])["code"]
-        assert (section["path"], section["sha256"]) == (f"gs://my-bucket/runs/flowers/code/{sha256}", sha256)
+        assert section["path"] == archive
     with (code / "own_net.py").open("a") as text:
         text.write("\n\nMORE = 1\n")
     second = planned(code, **own)

@@ -35,8 +35,9 @@ def build(num_classes):
     return nn.Sequential(nn.Conv2d(3, width.WIDTH, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(num_classes))
 """
 CHANGE = """
-import numpy, pathlib
-TABLE = numpy.frombuffer(pathlib.Path(__file__).with_name("curve.bin").read_bytes(), "uint8")
+import numpy, pathlib, own_parts
+CURVE = pathlib.Path(own_parts.__file__).with_name("curve.bin")
+TABLE = numpy.frombuffer(CURVE.read_bytes(), "uint8")
 def change(image):
     return TABLE[image]
 """
@@ -56,7 +57,7 @@ def write_project(folder: Path, pictures: Path) -> Path:
         path = code / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("{project!r}", repr(str(folder))))
-    (code / "curve.bin").write_bytes(bytes(range(255, -1, -1)))
+    (code / "own_parts" / "curve.bin").write_bytes(bytes(range(255, -1, -1)))
     values = small_config(
         run={"name": "own"},
         sharding={"source": str(pictures)},
@@ -64,16 +65,16 @@ def write_project(folder: Path, pictures: Path) -> Path:
         resources={"machine": {"type": "n1-standard-4"}, "ranks": 1},
         model={"architecture": "own_net:build", "arguments": {}},
         data={"transform": "own_change:change", "num_workers": 1},
-        code={"path": "models", "include": ["*.bin"]},
+        code={"path": "models"},
     )
     (folder / "own.yaml").write_text(yaml.safe_dump(values))
     return code
 
 
 def move_away_when_submitted(code: Path, kept: Path, ended: threading.Event) -> None:
-    """Rename the user's folder of code as soon as its copy in the bucket is whole."""
+    """Rename the user's folder of code as soon as its archive is in the bucket."""
     while not ended.wait(0.1):
-        if list(kept.glob("buckets/*/*/own/code/*/manifest.json")):
+        if list(kept.glob("buckets/*/*/own/code/*.tar.gz")):
             code.rename(code.with_name("gone"))
             return
 
