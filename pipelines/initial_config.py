@@ -1,6 +1,6 @@
-"""`shardline init`: a first configuration for Google Cloud, a file of pipelines/initial with the user's names.
+"""First configuration for Google Cloud (`shardline init`): a template of pipelines/initial with the user's names.
 
-Each works in a project without a GPU quota: one machine without a GPU, and a small network.
+It works in a project without a GPU quota: one machine without a GPU, and a small network.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import Template
 
-from contracts.config.load import load_config
 from contracts.config.run import TASKS
 from contracts.errors import ConfigError
 from pipelines.rules.cloud_names import check_name
 from pipelines.rules.names import MAX_NAME
 
-_FILES = Path(__file__).parent / "initial"
+_TEMPLATES = Path(__file__).parent / "initial"
 
 
 @dataclass(frozen=True)
 class Names:
-    """What a user gives."""
+    """Names that the template is filled in with."""
 
     project: str
     bucket: str
@@ -33,14 +32,14 @@ class Names:
 
 
 def write_initial(names: Names, path: Path | None) -> Path:
-    """Write a configuration, and return where.
+    """Write a configuration, and return its path.
 
     Args:
-        names: What it is made of.
+        names: The user's names.
         path: The file; None: NAME.yaml in the current folder.
 
     Raises:
-        ConfigError: A name is one that Google would refuse, there is no such task, or the file is there.
+        ConfigError: Google would refuse a name, there is no such task, or the file exists or cannot be written.
     """
     for kind in ("project", "bucket", "region"):
         for problem in check_name(kind, f"--{kind}", getattr(names, kind)):
@@ -48,22 +47,25 @@ def write_initial(names: Names, path: Path | None) -> Path:
     if names.task not in TASKS:
         todo = "choose one of them; a task of your own is set in the file (docs/tasks.md)"
         raise ConfigError(f"--task {names.task}", allowed=", ".join(TASKS), todo=todo)
-    # raw/My Photos.csv -> my-photos
-    stem = re.sub(r"[^a-z0-9]+", "-", names.source.rstrip("/").rpartition("/")[2].partition(".")[0].lower())
-    name = (stem.strip("-") if re.match(r"-?[a-z]", stem) else f"line-{stem.strip('-')}")[:MAX_NAME].strip("-")
-    # In JSON's quotes: YAML would read some names as something else.
-    given = {**asdict(names), "name": name, "source": json.dumps(names.source)}
+    name = _name_of_line(names.source)
+    template = Template((_TEMPLATES / f"{names.task}.yaml").read_text(encoding="utf-8"))
+    # The source in JSON's quotes: YAML would read some paths as something else.
+    text = template.substitute({**asdict(names), "name": name, "source": json.dumps(names.source)})
     target = path or Path(f"{name}.yaml")
     try:
         with target.open("x", encoding="utf-8") as file:
-            file.write(Template((_FILES / f"{names.task}.yaml").read_text(encoding="utf-8")).substitute(given))
-    except FileExistsError:
-        todo = "give --output another name, or edit the file"
-        raise ConfigError(f"{target} is there", allowed="a file that is not there", todo=todo) from None
+            file.write(text)
     except OSError as error:
-        allowed = "a file in a folder of yours"
         raise ConfigError(
-            f"{target} cannot be written: {error.strerror}", allowed=allowed, todo="give --output"
+            f"{target} cannot be written: {error.strerror}",
+            allowed="a file that does not exist, in a folder that you may write",
+            todo="give --output another path, or edit the file that is there",
         ) from None
-    load_config(target)
     return target
+
+
+def _name_of_line(source: str) -> str:
+    """Return a run.name made from a path: raw/My Photos.csv gives my-photos."""
+    stem = source.rstrip("/").rpartition("/")[2].partition(".")[0].lower()
+    name = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")
+    return (name if re.match("[a-z]", name) else f"line-{name}")[:MAX_NAME].strip("-")

@@ -106,7 +106,7 @@ def test_the_command_names_the_next_one_and_overwrites_nothing(tmp_path: Path, m
     assert [path.name for path in tmp_path.iterdir()] == ["cats.yaml"]
     (tmp_path / "cats.yaml").write_text("mine")
     again = runner.invoke(app, ["init", *NAMES, "--source", "raw/cats"])
-    assert again.exit_code == 2 and "cats.yaml is there" in again.stderr
+    assert again.exit_code == 2 and "cats.yaml cannot be written: File exists" in again.stderr
     assert (tmp_path / "cats.yaml").read_text() == "mine"
     assert runner.invoke(app, ["init", *NAMES, "--source", "raw", "--output", "no/x.yaml"]).exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["cats.yaml"]
