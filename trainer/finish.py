@@ -14,7 +14,6 @@ import torch.distributed as dist
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, EvaluationReport, FileEntry
 from contracts.errors import DataError, TryAgain
-from contracts.stores import AlreadyPublished
 from trainer.checkpoint.commit import write_weights
 from trainer.checkpoint.loading import load_parts
 from trainer.model.build import parameters_sha256
@@ -116,7 +115,7 @@ def finish(training: Training) -> None:
     training.checkpoints.require_newest()
     try:
         storage.publish(storage.join(folder, MANIFEST_NAME), manifest.to_json())
-    except AlreadyPublished:
+    except storage.AlreadyPublished:
         raise _finished_elsewhere(folder) from None
 
 

@@ -16,7 +16,6 @@ from typing import cast
 from contracts import storage
 from contracts.errors import ShardlineError
 from contracts.scalars import PART_NAME
-from contracts.stores import ObjectInfo
 from inspection.run.scalars import MOST_NAMES, ScalarFile
 from inspection.run.view import Curve, Curves
 
@@ -87,7 +86,7 @@ def _read_files(folder_uri: str) -> tuple[list[ScalarFile], list[str]]:
     return files, missing
 
 
-def _read_small(folder_uri: str, found: Sequence[ObjectInfo]) -> dict[str, bytes]:
+def _read_small(folder_uri: str, found: Sequence[storage.ObjectInfo]) -> dict[str, bytes]:
     """Return the contents of short files by name, where asking for them together saves time."""
     if storage.is_local(folder_uri):
         return {}
@@ -108,7 +107,9 @@ def _read_small(folder_uri: str, found: Sequence[ObjectInfo]) -> dict[str, bytes
     return contents
 
 
-def _read(folder_uri: str, file: ScalarFile, info: ObjectInfo, content: bytes | None, *, most_values: int) -> bool:
+def _read(
+    folder_uri: str, file: ScalarFile, info: storage.ObjectInfo, content: bytes | None, *, most_values: int
+) -> bool:
     """Read a file; return whether all was read that can be."""
     uri = storage.join(folder_uri, info.name)
 

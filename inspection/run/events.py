@@ -69,7 +69,7 @@ def of_run(names: Iterable[str], run_id: str) -> list[str]:
 
 
 def _read(uri: str, most: int, problems: list[str]) -> Events:
-    size = storage.size(uri)
+    size = storage.info(uri).size
     if size <= most:
         parts = [storage.read_range(uri, 0, min(most, max(size, _LEAST_BYTES)))]
     else:

@@ -24,7 +24,6 @@ import yaml
 from contracts import storage
 from contracts.config import RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, ConfigError, ShardlineError, TryAgain
-from contracts.stores import AlreadyPublished
 from pipelines.images.client import Client, Refused
 from pipelines.images.record import ROLES
 from pipelines.runs.diagnosis import Said, diagnose
@@ -104,7 +103,7 @@ def publish_source(config: RunConfig, context: Path, substitutions: Mapping[str,
     uri = storage.join(line, IMAGES_FOLDER, f"{digest}.tgz")
     if not storage.exists(uri):
         # Where another machine was faster, it holds the same files.
-        with contextlib.suppress(AlreadyPublished):
+        with contextlib.suppress(storage.AlreadyPublished):
             storage.publish(uri, gzip.compress(content, LEVEL, mtime=0))
     decides = json.dumps([digest, dict(substitutions), config.cloud.images.build_account], sort_keys=True)
     return Source(uri, f"shardline-{hashlib.sha256(decides.encode()).hexdigest()[:32]}")

@@ -20,7 +20,6 @@ from pathlib import Path
 from contracts import storage
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from contracts.stores import AlreadyPublished
 from pipelines.manifest_files import find_named_files
 from pipelines.rules.preflight import MANIFEST_SUFFIXES
 from pipelines.submission.file_hashes import LocalFile, forget, measure_files
@@ -135,7 +134,7 @@ def upload(data: LocalData, say: Callable[[str], None]) -> None:
         try:
             with (data.root / name).open("rb") as stream:
                 sent = storage.publish_stream(uri, stream, file.num_bytes)
-        except AlreadyPublished:
+        except storage.AlreadyPublished:
             raise ConfigError(
                 f"{uri} holds something else than {data.root / name}",
                 allowed="below this folder what `shardline submit` has uploaded",

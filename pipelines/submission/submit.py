@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from contracts import storage
 from contracts.errors import ConfigError, ShardlineError
-from contracts.stores import AlreadyPublished
 from pipelines.google import (
     explained,
     first_line,
@@ -109,7 +108,7 @@ def publish(documents: Mapping[str, bytes]) -> None:
     for uri, content in documents.items():
         try:
             storage.publish(uri, content)
-        except AlreadyPublished as error:
+        except storage.AlreadyPublished as error:
             raise ShardlineError(f"{uri} holds something else than its name says") from error
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
@@ -19,6 +19,7 @@ from typing import Any
 from contracts import storage
 from contracts.config import ShardingSection
 from contracts.errors import DataError, TryAgain
+from contracts.stores import gcs
 from sharding.limits import encode_name, name_some
 from sharding.sources.layout import ALLOWED, Layout, Sorter, check_class_folders, find_layout, load_layout
 from sharding.sources.names import is_ignored
@@ -39,19 +40,12 @@ class NameRange:
     is_after: bool = False
     """Whether `start` itself is left out."""
 
-    def page(self, uri: str, token: str = "", limit: int = 0) -> tuple[list[storage.ObjectInfo], str]:
-        """Return a page of it, as contracts.storage does."""
-        entries, token = storage.list_page(uri, start=self.start, end=self.end, token=token, limit=limit)
-        if self.is_after and entries and entries[0].name == self.start:
-            del entries[0]
-        return entries, token
-
-    def head(self, uri: str, limit: int) -> list[storage.ObjectInfo]:
-        """Return its first objects, none where it has none: a page may be empty and not the last."""
-        entries, token = self.page(uri, limit=limit)
-        while not entries and token:
-            entries, token = self.page(uri, token, limit)
-        return entries
+    def objects(self, uri: str, *, most: int = 0) -> Iterator[storage.ObjectInfo]:
+        """Yield its objects, only the first `most` unless that is 0."""
+        asked = most + self.is_after if most else 0
+        found = gcs.list_objects(uri, recursive=True, start=self.start, end=self.end, most=asked)
+        left = (entry for entry in found if not (self.is_after and entry.name == self.start))
+        return islice(left, most or None)
 
 
 @dataclass(frozen=True)
@@ -136,7 +130,7 @@ def hash_of(entry: storage.ObjectInfo) -> bytes:
 
 
 def _list_visible(uri: str) -> list[bytes]:
-    return [name.encode() for name in storage.list_folders(uri) if _is_visible(name.encode())]
+    return [name.encode() for name in gcs.list_folders(uri) if _is_visible(name.encode())]
 
 
 def _is_visible(name: bytes) -> bool:
@@ -221,21 +215,17 @@ def list_range(bucket: Bucket, names: NameRange, number: int) -> tuple[Stretch, 
     """
     writer = StretchWriter(bucket.folder, f"stretch-{number}")
     sorter = Sorter(load_layout(bucket.layout_path), bucket.section, writer.stretch)
-    token, listed = "", 0
-    while listed < PART_REFERENCES - 1000:
-        entries, token = names.page(bucket.uri, token)
-        for entry in entries:
-            try:
-                _take(entry, sorter, writer)
-            except KeyError:
-                raise TryAgain(
-                    f"{bucket.uri} changed while it was listed: {entry.name} is in a new class folder; run again when "
-                    "nobody writes"
-                ) from None
-        if not token:
-            return writer.close(), None
-        listed += len(entries)
-    return writer.close(), NameRange(entries[-1].name, names.end, is_after=True)
+    for listed, entry in enumerate(names.objects(bucket.uri), start=1):
+        try:
+            _take(entry, sorter, writer)
+        except KeyError:
+            raise TryAgain(
+                f"{bucket.uri} changed while it was listed: {entry.name} is in a new class folder; run again when "
+                "nobody writes"
+            ) from None
+        if listed == PART_REFERENCES:
+            return writer.close(), NameRange(entry.name, names.end, is_after=True)
+    return writer.close(), None
 
 
 def halve(uri: str, names: NameRange) -> list[NameRange]:
@@ -244,13 +234,13 @@ def halve(uri: str, names: NameRange) -> list[NameRange]:
     Asks for single names, about twelve: first for the longest start that all names of the range have in common, then
     for a letter behind it that has names on both sides.
     """
-    first = names.head(uri, 2)
+    first = list(names.objects(uri, most=2))
     if not first:
         return []
     low, end = first[0].name, names.end
 
     def any_from(start: str) -> bool:
-        return (not end or start < end) and bool(NameRange(start, end).head(uri, 1))
+        return (not end or start < end) and any(NameRange(start, end).objects(uri, most=1))
 
     common, most = 0, len(low)
     while common < most:

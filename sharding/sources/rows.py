@@ -165,7 +165,7 @@ def normalise_path(uri: str | bytes, folder_uri: str, where: str) -> bytes:
         raise DataError(f"{where}: no usable URI ({uri!r})", allowed="a URI or a path", todo="correct the row")
     if b"://" in path:
         text = os.fsdecode(path)
-        storage.check_scheme(text)
+        storage.normalise(text)
         if not storage.is_local(text):
             _check_object_name(path, where)
             return path.removeprefix(folder_uri.encode() + b"/")

@@ -25,7 +25,7 @@ def test_publish_is_create_only(root: str) -> None:
     with pytest.raises(storage.AlreadyPublished):
         storage.publish(uri, b"two")
     assert storage.read_bytes(uri) == b"one"
-    assert storage.size(uri) == 3
+    assert storage.info(uri).size == 3
     assert storage.list_names(storage.join(root, "a")) == ["b c.json"]
     assert storage.crc32c_of(uri) == storage.crc32c(b"one")
 
@@ -75,7 +75,7 @@ def test_parts_are_read(root: str) -> None:
         assert stream.read() == b"89"
         stream.seek(1)
         assert stream.read(2) == b"12"
-    for read in (storage.read_bytes, storage.size, storage.crc32c_of, storage.open_read):
+    for read in (storage.read_bytes, storage.info, storage.crc32c_of, storage.open_read):
         with pytest.raises(FileNotFoundError):
             read(storage.join(root, "missing"))
     with pytest.raises(FileNotFoundError):

@@ -14,7 +14,7 @@ from contracts import storage
 from contracts.artifacts import ShardManifest, find_damage
 from contracts.config import ShardingSection
 from contracts.stage import run_stage
-from contracts.stores import gcs_client
+from contracts.stores import gcs
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
 from sharding.sources import list_source
@@ -225,7 +225,7 @@ def test_a_bucket_that_refuses_and_one_in_a_storm(
     message: str,
 ) -> None:
     # Worker processes would wait for the usual minute: how their errors come back is in test_runners.py.
-    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 1.0)
+    monkeypatch.setattr(gcs, "RETRY_DEADLINE_S", 1.0)
     server.faults.set(rule)
     config = {
         "sharding": {**SMALL["sharding"], "source": "gs://photos/raw"},

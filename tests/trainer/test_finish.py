@@ -10,7 +10,7 @@ import pytest
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport
 from contracts.errors import DataError, TryAgain
-from contracts.stores import gcs_client
+from contracts.stores import gcs
 from rehearsal.gcs import BucketServer, Rule
 from tests.conftest import small_config
 from tests.trainer.checkpoint.attempts import file_of
@@ -33,7 +33,7 @@ def rank() -> Iterator[Rank]:
 @pytest.fixture
 def closed_client() -> Iterator[None]:
     yield
-    gcs_client.close()
+    gcs.close()
 
 
 @pytest.mark.usefixtures("closed_client")
@@ -41,7 +41,7 @@ def closed_client() -> Iterator[None]:
 def test_the_save_of_the_best_epoch_fails_and_training_ends_with_the_best_that_exists(
     rank: Rank, small_shards: str, tmp_path: Path, bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 0.5)
+    monkeypatch.setattr(gcs, "RETRY_DEADLINE_S", 0.5)
     bucket_server.faults.set(Rule(method="POST", object="*step-00000015*", status=503))
     training = make_training(rank, tmp_path, small_shards, small_config(**CONFIG), output=OUTPUT)
     training.run()

@@ -169,7 +169,7 @@ def read_checkpoint(place: CheckpointFolder) -> tuple[CheckpointManifest | None,
     """Return (manifest, None), or (None, what is wrong with it)."""
     uri = storage.join(place.uri, MANIFEST_NAME)
     try:
-        if storage.size(uri) > _MAX_DOCUMENT_BYTES:
+        if storage.info(uri).size > _MAX_DOCUMENT_BYTES:
             return None, f"its {MANIFEST_NAME} is longer than {_MAX_DOCUMENT_BYTES} bytes"
         manifest = CheckpointManifest.load(place.uri)
     except (FileNotFoundError, NotADirectoryError):
@@ -243,7 +243,7 @@ def require_newest(folder_uri: str, listing: Listing, number: int) -> None:
 
 def _read_record(uri: str) -> AttemptRecord | None:
     try:
-        content = storage.read_bytes(uri) if storage.size(uri) <= _MAX_DOCUMENT_BYTES else b""
+        content = storage.read_bytes(uri) if storage.info(uri).size <= _MAX_DOCUMENT_BYTES else b""
         return AttemptRecord.model_validate(json.loads(content))
     except (ValueError, ValidationError, RecursionError, FileNotFoundError):
         return None

@@ -245,7 +245,7 @@ def _take(
             _expect(entry, choose, collected)
         if all(first >= last for first, last in (collected[entry.name].rows_in(entry) for entry in entries)):
             return
-    if (size := storage.size(uri)) != file.bytes:
+    if (size := storage.info(uri).size) != file.bytes:
         raise Malformed(f"it has {size} bytes, its manifest says {file.bytes}")
     with storage.open_read(uri) as stream:
         start = stream.read(LENGTH_BYTES)

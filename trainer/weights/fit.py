@@ -75,7 +75,7 @@ def _read_shapes(source: WeightSource) -> Shapes | None:
 
 def _read_header(uri: str, *, is_ours: bool) -> Shapes:
     try:
-        size = storage.size(uri)
+        size = storage.info(uri).size
         length = header_bytes(storage.read_range(uri, 0, LENGTH_BYTES), size)
         content = storage.read_range(uri, LENGTH_BYTES, length)
         data_bytes = size - LENGTH_BYTES - length

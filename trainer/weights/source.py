@@ -102,7 +102,7 @@ class WeightSource:
             files = []
             for uri in self.files:
                 try:
-                    files.append((storage.size(uri), storage.crc32c_of(uri, on_piece=alive)))
+                    files.append((storage.info(uri).size, storage.crc32c_of(uri, on_piece=alive)))
                 except (FileNotFoundError, IsADirectoryError):
                     raise refused(uri, "is no file", todo="copy the folder whole") from None
         # Those decide too what is taken. Sources of images are named as before.

@@ -114,7 +114,7 @@ def _on_disk(source: WeightSource, alive: Callable[[], object]) -> Iterator[dict
                     file.write(piece)
                     alive()
 
-                storage.copy_range(uri, 0, storage.size(uri), write)
+                storage.copy_range(uri, 0, storage.info(uri).size, write)
         yield paths
 
 

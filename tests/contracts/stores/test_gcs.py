@@ -13,7 +13,7 @@ import pytest
 
 from contracts import storage
 from contracts.errors import StorageError, TryAgain
-from contracts.stores import gcs, gcs_client
+from contracts.stores import gcs
 from rehearsal.gcs import BucketServer, Rule
 
 # See tests/rehearsal/gcs/test_faults.py.
@@ -26,9 +26,9 @@ CONTENT = bytes(range(256)) * 4096 * 9  # 9 MiB: above the client's limit for an
 @pytest.fixture(autouse=True)
 def server(bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
     """The server, and a client that waits seconds, not a minute."""
-    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 1.5)
+    monkeypatch.setattr(gcs, "RETRY_DEADLINE_S", 1.5)
     yield bucket_server
-    gcs_client.close()
+    gcs.close()
     gc.collect()
 
 
@@ -65,7 +65,7 @@ def test_a_bucket_that_does_not_exist(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x")
     calls = [
         lambda: storage.exists(uri),
-        lambda: storage.size(uri),
+        lambda: storage.info(uri).size,
         lambda: storage.read_bytes(uri),
         lambda: storage.read_range(uri, 0, 1),
         lambda: storage.open_read(uri),
@@ -105,6 +105,7 @@ def test_a_storm_ends_in_another_attempt(server: BucketServer, tmp_path: Path, r
     (tmp_path / "f").write_bytes(b"x")
     for call in (
         lambda: storage.read_bytes(f"{ROOT}/x"),
+        lambda: storage.copy_range(f"{ROOT}/x", 0, 10, print),
         lambda: storage.publish_file(tmp_path / "f", f"{ROOT}/x"),
         lambda: list(storage.list_objects(ROOT)),
     ):
@@ -117,7 +118,7 @@ def test_a_storm_ends_in_another_attempt(server: BucketServer, tmp_path: Path, r
 
 @pytest.mark.slow
 def test_a_short_storm_is_ridden_out(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 20)
+    monkeypatch.setattr(gcs, "RETRY_DEADLINE_S", 20)
     server.faults.set(Rule(probability=0.3, seed=1, status=503))
     for number in range(3):
         storage.publish(f"{ROOT}/{number}", b"%d" % number)
@@ -147,6 +148,59 @@ def test_bytes_that_changed_on_their_way(server: BucketServer) -> None:
     assert storage.read_bytes(f"{ROOT}/x") == CONTENT
 
 
+def test_a_broken_download_goes_on_where_it_broke(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gcs, "RETRY_DEADLINE_S", 30)
+    storage.publish(f"{ROOT}/x", CONTENT)
+    server.access_log.clear()
+    for cut in (Rule(object="x", truncate_at=3 << 20, limit=2), Rule(object="x", reset_at=3 << 20, limit=2)):
+        server.faults.set(cut)
+        pieces: list[bytes] = []
+        assert storage.copy_range(f"{ROOT}/x", 100, 8 << 20, pieces.append) == 8 << 20
+        assert b"".join(pieces) == CONTENT[100 : 100 + (8 << 20)]
+        # The client's own pieces are of 8 KiB: slow.
+        assert max(map(len, pieces)) == 1 << 20
+    sent = [entry.bytes_out for entry in server.access_log.entries(operation="objects.media")]
+    assert sent[:3] == [3 << 20, 3 << 20, 2 << 20]
+    assert len(sent) == 6
+    server.faults.set()
+    # Fewer bytes at the end, none behind it.
+    assert storage.copy_range(f"{ROOT}/x", len(CONTENT) - 7, 9000, pieces.append) == 7
+    assert storage.copy_range(f"{ROOT}/x", len(CONTENT), 10, pieces.append) == 0
+
+
+def test_an_object_that_is_replaced_on_the_way_is_not_mixed(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both when an answer broke, and between two calls of the client.
+    for cut, call_bytes in ((1 << 20, 64 << 20), (0, 1 << 20)):
+        monkeypatch.setattr(gcs, "_CALL_BYTES", call_bytes)
+        storage.replace(f"{ROOT}/a", bytes(3 << 20))
+        server.faults.set(*[Rule(object="a", method="GET", truncate_at=cut, limit=1)] if cut else [])
+        pieces: list[bytes] = []
+
+        def sink(piece: bytes, pieces: list[bytes] = pieces) -> None:
+            if not pieces:
+                storage.replace(f"{ROOT}/a", bytes([1]) * (3 << 20))
+            pieces.append(piece)
+
+        with pytest.raises(FileNotFoundError):
+            storage.copy_range(f"{ROOT}/a", 0, 3 << 20, sink)
+        assert set(b"".join(pieces)) == {0}
+
+
+def test_a_page_has_the_type_that_a_browser_shows(server: BucketServer, tmp_path: Path) -> None:
+    for name, content_type in (
+        ("a/report.html", "text/html; charset=utf-8"),
+        ("manifest.json", "application/json"),
+        ("model.tar", "application/octet-stream"),
+        ("md", "application/octet-stream"),
+    ):
+        storage.replace(f"{ROOT}/{name}", b"x")
+        storage.publish(f"{ROOT}/once/{name}", b"x")
+        for stored in (name, f"once/{name}"):
+            assert gcs.client().bucket("bucket-1").get_blob(stored).content_type == content_type
+
+
 def test_a_generation_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gcs, "CHUNK_BYTES", 1 << 20)
     uri = f"{ROOT}/x"
@@ -172,7 +226,7 @@ def test_a_checksum_costs_no_byte(server: BucketServer) -> None:
     server.access_log.wait()
     server.access_log.clear()
     assert storage.crc32c_of(f"{ROOT}/x") == storage.crc32c(b"abc")
-    assert storage.size(f"{ROOT}/x") == 3
+    assert storage.info(f"{ROOT}/x").size == 3
     assert {entry.operation for entry in server.access_log.entries()} == {"objects.get"}
 
 
@@ -234,12 +288,12 @@ def test_a_uri_without_a_bucket(uri: str) -> None:
 
 
 def _read_in_child(uri: str, parents: object, queue: "multiprocessing.Queue[tuple[bytes, bool]]") -> None:
-    queue.put((storage.read_bytes(uri), gcs_client.client() is parents))
+    queue.put((storage.read_bytes(uri), gcs.client() is parents))
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_makes_its_own_client() -> None:
-    uri, client = f"{ROOT}/x", gcs_client.client()
+    uri, client = f"{ROOT}/x", gcs.client()
     storage.publish(uri, b"abc")
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
@@ -251,7 +305,7 @@ def test_a_forked_child_makes_its_own_client() -> None:
         child.join(timeout=30)
         assert child.exitcode == 0
     assert storage.read_bytes(uri) == b"abc"
-    assert gcs_client.client() is client
+    assert gcs.client() is client
     queue.close()
 
 

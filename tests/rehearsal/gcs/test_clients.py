@@ -16,13 +16,12 @@ import json
 import fsspec
 from google.cloud import storage as google_storage
 from contracts import storage
-from contracts.stores import Wanted
 
 found = {}
 names = [f"gs://line/many/{n}" for n in range(40)]
 for name in names:
     storage.replace(name, name.encode())
-found["many"] = [content.decode() for content in storage.read_many([Wanted(name) for name in names])] == names
+found["many"] = [content.decode() for content in storage.read_many([storage.Wanted(name) for name in names])] == names
 found["one"] = storage.read_bytes(names[0]).decode()
 pieces = []
 storage.copy_range(names[0], 5, 4, pieces.append)

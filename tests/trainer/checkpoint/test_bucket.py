@@ -11,7 +11,7 @@ import torch
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import TryAgain
-from contracts.stores import gcs_client
+from contracts.stores import gcs
 from rehearsal.gcs import BucketServer, Rule
 from tests.trainer.checkpoint.attempts import Attempt, groups, manifest
 from trainer.checkpoint.discovery import Superseded
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("bucket_server")
 @pytest.fixture(autouse=True)
 def closed_client() -> Iterator[None]:
     yield
-    gcs_client.close()
+    gcs.close()
 
 
 def steps() -> list[int]:
@@ -101,7 +101,7 @@ def test_a_lost_answer_of_the_commit_is_a_commit(bucket_server: BucketServer) ->
 def test_a_storm_without_end_is_given_up_and_the_checkpoint_before_stands(
     bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 2.0)
+    monkeypatch.setattr(gcs, "RETRY_DEADLINE_S", 2.0)
     attempt = Attempt(FOLDER)
     attempt.save(1)
     bucket_server.faults.set(Rule(method="POST", status=503))

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from contracts import storage
+from contracts import storage, stores
 from contracts.config import CheckpointSection
 from tests.trainer.checkpoint.attempts import Attempt, groups, manifest
 from trainer.checkpoint.commit import Peers
@@ -55,7 +55,7 @@ def slow_read(uri, generation=None):
     return Slow()
 
 signs = []
-open_read, storage.open_read, storage._PIECE_BYTES = storage.open_read, slow_read, 32
+open_read, storage.open_read, stores.PIECE_BYTES = storage.open_read, slow_read, 32
 manager = CheckpointManager(
     storage.normalise(folder),
     attempt="b",

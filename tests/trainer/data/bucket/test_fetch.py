@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts import storage
 from contracts.artifacts import ShardManifest
-from contracts.errors import TryAgain
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
 from tests.trainer.data.conftest import image_runs, open_reader, shard_requests
@@ -54,51 +52,6 @@ def test_two_processes_fetch_each_range_once(bucket_shards: str, bucket_server: 
     total = image_runs(bucket_shards)
     # Without what lies between two ranges.
     assert 0.8 * total < sum(shard_requests(bucket_server)) <= total
-
-
-def test_a_broken_answer_is_continued_and_costs_no_byte_twice(bucket_server: BucketServer) -> None:
-    content = bytes(range(256)) * 40
-    storage.replace("gs://bucket-1/a", content)
-    bucket_server.faults.set(Rule(object="a", truncate_at=3000, limit=2))
-    bucket_server.access_log.clear()
-    pieces: list[bytes] = []
-    assert storage.copy_range("gs://bucket-1/a", 100, 9000, pieces.append) == 9000
-    assert b"".join(pieces) == content[100:9100]
-    assert [entry.bytes_out for entry in bucket_server.access_log.entries(operation="objects.media")] == [
-        3000,
-        3000,
-        3000,
-    ]
-    # Fewer bytes at the end, none behind it.
-    assert storage.copy_range("gs://bucket-1/a", 10000, 9000, pieces.append) == 240
-    assert storage.copy_range("gs://bucket-1/a", 20000, 10, pieces.append) == 0
-    with pytest.raises(FileNotFoundError):
-        storage.copy_range("gs://bucket-1/b", 0, 10, pieces.append)
-
-
-def test_an_object_that_is_replaced_on_the_way_is_not_mixed(bucket_server: BucketServer) -> None:
-    storage.replace("gs://bucket-1/a", bytes(3 << 20))
-    bucket_server.faults.set(Rule(object="a", method="GET", truncate_at=1 << 20, limit=1))
-    pieces: list[bytes] = []
-
-    def sink(piece: bytes) -> None:
-        if not pieces:
-            storage.replace("gs://bucket-1/a", bytes([1]) * (3 << 20))
-        pieces.append(piece)
-
-    with pytest.raises(FileNotFoundError):
-        storage.copy_range("gs://bucket-1/a", 0, 3 << 20, sink)
-    assert set(b"".join(pieces)) == {0}
-
-
-def test_a_bucket_that_does_not_answer_is_another_try(
-    bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("contracts.stores.gcs_reads.RETRY_DEADLINE_S", 0.3)
-    storage.replace("gs://bucket-1/a", bytes(100))
-    bucket_server.faults.set(Rule(object="a", status=503))
-    with pytest.raises(TryAgain, match="does not answer"):
-        storage.copy_range("gs://bucket-1/a", 0, 10, lambda piece: None)
 
 
 def run_streams(streams: Streams, rate_of: dict[int, float]) -> None:
