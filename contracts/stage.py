@@ -29,7 +29,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Contract, OtherVersion, find_damage
@@ -352,7 +351,10 @@ def _attempt(
 def _make_stage(name: str, options: argparse.Namespace, events: EventLog, copier: Copier | None) -> Stage:
     if (options.root is None) == (options.output is None):
         raise ConfigError("neither or both of --root and --output", allowed="one of them", todo="pass one of them")
-    uris: dict[str, Any] = {name: getattr(options, name) for name in ("root", "output", *_INPUTS, "expect")}
+    def uri(name: str) -> str | None:
+        given: str | None = getattr(options, name)
+        return given and storage.normalise(given)
+
     config = read_stage_config(options.config, options.config_sha256, options.config_json)
     return Stage(
         name=name,
@@ -368,7 +370,12 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog, copier
         software=options.software,
         launch=options.launch,
         copier=copier,
-        **{name: uri and storage.normalise(uri) for name, uri in uris.items()},
+        root=uri("root"),
+        output=uri("output"),
+        shards=uri("shards"),
+        profile=uri("profile"),
+        checkpoint=uri("checkpoint"),
+        expect=uri("expect"),
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from contracts.artifacts import Finding, ProfileChoice, ProfilePoint, ProfileReport, Recommendation, Settings
+from contracts.config import RunConfig
+from contracts.estimate import estimate_training, num_nodes
 from pages.markup import NOT_MEASURED
 
 OFF = "off: training cuts, loads and computes as without a profile"
@@ -112,6 +114,34 @@ def describe(report: ProfileReport) -> Iterator[tuple[str, str]]:
     for warning in report.warnings:
         yield "warning", warning
     yield "effort", describe_effort(report)
+
+
+def describe_training(report: ProfileReport, config: RunConfig) -> str | None:
+    """Say what training by this configuration takes; None where that was not measured.
+
+    Epochs and price may have changed since the report was made: they are in no fingerprint of a profile.
+    """
+    epoch_samples = report.estimate.epoch_samples if report.estimate else None
+    rate = report.chosen_point().samples_per_s
+    nodes = max(num_nodes(config), report.measured_nodes)
+    if epoch_samples is None or rate is None or nodes != report.measured_nodes:
+        return None
+    ranks = report.ranks * nodes
+    estimate = estimate_training(config, epoch_samples=epoch_samples, samples_per_s=rate * ranks)
+    cost = each = ""
+    if estimate.usd is not None:
+        cost = f", {estimate.usd:.2f} USD"
+        each = f", {estimate.usd / estimate.samples * 1e6:.4f} USD per million samples"
+    return (
+        f"{_duration(estimate.hours * 3600)}{cost} for {estimate.samples} samples by {ranks} ranks{each}, steps only: "
+        "no evaluation, checkpoint or start is in it"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.2f} h"
 
 
 def describe_findings(

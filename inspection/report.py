@@ -42,7 +42,6 @@ def time_rows(record: RunRecord) -> list[Row]:
     """Return the whole time, and the parts of it that are nobody's work."""
     return [
         Row("whole run", record.wall_s, record.state),
-        Row("kfp", record.kfp_s, "orchestration, beside the stages"),
         Row("process starts", record.process_start_s, "starts and imports, within the stages"),
     ]
 

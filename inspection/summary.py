@@ -6,7 +6,6 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from contracts import storage
@@ -27,23 +26,13 @@ from inspection.run.headline import count_left_out
 from inspection.trace import StageTrace
 
 
-@dataclass(frozen=True)
-class Times:
-    """Where the time of a run went, in seconds."""
-
-    wall_s: float
-    """The whole command."""
-    orchestrator_s: float
-    """Life of the process that ran the graph; 0 when it never started."""
-
-
 def make_record(
     *,
     run_id: str,
     started_at: str,
     config: RunConfig,
     traces: Sequence[StageTrace],
-    times: Times,
+    wall_s: float,
     error: str,
     interrupted: bool = False,
     goodput: GoodputRecord | None = None,
@@ -55,7 +44,7 @@ def make_record(
         started_at: When it started: UTC, ISO 8601.
         config: The resolved configuration.
         traces: What the events told about each stage.
-        times: Where the time went.
+        wall_s: Seconds that the whole command took.
         error: Why it failed; empty when it did not.
         interrupted: The error is a user's signal: it ended the run, and nothing failed.
         goodput: Where the time of its training went.
@@ -64,7 +53,6 @@ def make_record(
     stages = [trace.record(manifests[trace.name]) for trace in traces]
     made_from = {name: sha256 for name, sha256 in manifests.items() if sha256 is not None}
     made_from["config"] = fingerprint(config.model_dump(mode="json"))
-    stages_s = sum(stage.wall_s for stage in stages)
     return RunRecord(
         fingerprint=combine(made_from),
         made_from=made_from,
@@ -74,8 +62,7 @@ def make_record(
         started_at=started_at,
         config=config.model_dump(mode="json"),
         stages=stages,
-        wall_s=round(times.wall_s, 3),
-        kfp_s=round(max(0.0, times.orchestrator_s - stages_s), 3),
+        wall_s=round(wall_s, 3),
         process_start_s=round(sum(stage.start_s for stage in stages), 3),
         results=collect_results(config, {stage.name: stage.uri for stage in stages if stage.uri is not None}),
         goodput=goodput,

@@ -20,7 +20,7 @@ from inspection.goodput import read_goodput
 from inspection.profile_page import leave_profile_page
 from inspection.report import to_markdown
 from inspection.run.events import list_attempts, of_run, read_events_of
-from inspection.summary import Times, make_record
+from inspection.summary import make_record
 from inspection.trace import StageTrace
 
 REPORT_NAME = "report.md"
@@ -83,7 +83,7 @@ def collect(line: str, run_id: str, config: RunConfig) -> RunRecord:
         started_at=started_at,
         config=config,
         traces=traces,
-        times=Times(wall_s=time.time() - started_at_s, orchestrator_s=0.0),
+        wall_s=time.time() - started_at_s,
         error=error,
         goodput=read_goodput(line, run_id),
     )

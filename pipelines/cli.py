@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -106,9 +106,9 @@ def run(
     """Run the whole line on this machine; finished stages are reused."""
     with reported(debug):
         from inspection.report import print_table
-        from pipelines.local.run import run_local
+        from pipelines.local import run_line
 
-        outcome = run_local(load(config, overrides), fresh=fresh, debug=debug, started_at_s=context.obj)
+        outcome = run_line(load(config, overrides), flags=_flags(fresh, debug), started_at_s=context.obj)
         if any(stage.uri for stage in outcome.record.stages):
             print_table(outcome.record, sys.stdout)
         if outcome.error is not None:
@@ -130,7 +130,7 @@ def shard(
     """Turn images in class folders, or the rows of a table, into shards."""
     if dry_run:
         with reported(debug):
-            from pipelines.local.stages import describe_shards
+            from pipelines.local import describe_shards
 
             print(describe_shards(load(config, overrides)), flush=True)
         return
@@ -141,14 +141,6 @@ def shard(
 def profile(
     config: ConfigPath,
     overrides: Overrides = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="When to stop measuring: 120s, 2m, 120 [default: profile.budget_s]."),
-    ] = None,
-    full_grid: Annotated[
-        bool,
-        typer.Option("--full-grid", help="Measure every combination, for comparison: the same as profile.method=grid."),
-    ] = False,
     output: Output = None,
     shards: Shards = None,
     fresh: Fresh = False,
@@ -156,19 +148,24 @@ def profile(
 ) -> None:
     """Measure how to cut the global batch and how to load, and what is slow; print what was found out."""
     with reported(debug):
-        from pipelines.local.profiled import run_profile
+        from contracts import storage
+        from contracts.artifacts import ProfileReport
+        from inspection.profile import describe, describe_training
+        from inspection.profile_page import write_profile_page
+        from pipelines.local import run_stage_alone
 
-        for line in run_profile(
-            config,
-            overrides or [],
-            budget=budget,
-            full_grid=full_grid,
-            output=output,
-            shards=shards,
-            fresh=fresh,
-            debug=debug,
-        ):
-            print(line, flush=True)
+        resolved = load(config, overrides)
+        made = run_stage_alone("profile", resolved, to=output, given={"shards": shards}, flags=_flags(fresh, debug))
+        report = ProfileReport.load(made.uri)
+        if made.reused:
+            print("reused: made before, for this configuration and hardware; --fresh measures again")
+        for name, text in describe(report):
+            print(f"{name}: " + text.replace("\n", "\n  "))
+        if (training := describe_training(report, resolved)) is not None:
+            print(f"training: {training}")
+        page = write_profile_page(made.uri, made.attempt)
+        print(f"page: {storage.display(page) if page else 'none'}")
+        _print_place(made.uri)
 
 
 @app.command()
@@ -193,41 +190,12 @@ def export(
     output: Output = None,
     shards: Shards = None,
     checkpoint: Checkpoint = None,
-    bench: Annotated[bool, typer.Option("--bench", help="Measure latency too: the same as export.bench=true.")] = False,
     fresh: Fresh = False,
     debug: Debug = False,
 ) -> None:
     """Turn the best checkpoint into engines, and prove their parity."""
-    overrides = [*(overrides or []), *(["export.bench=true"] if bench else [])]
     given = {"shards": shards, "checkpoint": checkpoint}
     _run_alone("export", config, overrides, output=output, given=given, fresh=fresh, debug=debug)
-
-
-@app.command()
-def drill(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    kills: Annotated[int, typer.Option(min=0, max=1000, help="Number of kills.")] = 3,
-    mode: Annotated[Literal["sigkill", "sigterm"], typer.Option(help="Signal to the training.")] = "sigkill",
-    seed: Annotated[int, typer.Option(help="Decides the steps.")] = 0,
-    output: Output = None,
-    shards: Shards = None,
-    profile: Profile = None,
-    debug: Debug = False,
-) -> None:
-    """Train with and without kills, and compare parameters and losses; exit code 1 when they differ."""
-    with reported(debug):
-        from pipelines.local.drill import run_drill
-
-        code = run_drill(
-            load(config, overrides),
-            kills=kills,
-            mode=mode,
-            seed=seed,
-            output=output,
-            given={"shards": shards, "profile": profile},
-        )
-    raise typer.Exit(code)
 
 
 Export = Annotated[
@@ -309,11 +277,14 @@ def _run_alone(
     debug: bool,
 ) -> None:
     with reported(debug):
-        from pipelines.local.stages import run_stage_alone
+        from pipelines.local import run_stage_alone
 
-        _print_place(
-            run_stage_alone(stage, load(config, overrides), output=output, given=given, fresh=fresh, debug=debug).uri
-        )
+        flags = _flags(fresh, debug)
+        _print_place(run_stage_alone(stage, load(config, overrides), to=output, given=given, flags=flags).uri)
+
+
+def _flags(fresh: bool, debug: bool) -> list[str]:
+    return [name for name, is_set in (("fresh", fresh), ("debug", debug)) if is_set]
 
 
 def _print_place(uri: str) -> None:

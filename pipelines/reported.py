@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from contracts.errors import ErrorDocument
 
 
-class StageFailed(Exception):
-    """A stage's command failed; `error` says why, in the stage's own words."""
-
-    def __init__(self, error: ErrorDocument) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
 def load(config: Path, overrides: list[str] | None) -> RunConfig:
     """Return the configuration of a command, with absolute paths."""
     from contracts.config.load import load_config
@@ -40,14 +32,14 @@ def reported(debug: bool) -> Iterator[None]:
 
     try:
         yield
-    except StageFailed as failure:
-        document = failure.error
     except BrokenPipeError:
         # Who reads, `head` or a pager, has seen enough: Python must not try to write the rest at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(EXIT_OK) from None
     except ShardlineError as error:
-        document = ErrorDocument.of(error, traceback.format_exc())
+        # A stage's error is told as the stage left it.
+        told = getattr(error, "document", None)
+        document = told if isinstance(told, ErrorDocument) else ErrorDocument.of(error, traceback.format_exc())
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
         document = ErrorDocument.of(error, traceback.format_exc())
         document = document.model_copy(update={"message": f"{document.message}\n  to do: see it whole with --debug"})

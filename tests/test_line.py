@@ -1,4 +1,4 @@
-"""The whole line by its command, on real images: every stage, under kfp.local, in its own processes."""
+"""The whole line by its command, on real images: every stage in its own processes."""
 
 import hashlib
 import json
@@ -66,7 +66,7 @@ def test_images_become_an_engine_with_its_proof(pictures: Path, tmp_path: Path) 
     assert [(stage.name, stage.state) for stage in record.stages] == [
         (name, "done") for name in ("shard", "profile", "train", "export")
     ]
-    assert record.wall_s > record.kfp_s > 0
+    assert record.wall_s > sum(stage.wall_s for stage in record.stages)
     assert 0 < record.process_start_s < sum(stage.wall_s for stage in record.stages)
     report = (line / "report.md").read_text()
 

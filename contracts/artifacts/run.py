@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
@@ -29,6 +29,9 @@ class StageRecord(Document):
 class RunRecord(Contract):
     """One execution of the line."""
 
+    FORMAT_VERSION: ClassVar[int] = 2
+
+    format_version: int = 2
     kind: Literal["run"] = "run"
     id: str
     state: Literal["succeeded", "failed", "interrupted"]
@@ -41,8 +44,6 @@ class RunRecord(Contract):
     stages: list[StageRecord]
     wall_s: float
     """Whole run: everything from the command's first line to this record."""
-    kfp_s: float
-    """kfp itself: the orchestrating process and the executors, less the stages they waited for."""
     process_start_s: float
     """Process starts and imports of the stages."""
     results: dict[str, Any]

@@ -26,10 +26,10 @@ class ProfileSection(Section):
 
     method: Literal["sweep", "grid", "off"] = "sweep"
     """`sweep`: measure loader and computing apart, predict, and measure the best of them end to end. `grid`: measure
-    every combination end to end, for comparison (`--full-grid`). `off`: measure nothing, and take the defaults
+    every combination end to end, for comparison. `off`: measure nothing, and take the defaults
     (`profile: off` in a file says the same)."""
     budget_s: Annotated[float, Field(ge=1, le=86400), NotBool] = 600
-    """Seconds for all of it (`--budget`): the start of the processes, measuring, traces and the report. No measurement
+    """Seconds for all of it: the start of the processes, measuring, traces and the report. No measurement
     is begun that would end later, and one that does not end by then is given up: the best that was found is taken, or
     the defaults where fewer than two configurations were measured, with a warning."""
     slot_sizes: Annotated[list[PositiveInt], Field(min_length=1)] | Auto = "auto"

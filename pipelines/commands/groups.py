@@ -7,7 +7,7 @@ from typing import Any
 from typer.core import TyperGroup
 
 GROUPS = {
-    "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify", "drill"),
+    "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify"),
     "Look at runs": ("runs", "inspect", "report", "tensorboard", "clean"),
     "Google Cloud": (
         *("init", "plan", "compile", "submit", "status", "logs", "cancel", "schedule", "images", "rehearse"),

@@ -1,6 +1,6 @@
 """The pipeline of Vertex AI: the run begins, the stages follow, the model is registered, the run is recorded.
 
-The stages are wired by the function that the local graph uses (pipelines/graph/wiring.py):
+The stages are wired by pipelines/graph/wiring.py:
 
     shard      list the source; unless its shards are there: launch the Dataflow job, wait; report
     profile    look for the profile; unless it is there: a CustomJob; report

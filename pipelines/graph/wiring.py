@@ -1,7 +1,7 @@
-"""The line as a graph: one function wires the stages; what a stage is, differs by the place where it runs.
+"""The wiring of the stages in the pipeline of Vertex AI.
 
-A stage is a sub-pipeline with one signature. On this machine its body is one task that waits for the stage's command
-(here); on Vertex AI it is a look for what is finished, a job, and a report (pipelines/graph/vertex.py).
+A stage is a sub-pipeline with one signature; its tasks are in pipelines/graph/vertex.py: a look for what is finished, a
+job, and a report.
 """
 
 # No `from __future__ import annotations` here: kfp reads the types of parameters from the functions.
@@ -12,7 +12,6 @@ from typing import Any
 
 from kfp import dsl
 
-from components.stage import run_stage
 from pipelines.jobs import INPUTS
 
 PLACE = ("region", "strategy", "max_wait", "timeout", "train_timeout")
@@ -24,7 +23,7 @@ COMMON = ("line", "run_id", "flags", "config", "data_date", *PLACE)
 
 @dataclass(frozen=True)
 class Stages:
-    """The four stages of one place, as sub-pipelines: each returns the URI of what it has finished.
+    """The four stages as sub-pipelines: each returns the URI of what it has finished.
 
     All take COMMON, and the URIs of their inputs (INPUTS).
     """
@@ -77,40 +76,3 @@ def sub_pipeline(name: str, inputs: Sequence[str], build: Callable[[dict[str, An
 def stage(name: str, build: Callable[[dict[str, Any]], Any]) -> Any:
     """Return a stage: a sub-pipeline with the inputs that `wire` gives it."""
     return sub_pipeline(name, (*COMMON, *INPUTS[name]), build)
-
-
-def _local_stage(name: str) -> Any:
-    taken = ("line", "run_id", "flags", "config", *INPUTS[name])
-    return stage(name, lambda given: run_stage(stage=name, **{word: given[word] for word in taken}).output)
-
-
-LOCAL = Stages(**{name: _local_stage(name) for name in INPUTS})
-
-
-@dsl.pipeline(name="shardline")
-def training(
-    line: str,
-    run_id: str,
-    flags: str,
-    shard_config: str,
-    profile_config: str,
-    train_config: str,
-    export_config: str,
-) -> None:
-    """Raw data to an engine with a proof of parity, on this machine.
-
-    Args:
-        line: URI of the line's folder.
-        run_id: Id of the run.
-        flags: Words for every stage: fresh, debug.
-        shard_config: URI of the sections of stage shard, with the hash of their content.
-        profile_config: The same of stage profile.
-        train_config: The same of stage train.
-        export_config: The same of stage export.
-    """
-    wire(
-        LOCAL,
-        {"shard": shard_config, "profile": profile_config, "train": train_config, "export": export_config},
-        # What follows is Vertex AI's alone.
-        {"line": line, "run_id": run_id, "flags": flags} | dict.fromkeys(("data_date", *PLACE), ""),
-    )

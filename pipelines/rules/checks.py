@@ -42,22 +42,17 @@ class Checked:
     problems: tuple[Problem, ...]
     warnings: tuple[str, ...]
 
-    def require(self, say: Callable[[str], None], *, is_finished: bool = False) -> None:
+    def require(self, say: Callable[[str], None]) -> None:
         """Say all warnings, and raise what is wrong.
 
         Args:
             say: Takes a line.
-            is_finished: The stages have finished before: what is wrong is a warning, since it may not be needed again.
 
         Raises:
             ConfigError: Something is; of several problems all but the last are said before.
         """
         for text in self.warnings:
             say(f"warning: {text}")
-        if is_finished:
-            for problem in self.problems:
-                say(f"warning: {problem.error()}")
-            return
         for problem in self.problems[:-1]:
             say(f"error: {problem.error()}")
         if self.problems:

@@ -112,7 +112,7 @@ def _ranks(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-def find_early_stopping_problems(config: RunConfig) -> Iterator[Problem]:
+def _early_stopping(config: RunConfig) -> Iterator[Problem]:
     """Yield that early stopping has nothing to go by; a manifest may give the splits itself."""
     gives_splits = config.sharding.source.lower().endswith(MANIFEST_SUFFIXES)
     if config.train.early_stopping is not None and config.sharding.splits.validation == 0 and not gives_splits:
@@ -225,7 +225,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     *PLACE_RULES,
     _machines,
     _ranks,
-    find_early_stopping_problems,
+    _early_stopping,
     _regions,
     _timeouts,
     _network,
@@ -242,3 +242,44 @@ def _machine_sections(config: RunConfig) -> Iterator[tuple[str, MachineSection]]
     yield "resources.machine", config.resources.machine
     if config.resources.serving_machine.type:
         yield "resources.serving_machine", config.resources.serving_machine
+
+
+def check_line(config: RunConfig) -> None:
+    """Find what no data can mend before the first stage spends anything.
+
+    Raises:
+        ConfigError: A later stage could not succeed.
+    """
+    batch, ranks = config.train.global_batch_size, config.resources.ranks
+    if ranks != "auto" and batch < ranks:
+        raise ConfigError(
+            f"train.global_batch_size {batch} for resources.ranks = {ranks}",
+            allowed="at least one sample per rank and step",
+            todo=f"set train.global_batch_size to {ranks} or more, or resources.ranks to {batch} or less",
+        )
+    # A manifest may give the splits itself; folders are split by these fractions alone.
+    gives_splits = config.sharding.source.lower().endswith(MANIFEST_SUFFIXES)
+    if config.sharding.splits.test == 0 and not gives_splits:
+        raise ConfigError(
+            "sharding.splits.test = 0, and export proves the exported graphs on the test split",
+            allowed="a fraction above 0 for `shardline run`",
+            todo="set sharding.splits.test, or run the stages shard, profile and train one by one",
+        )
+    for problem in _early_stopping(config):
+        raise problem.error()
+    check_cost_cap(config)
+
+
+def check_cost_cap(config: RunConfig) -> None:
+    """Raise ConfigError where training on this machine has a cost cap and no price.
+
+    The table of prices is for machines of Vertex AI.
+    """
+    cap = config.resources.max_cost_usd
+    if cap is not None and config.resources.price_usd_per_h is None:
+        raise ConfigError(
+            f"resources.max_cost_usd = {cap:g} without resources.price_usd_per_h",
+            allowed="on this machine, a cap together with a price",
+            todo="set resources.price_usd_per_h to what this machine costs in an hour, or leave "
+            "resources.max_cost_usd out",
+        )

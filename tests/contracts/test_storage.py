@@ -165,7 +165,7 @@ def test_a_path_becomes_a_uri_and_comes_back(tmp_path: Path, monkeypatch: pytest
     assert storage.local_path(uri) == tmp_path / "a b/ü%.png"
     assert storage.display(uri) == "a b/ü%.png"
     assert storage.normalise("x/../y/") == storage.normalise("y")
-    # A percent-encoded letter is the letter: this is how a name travels through kfp.local unchanged.
+    # A percent-encoded letter is the letter: this is how a name travels through an argument unchanged.
     assert storage.local_path("file:///tmp/%70ython3") == Path("/tmp/python3")
 
 

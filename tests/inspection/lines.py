@@ -427,7 +427,6 @@ def _record(planted: Planted, config: dict[str, Any], *, kind: Kind, failed: str
             for stage in STAGES
         ],
         wall_s=wall_s,
-        kfp_s=1.0,
         process_start_s=4.0,
         results=collect_results(resolved, planted.uris),
         goodput=goodput,

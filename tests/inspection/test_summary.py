@@ -25,7 +25,7 @@ from contracts.artifacts import (
 )
 from contracts.config import STAGES, RunConfig
 from inspection.report import describe_batch, print_table, to_markdown
-from inspection.summary import Times, make_record
+from inspection.summary import make_record
 from inspection.trace import StageTrace
 from tests.export_fields import image_export, served_file
 
@@ -173,14 +173,14 @@ def record_of(folder: Path, finished: list[str], error: str = "") -> RunRecord:
         started_at="2026-01-01T00:00:00Z",
         config=CONFIG,
         traces=make_traces(folder, finished),
-        times=Times(wall_s=46.0, orchestrator_s=43.5),
+        wall_s=46.0,
         error=error,
     )
 
 
 def test_the_record_holds_times_documents_and_results(tmp_path: Path) -> None:
     record = record_of(tmp_path, list(STAGES))
-    assert (record.state, record.wall_s, record.kfp_s, record.process_start_s) == ("succeeded", 46.0, 3.5, 8.0)
+    assert (record.state, record.wall_s, record.process_start_s) == ("succeeded", 46.0, 8.0)
     assert [stage.manifest_sha256 for stage in record.stages] == [DOCUMENTS[stage].sha256 for stage in STAGES]
     assert record.results["batch"] == {
         "global_batch_size": 64,

@@ -21,7 +21,7 @@ CONFIG = {
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a configuration and the images it names; its path holds all that kfp.local stumbles over."""
+    """A folder with a configuration and the images it names; its path holds all that a command may stumble over."""
     folder = tmp_path_factory.mktemp("it's a python3 project")
     (folder / "tiny.yaml").write_text(yaml.safe_dump(CONFIG))
     for label in ("left", "right"):

@@ -22,9 +22,27 @@ from pipelines.graph.compile import write_spec
 from tests.golden.write_lines import CONFIGS, ROOT, compiled, golden_path
 from tests.pipelines.compiled import compile_config
 from tests.pipelines.images import REGISTERED
-from tests.pipelines.test_training import EDGES, stage_edges
 
 JOB = "custom-training-job"
+
+EDGES = {
+    ("shard", "profile", "shards"),
+    ("shard", "train", "shards"),
+    ("shard", "export", "shards"),
+    ("profile", "train", "profile"),
+    ("train", "export", "checkpoint"),
+}
+
+
+def stage_edges(tasks: dict[str, Any]) -> set[tuple[str, str, str]]:
+    """Return producer, consumer and parameter of each value that passes between stages."""
+    return {
+        (value["taskOutputParameter"]["producerTask"], name, parameter)
+        for name, task in tasks.items()
+        if name in STAGES
+        for parameter, value in task["inputs"]["parameters"].items()
+        if value.get("taskOutputParameter", {}).get("producerTask") in STAGES
+    }
 
 
 def load(name: str = "digits-vertex", *overrides: str) -> Any:

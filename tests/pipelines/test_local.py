@@ -1,4 +1,4 @@
-"""`shardline run` up to a stage that fails; the whole line is tests/test_line.py's."""
+"""Stages on this machine: a run up to a stage that fails, and signals; the whole line is tests/test_line.py's."""
 
 import json
 import os
@@ -17,124 +17,55 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from inspection.run.find import find_place
 from inspection.run.read import read_run
-from pipelines.local.drill import run_drill
-from pipelines.local.run import check_line
-from pipelines.local.stages import run_stage_alone
+from inspection.trace import StageTrace
+from pipelines import local
+from pipelines.local import StageFailed, run_stage_alone
+from pipelines.progress import PlainLines
+from pipelines.rules.preflight import check_line
 
 Shardline = Callable[..., subprocess.CompletedProcess[str]]
-KFP_CHATTER = ("KFP Executor", "executor_input", "parameterValues", "INFO", "Traceback", "RuntimeError")
+# Refused before the stage starts a process that loads torch.
+REFUSED = ("data.num_workers=3", "profile.num_workers=[0, 1]", "resources.ranks=1")
 
 
 def read_record(path: Path) -> RunRecord:
     return RunRecord.parse(path.read_bytes(), where=str(path))
 
 
-@pytest.fixture(scope="module")
-def failed(shardline: Shardline) -> subprocess.CompletedProcess[str]:
-    """A run whose shards are made, and whose next stage refuses its number of workers."""
-    # Refused before the stage starts a process that loads torch.
-    return shardline("run", "tiny.yaml", "data.num_workers=3", "profile.num_workers=[0, 1]", "resources.ranks=1")
-
-
-@pytest.fixture(scope="module")
-def line(project: Path, failed: subprocess.CompletedProcess[str]) -> Path:
-    assert failed.stdout.splitlines()[-1] == "runs/tiny"
-    return project / "runs" / "tiny"
-
-
-def test_the_stages_error_is_the_runs(failed: subprocess.CompletedProcess[str]) -> None:
+def test_a_run_ends_with_the_error_of_its_stage_and_the_same_command_reuses_the_stages_before(
+    project: Path, environment: dict[str, str], shardline: Shardline
+) -> None:
+    failed = shardline("run", "tiny.yaml", *REFUSED)
     assert failed.returncode == 2
-    assert "error: stage profile: " in failed.stderr
-    assert "data.num_workers" in failed.stderr
-    assert "to do:" in failed.stderr
-
-
-def test_kfp_is_silent(failed: subprocess.CompletedProcess[str], line: Path) -> None:
-    for word in KFP_CHATTER:
-        assert word not in failed.stdout + failed.stderr
-    (log,) = line.glob("runs/*/kfp.log")
-    assert "parameterValues" in log.read_text()
-
-
-def test_progress_is_drawn_from_events(failed: subprocess.CompletedProcess[str]) -> None:
+    assert failed.stdout.splitlines()[-1] == "runs/tiny"
+    assert "error: stage profile: " in failed.stderr and "data.num_workers" in failed.stderr
+    assert "to do:" in failed.stderr and "Traceback" not in failed.stderr
     lines = failed.stderr.splitlines()
-    assert lines[0] == "shard    starts"
+    assert lines[0] == "shard    starts" and "profile  failed" in lines
     assert any(text.startswith("shard    done: ") for text in lines)
-    assert "profile  failed" in lines
-
-
-def test_a_root_called_python3_is_where_the_shards_are(line: Path) -> None:
-    assert "python3" in str(line)
+    line = project / "runs" / "tiny"
     assert len(list(line.glob("shard/*/manifest.json"))) == 1
     assert list(line.glob("profile/*/manifest.json")) == []
+    assert list(Path(environment["TMPDIR"]).iterdir()) == []
 
-
-def test_the_record_of_a_failed_run(line: Path) -> None:
     record = read_record(line / "run.json")
-    assert record.state == "failed"
-    assert "data.num_workers" in record.error
+    assert record.state == "failed" and "data.num_workers" in record.error
     assert [stage.state for stage in record.stages] == ["done", "failed", "not started", "not started"]
     shard = record.stages[0]
-    assert shard.uri is not None
-    assert shard.manifest_sha256 is not None
+    assert shard.uri is not None and shard.manifest_sha256 is not None
     assert 0 < shard.start_s < shard.wall_s < record.wall_s
-    assert record.process_start_s >= shard.start_s
-    assert 0 < record.kfp_s < record.wall_s
     assert sum(record.results["data"]["samples"].values()) == 48
     assert record.config["run"]["root"] == str(line.parent)
-    assert "# Run " in (line / "report.md").read_text()
-
-
-def test_the_run_has_its_own_folder(line: Path) -> None:
     (start_path,) = line.glob("runs/*/run-start.json")
-    start = json.loads(start_path.read_text())
-    assert start["id"] == start_path.parent.name == read_record(line / "run.json").id
+    assert json.loads(start_path.read_text())["id"] == start_path.parent.name == record.id
     for name in ("run.json", "report.md"):
         assert (start_path.parent / name).read_bytes() == (line / name).read_bytes()
 
-
-def test_nothing_stays_in_the_folder_for_temporary_files(line: Path, environment: dict[str, str]) -> None:
-    assert line.exists()
-    assert list(Path(environment["TMPDIR"]).iterdir()) == []
-
-
-def test_a_second_run_reuses_the_shards(line: Path, shardline: Shardline) -> None:
-    answer = shardline("run", "tiny.yaml", "data.num_workers=4", "profile.num_workers=[0, 1]")
-    assert answer.returncode == 2
-    assert "data.num_workers" in answer.stderr
-    assert "shard    reused: finished before, nothing to do" in answer.stderr
+    again = shardline("run", "tiny.yaml", *REFUSED)
+    assert again.returncode == 2
+    assert "shard    reused: finished before, nothing to do" in again.stderr
     assert [stage.state for stage in read_record(line / "run.json").stages][:2] == ["reused", "failed"]
     assert len(list(line.glob("runs/*/run.json"))) == 2
-
-
-def test_a_missing_source_leaves_nothing(project: Path, shardline: Shardline) -> None:
-    answer = shardline("run", "tiny.yaml", "sharding.source=nowhere", "run.root=sourceless")
-    assert answer.returncode == 2
-    assert answer.stdout == "", "it is known before the first stage"
-    assert "nowhere does not exist" in answer.stderr
-    assert "Traceback" not in answer.stderr
-    assert not (project / "sourceless").exists()
-
-
-def test_a_fault_of_kfp_names_its_log(project: Path, environment: dict[str, str]) -> None:
-    # A package that hides kfp. The current folder is on no process's path (PYTHONSAFEPATH), this one is.
-    (project / "broken").mkdir()
-    (project / "broken" / "kfp.py").write_text("raise ImportError('hidden')")
-    answer = subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", "run", "../tiny.yaml", "sharding.source=../raw"],
-        cwd=project / "broken",
-        env={
-            **environment,
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(project / "broken"), os.environ.get("PYTHONPATH")))),
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert answer.returncode == 70
-    assert "kfp.log" in answer.stderr
-    assert "Traceback" not in answer.stderr
 
 
 def list_descendants(pid: int) -> Iterator[int]:
@@ -162,7 +93,7 @@ def wait_for(condition: Callable[[], Any], what: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_a_signal_ends_every_process(
     project: Path, environment: dict[str, str], number: signal.Signals, exit_code: int
 ) -> None:
@@ -177,10 +108,9 @@ def test_a_signal_ends_every_process(
         # As a terminal does for Ctrl-C: the signal goes to the command's own group only.
         start_new_session=True,
     )
-    # The stage is up: orchestrator, shell, executor and stage are there.
     wait_for(lambda: list(root.rglob("events.jsonl")), "no stage started")
     pids = list(list_descendants(process.pid))
-    assert len(pids) >= 3
+    assert pids
     os.killpg(process.pid, number)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == exit_code, stderr
@@ -198,19 +128,65 @@ def test_a_signal_ends_every_process(
         assert "the same command again continues" in view.error
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="signals")
-def test_nohup_is_respected(project: Path, environment: dict[str, str]) -> None:
-    process = subprocess.Popen(
-        ["sh", "-c", 'trap "" HUP; exec "$0" -m pipelines.cli shard tiny.yaml run.root=nohup', sys.executable],
-        cwd=project,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    attempts = project / "nohup"
-    wait_for(lambda: list(attempts.rglob("events.jsonl")) or process.poll() is not None, "no stage started")
-    process.send_signal(signal.SIGHUP)
-    assert process.wait(timeout=60) == 0
+# A stage that takes its time to save, and has a child that outlives a request to end.
+TRAINING = """
+import json, os, pathlib, signal, subprocess, sys, time
+folder, save_s = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+def save(number, frame):
+    time.sleep(save_s)
+    (folder / "saved").touch()
+    sys.exit(75)
+beat = f"import pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\\nwhile True:\\n" \
+    f" pathlib.Path({str(folder / 'beat')!r}).touch(); time.sleep(0.01)"
+subprocess.Popen([sys.executable, "-c", beat])
+while not (folder / "beat").exists():
+    time.sleep(0.01)
+signal.signal(signal.SIGTERM, save)
+event = {"time": 1.0, "event": "start", "launched_at": 1.0, "pid": os.getpid()}
+(folder / "events.jsonl").write_text(json.dumps(event) + "\\n")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("presses", "save_s", "saves"), [(1, 0.5, True), (2, 30, False)])
+def test_ctrl_c_lets_a_training_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, presses: int, save_s: float, saves: bool
+) -> None:
+    monkeypatch.setattr(local, "_GRACE_S", 0.2)
+    script = tmp_path / "training.py"
+    script.write_text(TRAINING)
+    received: list[int] = []
+    shown: list[str] = []
+
+    class Pressing(PlainLines):
+        """A user who presses Ctrl-C when the stage is up, and again when told that it saves."""
+
+        def show(self, trace: StageTrace, event: Any) -> None:
+            shown.append(event["event"])
+            if event["event"] in ("start", "log") and len(received) < presses:
+                received.append(signal.SIGINT)
+
+    command = [sys.executable, str(script), str(tmp_path), str(save_s)]
+    with pytest.raises(StageFailed) as caught:
+        local._run_command(command, StageTrace("train", tmp_path), received, Pressing(["train"]), 10)
+    assert (tmp_path / "saved").exists() == saves
+    assert (caught.value.exit_code, shown) == (130, ["start", "interrupted", "log", "exit"])
+    (tmp_path / "beat").unlink()
+    time.sleep(0.1)
+    assert not (tmp_path / "beat").exists(), "what the stage started lives on"
+
+
+def test_signals_are_caught_once_and_an_ignored_one_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with local._caught_signals() as received:
+            for number in (signal.SIGHUP, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+            assert received == [signal.SIGTERM]
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, "nohup is respected"
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(
@@ -222,31 +198,32 @@ def test_nohup_is_respected(project: Path, environment: dict[str, str]) -> None:
     ],
 )
 def test_what_cannot_succeed_is_found_before_the_first_stage(sections: dict[str, Any], given: str) -> None:
+    config = RunConfig.model_validate(sections)
     with pytest.raises(ConfigError) as caught:
-        check_line(RunConfig.model_validate(sections))
+        check_line(config)
     assert given in caught.value.given
+    if "resources.max_cost_usd" in given:
+        with pytest.raises(ConfigError, match=r"resources\.max_cost_usd = 5 without resources\.price_usd_per_h"):
+            run_stage_alone("train", config, to=None, given={}, flags=[])
 
 
-def test_a_cost_cap_without_a_price_is_refused_where_one_stage_or_a_drill_trains_here() -> None:
-    config = RunConfig.model_validate({"resources": {"max_cost_usd": 5, "machine": {"type": "n1-standard-4"}}})
-    with pytest.raises(ConfigError, match=r"resources\.max_cost_usd = 5 without resources\.price_usd_per_h") as caught:
-        run_stage_alone("train", config, output=None, given={}, fresh=False, debug=False)
-    assert caught.value.exit_code == 2
-    with pytest.raises(ConfigError, match=r"resources\.max_cost_usd = 5 without"):
-        run_drill(config, kills=1, mode="sigkill", seed=0, output=None, given={})
-    check_line(RunConfig.model_validate({"resources": {"max_cost_usd": 5, "price_usd_per_h": 1}}))
-
-
-def test_a_manifest_may_bring_its_own_test_split() -> None:
+def test_what_may_succeed_is_not_refused() -> None:
     splits = {"train": 0.9, "validation": 0.1, "test": 0}
-    check_line(RunConfig.model_validate({"sharding": {"source": "photos.CSV", "splits": splits}}))
-    check_line(RunConfig.model_validate({"train": {"global_batch_size": 4}, "resources": {"ranks": 4}}))
+    for sections in (
+        {"sharding": {"source": "photos.CSV", "splits": splits}},
+        {"train": {"global_batch_size": 4}, "resources": {"ranks": 4}},
+        {"resources": {"max_cost_usd": 5, "price_usd_per_h": 1}},
+    ):
+        check_line(RunConfig.model_validate(sections))
 
 
-def test_the_check_comes_before_any_document(shardline: Shardline, project: Path) -> None:
-    done = shardline(
-        "run", "tiny.yaml", "run.name=refused", "train.global_batch_size=1", "resources.ranks=2", "parallel.slot_size=1"
-    )
-    assert done.returncode == 2
-    assert "train.global_batch_size to 2 or more" in done.stderr
-    assert not list(project.glob("*/refused"))
+def test_the_checks_come_before_any_document(shardline: Shardline, project: Path) -> None:
+    batch = ("train.global_batch_size=1", "resources.ranks=2", "parallel.slot_size=1")
+    for words, said in (
+        (batch, "train.global_batch_size to 2 or more"),
+        (("sharding.source=no",), "no does not exist"),
+    ):
+        done = shardline("run", "tiny.yaml", "run.root=refused", *words)
+        assert done.returncode == 2 and done.stdout == ""
+        assert said in done.stderr and "Traceback" not in done.stderr
+        assert not (project / "refused").exists()

@@ -285,7 +285,6 @@ def test_a_former_training_counts_on_the_very_same_machines_alone(
         config=ran.model_dump(mode="json"),
         stages=[StageRecord(name="train", state="done")],
         wall_s=1.0,
-        kfp_s=0.0,
         process_start_s=0.0,
         results={},
         goodput=GOODPUT.model_copy(update={"node_hours": 6.0}),

@@ -6,73 +6,30 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport, TrainingEstimate
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
 from contracts.estimate import estimate_training
-from pipelines.cli import app
-from pipelines.local.profiled import describe_profile, parse_duration
+from inspection.profile import describe_training
 from tests.conftest import small_config
 from tests.inspection.test_profile import report as make_report
 
 PRICED = RunConfig.model_validate({"train": {"epochs": 3}, "resources": {"price_usd_per_h": 2}})
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("120", 120), ("120s", 120), ("2m", 120), ("2min", 120), ("0.5h", 1800), (" 90 s ", 90), ("1.5m", 90)],
-)
-def test_a_budget_is_a_time(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "soon", "-3s", "2 days", "1e3", "1m30s", "\u0663s", "nan", "inf"])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_duration(text)
-    assert caught.value.given == f"--budget {text}"
-    assert "120s, 2m or 120" in caught.value.todo
-
-
-@pytest.mark.parametrize(
-    ("budget", "said"),
-    [("soon", "--budget soon"), ("0s", "profile.budget_s = 0"), ("900h", "profile.budget_s = ")],
-)
-def test_a_bad_budget_ends_with_2(tmp_path: Path, budget: str, said: str) -> None:
-    (tmp_path / "c.yaml").write_text("run: {name: x}")
-    answer = CliRunner().invoke(app, ["profile", str(tmp_path / "c.yaml"), "--budget", budget])
-    assert answer.exit_code == 2
-    assert said in answer.stderr
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_budget_where_nothing_is_measured_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("profile: off")
-    answer = CliRunner().invoke(app, ["profile", str(tmp_path / "c.yaml"), "--budget", "60s"])
-    assert answer.exit_code == 2 and "nothing would be measured" in answer.stderr
-    assert "profile.method=sweep --budget 60s" in answer.stderr
-
-
-def test_a_profile_that_was_made_before_says_so() -> None:
-    first, *rest = describe_profile(make_report(), PRICED, reused=True)
-    assert first.startswith("reused: ") and "--fresh" in first
-    assert list(describe_profile(make_report(), PRICED, reused=False)) == rest
-
-
 def test_time_and_cost_are_of_this_configuration() -> None:
     """A report holds for other epochs and prices than it was measured under."""
     old = TrainingEstimate(samples=1, hours=99, usd=99, epoch_samples=1_000_000)
-    told = "\n".join(describe_profile(make_report(estimate=old), PRICED, reused=True))
+    told = describe_training(make_report(estimate=old), PRICED)
+    assert told is not None
     # 3,000,000 samples by 2 ranks of 123.45 samples/s, at 2 USD/h.
     hours = 3e6 / (2 * 123.45) / 3600
-    assert f"training: {hours:.2f} h, {2 * hours:.2f} USD for 3000000 samples by 2 ranks" in told
+    assert f"{hours:.2f} h, {2 * hours:.2f} USD for 3000000 samples by 2 ranks" in told
     assert f"by 2 ranks, {2 * hours / 3:.4f} USD per million samples, steps only" in told
     few = RunConfig.model_validate({"train": {"epochs": 1, "max_steps": 10, "global_batch_size": 10}})
-    assert "training: 0.4 s for 100 samples" in "\n".join(describe_profile(make_report(estimate=old), few, reused=True))
-    assert "training:" not in "\n".join(describe_profile(make_report(), PRICED, reused=True))
+    assert "0.4 s for 100 samples" in (describe_training(make_report(estimate=old), few) or "")
+    assert describe_training(make_report(), PRICED) is None
 
 
 def test_max_steps_cut_a_training() -> None:
@@ -104,9 +61,10 @@ def test_the_command_measures_prints_and_finds_again(
     )
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
     assert shardline("shard", "c.yaml").returncode == 0
-    first = shardline("profile", "c.yaml", "--budget", "0.5m", "--full-grid")
+    grid = ("profile.budget_s=30", "profile.method=grid")
+    first = shardline("profile", "c.yaml", *grid)
     assert first.returncode == 0, first.stderr
-    *lines, hint, place = first.stdout.splitlines()
+    *lines, place = first.stdout.splitlines()
     report = ProfileReport.load(storage.normalise(tmp_path / place))
     assert report.method == "grid"
     said = dict(line.split(": ", 1) for line in lines if not line.startswith(" "))
@@ -119,14 +77,13 @@ def test_the_command_measures_prints_and_finds_again(
     assert report.estimate is not None
     assert f"USD for {report.estimate.samples} samples by 2 ranks" in said["training"]
     assert f"Report {report.fingerprint}." in (tmp_path / said["page"]).read_text()
-    assert hint.endswith(f"--profile {place}, or set profile.budget_s=30 and profile.method=grid in c.yaml")
-    again = shardline("profile", "c.yaml", "--budget", "30", "--full-grid")
+    again = shardline("profile", "c.yaml", *grid)
     assert "reused" in again.stderr
     assert again.stdout.splitlines()[0].startswith("reused: ")
     # The page is made anew, in the folder of this attempt.
-    [*lines, page, _, _], [*same, former, _, _] = again.stdout.splitlines()[1:], first.stdout.splitlines()
+    [*lines, page, _], [*same, former, _] = again.stdout.splitlines()[1:], first.stdout.splitlines()
     assert lines == same and page != former and "page: " in page
-    # By the hint, training follows it.
+    # Training follows it where it is named.
     trained = shardline("train", "c.yaml", "--profile", place, "train.max_steps=1")
     assert trained.returncode == 0, trained.stderr
     made = CheckpointManifest.load(storage.normalise(tmp_path / trained.stdout.splitlines()[-1]))

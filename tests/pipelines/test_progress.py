@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from inspection.trace import StageTrace
-from pipelines.local.progress import Bars, PlainLines, View
+from pipelines.progress import Bars, PlainLines
 
 
 def progress(done: float, total: float, unit: str = "steps", message: str = "") -> dict[str, Any]:
@@ -24,7 +24,7 @@ RECORDED: list[dict[str, Any]] = [
 ]
 
 
-def draw(view: View, events: list[dict[str, Any]]) -> None:
+def draw(view: Bars | PlainLines, events: list[dict[str, Any]]) -> None:
     trace = StageTrace("train", Path("unused"))
     with view:
         for event in events:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
-from contracts.result import leave_result
-from pipelines.local.shard_warnings import read_warnings, read_warnings_of_run
+from pipelines.local import read_warnings
 from pipelines.runs.name import RunName
 from pipelines.runs.status import Status, print_status, to_json
 from tests.pipelines.conftest import Shardline
@@ -32,14 +31,11 @@ def test_stages_that_use_the_shards_end_with_their_warnings(project: Path, shard
         assert [line for line in used.stderr.splitlines() if TEXT in line] == [said]
 
 
-def test_the_warnings_of_a_run_are_those_of_its_shards(tmp_path: Path, small_shards: str) -> None:
+def test_the_warnings_are_those_of_the_manifest(tmp_path: Path, small_shards: str) -> None:
     line = storage.normalise(tmp_path)
-    assert read_warnings_of_run(line, "run") == []
-    leave_result(line, "run", "shard", small_shards, reused=False)
-    assert read_warnings_of_run(line, "run") == []
+    assert read_warnings(small_shards) == []
     storage.publish(f"{line}/warned/manifest.json", b'{"warnings": ["one", "two"]}')
-    leave_result(line, "run", "shard", f"{line}/warned", reused=False)
-    assert read_warnings_of_run(line, "run") == ["one", "two"]
+    assert read_warnings(f"{line}/warned") == ["one", "two"]
     assert read_warnings(f"{line}/nowhere") == []
 
 

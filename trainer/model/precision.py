@@ -84,7 +84,7 @@ class Numerics:
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high")
             torch.backends.cudnn.allow_tf32 = True
-            # Slots have few sizes, so trying the algorithms for each pays; a drill wants the same one every time.
+            # Slots have few sizes, so trying the algorithms for each pays.
             torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
 
     @property
@@ -142,7 +142,7 @@ def fix_numerics(threads: int, device: torch.device) -> None:
     """Set what decides the bits of a step besides the data, for the whole process; before anything is computed.
 
     A CPU has deterministic algorithms always. On a GPU they are slower, and some operations have none (torch says
-    which): they are used where SHARDLINE_DETERMINISTIC=1 asks for them, as the drill does.
+    which): they are used where SHARDLINE_DETERMINISTIC=1 asks for them.
     """
     torch.set_num_threads(threads)
     asked = os.environ.get(DETERMINISTIC_VARIABLE) == "1"

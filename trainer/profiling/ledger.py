@@ -211,7 +211,7 @@ class Ledger:
         ).model_copy(update={"measured": False})
         return choice, (
             f"{budget} is too short to compare configurations ({said} measured{started}): training has its "
-            "defaults, as without a profile; to do: raise profile.budget_s (--budget), or set profile: off, which "
+            "defaults, as without a profile; to do: raise profile.budget_s, or set profile: off, which "
             "measures nothing"
         )
 
@@ -225,7 +225,7 @@ class Ledger:
             return ConfigError(
                 f"no configuration was measured in {spent}",
                 allowed="a budget that one configuration can be measured in",
-                todo="raise profile.budget_s (--budget)",
+                todo="raise profile.budget_s",
             )
         return ConfigError(
             f"no configuration could be measured ({len(reasons)} failures in {spent}): {shown}{more}",

@@ -189,7 +189,7 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
             result = _measure(stage, probe, reserved_s)
             _tell(stage, result)
             if result.choice.measured and probe.now() > config.profile.budget_s:
-                warning = f"{budget} left no time for traces, which say what is slow; to do: raise it (--budget)"
+                warning = f"{budget} left no time for traces, which say what is slow; to do: raise it"
                 diagnosis = Diagnosis(warnings=[warning])
             elif result.choice.measured:
                 diagnosis = diagnose_choice(config, probe, result, hello=probe.device, folder=folder / TRACE_FOLDER)
@@ -197,7 +197,7 @@ def _profile(stage: Stage, output: Output, shards: ShardManifest, probe: RankPro
         stage.ready()
         ended = f"{budget} ended before the processes had started"
         warning = (
-            f"{ended}: training has its defaults, as without a profile; to do: raise profile.budget_s (--budget), or "
+            f"{ended}: training has its defaults, as without a profile; to do: raise profile.budget_s, or "
             "set profile: off, which measures nothing"
         )
         result = _nothing_measured(config, ranks, nodes, reason=f"the defaults: {ended}", warnings=[warning])

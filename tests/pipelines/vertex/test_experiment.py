@@ -14,7 +14,7 @@ from contracts.config import STAGES, RunConfig
 from contracts.fingerprint import combine, train_inputs
 from contracts.pinned import pin
 from contracts.result import leave_result
-from inspection.summary import Times, make_record
+from inspection.summary import make_record
 from inspection.trace import StageTrace
 from pipeline_tasks.experiment import CLASSIFICATION_NAME, MAX_LENGTH, describe_params, run_name
 from pipeline_tasks.task import main
@@ -174,7 +174,7 @@ def test_one_recipe_has_one_hash_in_two_lines(make_config: MakeConfig) -> None:
             started_at="2026-11-22T06:00:00Z",
             config=config,
             traces=[StageTrace(stage, Path()) for stage in STAGES],
-            times=Times(wall_s=1.0, orchestrator_s=0.0),
+            wall_s=1.0,
             error="",
         )
         return describe_params(record, config, {}, trained)

@@ -79,7 +79,7 @@ def test_tf32_is_set_where_there_is_a_gpu() -> None:
     ("kind", "asked", "deterministic"), [("cpu", "", True), ("cuda", "", False), ("cuda", "1", True)]
 )
 def test_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch, kind: str, asked: str, deterministic: bool) -> None:
-    """On a CPU always, on a GPU where the environment asks for them, as the drill does."""
+    """On a CPU always, on a GPU where the environment asks for them."""
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     monkeypatch.setenv(DETERMINISTIC_VARIABLE, asked)
     monkeypatch.setenv(CUBLAS_VARIABLE, "")

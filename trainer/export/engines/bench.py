@@ -1,6 +1,6 @@
 """How long a batch takes: the engine, torch eager, torch.compile and ONNX Runtime on one device, in one run.
 
-Here: `measure_latency`, called by trainer/export/making.py in a process of its own (`shardline export --bench`). Inputs
+Here: `measure_latency`, called by trainer/export/making.py in a process of its own (`export.bench`). Inputs
 lie on the device before the clock starts, and it stops when the device is done; they are samples of the test split.
 All runners take turns (timing.py).
 

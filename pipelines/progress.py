@@ -1,12 +1,10 @@
-"""How the stages' events look while they work: bars on a terminal, else a line for each change that matters.
-
-Both go to stderr: stdout is for results.
-"""
+"""Progress of stages on stderr, drawn from their events: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
-from typing import Protocol, Self, TextIO
+from collections.abc import Sequence
+from typing import Self, TextIO
 
 from inspection.trace import Event, StageTrace
 
@@ -14,20 +12,7 @@ from inspection.trace import Event, StageTrace
 _PARTS = 10
 
 
-class View(Protocol):
-    """What draws."""
-
-    def __enter__(self) -> Self:
-        """Begin to draw."""
-
-    def __exit__(self, *exception: object) -> None:
-        """Leave the terminal as it was."""
-
-    def show(self, trace: StageTrace, event: Event) -> None:
-        """Draw one event of a stage; `trace` has taken it in."""
-
-
-def make_view(stages: list[str]) -> View:
+def make_view(stages: Sequence[str]) -> PlainLines | Bars:
     """Return bars when stderr is a terminal, else plain lines."""
     return Bars(stages) if sys.stderr.isatty() else PlainLines(stages)
 
@@ -35,7 +20,7 @@ def make_view(stages: list[str]) -> View:
 class PlainLines:
     """One line for each change that matters: for a log file, a pipe, a continuous-integration job."""
 
-    def __init__(self, stages: list[str], stream: TextIO | None = None) -> None:
+    def __init__(self, stages: Sequence[str], stream: TextIO | None = None) -> None:
         self._width = max(map(len, stages), default=0)
         self._stream = stream
         self._shown: dict[str, tuple[str, float, int]] = {}
@@ -48,29 +33,23 @@ class PlainLines:
         """Nothing to restore."""
 
     def show(self, trace: StageTrace, event: Event) -> None:
-        """Print a line, when the event is worth one."""
-        if (text := self._describe(trace, event)) is not None:
+        """Print a line, when the event is worth one; `trace` has taken the event in."""
+        text = self._describe_progress(trace.name, event) if event["event"] == "progress" else describe(trace, event)
+        if text is not None:
             print(f"{trace.name:<{self._width}}  {text}", file=self._stream or sys.stderr, flush=True)
-
-    def _describe(self, trace: StageTrace, event: Event) -> str | None:
-        if event["event"] == "progress":
-            return self._describe_progress(trace.name, event)
-        return describe(trace, event)
 
     def _describe_progress(self, name: str, event: Event) -> str | None:
         total = float(event["total"])
         part = int(_PARTS * event["done"] / total) if total > 0 else 0
         shown = (str(event["unit"]), total, part)
         before, self._shown[name] = self._shown.get(name), shown
-        if shown == before or part == 0:
-            return None
-        return f"{_amount(event)}{_message(event)}"
+        return None if shown == before or part == 0 else _amount(event)
 
 
 class Bars:
-    """A bar for each stage (rich); what a stage says appears above them."""
+    """A bar for each stage (rich); what a stage logs appears above them."""
 
-    def __init__(self, stages: list[str]) -> None:
+    def __init__(self, stages: Sequence[str]) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -94,7 +73,7 @@ class Bars:
         self._progress.stop()
 
     def show(self, trace: StageTrace, event: Event) -> None:
-        """Move the stage's bar, or print what it says above the bars."""
+        """Move the stage's bar, or print a log line above the bars; `trace` has taken the event in."""
         task, progress = self._tasks[trace.name], self._progress
         match event["event"]:
             case "start":
@@ -103,8 +82,7 @@ class Bars:
             case "ready":
                 progress.update(task, what="")
             case "progress":
-                what = _amount(event) + _message(event)
-                progress.update(task, completed=event["done"], total=event["total"] or None, what=what)
+                progress.update(task, completed=event["done"], total=event["total"] or None, what=_amount(event))
             case "finish" | "reused":
                 progress.update(task, completed=1, total=1, what=trace.summary)
                 progress.stop_task(task)
@@ -138,8 +116,5 @@ def describe(trace: StageTrace, event: Event) -> str | None:
 
 
 def _amount(event: Event) -> str:
-    return f"{event['done']:g} of {event['total']:g} {event['unit']}"
-
-
-def _message(event: Event) -> str:
-    return f", {event['message']}" if event.get("message") else ""
+    message = f", {event['message']}" if event.get("message") else ""
+    return f"{event['done']:g} of {event['total']:g} {event['unit']}{message}"

@@ -1,1 +1,0 @@
-"""Stages in the foreground of this machine: the whole line, or one of them."""
