@@ -19,7 +19,7 @@ FINGERPRINT_DIGITS = 16
 # Fields of data that say how samples are read, and change none of them.
 LOADER_FIELDS = {"num_workers", "prefetch_factor", "cache_dir", "cache_bytes", "memory_bytes"}
 # Fields of parallel that say where parameters lie and in which order gradients are added.
-SPREAD_FIELDS = {"strategy"}
+SPREAD_FIELDS = {"strategy", "bucket_mb"}
 # Fields of train that decide how long a step takes, and what is tried.
 SPEED_FIELDS = {
     "global_batch_size",

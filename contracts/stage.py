@@ -351,6 +351,7 @@ def _attempt(
 def _make_stage(name: str, options: argparse.Namespace, events: EventLog, copier: Copier | None) -> Stage:
     if (options.root is None) == (options.output is None):
         raise ConfigError("neither or both of --root and --output", allowed="one of them", todo="pass one of them")
+
     def uri(name: str) -> str | None:
         given: str | None = getattr(options, name)
         return given and storage.normalise(given)

@@ -33,11 +33,10 @@ def write_config(folder: Path, pictures: Path, **sections: dict[str, Any]) -> Pa
             "slot_sizes": [4, 8],
             "num_workers": [0],
             "window_s": 0.05,
-            "exclude": ["threads", "precision", "channels_last"],
-            "trace_steps": 1,
         },
         "parallel": {"slot_size": "auto"},
         "data": {"num_workers": "auto"},
+        "resources": {"threads": 1},
     }
     for name, section in sections.items():
         changes[name] = {**changes.get(name, {}), **section}

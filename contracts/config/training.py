@@ -106,6 +106,8 @@ class ParallelSection(Section):
     state are sharded over ranks (FSDP2), for networks that do not fit on one GPU."""
     slot_size: PositiveInt | Auto = "auto"
     """Samples per forward pass; the global batch is cut into slots of this size. `auto` takes the profile's choice."""
+    bucket_mb: Positive = 25.0
+    """With ddp: size in MiB of the buckets in which gradients are averaged, while the backward pass goes on."""
     sync_batch_norm: bool = False
     """Compute BatchNorm's statistics over the slots that all ranks process at a time; needs a GPU."""
 

@@ -155,15 +155,14 @@ def test_a_bad_sample_in_the_bucket_ends_training_with_its_name(shards: str, tmp
 @pytest.mark.line
 def test_a_profile_of_shards_in_a_bucket(shards: str, tmp_path: Path) -> None:
     config = small_config(
-        data={**BLOCKS, "num_workers": "auto"},
+        data={**BLOCKS, "num_workers": "auto", "prefetch_factor": 2},
         profile={
             "num_workers": [0, 1],
             "window_s": 0.05,
             "slot_sizes": [4],
-            "exclude": ["threads", "prefetch_factor", "precision", "channels_last"],
-            "trace_steps": 0,
         },
         parallel={"slot_size": "auto"},
+        resources={"threads": 1},
     )
     assert run_stage_of("profile", tmp_path / "out", shards, config) == 0
     report = ProfileReport.load(storage.normalise(tmp_path / "out"))

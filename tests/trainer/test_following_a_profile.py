@@ -18,7 +18,6 @@ AUTO = {"precision": "auto", "channels_last": "auto", "activation_checkpointing"
 CHOSEN = Flags(precision="bf16", channels_last=True, activation_checkpointing="whole")
 NUMERICS = {
     "precision": "bf16",
-    "tf32": "true",
     "channels_last": "true",
     "compile": "false",
     "activation_checkpointing": "whole",

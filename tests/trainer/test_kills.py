@@ -40,8 +40,6 @@ STEPS_PER_EPOCH = 12
 ALL_STATE: dict[str, Any] = {
     "ema_decay": 0.9,
     "precision": "fp16",
-    "allow_slow_precision": True,
-    "non_finite": "skip",
 }
 # The network's 6,107 parameters in several buckets.
 BUCKETS: dict[str, Any] = {"bucket_mb": 0.005}

@@ -45,14 +45,6 @@ def test_a_constant_rate_stays_at_its_peak() -> None:
     assert found == [0.25, *[0.5] * 99]
 
 
-def test_a_stepped_rate_falls_by_its_factor_at_epochs() -> None:
-    train = TrainSection(schedule="step", step_every_epochs=3, step_factor=0.1, learning_rate=1.0, warmup_fraction=0)
-    found = rates(train)
-    assert found[:30] == [1.0] * 30
-    assert found[30:60] == pytest.approx([0.1] * 30)
-    assert found[90:] == pytest.approx([0.001] * 10)
-
-
 def test_vectors_are_not_decayed() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
     for name in ("adamw", "sgd"):
@@ -65,7 +57,6 @@ OPTIMIZERS: list[dict[str, Any]] = [
     {},
     {"optimizer": "sgd"},
     {"optimizer": "sgd", "momentum": 0},
-    {"optimizer": "sgd", "nesterov": True},
 ]
 
 

@@ -140,9 +140,9 @@ class Waits(TorchDispatchMode):
 
 OPTIONS: list[dict[str, Any]] = [
     {},
-    {"optimizer": "sgd", "clip_grad_norm": 1.0, "ema_decay": 0.9, "non_finite": "skip", "label_smoothing": 0.1},
+    {"optimizer": "sgd", "clip_grad_norm": 1.0, "ema_decay": 0.9, "label_smoothing": 0.1},
     {"precision": "bf16", "clip_grad_norm": 1.0},
-    {"precision": "fp16", "allow_slow_precision": True, "ema_decay": 0.9},
+    {"precision": "fp16", "ema_decay": 0.9},
     {"channels_last": True},
 ]
 

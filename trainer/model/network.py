@@ -197,8 +197,6 @@ def _examine(
             allowed="with parallel.strategy=fsdp networks whose parameters all get a gradient in each pass",
             todo="set parallel.strategy=ddp",
         )
-    if at_random:
-        log(f"leaves out parameters at random ({first_names(at_random, 3)}): each step looks which get no gradient")
     if use.never:
         log(f"frozen, since the loss does not depend on them: {', '.join(use.never)}")
     evaluation_only = [] if at_random else use.evaluation_only

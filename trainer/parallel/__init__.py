@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts.config import ParallelSection
 from trainer.launch.device import DeviceKind, check_spread
-from trainer.parallel.ddp import BUCKET_MB, Replicated
+from trainer.parallel.ddp import Replicated
 from trainer.parallel.fsdp import Sharded
 from trainer.parallel.fsdp import release_gathered as release_gathered
 from trainer.parallel.process_group import Rank
@@ -66,13 +66,13 @@ def distribute(
             log("warning: parallel.sync_batch_norm has no effect: the model has no BatchNorm")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     if section.strategy == "ddp":
-        return Replicated(model, rank, find_unused_parameters=find_unused)
+        return Replicated(model, rank, bucket_mb=section.bucket_mb, find_unused_parameters=find_unused)
     return Sharded(model, gathered_blocks, rank, log, dtype=dtype)
 
 
 def describe_parallel(section: ParallelSection, ranks: int, precision: str) -> str:
     """Return what decides the order of sums over ranks, and which parameters are rounded, to be recorded."""
     if section.strategy == "ddp":
-        return f"ddp, buckets of {BUCKET_MB} MiB"
+        return f"ddp, buckets of {section.bucket_mb:g} MiB"
     rounded = "" if precision == "fp32" else f", gathered in {precision}"
     return f"fsdp over {ranks} ranks{rounded}"

@@ -12,18 +12,15 @@ from torch.nn.parallel import DistributedDataParallel
 from trainer.model.trial import buffers_restored
 from trainer.parallel.process_group import Rank
 
-# Of the buckets in which gradients are averaged while the backward pass goes on: DistributedDataParallel's own size.
-BUCKET_MB = 25
-
 
 class Replicated:
     """A network of which every rank has a copy."""
 
-    def __init__(self, model: nn.Module, rank: Rank, *, find_unused_parameters: bool) -> None:
+    def __init__(self, model: nn.Module, rank: Rank, *, bucket_mb: float, find_unused_parameters: bool) -> None:
         self._ddp = DistributedDataParallel(
             model,
             device_ids=[rank.device] if rank.device.type == "cuda" else None,
-            bucket_cap_mb=BUCKET_MB,
+            bucket_cap_mb=bucket_mb,
             find_unused_parameters=find_unused_parameters,
             # Otherwise gradients are held twice. They are views of buckets after the last slot of a step; until then,
             # as after zero_grad(set_to_none=True), they have memory of their own, so sums come in the same order.

@@ -119,8 +119,7 @@ def test_a_slow_upload_ends_at_its_limit(bucket_server: BucketServer, monkeypatc
     attempt = Attempt(FOLDER)
     monkeypatch.setattr("contracts.stores.gcs.CHUNK_BYTES", 256 << 10)
     monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", 0)
-    rules = attempt.manager._rules.model_copy(update={"write_timeout_s": 0.5})
-    monkeypatch.setattr(attempt.manager._committer, "_rules", rules)
+    monkeypatch.setattr("trainer.checkpoint.commit.WRITE_TIMEOUT_S", 0.5)
     bucket_server.faults.set(Rule(method="PUT", latency_s=1.0))
     big = {"model": {"w": torch.zeros(512 << 10)}, "optimizer": {}}
     began = time.monotonic()

@@ -91,7 +91,7 @@ def test_a_host_name_that_does_not_resolve(found: dict[str, Any]) -> None:
 
 
 def test_a_small_shared_memory(found: dict[str, Any]) -> None:
-    """A batch that does not fit was dropped, and waited for until data_timeout_s."""
+    """A batch that does not fit was dropped, and waited for until hang_timeout_s."""
     assert found["fits"] == [SMALL_BYTES // 8] * 4
     assert found["too large"].startswith("2: /dev/shm (2 MB, 2 MB of them free) has no room for a batch")
     assert "--shm-size" in found["too large"]

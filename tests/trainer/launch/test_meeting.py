@@ -386,7 +386,7 @@ def launcher_of(folder: Path, port: int, node: int, job_id: str = "") -> Launche
         nodes=2,
         node_rank=node,
     )
-    resources = ResourcesSection(meeting_timeout_s=LIMIT_S)
+    resources = ResourcesSection(setup_timeout_s=LIMIT_S)
     return Launcher(assignment, nodes, resources, JobRecord(place, job_id), print)
 
 

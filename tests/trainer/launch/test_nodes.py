@@ -80,7 +80,7 @@ KUBEFLOW = {
             {"port": 30000},
             Nodes(1, 2, "fd00::1", 30000, "torchrun", ""),
         ),
-        ({"PET_NNODES": "1"}, {"job_id": "mine"}, Nodes(0, 1, "", 29500, "torchrun", "mine")),
+        ({"PET_NNODES": "1", "SHARDLINE_JOB_ID": "mine"}, {}, Nodes(0, 1, "", 29500, "torchrun", "mine")),
         (
             {"JOB_COMPLETION_INDEX": "1", "MASTER_ADDR": "train-0.train", "SHARDLINE_JOB_ID": "uid/1"},
             {"nodes": 2},

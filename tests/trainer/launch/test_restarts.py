@@ -91,7 +91,7 @@ def test_100_restarts_in_a_row(machine: Machine) -> None:
 @pytest.mark.timeout(900)
 def test_a_stopped_rank_and_its_peers_are_killed_and_all_start_again(machine: Machine) -> None:
     """Nobody hears of a process that is stopped: its peers end by the limit of a step, it by the launcher."""
-    machine.config({"step_timeout_s": 5})
+    machine.config({"hang_timeout_s": 5})
     machine.start()
     machine.wait_for_step(20)
     stopped = machine.ranks()

@@ -100,7 +100,7 @@ def test_a_machine_that_is_gone_without_a_word(pair: Pair, tmp_path: Path) -> No
 
 def test_without_its_first_machine_a_launcher_waits_as_long_as_it_may(pair: Pair, tmp_path: Path) -> None:
     _, second = pair(tmp_path)
-    second.config({"meeting_timeout_s": 5})
+    second.config({"setup_timeout_s": 5})
     second.start()
     assert second.wait() == 75
     assert "did not answer within 5 s" in second.stderr()

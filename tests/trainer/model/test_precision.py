@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from contracts.config import TrainSection
-from contracts.errors import ConfigError
 from trainer.model.precision import CUBLAS_VARIABLE, DETERMINISTIC_VARIABLE, LossScale, Numerics, fix_numerics
 
 CPU = torch.device("cpu")
@@ -42,7 +41,7 @@ def test_the_loss_scale_does_not_grow_to_infinity() -> None:
 
 
 def test_numerics_survive_a_manifest() -> None:
-    numerics = Numerics.of(TrainSection(precision="bf16", tf32=False, channels_last=True, compile="on"))
+    numerics = Numerics.of(TrainSection(precision="bf16", channels_last=True, compile="on"))
     said: list[str] = []
     assert Numerics.of(TrainSection()).or_recorded(numerics.document(), said.append) == numerics
     assert len(said) == 1
@@ -59,20 +58,9 @@ def test_autocast_computes_in_the_lower_precision_and_keeps_float32_outside() ->
     assert model(torch.ones(1, 4)).dtype == torch.float32
 
 
-def test_fp16_needs_a_gpu_or_permission() -> None:
-    numerics = Numerics.of(TrainSection(precision="fp16"))
-    with pytest.raises(ConfigError, match="fp16"):
-        numerics.check(CPU, allow_slow=False)
-    numerics.check(CPU, allow_slow=True)
-    Numerics.of(TrainSection(precision="bf16")).check(CPU, allow_slow=False)
-
-
-@pytest.mark.gpu
-def test_tf32_is_set_where_there_is_a_gpu() -> None:
-    for wanted in (True, False):
-        Numerics.of(TrainSection(tf32=wanted)).apply(torch.device("cuda"))
-        assert torch.backends.cudnn.allow_tf32 == wanted
-        assert torch.get_float32_matmul_precision() == ("high" if wanted else "highest")
+def test_fp16_is_slow_without_a_gpu() -> None:
+    assert "a CPU is slower in fp16" in Numerics.of(TrainSection(precision="fp16")).find_slow(CPU)
+    assert Numerics.of(TrainSection(precision="bf16")).find_slow(CPU) == ""
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
 from contracts.errors import ConfigError
 from tests.trainer.parallel import runs, starts
@@ -25,7 +24,6 @@ from tests.trainer.parallel.runs import CLASSES, SIZE, VIT, Run, make_config
 from tests.trainer.tasks.for_tests import task_of
 from trainer.evaluate import EVALUATION_BATCH, Sized, SplitPart, evaluate
 from trainer.model.precision import Numerics
-from trainer.parallel import local_rows
 from trainer.parallel.process_group import Rank, process_group
 from trainer.step import Stepper
 from trainer.supervise.signals import StopCause, StopRequest
@@ -39,7 +37,6 @@ def strategies(rank: Rank) -> dict[str, Any]:
     for name, parallel in {
         "ddp": {"bucket_mb": 0.005},
         "fsdp": {"strategy": "fsdp"},
-        "copies": {"strategy": "fsdp", "shard_ranks": 1},
     }.items():
         for kind, model in (("resnet", None), ("vit", VIT)):
             run = Run(make_config(model, **parallel), rank)
@@ -90,7 +87,6 @@ def first_weights(rank: Rank) -> dict[str, Any]:
     for name, parallel in {
         "ddp": {},
         "fsdp": {"strategy": "fsdp"},
-        "copies": {"strategy": "fsdp", "shard_ranks": 1},
     }.items():
         config = make_config(model, **parallel)
         stepper = Stepper(config, task_of(config, CLASSES), rank, Numerics.of(config.train), lambda message: None)
@@ -163,8 +159,6 @@ def refusals(rank: Rank) -> dict[str, str]:
     """What cannot work here, and what is said about it."""
     found = {}
     for name, parallel in {
-        "shard_ranks": {"strategy": "fsdp", "shard_ranks": rank.ranks + 1},
-        "cpu_offload": {"strategy": "fsdp", "cpu_offload": True},
         "sync_batch_norm": {"sync_batch_norm": True},
     }.items():
         try:
@@ -173,39 +167,16 @@ def refusals(rank: Rank) -> dict[str, str]:
             found[name] = "nothing"
         except ConfigError as error:
             found[name] = str(error)
-    said: list[str] = []
-    config = make_config(shard_ranks=1)
-    Stepper(config, task_of(config, CLASSES), rank, Numerics.of(config.train), said.append)
-    found["ignored"] = "\n".join(said)
     return found
 
 
-def copies_of_shards(rank: Rank) -> dict[str, Any]:
-    """Four ranks in two rows: what each has of the classifier's bias [3], and the training's course."""
-    config = make_config(strategy="fsdp", shard_ranks=2)
-    run = Run(config, rank)
-    bias = next(p for name, p in run.stepper.model.named_parameters() if p.shape == (CLASSES,))
-    assert isinstance(bias, DTensor)
-    rows: list[Any] = [None] * rank.ranks
-    dist.all_gather_object(rows, local_rows(bias))
-    model = run.take(7)["model"]
-    files = {file.name: file.bytes for file in run.save()[1].files_of("model")}
-    half = Run(config, rank)
-    half.take(4)
-    resumed = Run(config, rank, half).take(3)["model"]
-    return {"said": run.said[0], "rows": rows, "losses": run.losses, "model": model, "resumed": resumed, "files": files}
-
-
 def on_gpu(rank: Rank) -> dict[str, Any]:
-    """What needs a GPU: SyncBatchNorm, CPU offload, and the strategies on CUDA tensors."""
+    """What needs a GPU: SyncBatchNorm, and the strategies on CUDA tensors."""
     found: dict[str, Any] = {}
     ways: dict[str, dict[str, Any]] = {"ddp": {}}
     if dist.get_backend() == "nccl" or "nccl" in str(dist.get_backend_config()):
         ways["fsdp"] = {"strategy": "fsdp"}
         ways["sync"] = {"sync_batch_norm": True}
-        ways["offload"] = {"strategy": "fsdp", "cpu_offload": True}
-        # The norm, the divisor and the average's weight cross devices; no gradient is that large.
-        ways["offload and follow"] = {**ways["offload"], "train": {"clip_grad_norm": 1e6, "ema_decay": 0.9}}
     for name, options in ways.items():
         run = Run(make_config(**options), rank)
         state = run.take(5)
@@ -222,7 +193,6 @@ SCENARIOS: dict[str, Callable[[Rank], Any]] = {
     "outcomes": outcomes,
     "stopped_evaluation": stopped_evaluation,
     "refusals": refusals,
-    "copies_of_shards": copies_of_shards,
     "on_gpu": on_gpu,
     **starts.SCENARIOS,
 }

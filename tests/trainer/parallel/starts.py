@@ -47,7 +47,7 @@ def builds(rank: Rank) -> dict[str, Any]:
         config = make_config(model, **FSDP)
         said: list[str] = []
         built = make_network(config, task_of(config, CLASSES), rank, Numerics.of(config.train), said.append).module
-        ways = {"ddp": make_config(model), "fsdp": config, "copies": make_config(model, shard_ranks=1, **FSDP)}
+        ways = {"ddp": make_config(model), "fsdp": config}
         steppers = {
             way: Stepper(one, task_of(one, CLASSES), rank, Numerics.of(one.train), said.append)
             for way, one in ways.items()
@@ -68,9 +68,7 @@ def failures(rank: Rank) -> dict[str, list[str]]:
         ("fails", network("Fails"), FSDP),
         ("cache", network("FillsCache"), FSDP),
         ("shapes", network("other_shapes"), FSDP),
-        ("drops", network("DropsLayers"), {}),
         ("drops, fsdp", network("DropsLayers"), FSDP),
-        ("option, fsdp", None, {**FSDP, "find_unused_parameters": True}),
     ):
         config = make_config(model, **parallel)
         try:
@@ -85,7 +83,7 @@ def failures(rank: Rank) -> dict[str, list[str]]:
 def conditional(rank: Rank) -> dict[str, Any]:
     """Networks that do not use each parameter in each pass."""
     found = {}
-    for name, parallel in (("EvaluationHead", {}), ("DropsLayers", {"find_unused_parameters": True})):
+    for name, parallel in (("EvaluationHead", {}), ("DropsLayers", {})):
         run = Run(make_config(network(name), **parallel), rank)
         state = run.take(7)
         found[name] = {"losses": run.losses, "said": run.said, "values": gather(rank, state["model"])}
@@ -99,7 +97,7 @@ def count_elements(group: Group) -> int:
 def sgd(rank: Rank) -> dict[str, Any]:
     """SGD's losses, and what a checkpoint says of the momentum."""
     found = {}
-    for options in ({}, {"nesterov": True}, {"momentum": 0.0}):
+    for options in ({}, {"momentum": 0.0}):
         for way, parallel in (("ddp", {}), ("fsdp", FSDP)):
             config = make_config(
                 train={"optimizer": "sgd", "learning_rate": 0.05, "clip_grad_norm": 1.0, **options}, **parallel
@@ -130,7 +128,7 @@ def mixed_precision(rank: Rank) -> dict[str, Any]:
     kinds = {"resnet": None, "vit": VIT, "Various": network("Various")}
     for precision, kind in (("bf16", "resnet"), ("bf16", "vit"), ("bf16", "Various"), ("fp16", "Various")):
         for way, parallel in (("ddp", {}), ("fsdp", FSDP)):
-            train = {"precision": precision, "allow_slow_precision": True, "ema_decay": 0.9}
+            train = {"precision": precision, "ema_decay": 0.9}
             config = make_config(kinds[kind], train=train, **parallel)
             run, half = Run(config, rank), Run(config, rank)
             run.take(4)
@@ -193,8 +191,8 @@ def freezes(rank: Rank) -> dict[str, Any]:
     found: dict[str, Any] = {}
     resnet = {**small_config()["model"], "freeze": ["*resnet*"]}
     kinds = {"resnet": resnet, "vit": {**VIT, "freeze": ["*embeddings*", "*layer*.0.*", "*layer*.1.*"]}}
-    ways = {"ddp": {"bucket_mb": 0.005}, "fsdp": FSDP, "copies": {"shard_ranks": 1, **FSDP}}
-    for name, kind, optimizer in (("ddp", "vit", "sgd"), ("fsdp", "resnet", "sgd"), ("copies", "vit", "adamw")):
+    ways = {"ddp": {"bucket_mb": 0.005}, "fsdp": FSDP}
+    for name, kind, optimizer in (("ddp", "vit", "sgd"), ("fsdp", "resnet", "sgd"), ("fsdp", "vit", "adamw")):
         train = {"ema_decay": 0.9, "learning_rate": 0.01, "optimizer": optimizer}
         run = Run(make_config(kinds[kind], train=train, **ways[name]), rank)
         found[f"{name} {kind}"] = {"begin": everything(run.stepper.model), "frozen": run.take(3)}

@@ -30,12 +30,11 @@ NETWORK = {
     "architecture": "exchanged:ManyIdle",
     "arguments": {"seconds": 0.002, "idle_parameters": 1_000_000},
 }
-EXCLUDED = ["prefetch_factor", "threads", "precision", "channels_last", "compile", "activation_checkpointing"]
 CONFIG = small_config(
     model=NETWORK,
-    data={"num_workers": 0},
+    data={"num_workers": 0, "prefetch_factor": 2},
     parallel={"slot_size": "auto"},
-    profile={"window_s": 0.5, "slot_sizes": [2, 8], "trace_steps": 1, "exclude": EXCLUDED},
+    profile={"window_s": 0.5, "slot_sizes": [2, 8]},
     resources={"ranks": 1, "threads": 1, "nodes": 2, "price_usd_per_h": 2.0},
 )
 
@@ -141,7 +140,7 @@ def test_nothing_that_a_machine_sends_is_unpickled(
     port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It proves the key of the job, which is no secret."""
-    resources = ResourcesSection().model_copy(update={"meeting_timeout_s": 1.5})
+    resources = ResourcesSection().model_copy(update={"setup_timeout_s": 1.5})
 
     def come() -> None:
         stream = socket.create_connection(("localhost", port))
@@ -199,7 +198,7 @@ def test_what_is_sent_arrives_as_it_was() -> None:
 
 
 def test_a_machine_of_another_job_is_refused_and_one_that_does_not_come_is_named(port: int, tmp_path: Path) -> None:
-    resources = ResourcesSection().model_copy(update={"meeting_timeout_s": 1.5})
+    resources = ResourcesSection().model_copy(update={"setup_timeout_s": 1.5})
     found: list[BaseException] = []
 
     def place(node_rank: int) -> Nodes:

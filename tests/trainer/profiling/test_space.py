@@ -51,7 +51,6 @@ def with_batch_norm(batch: int = 64, ranks: int = 2, **sections: Any) -> Space:
 def test_for_batch_norm_no_slot_below_the_floor_is_tried() -> None:
     assert with_batch_norm().slot_sizes == (16, 32)
     assert with_batch_norm(batch=1000).slot_sizes == (16, 32, 63, 125, 250, 500)
-    assert with_batch_norm(profile={"min_batch_norm_slot": 4}).slot_sizes == (4, 8, 16, 32)
     assert not with_batch_norm().ignored
     # A share that is smaller still is all there is.
     assert with_batch_norm(batch=20).slot_sizes == (10,)
@@ -77,7 +76,7 @@ def test_a_small_slot_that_is_named_is_taken_with_a_warning(
     found = with_batch_norm(**sections)
     assert found.slot_sizes == sizes
     (warning,) = found.ignored
-    assert warning.startswith(f"{said} (profile.min_batch_norm_slot 16)")
+    assert warning.startswith(said)
     assert not space(**sections).ignored
 
 
@@ -197,8 +196,6 @@ def test_threads_are_halved_on_a_cpu_and_left_alone_with_a_gpu() -> None:
 PINS = [
     ("slot_size", {"parallel": {"slot_size": 5}}, "slot_sizes", (5,), [4, 8]),
     ("num_workers", {"data": {"num_workers": 3}}, "num_workers", (3,), [0, 1]),
-    ("prefetch_factor", {"data": {"prefetch_factor": 7}}, "prefetch_factors", (7,), [2, 4]),
-    ("threads", {"resources": {"threads": 3}}, "threads", (3,), [1, 2]),
 ]
 
 
@@ -208,10 +205,8 @@ def test_a_pinned_value_is_the_only_one(
 ) -> None:
     assert getattr(space(**pin), name) == values
     assert getattr(space(**pin, profile={name: [*listed, *values]}), name) == values
-    # Excluded or not, a pin holds; its list is then ignored, and that is said.
-    excluded = space(**pin, profile={"exclude": [knob], name: listed})
-    assert getattr(excluded, name) == values
-    assert excluded.ignored == (f"profile.{name} is ignored: {knob} is in profile.exclude",)
+    assert space(data={"prefetch_factor": 7}).prefetch_factors == (7,)
+    assert space(resources={"threads": 3}).threads == (3,)
 
 
 @pytest.mark.parametrize(("knob", "pin", "name", "values", "listed"), PINS)
@@ -225,30 +220,11 @@ def test_a_pinned_value_outside_of_its_list_is_refused(
     assert "=auto" in refused.value.todo
 
 
-@pytest.mark.parametrize(
-    ("knob", "name", "usual"),
-    [
-        ("slot_size", "slot_sizes", (32,)),
-        ("num_workers", "num_workers", (0,)),
-        ("prefetch_factor", "prefetch_factors", (4,)),
-        ("threads", "threads", (8,)),
-    ],
-)
-def test_an_excluded_knob_has_what_training_has_without_a_profile(knob: str, name: str, usual: tuple[int, ...]) -> None:
-    found = space(cores=8, profile={"exclude": [knob]})
-    assert getattr(found, name) == usual
-    assert not found.ignored
-    assert found.finds_slot_sizes == (knob != "slot_size")
-
-
 def test_no_loader_processes_have_one_prefetch_factor() -> None:
-    found = space(
-        profile={"num_workers": [0, 1], "prefetch_factors": [2, 3, 4], "slot_sizes": [8]}, resources={"threads": 1}
-    )
+    found = space(profile={"num_workers": [0, 1], "slot_sizes": [8]}, resources={"threads": 1})
     assert [(each.num_workers, each.prefetch_factor) for each in found.combinations()] == [
         (0, 4),
         (1, 2),
-        (1, 3),
         (1, 4),
     ]
 
@@ -299,51 +275,3 @@ def test_torch_compile_is_tried_on_a_gpu_and_never_with_activation_checkpointing
     pinned = space(H100, train={"activation_checkpointing": "whole"})
     assert pinned.flags == (Flags(activation_checkpointing="whole"),)
     assert all(not each.compile or each.activation_checkpointing == "none" for each in pinned.measured_flags)
-
-
-@pytest.mark.parametrize(
-    ("knob", "auto", "other"),
-    [
-        ("precision", "auto", "bf16"),
-        ("channels_last", "auto", True),
-        ("compile", "auto", "on"),
-        ("activation_checkpointing", "auto", "whole"),
-    ],
-)
-def test_an_excluded_flag_is_neither_chosen_nor_measured(knob: str, auto: object, other: object) -> None:
-    usual = space(H100, train={knob: auto}, profile={"exclude": [knob]})
-    value = {"on": True}.get(other, other) if isinstance(other, str) else other  # what a Flags says for it
-    assert {getattr(each, knob) for each in usual.flags} == {getattr(Flags(), knob)}
-    assert {getattr(each, knob) for each in usual.measured_flags} <= {getattr(Flags(), knob)}
-    pinned = space(H100, train={knob: other}, profile={"exclude": [knob]})
-    assert {getattr(each, knob) for each in [*pinned.flags, *pinned.measured_flags]} == {value}
-
-
-@pytest.mark.parametrize(
-    ("train", "profile", "message"),
-    [
-        ({}, {"precisions": ["bf16"]}, r"train.precision is fp32, which is not in profile.precisions \[bf16\]"),
-        ({}, {"channels_last": [True]}, "train.channels_last is false, which is not in profile.channels_last"),
-        ({"compile": "on"}, {"compile": [False]}, "train.compile is on, which is not in profile.compile"),
-        ({}, {"activation_checkpointing": ["whole"]}, "train.activation_checkpointing is none, which is not in"),
-        ({"precision": "auto"}, {"precisions": ["fp16"]}, r"profile.precisions \['fp16'\]: slow on a processor"),
-        (
-            {"activation_checkpointing": "auto"},
-            {"compile": [True], "activation_checkpointing": ["whole"]},
-            "leave only both together",
-        ),
-    ],
-)
-def test_lists_that_leave_nothing_or_not_what_is_set_are_refused(
-    train: dict[str, Any], profile: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        space(train=train, profile=profile)
-
-
-def test_a_precision_that_is_slow_here_is_left_out_and_named_unless_it_is_allowed() -> None:
-    found = space(T4, train={"precision": "auto"}, profile={"precisions": ["bf16", "fp16"]})
-    assert {each.precision for each in found.flags} == {"fp16"}
-    assert found.ignored == ("profile.precisions ['bf16']: not tried, slow on Tesla T4",)
-    allowed = space(T4, train={"precision": "auto", "allow_slow_precision": True}, profile={"precisions": ["bf16"]})
-    assert {each.precision for each in allowed.flags} == {"bf16"}

@@ -82,7 +82,7 @@ def auto_space(batch: int = 840, **sections: Any) -> Space:
         {
             "train": {"global_batch_size": batch, **sections.pop("train", {})},
             "data": {"num_workers": 0},
-            "profile": {"exclude": ["threads"]},
+            "resources": {"threads": 1},
             **sections,
         }
     )
@@ -210,7 +210,7 @@ def test_the_cheapest_of_equals_is_taken() -> None:
 
 
 def test_threads_are_left_to_the_loader_where_they_bring_nothing() -> None:
-    space = auto_space(profile={"exclude": [], "slot_sizes": [50, 100], "threads": [1, 2, 4]})
+    space = auto_space(profile={"slot_sizes": [50, 100]}, resources={"threads": "auto"})
     assert swept(simulator(space, thread_efficiency=0.0)).choice.threads == 1
     assert swept(simulator(space, thread_efficiency=0.9)).choice.threads == 4
 
@@ -326,7 +326,7 @@ def test_a_compile_that_does_not_work_excludes_that_point_alone(outcome: Any) ->
     def failing(kind: str, settings: Settings) -> Failed | None:
         return Failed(outcome, "no Triton") if settings.flags.compile else None
 
-    space = a_space(profile={"exclude": ["precision", "activation_checkpointing", "threads"], "compile": [False, True]})
+    space = replace(a_space(), flags=(*a_space().flags, Flags(compile=True)))
     probe = simulator(space, failing=failing, slot_overhead_s=0.05, loader_ratio=0.1)
     found = swept(probe)
     assert [row.outcome for row in found.compute if row.flags.compile] == [outcome]
@@ -484,7 +484,7 @@ def test_slots_for_batch_norm_are_not_made_smaller_than_the_floor_where_memory_i
     assert min(row.slot_size for row in [*found.points, *found.compute]) >= 16
     with pytest.raises(ConfigError, match="out of memory") as refused:
         swept(simulator(space, limit_bytes=110 * MIB))
-    assert "profile.min_batch_norm_slot" in refused.value.todo
+    assert "profile.slot_sizes" in refused.value.todo
 
 
 def test_a_budget_too_small_for_what_fails_is_an_error() -> None:
@@ -526,9 +526,7 @@ def test_the_grid_takes_the_maximum() -> None:
 
 
 def test_the_grid_tries_activation_checkpointing_where_memory_runs_out() -> None:
-    space = auto_space(
-        train={"activation_checkpointing": "auto"}, profile={"slot_sizes": [50, 200], "exclude": ["threads"]}
-    )
+    space = auto_space(train={"activation_checkpointing": "auto"}, profile={"slot_sizes": [50, 200]})
     found = full_grid(Ledger(space, simulator(space, limit_bytes=200 * MIB), budget_s=1e6))
     kinds = {(row.slot_size, row.flags.activation_checkpointing) for row in found.points}
     assert kinds == {(50, "none"), (200, "none"), (200, "whole")}

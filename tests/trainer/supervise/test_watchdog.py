@@ -28,8 +28,7 @@ from trainer.supervise.supervisor import RankSupervisor
 
 folder = Path(sys.argv[1])
 events = EventLog(folder, stage="train", attempt="a")
-limits = {"data_timeout_s": 5, "checkpoint_timeout_s": 600}
-resources = ResourcesSection(step_timeout_s=5, stop_budget_s=1, **limits)
+resources = ResourcesSection(hang_timeout_s=5, stop_budget_s=1)
 say = lambda document: (folder / "end.json").write_text(document.model_dump_json())
 with RankSupervisor(resources, events, rank=0, local_rank=0, generation=3, say=say) as life:
     life.ledger.resume(7, number=1, ranks=1, nodes=1)
@@ -157,7 +156,7 @@ def test_a_peer_that_is_stopped_is_found_by_its_own_limit(start: Start, tmp_path
 def test_training_goes_on_after_a_rank_that_hangs(small_shards: str, tmp_path: Path, how: str) -> None:
     from tests.trainer.supervise.test_signals import Job, slow_config
 
-    limits = {"step_timeout_s": 10, "data_timeout_s": 10}
+    limits = {"hang_timeout_s": 10}
     job = Job(tmp_path, small_shards, slow_config(data={"prefetch_factor": 1}, train={"epochs": 12}, resources=limits))
     job.wait_for_step(5)
     if how == "stopped":

@@ -29,7 +29,6 @@ EVERYTHING = {
     "background": "#20c080",
     "convert": {"cmyk": True, "depth": True, "orientation": True},
     "resize": 24,
-    "jpeg_quality": 85,
 }
 
 
@@ -101,7 +100,7 @@ def read_preprocessing(folder: Path, section: ShardingSection) -> Preprocessing:
     path = folder / PREPROCESS_NAME
     convert = [name for name, wanted in section.convert.model_dump().items() if wanted]
     own = {"background": section.background, "convert": convert, "resize": section.resize}
-    own |= {"jpeg_quality": section.jpeg_quality, "max_pixels": section.max_pixels}
+    own |= {"jpeg_quality": 90, "max_pixels": section.max_pixels}
     path.write_text(json.dumps(json.loads(path.read_text()) | own))
     return Preprocessing.read(path)
 

@@ -161,22 +161,6 @@ def test_all_of_it_hangs_on_the_sample_alone(small_shards: str) -> None:
     assert not torch.equal(alone[3], data.read(request(3, epoch=1)).batch["images"][0])
 
 
-def test_the_plan_for_a_gpu_gives_the_same_pixels(small_shards: str) -> None:
-    """What the GPU is sent to do, done here: only the place differs."""
-    here = dataset(small_shards, augment=ALL)
-    there = dataset(small_shards, augment=ALL, augment_device="gpu")
-    slot = request(*range(9))
-    one, other = here.read(slot), there.read(slot)
-    assert "plan" not in one.batch and "plan" in other.batch
-    mode = Mode(training=True)
-    pixels = [of.task.to_model(slot.batch, mode)["images"] for of, slot in ((here, one), (there, other))]
-    assert torch.equal(*pixels)
-    device = torch.device("cpu")
-    with pytest.raises(ConfigError, match="no GPU"):
-        there.task.check_device(device)
-    here.task.check_device(device)
-
-
 def test_the_mix_of_a_slot_hangs_on_its_place(small_shards: str) -> None:
     data = dataset(small_shards, augment={"mixup_alpha": 0.5, "cutmix_alpha": 1.0})
     first, again, later = (data.read(request(*range(8), step=step)).batch["mix"] for step in (5, 5, 6))
