@@ -56,10 +56,10 @@ def worker_pools(config: RunConfig, stage: str, container: Container, args: Sequ
     section = serving_section(config) if stage == "export" else config.resources.machine
     machine = find_machine(section)
     machine_spec: dict[str, Any] = {"machine_type": machine.type}
-    if machine.accelerator_count:
+    if machine.gpus:
         machine_spec |= {
             "accelerator_type": machine.accelerator_type,
-            "accelerator_count": machine.accelerator_count,
+            "accelerator_count": machine.gpus,
         }
     pool: Mapping[str, Any] = {
         "machine_spec": machine_spec,
@@ -91,5 +91,5 @@ def machine_name(section: MachineSection) -> str:
         ConfigError: There is no such machine.
     """
     machine = find_machine(section)
-    gpus = f"+{machine.accelerator_count}x{machine.accelerator_type}" if machine.accelerator_count else ""
+    gpus = f"+{machine.gpus}x{machine.accelerator_type}" if machine.gpus else ""
     return f"{machine.type}{gpus}"

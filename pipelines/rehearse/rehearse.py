@@ -192,7 +192,7 @@ def _processes(config: RunConfig, wanted: Wanted, nodes: int) -> int | None:
         return None
     if wanted.processes_per_node is not None:
         return wanted.processes_per_node
-    gpus = find_machine(config.resources.machine).accelerator_count
+    gpus = find_machine(config.resources.machine).gpus
     return min(gpus, max(1, 2 * available_cores() // nodes)) if gpus else None
 
 

@@ -12,7 +12,7 @@ from contracts import storage
 from contracts.config import MachineSection, RunConfig
 from contracts.errors import ConfigError, UserError
 from contracts.estimate import num_nodes
-from contracts.machines import ACCELERATORS, LEAST_FOR_COMPILE, LEAST_FOR_CUDA_13, Machine, find_machine
+from contracts.machines import ACCELERATORS, LEAST_FOR_CUDA_13, Machine, find_machine
 from contracts.own_code import pin_code
 from pipelines.images.record import ROLES, find_image
 from pipelines.rules.cloud_names import check_name, region_of_resource
@@ -65,23 +65,11 @@ def _gpu(where: str, machine: Machine, config: RunConfig) -> Iterator[Problem]:
             "have no code for earlier GPUs; PyTorch for CUDA 12.6, which trains, has",
             "set resources.serving_machine, e.g. type=g2-standard-12 (one L4), or take NVIDIA_TESLA_T4",
         )
-    elif config.train.compile == "on" and accelerator.capability_x10 < LEAST_FOR_COMPILE:
-        yield Problem(
-            f"{given}, and train.compile is on",
-            f"torch.compile on sm{LEAST_FOR_COMPILE} and later",
-            "set train.compile=off, or take another GPU",
-        )
 
 
 def _strategy(where: str, machine: Machine, config: RunConfig) -> Iterator[Problem]:
     strategy = config.resources.strategy
-    if not machine.strategies:
-        yield Problem(
-            f"{where}: {machine.label}: {machine.note}",
-            "machines that SPOT, FLEX_START or STANDARD hand out",
-            "take another machine, e.g. a3-ultragpu-8g",
-        )
-    elif strategy not in machine.strategies:
+    if strategy not in machine.strategies:
         yield Problem(
             f"{where}: {machine.label} by {strategy}",
             " or ".join(machine.strategies),

@@ -11,8 +11,6 @@ from contracts.machines import Machine
 def find_warnings(config: RunConfig, machine: Machine | None) -> Iterator[str]:
     """Yield the warnings of a configuration."""
     resources, vertex = config.resources, config.vertex
-    if machine is not None and machine.note:
-        yield f"{machine.label}: {machine.note}"
     yield from _network(resources, machine)
     if resources.regions:
         elsewhere = ", ".join(resources.regions)

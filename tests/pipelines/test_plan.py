@@ -63,10 +63,6 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
         ),
         "by FLEX_START",
     ),
-    (
-        ("resources.machine={type: a4x-highgpu-4g}",),
-        "a shared reservation",
-    ),
     (("resources.ranks=2",), "resources.ranks = 2 on g2-standard-12"),
     (("train.global_batch_size=1",), "at least 2: one sample a rank"),
     (("resources.regions=[us-east4, us-east4]",), "is there twice"),
@@ -122,16 +118,8 @@ BREAKS: list[tuple[tuple[str, ...], str]] = [
         "compute capability sm70, and resources.serving_machine is not set",
     ),
     (
-        ("resources.serving_machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_P4}",),
+        ("resources.serving_machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_V100}",),
         "no code for earlier GPUs",
-    ),
-    (
-        (
-            "resources.machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_P100}",
-            "resources.serving_machine.type=g2-standard-12",
-            "train.compile='on'",
-        ),
-        "compute capability sm60, and train.compile is on",
     ),
     (("code.path=/nonexistent", "model.architecture='net:build'"), "code.path"),
     (("cloud.images.export=''",), "cloud.images.export is not set"),
