@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from contracts.config.resources import MachineSection, Strategy
+from contracts.config import MachineSection, RunConfig, Strategy
 from contracts.errors import ConfigError
 
 AS_OF = "2026-11-22"
@@ -161,6 +161,12 @@ class Machine:
         if self.usd_per_h is None or region != PRICE_REGION or strategy == "FLEX_START":
             return None
         return self.usd_per_h[strategy == "SPOT"]
+
+
+def serving_section(config: RunConfig) -> MachineSection:
+    """Return the machine of the export: the one that will serve, else the training's."""
+    resources = config.resources
+    return resources.serving_machine if resources.serving_machine.type else resources.machine
 
 
 def find_machine(section: MachineSection) -> Machine:

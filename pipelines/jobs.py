@@ -9,7 +9,7 @@ from typing import Any
 from components.launch import STAGE_MODULES
 from contracts.config import MachineSection, RunConfig
 from contracts.estimate import num_nodes
-from contracts.machines import find_machine
+from contracts.machines import find_machine, serving_section
 
 INPUTS: dict[str, dict[str, str]] = {
     "shard": {},
@@ -76,12 +76,6 @@ def worker_pools(config: RunConfig, stage: str, container: Container, args: Sequ
     if nodes > 1:
         pools.append({**pool, "replica_count": nodes - 1})
     return pools
-
-
-def serving_section(config: RunConfig) -> MachineSection:
-    """Return the machine of the export: the one that will serve, else the training's."""
-    resources = config.resources
-    return resources.serving_machine if resources.serving_machine.type else resources.machine
 
 
 def machine_name(section: MachineSection) -> str:

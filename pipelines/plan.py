@@ -15,16 +15,15 @@ from typing import Any, TextIO
 
 from contracts import machines, storage
 from contracts.artifacts import RunRecord
+from contracts.checked import Problem
 from contracts.config import RunConfig
 from contracts.config.load import parse_config
 from contracts.errors import ConfigError, DataError, ShardlineError
 from contracts.estimate import num_nodes
-from contracts.machines import Machine, find_machine
+from contracts.machines import Machine, find_machine, serving_section
 from contracts.result import RUNS_FOLDER
-from pipelines.jobs import serving_section
 from pipelines.rules.checks import check_planned
 from pipelines.rules.preflight import find_problems, find_regions
-from pipelines.rules.problem import Problem
 from pipelines.rules.submission import Asked, find_asked_problems
 from pipelines.rules.warn import find_warnings
 
@@ -116,10 +115,9 @@ def make_plan(
     """
     plan = outline(config, asked, online=online)
     if plan.machine is not None and (complete or plan.ok):
-        serving = _serving_machine(config, plan.machine)
         here = config.model_copy(update={"sharding": config.sharding.model_copy(update={"source": local_source})})
         looked_at = here if local_source else config
-        checked = check_planned(looked_at, plan.machine, serving, plan.nodes, online=online)
+        checked = check_planned(looked_at, online=online)
         plan = plan.with_problems(checked.problems, checked.warnings)
     return plan
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from contracts import PACKAGES, storage
 from contracts.config import RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ConfigError, ShardlineError, TryAgain
+from contracts.machines import serving_section
 from contracts.serving import TENSORRT_RTX
 from pipelines.images.cloud_build import build_in_cloud
 from pipelines.images.record import (
@@ -37,7 +38,6 @@ from pipelines.images.record import (
     record_path,
     requirements_of,
 )
-from pipelines.jobs import serving_section
 from pipelines.runs.diagnosis import Said, diagnose
 
 REPOSITORY = re.compile(r"[a-z0-9.-]+\.[a-z]+(?::\d+)?(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)+")

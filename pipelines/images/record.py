@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from contracts.config import MachineSection, RunConfig
 from contracts.errors import ConfigError
-from contracts.machines import ACCELERATORS, LEAST_FOR_CUDA_13, Accelerator, find_machine
+from contracts.machines import ACCELERATORS, LEAST_FOR_CUDA_13, Accelerator, find_machine, serving_section
 from contracts.serving import RELEASES, TENSORRT, TENSORRT_RTX
-from pipelines.jobs import Container, serving_section, stage_container
+from pipelines.jobs import Container, stage_container
 
 ROLES = ("pipeline", "trainer", "export")
 """What an image is for: the pipeline's own tasks and Dataflow's workers; profiling and training; the export."""

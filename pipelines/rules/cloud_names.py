@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pipelines.rules.problem import Problem
+from contracts.checked import Problem
 
 _REGION = r"[a-z]+(?:-[a-z]+)+[0-9]{1,2}"
 _PROJECT = r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]"

@@ -6,10 +6,10 @@ import re
 import zoneinfo
 from collections.abc import Callable, Iterator
 
+from contracts.checked import Problem
 from contracts.config import RunConfig
 from contracts.previous import PREVIOUS
 from pipelines.rules.cloud_names import check_name
-from pipelines.rules.problem import Problem
 from rehearsal.vertex.cron import find_mistake
 
 # Longest run.name: Dataflow's job names and Vertex AI's label values end at 63 characters, and ids are appended.

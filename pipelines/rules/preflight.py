@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from contracts import storage
+from contracts.checked import Problem
 from contracts.config import MachineSection, RunConfig
 from contracts.errors import ConfigError, UserError
 from contracts.estimate import num_nodes
@@ -17,7 +18,6 @@ from contracts.own_code import pin_code
 from pipelines.images.record import ROLES, find_image
 from pipelines.rules.cloud_names import check_name, region_of_resource
 from pipelines.rules.names import NAME_RULES, PLACE_RULES
-from pipelines.rules.problem import Problem
 
 # Of a model's container, image_uri "must identify an image in Artifact Registry or Container Registry":
 # https://docs.cloud.google.com/vertex-ai/docs/reference/rest/v1/ModelContainerSpec

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from contracts.checked import Problem
 from contracts.config import RunConfig
 from contracts.errors import UserError
-from pipelines.rules.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typer.testing import CliRunner, Result
 
 import pipelines.rules.checks
 from contracts.config.load import parse_config
-from contracts.machines import find_machine
 from pipelines.cli import app
 from pipelines.rules.checks import check_here, check_planned
 from tests.conftest import OWN_CODE
@@ -35,7 +34,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ],
         [
             "model.architecture 'resnett' is unknown",
-            "data.transform 'math:sinus' (of python",
+            "data.transform 'math:sinus' (of ",
             "train.precision is fp16, and there is no GPU",
             "tensorrt_rtx builds no engine for sm90 (h100, h100-80gb, h200)",
             "parallel.sync_batch_norm is on, but there is no GPU",
@@ -46,10 +45,8 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
             f"model.architecture={OWN}",
             f"code.path={OWN_CODE}",
             "model.arguments.dropuot=0.5",
-            "parallel.strategy=fsdp",
-            "parallel.cpu_offload=true",
         ],
-        ["cannot be built", "unexpected keyword argument 'dropuot'", "parallel.cpu_offload is on, but there is no GPU"],
+        ["cannot be built", "unexpected keyword argument 'dropuot'"],
     ),
     "patterns": (
         [f"model.architecture={OWN}", f"code.path={OWN_CODE}", "model.freeze=[backbone.*]"],
@@ -84,7 +81,7 @@ def call(tmp_path: Path) -> Callable[..., Result]:
 
 @pytest.mark.parametrize(
     ("command", "mistakes"),
-    [("run", "all but patterns"), ("plan", "own network"), ("plan", "patterns"), ("submit", "own network")],
+    [("run", "all but patterns"), ("plan", "patterns"), ("submit", "own network")],
 )
 def test_mistakes_end_a_command_with_2_before_a_stage(
     command: str, mistakes: str, call: Callable[..., Result], tmp_path: Path
@@ -101,7 +98,6 @@ def test_weights_are_looked_at_here_and_must_be_in_a_bucket_for_vertex_ai(call: 
     weights = [f"model.architecture={OWN}", f"code.path={OWN_CODE}", "model.weights=cut.safetensors"]
     for command, said in (
         ("run", "cut.safetensors cannot be read as safetensors"),
-        ("plan", "no machine of Vertex AI sees this one's disk"),
         ("submit", "no machine of Vertex AI sees this one's disk"),
     ):
         answer = call(command, *weights, *COMMANDS[command])
@@ -138,7 +134,8 @@ def test_a_check_that_ends_or_hangs_is_a_warning(tmp_path: Path, monkeypatch: py
     config = parse_config({"model": {"architecture": "ends_all:net"}} | code, where="test")
     found = check_here(config)
     assert found.problems == ()
-    assert found.warnings == ("unchecked, since the check ended with exit code 3: own code, network, weights",)
+    (warning,) = found.warnings
+    assert warning.startswith("unchecked, since the check ended with exit code 3: own code, network, weights")
     (tmp_path / "hangs.py").write_text("import time\ntime.sleep(60)\n")
     monkeypatch.setattr(pipelines.rules.checks, "TIMEOUT_S", 0.01)
     found = check_here(parse_config({"model": {"architecture": "hangs:net"}} | code, where="test"))
@@ -146,17 +143,12 @@ def test_a_check_that_ends_or_hangs_is_a_warning(tmp_path: Path, monkeypatch: py
 
 
 def test_gpus_of_planned_machines_are_known() -> None:
-    sections = {
-        "model": {"architecture": OWN},
-        "train": {"precision": "bf16"},
-        "export": {"runtime": "tensorrt_rtx", "targets": ["t4"]},
-    }
-    sections["code"] = {"path": str(OWN_CODE)}
-    config = parse_config(sections, where="test")
-    machines = [
-        find_machine(parse_config({"resources": {"machine": section}}, where="test").resources.machine)
-        for section in ({"type": "g2-standard-12"}, {"type": "n1-standard-8", "accelerator_type": "NVIDIA_TESLA_T4"})
-    ]
-    assert check_planned(config, machines[0], machines[0], 1).problems == ()
-    (problem,) = check_planned(config, machines[1], machines[1], 1).problems
-    assert "bf16, which T4 can only emulate" in problem.given
+    sections = {"model": {"architecture": OWN}, "code": {"path": str(OWN_CODE)}, "parallel": {"sync_batch_norm": True}}
+
+    def problems(machine: str) -> list[str]:
+        config = parse_config({**sections, "resources": {"machine": {"type": machine}}}, where="test")
+        return [problem.given for problem in check_planned(config).problems]
+
+    assert problems("g2-standard-12") == []
+    (problem,) = problems("n1-standard-8")
+    assert "there is no GPU on n1-standard-8" in problem

@@ -1,11 +1,11 @@
 """The command: checks of a configuration before its first stage.
 
-    python -m trainer.check network --config-json TEXT [--elsewhere] [--online]
-    python -m trainer.check place --config-json TEXT [--for this-machine | --for JSON]
+    python -m trainer.check --config-json TEXT [--elsewhere] [--online]
 
-`network` is the same wherever the line runs, and imports torch; `place` holds precision, spread and export targets
-against the machines, and needs no torch but for the GPU of this one. The last line of stdout is a CheckAnswer
-(contracts/checked.py) as JSON; exit code 0 whatever was found, 2 where the command line or the configuration is none.
+Own code, network and arguments, patterns of names and weights are the same wherever the line runs; precision, spread
+and export targets are compared with this machine, or `--elsewhere` with the machines that the configuration names. The
+last line of stdout is contracts.checked.Findings as JSON; exit code 0 whatever was found, 2 where the command line or
+the configuration cannot be read.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import contextlib
 import sys
 from collections.abc import Callable
 
-from contracts.checked import THIS_MACHINE, Findings, PlannedPlace
+from contracts.checked import Findings
 from contracts.config import RunConfig
 from contracts.config.load import read_stage_config
-from contracts.errors import EXIT_OK, ConfigError, UserError
+from contracts.errors import EXIT_OK, UserError
 from contracts.process import end_with_parent, run_process
 from trainer.check.own_code import check_own_code, has_module
 
@@ -28,10 +28,8 @@ NEEDS_TORCH = "the network and its arguments, patterns of parameters' names, wei
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainer.check", description="Checks before the first stage.")
-    parser.add_argument("what", choices=("network", "place"))
     parser.add_argument("--config-json", required=True, help="the configuration, as JSON")
-    parser.add_argument("--for", dest="place", default=THIS_MACHINE, help="a PlannedPlace as JSON, or this-machine")
-    parser.add_argument("--elsewhere", action="store_true", help="it is to run where more may be installed")
+    parser.add_argument("--elsewhere", action="store_true", help="it is to run on the machines that it names")
     parser.add_argument("--online", action="store_true", help="ask the bucket of model.weights")
     parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -39,29 +37,27 @@ def main(arguments: list[str] | None = None) -> int:
         end_with_parent()
     try:
         config = read_stage_config(None, None, options.config_json)
-        place = None if options.place == THIS_MACHINE else _read_place(options.place)
     except UserError as error:
         print(f"check: error: {error}", file=sys.stderr)
         return error.exit_code
+    findings = Findings()
     # Own code may print; the answer must be the last line.
     with contextlib.redirect_stdout(sys.stderr):
-        if options.what == "network":
-            findings = check_all_of_network(config, online=options.online, elsewhere=options.elsewhere)
-        else:
-            findings = check_all_of_place(config, place)
-    print(findings.answer().model_dump_json(), flush=True)
+        check_network_side(config, findings, online=options.online, elsewhere=options.elsewhere)
+        check_machine_side(config, findings, elsewhere=options.elsewhere)
+    print(findings.model_dump_json(), flush=True)
     return EXIT_OK
 
 
-def check_all_of_network(given: RunConfig, *, online: bool = False, elsewhere: bool = False) -> Findings:
-    """Look at own code, network, patterns and weights; a check that fails by itself is named as unchecked.
+def check_network_side(given: RunConfig, findings: Findings, *, online: bool = False, elsewhere: bool = False) -> None:
+    """Check own code, network, patterns and weights; a check that fails by itself is named as unchecked.
 
     Args:
         given: The configuration.
+        findings: Gets what is found.
         online: Whether the bucket of model.weights may be asked.
         elsewhere: It is to run on other machines, whose image may have what own code lacks here.
     """
-    findings = Findings()
     has_torch = has_module("torch") and has_module("transformers")
 
     def look() -> None:
@@ -93,35 +89,26 @@ def check_all_of_network(given: RunConfig, *, online: bool = False, elsewhere: b
         check_weights(model, config, task, findings, online=online)
 
     _guarded("own code, the network and its arguments, patterns and weights", look, findings)
-    return findings
 
 
-def check_all_of_place(config: RunConfig, place: PlannedPlace | None) -> Findings:
-    """Look at precision, spread and export targets; a check that fails by itself is named as unchecked.
+def check_machine_side(config: RunConfig, findings: Findings, *, elsewhere: bool = False) -> None:
+    """Check precision, spread and export targets; a check that fails by itself is named as unchecked.
 
     Args:
-        config: The configuration; of resources, ranks and nodes count.
-        place: The machines that are planned; None: this one.
+        config: The configuration.
+        findings: Gets what is found.
+        elsewhere: It is to run on the machines that it names, not on this one.
     """
-    from trainer.check import place as rules
-
-    findings = Findings()
+    from trainer.check.place import check_export, check_training
 
     def training() -> None:
-        if place is None:
-            rules.check_training_here(config, findings, has_torch=has_module("torch"))
-        else:
-            rules.check_training_planned(config, place, findings)
+        check_training(config, findings, has_torch=has_module("torch"), elsewhere=elsewhere)
 
     def export() -> None:
-        if place is None:
-            rules.check_export_here(config, findings)
-        else:
-            rules.check_export_planned(config, place.export, findings)
+        check_export(config, findings, elsewhere=elsewhere)
 
     _guarded("precision and the spread over ranks", training, findings)
     _guarded("export targets and precision", export, findings)
-    return findings
 
 
 def _guarded(what: str, look: Callable[[], None], findings: Findings) -> None:
@@ -129,15 +116,6 @@ def _guarded(what: str, look: Callable[[], None], findings: Findings) -> None:
         look()
     except Exception as error:  # noqa: BLE001 - the entry of a process: a check that fails must refuse nothing
         findings.leave_unchecked(what, f"the check itself failed ({type(error).__name__}: {error})")
-
-
-def _read_place(text: str) -> PlannedPlace:
-    try:
-        return PlannedPlace.model_validate_json(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"--for {text}: {error}", allowed="this-machine, or a PlannedPlace as JSON", todo="correct it"
-        ) from None
 
 
 if __name__ == "__main__":

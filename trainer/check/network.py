@@ -16,7 +16,7 @@ from torch import nn
 from contracts import storage
 from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.artifacts.shards import FieldEntry, TokenizerEntry
-from contracts.checked import OFFLINE, Findings
+from contracts.checked import Findings
 from contracts.config import SPLITS, RunConfig, TaskSection
 from contracts.config.sharding import CLASS_KINDS, TokenizerSection
 from contracts.errors import ConfigError, ModelError, UserError
@@ -366,7 +366,7 @@ def check_weights(
     with findings.refusals():
         uri = storage.normalise(weights)
         if not storage.is_local(uri) and not online:
-            findings.leave_unchecked(f"model.weights {weights}", OFFLINE)
+            findings.leave_unchecked(f"model.weights {weights}", "no bucket is asked offline")
             return
         # Refuses what is no weights.
         find_source(uri)

@@ -10,38 +10,48 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from contracts.checked import CheckAnswer, Findings, PlannedMachine, PlannedPlace
+from contracts.checked import Findings
 from contracts.config import ModelSection
 from contracts.config.load import parse_config
 from tests.conftest import OWN_CODE, SMALL
 from tests.own_code.words import Words
 from tests.trainer.tasks import wrong
 from tests.trainer.tasks.for_tests import image_network
-from trainer.check.__main__ import check_all_of_network, check_all_of_place, main
+from trainer.check.__main__ import check_machine_side, check_network_side, main
 from trainer.check.network import check_network
 
 OWN = "models_for_tests"
 FIELDS = {"image": {"column": "image", "kind": "image"}, "label": {"column": "label", "kind": "class"}}
-CPU = PlannedMachine(label="n1-standard-4")
-T4 = PlannedMachine(label="n1-standard-8 with 1 x NVIDIA_TESLA_T4", gpus=1, gpu="T4", capability="sm75")
-H100 = PlannedMachine(label="a3-highgpu-8g with 8 x NVIDIA_H100_80GB", gpus=8, gpu="H100", capability="sm90")
+CPU = {"type": "n1-standard-4"}
+T4 = {"type": "n1-standard-8", "accelerator_type": "NVIDIA_TESLA_T4"}
+H100 = {"type": "a3-highgpu-8g"}
 
 
-def network(**sections: Any) -> CheckAnswer:
+def network(**sections: Any) -> Findings:
     values: dict[str, Any] = {"model": {"architecture": f"{OWN}:without_batchnorm"}, "data": {"image_size": 16}}
-    values |= {"code": {"path": str(OWN_CODE)}} | sections
-    return check_all_of_network(parse_config(values, where="test")).answer()
+    return look(**values | {"code": {"path": str(OWN_CODE)}} | sections)
 
 
-def place(where: PlannedPlace | None, **sections: Any) -> CheckAnswer:
-    return check_all_of_place(parse_config(sections, where="test"), where).answer()
+def look(*, elsewhere: bool = False, **sections: Any) -> Findings:
+    findings = Findings()
+    check_network_side(parse_config(sections, where="test"), findings, elsewhere=elsewhere)
+    return findings
 
 
-def planned(machine: PlannedMachine, **sections: Any) -> CheckAnswer:
-    return place(PlannedPlace(training=machine, export=machine, nodes=1), **sections)
+def here(**sections: Any) -> Findings:
+    findings = Findings()
+    check_machine_side(parse_config(sections, where="test"), findings)
+    return findings
 
 
-def in_words(answer: CheckAnswer) -> str:
+def planned(machine: dict[str, str], **sections: Any) -> Findings:
+    findings = Findings()
+    values = {**sections, "resources": {"machine": machine}}
+    check_machine_side(parse_config(values, where="test"), findings, elsewhere=True)
+    return findings
+
+
+def in_words(answer: Findings) -> str:
     return "\n".join(f"{problem.given} | {problem.allowed} | {problem.todo}" for problem in answer.problems)
 
 
@@ -139,10 +149,9 @@ def test_mistakes_of_task_and_network_are_told_together() -> None:
 def test_a_transform_that_needs_what_other_machines_have_is_left_unchecked(tmp_path: Path) -> None:
     """Making the task must not import it once more, and call it a mistake."""
     (tmp_path / "needs_cloud.py").write_text("import no_such_module_here\n")
-    values = {"code": {"path": str(tmp_path)}, "data": {"transform": "needs_cloud:change"}}
-    answer = check_all_of_network(parse_config(values, where="test"), elsewhere=True).answer()
+    answer = look(code={"path": str(tmp_path)}, data={"transform": "needs_cloud:change"}, elsewhere=True)
     assert answer.problems == []
-    assert "whether data.transform 'needs_cloud:change' imports" in str(answer.unchecked[0])
+    assert "whether data.transform 'needs_cloud:change' imports" in answer.unchecked[0]
 
 
 def test_weights_that_are_there_or_not_asked_for_pass(tmp_path: Path) -> None:
@@ -166,9 +175,7 @@ def test_weights_that_are_there_or_not_asked_for_pass(tmp_path: Path) -> None:
     assert "cannot be read as safetensors" in in_words(network(model=model | {"weights": str(path)}))
     assert network(model=model | {"weights": "previous"}).problems == []
     offline = network(model=model | {"weights": "gs://bucket/w.pt"})
-    assert [str(entry) for entry in offline.unchecked] == [
-        "unchecked, since no bucket is asked offline: model.weights gs://bucket/w.pt"
-    ]
+    assert offline.unchecked == ["unchecked, since no bucket is asked offline: model.weights gs://bucket/w.pt"]
 
 
 def test_what_an_image_may_have_is_unchecked_for_other_machines(tmp_path: Path) -> None:
@@ -176,40 +183,38 @@ def test_what_an_image_may_have_is_unchecked_for_other_machines(tmp_path: Path) 
     (tmp_path / "needs_package.py").write_text("import no_such_package\n")
     (tmp_path / "needs_variable.py").write_text("import os\nos.environ['NO_SUCH_VARIABLE']\n")
 
-    def look(name: str, *, elsewhere: bool) -> tuple[int, int]:
-        values = {"model": {"architecture": f"{name}:net"}, "code": {"path": str(tmp_path)}}
-        config = parse_config(values, where="test")
-        answer = check_all_of_network(config, elsewhere=elsewhere).answer()
+    def count(name: str, *, elsewhere: bool) -> tuple[int, int]:
+        answer = look(model={"architecture": f"{name}:net"}, code={"path": str(tmp_path)}, elsewhere=elsewhere)
         return len(answer.problems), len(answer.unchecked)
 
     for name in ("needs_package", "needs_variable"):
-        assert look(name, elsewhere=False) == (1, 0)
-        assert look(name, elsewhere=True) == (0, 1)
-    assert look("no_such_module_of_mine", elsewhere=True) == (1, 0)
+        assert count(name, elsewhere=False) == (1, 0)
+        assert count(name, elsewhere=True) == (0, 1)
+    assert count("no_such_module_of_mine", elsewhere=True) == (1, 0)
 
 
 def test_a_fixed_width_is_left_unchecked_since_classes_are_not_known_yet() -> None:
     answer = network(model={"architecture": "networks:of_ten"})
     assert answer.problems == []
-    assert "the number of classes is not known before sharding" in str(answer.unchecked[0])
+    assert "the number of classes is not known before sharding" in answer.unchecked[0]
 
 
 def test_a_network_too_large_for_the_check_is_left_unchecked() -> None:
     answer = network(model={"architecture": "networks:large"})
     assert answer.problems == []
-    assert "cannot be built on the meta device, and takes more than 4 GiB" in str(answer.unchecked[0])
+    assert "cannot be built on the meta device, and takes more than 4 GiB" in answer.unchecked[0]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_network_that_asks_for_a_gpu_is_left_unchecked_without_one() -> None:
     answer = network(model={"architecture": "networks:of_a_gpu"})
-    assert answer.problems == [] and "it asks for a GPU, and there is none here" in str(answer.unchecked[0])
+    assert answer.problems == [] and "it asks for a GPU, and there is none here" in answer.unchecked[0]
 
 
 def test_a_check_that_fails_by_itself_refuses_nothing() -> None:
     answer = network(model={"architecture": f"{OWN}:without_batchnorm", "weights": "w" * 300})
     assert answer.problems == []
-    assert "the check itself failed (OSError: " in str(answer.unchecked[0])
+    assert "the check itself failed (OSError: " in answer.unchecked[0]
 
 
 @pytest.mark.parametrize(
@@ -230,16 +235,21 @@ def test_what_a_place_cannot_do_is_a_problem_here_and_planned(
     # As on a machine without a GPU, wherever the test runs.
     monkeypatch.setattr("trainer.check.place.num_gpus", lambda: 0)
     monkeypatch.setattr("trainer.export.targets.gpu_target", lambda: None)
-    for answer in (place(None, **sections), planned(CPU, **sections)):
+    for answer in (here(**sections), planned(CPU, **sections)):
         assert len(answer.problems) == 1, answer
         assert given in answer.problems[0].given
+    (warning,) = planned(CPU, train={"precision": "fp16"}).warnings
+    assert "there is no GPU on n1-standard-4" in warning
 
 
 def test_a_planned_gpu_is_known_without_it() -> None:
-    assert planned(H100, train={"precision": "fp16"}, parallel={"sync_batch_norm": True}).problems == []
-    assert planned(H100, train={"precision": "bf16"}).problems == []
-    slow = planned(T4, train={"precision": "bf16"})
-    assert slow.problems == [] and "which T4 can only emulate" in slow.warnings[0]
+    for precision in ("fp16", "bf16"):
+        found = planned(H100, train={"precision": precision}, parallel={"sync_batch_norm": True})
+        assert (found.problems, found.warnings) == ([], [])
+    found = planned(T4, train={"precision": "bf16"})
+    assert found.problems == [] and "which T4 can only emulate" in found.warnings[0]
+    # The rules of a plan report it.
+    assert planned({"type": "g2-standard-5"}) == Findings()
 
 
 def test_what_hangs_on_the_export_s_image_is_left_unchecked() -> None:
@@ -247,28 +257,26 @@ def test_what_hangs_on_the_export_s_image_is_left_unchecked() -> None:
     assert (known.problems, known.unchecked) == ([], [])
     for settings in ({}, {"runtime": "tensorrt"}, {"runtime": "tensorrt", "targets": ["h100"]}):
         own = planned(H100, export=settings)
-        assert own.problems == [] and "whether the export's image has tensorrt" in str(own.unchecked[0])
-    assert planned(T4, export={"runtime": "onnxruntime_tensorrt"}).unchecked == []
+        assert own.problems == [] and "whether the export's image has tensorrt" in own.unchecked[0]
     wrong = planned(H100, export={"runtime": "tensorrt_rtx"})
     assert "which exports, has a GPU of sm90" in in_words(wrong)
 
 
 def test_installed_code_that_no_image_has_is_warned_of_where_jobs_are_planned(tmp_path: Path) -> None:
     (tmp_path / "needs.txt").write_text("PyYAML")
-    own = {"model": {"architecture": "yaml:no_such_network"}}
+    model = {"architecture": "yaml:no_such_network"}
 
     def warnings(**code: str) -> list[str]:
-        return check_all_of_network(parse_config(own | {"code": code}, where="test"), elsewhere=True).answer().warnings
+        return look(model=model, code=code, elsewhere=True).warnings
 
     (warning,) = warnings()
     assert "model.architecture" in warning and "No module named 'yaml'" in warning and "code.requirements" in warning
     # Such images are built with it.
     assert warnings(requirements=str(tmp_path / "needs.txt")) == []
-    assert check_all_of_network(parse_config(own, where="test")).answer().warnings == []
+    assert look(model=model).warnings == []
     # What all images hold, and what travels with the line.
     for architecture in ("trainer.model.build:build_model", f"{OWN}:without_batchnorm"):
-        config = parse_config({"model": {"architecture": architecture}, "code": {"path": str(OWN_CODE)}}, where="test")
-        found = check_all_of_network(config, elsewhere=True).answer().warnings
+        found = look(model={"architecture": architecture}, code={"path": str(OWN_CODE)}, elsewhere=True).warnings
         assert [warning for warning in found if "code.requirements" in warning] == []
 
 
@@ -277,37 +285,44 @@ def test_the_last_line_is_the_answer_whatever_own_code_prints(
 ) -> None:
     (tmp_path / "talks.py").write_text("print('hello')\ndef net(num_classes): raise ValueError('no')\n")
     config = {"model": {"architecture": "talks:net"}, "code": {"path": str(tmp_path)}}
-    assert main(["network", "--config-json", json.dumps(config)]) == 0
+    assert main(["--config-json", json.dumps(config)]) == 0
     printed = capsys.readouterr()
     assert "hello" in printed.err
-    assert "cannot be built: no" in CheckAnswer.model_validate_json(printed.out).problems[0].given
+    assert "cannot be built: no" in Findings.model_validate_json(printed.out).problems[0].given
 
 
-def test_a_command_line_that_is_none_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["place", "--config-json", '{"model": {"architektur": 1}}']) == 2
-    assert main(["place", "--config-json", "{}", "--for", "mars"]) == 2
-    assert "--for mars" in capsys.readouterr().err
+def test_a_configuration_that_is_none_ends_with_2() -> None:
+    assert main(["--config-json", '{"model": {"architektur": 1}}']) == 2
 
 
 @pytest.mark.parametrize(("transform", "refused"), [("no_such_module:change", True), (f"{OWN}:change", False)])
 def test_without_torch_the_rest_is_checked_and_what_is_not_is_named(transform: str, refused: bool) -> None:
     config = {"code": {"path": str(OWN_CODE)}, "data": {"transform": transform}, "export": {"targets": ["h1000"]}}
-    code = (
-        "import sys; sys.modules['torch'] = None; from trainer.check.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    )
-    answers = []
-    for what in ("network", "place"):
-        command = [sys.executable, "-c", code, what, "--config-json", json.dumps(config)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        answers.append(CheckAnswer.model_validate_json(done.stdout))
-    said = [str(entry) for entry in answers[0].unchecked]
-    assert said[-1].startswith("unchecked, since torch is not installed: the network and its arguments")
+    # As where torch is not installed: it is neither found nor imported.
+    code = """
+import importlib.abc, importlib.util, sys
+
+class Without(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+sys.meta_path.insert(0, Without())
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "torch" else find_spec(name, package)
+from trainer.check.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", code, "--config-json", json.dumps(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    answer = Findings.model_validate_json(done.stdout)
+    assert any(text.startswith("unchecked, since torch is not installed: the network") for text in answer.unchecked)
     if refused:
-        assert "no_such_module" in in_words(answers[0])
+        assert "no_such_module" in in_words(answer)
     else:
-        assert answers[0].problems == [] and f"whether data.transform {transform!r} imports" in said[0]
-    assert "h1000" in in_words(answers[1])
+        assert f"whether data.transform {transform!r} imports" in answer.unchecked[0]
+    assert "h1000" in in_words(answer) and len(answer.problems) == 1 + refused
 
 
 @pytest.mark.parametrize(("positions", "given"), [(64, ""), (40, "fails at length 64 (max of its range")])
@@ -342,8 +357,8 @@ def test_positions_of_a_network_on_the_meta_device_are_looked_up_on_the_cpu(monk
     config = parse_config({}, where="test")
     findings = Findings()
     assert check_network(config, task, findings=findings) is not None
-    assert "fails at length 64" in in_words(findings.answer())
+    assert "fails at length 64" in in_words(findings)
     monkeypatch.setattr("trainer.check.network.MOST_WORK", 1)
     findings = Findings()
     check_network(config, task, findings=findings)
-    assert "has a value for each position of length 64" in str(findings.answer().unchecked)
+    assert "has a value for each position of length 64" in str(findings.unchecked)

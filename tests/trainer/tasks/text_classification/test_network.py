@@ -1,6 +1,5 @@
 """Networks of texts: architectures of transformers, functions of the user's, and pretrained ones."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ from torch import nn
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
-from contracts.checked import CheckAnswer
+from contracts.checked import Findings
 from contracts.config import ModelSection
 from contracts.config.load import parse_config
 from contracts.errors import ModelError
 from tests.conftest import OWN_CODE
 from tests.trainer.one_rank import one_rank, train
 from tests.trainer.tasks.text_classification.texts import BERT, CLASSES, make_shards, make_texts, sections, word_piece
-from trainer.check.__main__ import check_all_of_network
+from trainer.check.__main__ import check_network_side
 from trainer.model.build import parameters_sha256
 from trainer.tasks.text_classification.network import Text, build_network
 
@@ -143,8 +142,10 @@ def with_pretrained(folder: Path, **model: Any) -> dict[str, Any]:
     )
 
 
-def check(values: dict[str, Any]) -> CheckAnswer:
-    return check_all_of_network(parse_config(values, where="test")).answer()
+def check(values: dict[str, Any]) -> Findings:
+    findings = Findings()
+    check_network_side(parse_config(values, where="test"), findings)
+    return findings
 
 
 def test_a_pretrained_network_comes_with_its_tokenizer(pretrained: Path, tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_of_a_tokenizer_that_is_still_to_be_trained_the_size_is_not_known(pretra
     values["model"] = {**values["model"], "arguments": BERT}
     answer = check(values)
     assert answer.problems == []
-    assert any("the tokenizer's size is not known before sharding" in one for one in map(str, answer.unchecked))
+    assert any("the tokenizer's size is not known before sharding" in one for one in answer.unchecked)
 
 
 def test_own_networks_are_checked_with_their_code(tmp_path: Path) -> None:
@@ -187,4 +188,4 @@ def test_own_networks_are_checked_with_their_code(tmp_path: Path) -> None:
     values["code"] = {"path": str(OWN_CODE)}
     assert check(values).problems == []
     values["model"] = {"architecture": "texts_network:of_transformers", "arguments": {"places": 8}}
-    assert "has 8 places" in json.dumps([problem.model_dump() for problem in check(values).problems])
+    assert "has 8 places" in str(check(values).problems)
