@@ -26,9 +26,9 @@ from pathlib import Path
 
 from contracts import PACKAGES, storage
 from contracts.config import CodeSection, RunConfig
+from contracts.environment import user_cache
 from contracts.errors import ConfigError, DataError, UserError
 from contracts.output import MARK_NAME
-from contracts.user_cache import user_cache
 
 CODE_FOLDER = "code"
 MAX_BYTES = 10_000_000

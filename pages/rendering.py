@@ -22,7 +22,7 @@ from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUn
 from jinja2.bccache import Bucket
 from markupsafe import Markup
 
-from contracts.user_cache import user_cache
+from contracts.environment import user_cache
 from pages import markdown as marks
 from pages import quantities, state
 from pages.markdown import Markdown, cell

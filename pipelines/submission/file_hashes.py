@@ -20,7 +20,7 @@ from typing import Any
 import google_crc32c
 
 from contracts import storage
-from contracts.user_cache import user_cache
+from contracts.environment import user_cache
 
 _CACHE_NAME = "data"
 _PIECE_BYTES = 1 << 20

@@ -18,7 +18,7 @@ def unknown(uid):
 
 pwd.getpwuid = unknown
 from contracts.process import run_process
-from contracts.user_cache import user_cache
+from contracts.environment import user_cache
 
 def main():
     folder = user_cache("code")
