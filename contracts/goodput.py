@@ -1,35 +1,31 @@
-"""The goodput ledger: from the events of a training's attempts to where its time went. Pure arithmetic.
+"""The account of a training, from the events of its attempts: where its time went, and what made it stand still.
 
-The launcher of each machine tells its place (machine: node_rank, nodes, preemptible), and the first rank of itself
-(trainer/supervise/sections.py):
-
-    life     life, started_at: its process is up; `life` names it in the events below
-    resume   life, step, number, ranks, nodes: training goes on from a step (0: from the start); the number of this
-             attempt at the training, over all runs
-    spent    life, step, seconds: by section, since the life's last such event; the step it has come to
-    stop     life, step, cause, preempted: all ranks agreed to stop here; by a signal or a notice where preempted
-
-A `progress` between them tells the step alone: of a life that was killed, steps that no `spent` came to tell.
-
-Beside them, outside of the account: checkpoint (life, step, seconds), told once when a checkpoint is committed. Its
-seconds are those from the copy of the state on; only for `spent`'s of them did steps stand still.
+docs/goodput.md has the events, the classes of time and the kinds of stops. The launcher of each machine tells its place
+(`machine`), the first rank of itself (trainer/supervise/sections.py): `life`, `resume`, `spent`, `stop`, `progress`.
 
 Sections add up to the life of that process; what lies before, between and behind lives is told by the times of events.
 Nothing is estimated and nothing is a remainder, so the classes add up to the wall time only if the account is right.
 A rank that dies tells no more: its seconds since its last `spent` are in `recovery_s`, its steps count as far
-as its last `progress`.
+as its last `progress`. A full disk loses events: any of them may be missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import signal
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any, Literal, TypeGuard
 
 from contracts.artifacts.goodput import GoodputRecord
-from contracts.stops import Event, began_at, find_stops, finite_seconds, step_after, tells_of_training
+from contracts.process import ASKS_AGAIN
+from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_USER_ERROR
 
-# What a rank can be in, and the class that its seconds count as.
+Event = Mapping[str, Any]
+StopKind = Literal["preemption", "interruption", "kill", "crash", "end"]
+
+# Sections of a rank, and the class that their seconds count as.
 _CLASS_OF = {
     "set-up": "start_up_s",
     "restore": "start_up_s",
@@ -44,54 +40,71 @@ SECTION_NAMES = tuple(_CLASS_OF)
 _REPEATED = ("data", "step", "checkpoint", "evaluation")
 CLASS_NAMES = (*dict.fromkeys(_CLASS_OF.values()), "lost_s", "recovery_s")
 
+# Exit codes of the project's own processes, or asked for by whoever ended them: nothing broke.
+_NO_CRASH = (EXIT_OK, EXIT_CHECK_FAILED, EXIT_USER_ERROR, *ASKS_AGAIN, -signal.SIGINT, -signal.SIGTERM, 130, 143)
+# What a signal to a process means on a machine that nobody takes away.
+_KIND_OF_SIGNAL: dict[signal.Signals, StopKind] = {
+    signal.SIGINT: "interruption",
+    signal.SIGTERM: "interruption",
+    signal.SIGHUP: "interruption",
+    signal.SIGKILL: "kill",
+}
+# No training comes to more; what says more is damaged.
+_MOST_STEPS = 2**53
+_MOST_SECONDS = 1e12
+_MOST_WORDS = 300
 
-@dataclass
-class _Entry:
-    """What one `spent` told."""
 
-    first_step: int
-    last_step: int
-    seconds: dict[str, float]
+@dataclass(frozen=True)
+class Stop:
+    """A moment at which a training stood still."""
 
-    def lost_share(self, kept_step: int) -> float:
-        """Return how much of it was done behind a step that training later went back to."""
-        if self.last_step <= kept_step:
-            return 0.0
-        if self.first_step >= kept_step:
-            return 1.0
-        return (self.last_step - kept_step) / (self.last_step - self.first_step)
+    kind: StopKind
+    time: float
+    """Seconds since the epoch."""
+    step: int | None
+    """Optimizer steps until then; None: not known."""
+    attempt: int
+    """Its place among the attempts that were given."""
+    words: str
 
 
 @dataclass
 class _Life:
+    """The first rank's process, as far as it told of itself."""
+
     started_at: float
-    start_seen: bool = True
-    """Whether its `life` event is there: on a full disk an event log loses lines."""
     resumed: int | None = None
     step: int = 0
-    """Up to which its seconds are told."""
-    progress: int = 0
-    """The newest step that a `progress` told."""
-    entries: list[_Entry] = field(default_factory=list)
+    """Step that the last `spent` came to."""
+    newest_step: int = 0
+    spent: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
+    """First step, last step and seconds by section of each `spent`."""
 
-    @property
-    def newest_step(self) -> int:
-        """The step that it has come to, as far as it told."""
-        return max(self.step, self.progress)
+    total_s: float = 0.0
+    """Seconds of all `spent`."""
 
     @property
     def ended_at(self) -> float:
-        """When it last told of itself."""
-        return self.started_at + sum(sum(entry.seconds.values()) for entry in self.entries)
+        return self.started_at + self.total_s
 
 
-@dataclass
-class _Attempt:
-    launched_at: float
-    ended_at: float
-    exit_seen: bool = False
-    nodes: int = 1
-    lives: dict[str, _Life] = field(default_factory=dict)
+def tells_of_training(events: Sequence[Event]) -> bool:
+    """Whether an attempt is the first machine's, the only one that tells of the training, and did not find it done."""
+    ranks = [event.get("node_rank") for event in events if event["event"] == "machine"]
+    return bool(events) and ranks[-1:] in ([], [0]) and not any(event["event"] == "reused" for event in events)
+
+
+def step_after(event: Event, before: int | None) -> int | None:
+    """Return the step that a training has come to with an event; `before` where the event does not say."""
+    value = event.get("step", event.get("done") if event.get("unit") == "steps" else None)
+    return int(value) if _is_number(value) and 0 <= value <= _MOST_STEPS else before
+
+
+def finite_seconds(seconds: object) -> dict[str, float]:
+    """Return the seconds of an event by section, of those that are numbers; a damaged one counts for nothing."""
+    pairs = seconds.items() if isinstance(seconds, Mapping) else ()
+    return {str(name): float(value) for name, value in pairs if _is_number(value) and abs(value) < _MOST_SECONDS}
 
 
 def account(attempts: Iterable[Sequence[Event]]) -> GoodputRecord:
@@ -102,109 +115,200 @@ def account(attempts: Iterable[Sequence[Event]]) -> GoodputRecord:
             out; one that goes on, or was killed, counts up to its last event.
     """
     # The hours of the other machines are counted with the first's, whose attempt knows how many there are.
-    told = [events for events in attempts if tells_of_training(events)]
-    read = sorted(map(_read, told), key=lambda attempt: attempt.launched_at)
+    told = sorted((events for events in attempts if tells_of_training(events)), key=_began_at)
     seconds = dict.fromkeys(CLASS_NAMES, 0.0)
-    for attempt in read:
-        _add_gaps(attempt, seconds)
-    lives = [life for attempt in read for life in attempt.lives.values()]
+    lives: list[_Life] = []
+    spans: list[tuple[float, float]] = []
+    node_hours = 0.0
+    for events in told:
+        began, ended = _span_of(events)
+        own = _lives_of(events)
+        _add_gaps(began, ended, own, seconds)
+        nodes = [int(event["nodes"]) for event in events if event["event"] in ("machine", "resume")]
+        node_hours += (ended - began) * (nodes or [1])[-1] / 3600
+        spans.append((began, ended))
+        lives += own
     lost_steps = _add_lives(lives, seconds)
-    wall_s = sum(attempt.ended_at - attempt.launched_at for attempt in read)
-    node_hours = sum((attempt.ended_at - attempt.launched_at) * attempt.nodes for attempt in read) / 3600
-    stops = [stop.kind for stop in find_stops(told)]
-    preemptions = stops.count("preemption")
+    wall_s = sum(ended - began for began, ended in spans)
+    stops = Counter(stop.kind for stop in find_stops(told))
     return GoodputRecord(
         **{name: round(value, 3) for name, value in seconds.items()},
         wall_s=round(wall_s, 3),
-        between_attempts_s=round(sum(max(0.0, b.launched_at - a.ended_at) for a, b in pairwise(read)), 3),
+        between_attempts_s=round(sum(max(0.0, after[0] - before[1]) for before, after in pairwise(spans)), 3),
         goodput_percent=round(100 * seconds["productive_s"] / wall_s, 2) if wall_s > 0 else 0.0,
-        attempts=len(read),
+        attempts=len(told),
         starts=len(lives),
         steps=lives[-1].newest_step if lives else 0,
         lost_steps=lost_steps,
-        preemptions=preemptions,
-        interruptions=stops.count("interruption"),
-        kills=stops.count("kill"),
-        crashes=stops.count("crash"),
+        preemptions=stops["preemption"],
+        interruptions=stops["interruption"],
+        kills=stops["kill"],
+        crashes=stops["crash"],
         node_hours=round(node_hours, 6),
-        preemptions_per_node_hour=round(preemptions / node_hours, 4) if wall_s > 1 else None,
+        preemptions_per_node_hour=round(stops["preemption"] / node_hours, 4) if wall_s > 1 else None,
     )
 
 
 def count_stops(record: GoodputRecord) -> str:
     """Return in words how often a training was disturbed, by cause; interruptions and kills where there were any."""
-    more = (
-        f"{count} {name}" for name, count in (("interruptions", record.interruptions), ("kills", record.kills)) if count
-    )
-    return ", ".join((f"{record.preemptions} preemptions", *more, f"{record.crashes} crashes"))
+    rare = (("interruptions", record.interruptions), ("kills", record.kills))
+    words = [f"{count} {name}" for name, count in rare if count]
+    return ", ".join([f"{record.preemptions} preemptions", *words, f"{record.crashes} crashes"])
 
 
-def _read(events: Sequence[Event]) -> _Attempt:
-    first = events[0]
-    attempt = _Attempt(began_at(events), float(first["time"]))
+def find_stops(attempts: Sequence[Sequence[Event]]) -> list[Stop]:
+    """Return what made a training stand still, in the order of its attempts.
+
+    An attempt that did not come to tell its machine is on one like the others'; if none did, on one that may be taken.
+
+    Args:
+        attempts: The events of each attempt, as they were written; those that tell nothing of the training are passed
+            over. Of the newest one that says nothing more, nobody knows whether it goes on.
+    """
+    told = [place for place, events in enumerate(attempts) if tells_of_training(events)]
+    told.sort(key=lambda place: _began_at(attempts[place]))
+    flags = {
+        place: bool(event["preemptible"])
+        for place in told
+        for event in attempts[place]
+        if event["event"] == "machine" and "preemptible" in event
+    }
+    usual = next((flags[place] for place in told if place in flags), True)
+    found: list[Stop] = []
+    for place in told:
+        preemptible = flags.get(place, usual)
+        found += _stops_of(place, attempts[place], preemptible, is_newest=place == told[-1])
+    return found
+
+
+def _stops_of(place: int, events: Sequence[Event], preemptible: bool, *, is_newest: bool) -> list[Stop]:
+    found: list[Stop] = []
+    step: int | None = None
+
+    def add(kind: StopKind, event: Event, words: str) -> None:
+        found.append(Stop(kind, float(event["time"]), step, place, words[:_MOST_WORDS]))
+
+    has_life = is_over = is_finished = False
+    ending: Event | None = None
+    message = ""
+    interruption = next((f"interrupted by {e.get('signal')}" for e in events if e["event"] == "interrupted"), "")
     for event in events:
-        if not attempt.exit_seen:
-            attempt.ended_at = max(attempt.ended_at, float(event["time"]))
+        # A checkpoint is told by a thread, of an earlier step.
+        step = step if event["event"] == "checkpoint" else step_after(event, step)
         match event["event"]:
-            case "exit":
-                attempt.launched_at = float(event["launched_at"])
-                attempt.ended_at = attempt.launched_at + float(event["wall_s"])
-                attempt.exit_seen = True
-            case "machine":
-                attempt.nodes = int(event["nodes"])
             case "life":
-                attempt.lives[event["life"]] = _Life(float(event["started_at"]))
+                if has_life and not is_over:
+                    add("crash", event, "ranks died and were started again in the attempt")
+                has_life, is_over = True, False
+            case "stop":
+                is_over = True
+                by_signal: StopKind = "preemption" if preemptible and not interruption else "interruption"
+                words = f"stopped at step {step}: {interruption or event.get('cause', '')}"
+                add(by_signal if event.get("preempted") else "end", event, words)
+            case "finish":
+                is_finished = True
+                add("end", event, f"finished: {event.get('made', '')}")
+            case "error" | "exit":
+                ending, message = event, str(event.get("message", message))
+    if is_over or is_finished:
+        return found
+    if interruption:
+        add("interruption", ending or events[-1], interruption)
+    elif ending is not None:
+        add(*_judge(ending, message, preemptible))
+    elif not is_newest:
+        kind: StopKind = "preemption" if preemptible else "kill"
+        add(
+            kind, events[-1], "the attempt ended without a word" + ("" if preemptible else ": killed, or out of memory")
+        )
+    return found
+
+
+def _judge(ending: Event, message: str, preemptible: bool) -> tuple[StopKind, Event, str]:
+    """Return the kind and words of an end that an attempt told by its exit code."""
+    code = ending.get("exit_code")
+    if not isinstance(code, int) or isinstance(code, bool):
+        return "crash", ending, f"the attempt ended with exit code {EXIT_FAULT}" + (message and f": {message}")
+    # As a parent, or a shell, sees a process that a signal ended.
+    number = next((one for one in _KIND_OF_SIGNAL if code in (-one, 128 + one)), None)
+    if number is not None and not preemptible:
+        return _KIND_OF_SIGNAL[number], ending, f"the attempt was ended by {number.name}"
+    # What nobody told, 0 included, brought training to no end of its own.
+    words = f"the attempt ended with exit code {code}" + (message and f": {message}")
+    return "end" if code in _NO_CRASH else "crash", ending, words
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _began_at(events: Sequence[Event]) -> float:
+    """Return when an attempt was launched, in seconds since the epoch."""
+    return float(events[0].get("launched_at", events[0]["time"]))
+
+
+def _span_of(events: Sequence[Event]) -> tuple[float, float]:
+    """Return when an attempt was launched, and when it ended, or last told of itself."""
+    for event in events:
+        if event["event"] == "exit":
+            launched_at = float(event["launched_at"])
+            return launched_at, launched_at + float(event["wall_s"])
+    return _began_at(events), max(float(event["time"]) for event in events)
+
+
+def _lives_of(events: Sequence[Event]) -> list[_Life]:
+    """Return what the first rank told of itself, by the starts of its process."""
+    lives: dict[str, _Life] = {}
+    for event in events:
+        time, step = float(event["time"]), step_after(event, None) or 0
+        match event["event"]:
+            case "life":
+                lives[event["life"]] = _Life(float(event["started_at"]))
+            case "progress" if lives:
+                life = next(reversed(lives.values()))
+                life.newest_step = step or life.newest_step
             case "resume" | "spent":
-                unseen = _Life(float(event["time"]), start_seen=False)
-                _tell(attempt, attempt.lives.setdefault(event["life"], unseen), event)
-            case "progress" if attempt.lives:
-                life = next(reversed(attempt.lives.values()))
-                life.progress = step_after(event, None) or life.progress
-    return attempt
+                life = lives.setdefault(event["life"], _Life(time))
+                if event["event"] == "resume":
+                    life.resumed = step
+                else:
+                    spent = finite_seconds(event["seconds"])
+                    life.spent.append((life.step, step, spent))
+                    life.total_s += sum(spent.values())
+                    # What it spent until now ends now, also where its `life` is missing.
+                    life.started_at = min(life.started_at, time - life.total_s)
+                life.step, life.newest_step = step, max(life.newest_step, step)
+    return list(lives.values())
 
 
-def _tell(attempt: _Attempt, life: _Life, event: Event) -> None:
-    step = int(event["step"])
-    match event["event"]:
-        case "resume":
-            attempt.nodes = int(event["nodes"])
-            life.resumed = life.step = step
-        case "spent":
-            life.entries.append(_Entry(life.step, step, finite_seconds(event["seconds"])))
-            life.step = step
-            if not life.start_seen:
-                # What it spent until now ends now.
-                spent_s = life.ended_at - life.started_at
-                life.started_at = min(life.started_at, float(event["time"]) - spent_s)
-
-
-def _add_gaps(attempt: _Attempt, seconds: dict[str, float]) -> None:
+def _add_gaps(began: float, ended: float, lives: Sequence[_Life], seconds: dict[str, float]) -> None:
     """Count the time of an attempt in which no first rank told of itself."""
-    lives = sorted(attempt.lives.values(), key=lambda life: life.started_at)
     if not lives:
-        seconds["start_up_s"] += attempt.ended_at - attempt.launched_at
+        seconds["start_up_s"] += ended - began
         return
-    seconds["start_up_s"] += lives[0].started_at - attempt.launched_at
-    for before, after in pairwise(lives):
+    ordered = sorted(lives, key=lambda life: life.started_at)
+    seconds["start_up_s"] += ordered[0].started_at - began
+    for before, after in pairwise(ordered):
         seconds["recovery_s"] += after.started_at - before.ended_at
     # An attempt that was killed has its last event here; the life's may be a little later than its last word's time.
-    seconds["stop_s"] += max(0.0, attempt.ended_at - lives[-1].ended_at)
+    seconds["stop_s"] += max(0.0, ended - ordered[-1].ended_at)
 
 
 def _add_lives(lives: Sequence[_Life], seconds: dict[str, float]) -> int:
     """Count what lives told of themselves, and return how many steps were lost."""
     lost_steps = 0
     # From the end: the earliest step that any later life went back to is what counts of an earlier one.
-    kept_step: float = float("inf")
+    kept_step = _MOST_STEPS
     for life in reversed(lives):
-        for entry in life.entries:
-            share = entry.lost_share(int(kept_step)) if kept_step != float("inf") else 0.0
-            for section, value in entry.seconds.items():
+        for first, last, spent in life.spent:
+            # Of a `spent` across the kept step, the part behind it.
+            behind = min(last - first, last - kept_step)
+            share = 0.0 if last <= kept_step else behind / (last - first) if last > first else 1.0
+            for section, value in spent.items():
                 lost = value * share if section in _REPEATED else 0.0
                 seconds["lost_s"] += lost
                 seconds[_CLASS_OF[section]] += value - lost
-        if life.newest_step > kept_step:
-            lost_steps += life.newest_step - int(max(kept_step, life.resumed or 0))
+        lost_steps += max(0, life.newest_step - max(kept_step, life.resumed or 0))
         if life.resumed is not None:
             kept_step = min(kept_step, life.resumed)
     return lost_steps

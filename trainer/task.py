@@ -103,7 +103,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
         stage.keep(folder, storage.join(output.uri, folder.name))
     if uri := os.environ.get(TENSORBOARD_VARIABLE):
         stage.keep(assignment.tensorboard_folder, storage.normalise(uri.rstrip("/")))
-    # Elsewhere a stop is somebody's who sits here, and no preemption (contracts/stops.py).
+    # Elsewhere a stop is somebody's who sits here, and no preemption (contracts/goodput.py).
     preemptible = nodes.platform != "local" or metadata_host() is not None
     stage.events.emit("machine", node_rank=nodes.node_rank, nodes=nodes.nodes, preemptible=preemptible)
     if nodes.platform != "local":
@@ -113,7 +113,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
         run_ranks(launcher)
     except Preempted:
         if launcher.stop.number == signal.SIGINT:
-            # No platform sends it: a user has interrupted, wherever this runs (contracts/stops.py).
+            # No platform sends it: a user has interrupted, wherever this runs (contracts/goodput.py).
             stage.events.emit("interrupted", signal=signal.SIGINT.name)
         raise
     result = CheckpointManifest.load(output.uri)

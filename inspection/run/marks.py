@@ -1,6 +1,6 @@
 """What happened to a training, on its time axis: starts, checkpoints, preemptions, crashes, resumes, and its end.
 
-How it came to stand still is found by contracts/stops.py, as in the account of its time. A checkpoint is an event
+How it came to stand still is found by contracts/goodput.py, as in the account of its time. A checkpoint is an event
 `checkpoint`; attempts of versions that do not tell it have a mark where a `spent` holds seconds of a checkpoint, and at
 an agreed stop, which saves.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from contracts.stops import Event, find_stops, finite_seconds, step_after, tells_of_training
+from contracts.goodput import Event, find_stops, finite_seconds, step_after, tells_of_training
 from inspection.attempts import Events
 from inspection.run.data import evenly
 from inspection.run.view import Mark, Marks
