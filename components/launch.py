@@ -36,7 +36,7 @@ def stage_command(stage: str, config: RunConfig, options: Mapping[str, str], *, 
         config: The resolved configuration, of which the stage is given its own sections.
         options: Where it works (`line` and `run`, or `root` or `output`), `attempt`, `events`, and the URIs of its
             inputs (`shards`, `profile`, `checkpoint`); empty ones are left out.
-        flags: Any of `fresh`, `locate`, `dry-run`, `debug`.
+        flags: Any of `fresh`, `locate`, `dry-run`.
     """
     command = [sys.executable, "-m", STAGE_MODULES[stage], "--end-with-parent", f"--launched-at={time.time()!r}"]
     command.append(f"--config-json={json.dumps(stage_config(config, stage))}")

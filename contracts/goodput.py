@@ -19,8 +19,8 @@ from itertools import pairwise
 from typing import Any, Literal, TypeGuard
 
 from contracts.artifacts.goodput import GoodputRecord
-from contracts.process import ASKS_AGAIN
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_USER_ERROR
+from contracts.process import ASKS_AGAIN
 
 Event = Mapping[str, Any]
 StopKind = Literal["preemption", "interruption", "kill", "crash", "end"]

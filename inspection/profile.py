@@ -116,6 +116,17 @@ def describe(report: ProfileReport) -> Iterator[tuple[str, str]]:
     yield "effort", describe_effort(report)
 
 
+def describe_whole(report: ProfileReport, config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Yield what `describe` yields, and what training by a configuration takes.
+
+    Raises:
+        DataError: As `describe`.
+    """
+    yield from describe(report)
+    if (training := describe_training(report, config)) is not None:
+        yield "training", training
+
+
 def describe_training(report: ProfileReport, config: RunConfig) -> str | None:
     """Say what training by this configuration takes; None where that was not measured.
 

@@ -48,7 +48,7 @@ def write_report(run: str, output: str | None) -> str:
         raise ConfigError(
             f"{storage.display(target)} cannot be written ({reason})",
             allowed="a file in a folder that you may write",
-            todo="pass --output FILE",
+            todo="pass --to FILE",
         ) from None
     return storage.display(target)
 
@@ -64,5 +64,5 @@ def _require_replaceable(target: str) -> None:
         raise ConfigError(
             f"{storage.display(target)} is there, and is no page of a run",
             allowed="a new file, or an earlier page, which is replaced",
-            todo="choose another --output, or delete the file yourself",
+            todo="choose another --to, or delete the file yourself",
         )

@@ -1,41 +1,129 @@
 """The command line: `shardline --help`.
 
-Commands only take arguments apart and print what came out; the work is in the modules they import. Those imports stand
-inside the commands, so that `--help` loads nothing heavy.
+Commands take arguments apart and print answers, no more; the work is in the modules that they import. Those imports
+stand inside the commands, so that `--help` loads nothing heavy.
 """
 
 from __future__ import annotations
 
+import csv
+import functools
+import json
 import os
+import re
+import shlex
 import sys
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from contracts.environment import settle
-from pipelines.commands import clean as clean_command
-from pipelines.commands import compile as compile_command
-from pipelines.commands import config as config_commands
-from pipelines.commands import data as data_commands
-from pipelines.commands import images as images_commands
-from pipelines.commands import init as init_command
-from pipelines.commands import inspection as inspection_commands
-from pipelines.commands import plan as plan_command
-from pipelines.commands import rehearse as rehearse_command
-from pipelines.commands import run_state as run_state_commands
-from pipelines.commands import schedule as schedule_commands
-from pipelines.commands import submit as submit_command
-from pipelines.commands import tensorboard as tensorboard_command
-from pipelines.commands.groups import GroupedCommands
-from pipelines.commands.options import ConfigPath, Debug, Overrides
-from pipelines.reported import load, reported, show_error
+
+if TYPE_CHECKING:
+    from contracts.config import RunConfig
+    from pipelines.local import StageOutput
+    from pipelines.runs.name import RunName
+    from pipelines.submission.schedule import Schedules
+
+GROUPS = {
+    "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify"),
+    "Look at runs": ("runs", "inspect", "report", "tensorboard", "clean"),
+    "Google Cloud": (
+        *("init", "plan", "compile", "submit", "status", "logs", "cancel", "schedule", "images", "rehearse"),
+    ),
+    "Data and configuration": ("data", "config"),
+}
+# The class that typer.BadParameter has in common with an unknown option and an unknown command.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+# `CONFIG` in a message stands for the configuration that was given, and a stage's `--output` is this program's `--to`.
+_CONFIG, _OUTPUT = re.compile(r"\bCONFIG\b"), re.compile(r"--output\b")
+
+
+class Commands(TyperGroup):
+    """The program's commands, by what they are for."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section per group."""
+        for title, names in GROUPS.items():
+            commands = {name: command for name in names if (command := self.get_command(ctx, name)) is not None}
+            limit = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
+            with formatter.section(title):
+                formatter.write_dl([(name, each.get_short_help_str(limit=limit)) for name, each in commands.items()])
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run a command; a mistake in its arguments ends with two lines and exit code 2."""
+        ends = options.pop("standalone_mode", True)
+        try:
+            code = super().main(*args, **{**options, "standalone_mode": False})
+        except typer.Abort:
+            say("aborted")
+            code = 1
+        except _UsageError as error:
+            code, text = error.exit_code, error.format_message().replace("Value error, ", "")
+            # Without any argument the message is the help.
+            name = error.ctx.command_path if error.ctx is not None else "shardline"
+            say(text if text.startswith("Usage:") else f"error: {text}\n  to do: see `{name} --help`")
+        if ends:
+            sys.exit(code)
+        return code
+
+
+class Command(TyperCommand):
+    """A command that ends on an error with its message on stderr, its exit code, and a traceback with --debug."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "epilog": "--debug shows the traceback of an error."})
+        self._debug = False
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the arguments apart; --debug is every command's."""
+        end = args.index("--") if "--" in args else len(args)
+        self._debug = "--debug" in args[:end]
+        return super().parse_args(ctx, [word for word in args[:end] if word != "--debug"] + args[end:])
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, _UsageError):
+            raise
+        except BrokenPipeError:
+            # Who reads, `head` or a pager, has seen enough: Python must not try to write the rest at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
+            raise typer.Exit(self._report(error, ctx.params.get("config"))) from None
+
+    def _report(self, error: Exception, config: Path | None) -> int:
+        """Print an error; return its exit code."""
+        from contracts.errors import ErrorDocument, ShardlineError
+
+        told = getattr(error, "document", None)
+        document = told if isinstance(told, ErrorDocument) else ErrorDocument.of(error, traceback.format_exc())
+        if self._debug:
+            say(document.traceback)
+        message = document.message
+        if not isinstance(error, ShardlineError):
+            message += "\n  to do: see it whole with --debug"
+        if config is not None:
+            message = _CONFIG.sub(lambda _: shlex.quote(str(config)), message)
+        say(f"error: {_OUTPUT.sub('--to', message)}")
+        return document.exit_code
+
+
+def command(name: str | None = None, *, of: typer.Typer | None = None) -> Callable[[_Function], _Function]:
+    """Return what makes a function a command of the program, or of a group of it."""
+    return (of or app).command(name, cls=Command)
+
 
 app = typer.Typer(
     name="shardline",
-    cls=GroupedCommands,
+    cls=Commands,
     help="Raw data to a TensorRT engine with a proof of parity, in one line of stages.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -43,35 +131,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-init_command.register(app)
-config_commands.register(app)
-compile_command.register(app)
-plan_command.register(app)
-images_commands.register(app)
-submit_command.register(app)
-schedule_commands.register(app)
-run_state_commands.register(app)
-clean_command.register(app)
-data_commands.register(app)
-rehearse_command.register(app)
-inspection_commands.register(app)
-tensorboard_command.register(app)
-
-Fresh = Annotated[bool, typer.Option("--fresh", help="Delete this configuration's own output first, and start over.")]
-Output = Annotated[
-    str | None, typer.Option("--output", metavar="URI", help="Folder to write [default: the line's own].")
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the classes, splits, shards and bytes that a run would write.")
-]
-Shards = Annotated[str | None, typer.Option("--shards", metavar="URI", help="Shards to read [default: the line's].")]
-Profile = Annotated[
-    str | None, typer.Option("--profile", metavar="URI", help="Profile report to follow [default: the line's].")
-]
-Checkpoint = Annotated[
-    str | None, typer.Option("--checkpoint", metavar="URI", help="Training folder to export [default: the line's].")
-]
+data_app, config_app, images_app, schedule_app = (
+    typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None)
+    for text in (
+        "Look at shards.",
+        "Look at configurations.",
+        "Container images of the line.",
+        "Run a line by the clock.",
+    )
+)
+for _name, _group in {"data": data_app, "config": config_app, "images": images_app, "schedule": schedule_app}.items():
+    app.add_typer(_group, name=_name)
 
 
 def main() -> None:
@@ -80,6 +150,117 @@ def main() -> None:
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     settle()
     app(obj=time.time())
+
+
+def say(text: str) -> None:
+    """Print a line on stderr, at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def load(config: Path, overrides: list[str] | None = None) -> RunConfig:
+    """Return the configuration of a command, with absolute paths."""
+    from contracts.config.load import load_config
+    from pipelines.place import make_absolute
+
+    return make_absolute(load_config(config, overrides or []))
+
+
+def print_json(values: object) -> None:
+    """Print an answer as JSON."""
+    print(json.dumps(values, indent=1, ensure_ascii=False))
+
+
+def print_csv(rows: Sequence[Mapping[str, object]]) -> None:
+    """Print rows as CSV with a header; a list or a map is a cell of JSON."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    for place, row in enumerate(rows):
+        if place == 0:
+            writer.writerow(row)
+        writer.writerow(json.dumps(cell) if isinstance(cell, (list, dict)) else cell for cell in row.values())
+
+
+def ask(what: str, *, yes: bool) -> bool:
+    """Return whether the user wants something done.
+
+    Args:
+        what: As in "make these".
+        yes: Whether --yes was given.
+
+    Raises:
+        ConfigError: There is no terminal to ask on.
+    """
+    from contracts.errors import ConfigError
+
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            "nothing was changed: there is no terminal to ask on",
+            allowed="a terminal, or --yes",
+            todo="read the list above, then run it again with --yes",
+        )
+    return typer.confirm(f"{what}?")
+
+
+def complete_run(typed: str) -> list[str]:
+    """Return the ids and lines below ./runs that begin with what was typed, for the shell's completion."""
+    from contracts.config import RunSection
+    from contracts.result import RUN_START_NAME, RUNS_FOLDER
+
+    root = Path(RunSection().root)
+    lines = [path for path in sorted(root.glob("*")) if (path / RUNS_FOLDER).is_dir()]
+    ids = [path.parent.name for line in lines for path in sorted((line / RUNS_FOLDER).glob(f"*/{RUN_START_NAME}"))]
+    return [name for name in [*map(str, lines), *reversed(ids)] if name.startswith(typed)]
+
+
+def _opt(text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, **more)
+
+
+def _arg(text: str, **more: Any) -> Any:
+    return typer.Argument(help=text, show_default=False, **more)
+
+
+# ---- arguments and options that several commands share ----
+
+ConfigPath = Annotated[Path, _arg("YAML file.", metavar="CONFIG")]
+Overrides = Annotated[list[str] | None, _arg("Values that win over the file.", metavar="SECTION.KEY=VALUE")]
+Run = Annotated[
+    str,
+    _arg(
+        "Folder of a run, or of a line for its newest (path or gs://); below ./runs: ID, LINE/ID, LINE:latest.",
+        metavar="RUN",
+        autocompletion=complete_run,
+    ),
+]
+CloudRun = Annotated[
+    str,
+    _arg(
+        "Id or LINE:latest (with --config, or --project and --region), full name, folder of a run or line.",
+        metavar="RUN",
+    ),
+]
+Model = Annotated[
+    str, _arg("Folder of an export, or a RUN as for inspect.", metavar="MODEL", autocompletion=complete_run)
+]
+ShardsFolder = Annotated[str, _arg("Folder of shards.", metavar="URI")]
+Table = Annotated[Literal["table", "json", "csv"], _opt("Form of the answer.", "-o", "--format")]
+Answer = Annotated[Literal["table", "json"], _opt("Form of the answer.", "-o", "--format")]
+ToFolder = Annotated[str | None, _opt("Folder to write [default: the line's own].", "--to", metavar="URI")]
+ToFile = Annotated[Path | None, _opt("File to write [default: named after it].", "--to", metavar="FILE")]
+Fresh = Annotated[bool, _opt("Delete this configuration's own output first, and start over.", "--fresh")]
+Yes = Annotated[bool, _opt("Do it without a question.", "--yes")]
+Shards = Annotated[str | None, _opt("Shards to read [default: the line's].", metavar="URI")]
+Profile = Annotated[str | None, _opt("Profile report to follow [default: the line's].", metavar="URI")]
+Checkpoint = Annotated[str | None, _opt("Training folder to export [default: the line's].", metavar="URI")]
+RunId = Annotated[str, _opt("Id of the run; the same id is the same run [made].", metavar="ID")]
+DryRun = Annotated[bool, _opt("Print the request and its cost as JSON; ask nobody.", "--dry-run")]
+ConfigOption = Annotated[
+    Path | None, _opt("Configuration that names project and region.", "--config", metavar="CONFIG")
+]
+Project = Annotated[str, _opt("Project of the run.", metavar="ID")]
+Region = Annotated[str, _opt("Region of the run.", metavar="REGION")]
+ScheduleId = Annotated[str, _opt("Id of the schedule [default: the line's].", "--id", metavar="ID")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -93,204 +274,582 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool, _opt("Print the version and exit.", "--version", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Options of the program itself; its help is the app's."""
 
 
-@app.command()
-def run(
-    context: typer.Context, config: ConfigPath, overrides: Overrides = None, fresh: Fresh = False, debug: Debug = False
-) -> None:
-    """Run the whole line on this machine; finished stages are reused."""
-    with reported(debug):
-        from inspection.report import print_table
-        from pipelines.local import run_line
+# ---- run on this machine ----
 
-        outcome = run_line(load(config, overrides), flags=_flags(fresh, debug), started_at_s=context.obj)
-        if any(stage.uri for stage in outcome.record.stages):
-            print_table(outcome.record, sys.stdout)
-        if outcome.error is not None:
-            show_error(outcome.error, debug=debug)
-        _print_place(outcome.line)
+
+@command()
+def run(context: typer.Context, config: ConfigPath, overrides: Overrides = None, fresh: Fresh = False) -> None:
+    """Run the whole line on this machine, reusing finished stages."""
+    from inspection.report import print_table
+    from pipelines.local import StageFailed, run_line
+
+    outcome = run_line(load(config, overrides), fresh=fresh, started_at_s=context.obj)
+    if any(stage.uri for stage in outcome.record.stages):
+        print_table(outcome.record, sys.stdout)
+    _print_place(outcome.line)
     if outcome.error is not None:
-        raise typer.Exit(outcome.error.exit_code)
+        raise StageFailed(outcome.error)
 
 
-@app.command()
+@command()
 def shard(
     config: ConfigPath,
     overrides: Overrides = None,
-    output: Output = None,
+    to: ToFolder = None,
     fresh: Fresh = False,
-    dry_run: DryRun = False,
-    debug: Debug = False,
+    dry_run: Annotated[bool, _opt("Print what would be written, and write nothing.", "--dry-run")] = False,
 ) -> None:
-    """Turn images in class folders, or the rows of a table, into shards."""
+    """Turn class folders, or the rows of a manifest, into shards."""
+    from pipelines.local import describe_shards
+
     if dry_run:
-        with reported(debug):
-            from pipelines.local import describe_shards
-
-            print(describe_shards(load(config, overrides)), flush=True)
-        return
-    _run_alone("shard", config, overrides, output=output, given={}, fresh=fresh, debug=debug)
+        print(describe_shards(load(config, overrides)), flush=True)
+    else:
+        _print_place(_run_stage("shard", load(config, overrides), to, fresh).uri)
 
 
-@app.command()
+@command()
 def profile(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    output: Output = None,
-    shards: Shards = None,
-    fresh: Fresh = False,
-    debug: Debug = False,
+    config: ConfigPath, overrides: Overrides = None, to: ToFolder = None, shards: Shards = None, fresh: Fresh = False
 ) -> None:
-    """Measure how to cut the global batch and how to load, and what is slow; print what was found out."""
-    with reported(debug):
-        from contracts import storage
-        from contracts.artifacts import ProfileReport
-        from inspection.profile import describe, describe_training
-        from inspection.profile_page import write_profile_page
-        from pipelines.local import run_stage_alone
+    """Measure how to cut the batch and to load, and what is slow."""
+    from contracts.artifacts import ProfileReport
+    from inspection.profile import describe_whole
+    from inspection.profile_page import write_profile_page
 
-        resolved = load(config, overrides)
-        made = run_stage_alone("profile", resolved, to=output, given={"shards": shards}, flags=_flags(fresh, debug))
-        report = ProfileReport.load(made.uri)
-        if made.reused:
-            print("reused: made before, for this configuration and hardware; --fresh measures again")
-        for name, text in describe(report):
-            print(f"{name}: " + text.replace("\n", "\n  "))
-        if (training := describe_training(report, resolved)) is not None:
-            print(f"training: {training}")
-        page = write_profile_page(made.uri, made.attempt)
-        print(f"page: {storage.display(page) if page else 'none'}")
-        _print_place(made.uri)
+    resolved = load(config, overrides)
+    made = _run_stage("profile", resolved, to, fresh, shards=shards)
+    if made.reused:
+        print("reused: made before, for this configuration and hardware; --fresh measures again")
+    for name, text in describe_whole(ProfileReport.load(made.uri), resolved):
+        print(f"{name}: " + text.replace("\n", "\n  "))
+    if (page := write_profile_page(made.uri, made.attempt)) is not None:
+        _print_place(page, "page: ")
+    _print_place(made.uri)
 
 
-@app.command()
+@command()
 def train(
     config: ConfigPath,
     overrides: Overrides = None,
-    output: Output = None,
+    to: ToFolder = None,
     shards: Shards = None,
     profile: Profile = None,
     fresh: Fresh = False,
-    debug: Debug = False,
 ) -> None:
     """Train, from the newest valid checkpoint if there is one."""
-    given = {"shards": shards, "profile": profile}
-    _run_alone("train", config, overrides, output=output, given=given, fresh=fresh, debug=debug)
+    inputs = {"shards": shards, "profile": profile}
+    _print_place(_run_stage("train", load(config, overrides), to, fresh, **inputs).uri)
 
 
-@app.command()
+@command()
 def export(
     config: ConfigPath,
     overrides: Overrides = None,
-    output: Output = None,
+    to: ToFolder = None,
     shards: Shards = None,
     checkpoint: Checkpoint = None,
     fresh: Fresh = False,
-    debug: Debug = False,
 ) -> None:
-    """Turn the best checkpoint into engines, and prove their parity."""
-    given = {"shards": shards, "checkpoint": checkpoint}
-    _run_alone("export", config, overrides, output=output, given=given, fresh=fresh, debug=debug)
+    """Turn the best checkpoint into engines; prove their parity."""
+    inputs = {"shards": shards, "checkpoint": checkpoint}
+    _print_place(_run_stage("export", load(config, overrides), to, fresh, **inputs).uri)
 
 
-Export = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="Folder of an export, or a RUN as for inspect.",
-        show_default=False,
-        autocompletion=inspection_commands.complete_run,
-    ),
-]
-
-
-@app.command()
+@command()
 def predict(
-    model: Export,
-    samples: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SAMPLE...", help="Image files, or folders of them; texts.", show_default=False),
-    ] = None,
-    top: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="K", help="Most labels a sample [3; of several labels all that reach theirs]."),
-    ] = None,
-    lines: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A file with one text or path a line; - is standard input.")
-    ] = None,
-    json_lines: Annotated[str | None, typer.Option(metavar="FILE", help="The same, as JSON.")] = None,
-    manifest: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A table of samples: CSV, or JSON lines; - is standard input.")
-    ] = None,
-    column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column of the manifest that holds them [file, text].")
-    ] = None,
-    answer_format: Annotated[
-        str | None, typer.Option("--format", metavar="FORM", help="text, json (a line each) or csv.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False,
-    url: Annotated[str | None, typer.Option(metavar="URL", help="Ask a running Triton: http://HOST:8000.")] = None,
-    debug: Debug = False,
+    model: Model,
+    samples: Annotated[list[str] | None, _arg("Image files, or folders of them; texts.", metavar="SAMPLE...")] = None,
+    top: Annotated[int | None, _opt("Most labels per sample [3; of several labels all].", metavar="K", min=1)] = None,
+    lines: Annotated[str | None, _opt("Texts or paths, one per line; - is stdin.", metavar="FILE")] = None,
+    json_lines: Annotated[str | None, _opt("The same, each as JSON.", metavar="FILE")] = None,
+    manifest: Annotated[str | None, _opt("Table of samples, CSV or JSON lines; - is stdin.", metavar="FILE")] = None,
+    column: Annotated[str | None, _opt("The manifest's column of samples [file, text].", metavar="NAME")] = None,
+    url: Annotated[str | None, _opt("Ask a running Triton: http://HOST:8000.", metavar="URL")] = None,
+    form: Table = "table",
 ) -> None:
-    """Print the answers to images or texts, with scores, by an exported model."""
+    """Print the answers of an exported model to images or texts."""
     files = {"lines": lines, "json-lines": json_lines, "manifest": manifest}
     if not samples and not any(files.values()):
         raise typer.BadParameter("nothing was given: name samples, or a file with --lines", param_hint="SAMPLE...")
-    form = "json" if as_json else answer_format
-    with reported(debug):
-        from pipelines.predict import run_predict
+    from pipelines.predict import run_predict
 
-        options = {**files, "top": top, "column": column, "format": form, "url": url}
-        code = run_predict(model, samples or [], options)
+    answer = None if form == "table" else form
+    options = {**files, "top": top, "column": column, "format": answer, "url": url}
+    code = run_predict(model, samples or [], options)
     raise typer.Exit(code)
 
 
-@app.command("verify")
-def verify_export(
-    model: Export,
-    shards: Annotated[
-        str | None, typer.Option(metavar="URI", help="The shards that it was made from [default: its line's].")
+@command()
+def verify(model: Model, shards: Shards = None, form: Answer = "table") -> None:
+    """Check an export's hashes and bundle; on its GPU, its engine."""
+    from pipelines.predict import run_verify
+
+    code = run_verify(model, shards=shards, as_json=form == "json")
+    raise typer.Exit(code)
+
+
+# ---- look at runs ----
+
+
+@command()
+def runs(
+    root: Annotated[
+        str,
+        _arg("Folder that holds lines, or one line (path or gs://).", metavar="[ROOT]", autocompletion=complete_run),
+    ] = "runs",
+    form: Table = "table",
+) -> None:
+    """List the runs below a folder or bucket, the newest first."""
+    from inspection.run.summary import list_runs
+    from inspection.terminal import print_runs
+
+    found = list_runs(root)
+    if form == "table":
+        print_runs(found, sys.stdout)
+    else:
+        (print_json if form == "json" else print_csv)([line.model_dump(mode="json") for line in found])
+
+
+@command("inspect")
+def inspect_run(run: Run, form: Answer = "table") -> None:
+    """Print stages, data, training, cost and proof of a run."""
+    from inspection.run.find import find_place
+    from inspection.run.read import read_run
+    from inspection.terminal import print_run, to_json
+
+    view = read_run(find_place(run), pictures=False)
+    print(to_json(view)) if form == "json" else print_run(view, sys.stdout)
+
+
+@command()
+def report(
+    run: Run, to: Annotated[str | None, _opt("Path or gs:// [in the run's folder].", "--to", metavar="FILE")] = None
+) -> None:
+    """Write the page of a run: one HTML file that needs nothing."""
+    from inspection.report_file import write_report
+
+    print(write_report(run, to), flush=True)
+
+
+@command()
+def tensorboard(
+    runs: Annotated[
+        list[str],
+        _arg(
+            "Up to eight folders of runs or trainings, or of lines for their newest; below ./runs as for inspect.",
+            metavar="RUN",
+            autocompletion=complete_run,
+        ),
+    ],
+    host: Annotated[str, _opt("Where to listen; there is no password.", metavar="ADDRESS")] = "127.0.0.1",
+    port: Annotated[int | None, _opt("0: a free one [6006, or the next free].", min=0, max=65535)] = None,
+) -> None:
+    """Open TensorBoard on the logs of runs, until Ctrl-C."""
+    from inspection.tensorboard import show
+
+    raise typer.Exit(show(runs, host=host, port=port, say=lambda url: print(url, flush=True), warn=say))
+
+
+@command()
+def clean(
+    line: Annotated[str, _arg("Folder of a line (path or gs://).", metavar="LINE")],
+    keep_last: Annotated[int, _opt("Keep the newest N runs and what they name.", metavar="N", min=1)],
+    dry_run: Annotated[bool, _opt("Only list.", "--dry-run")] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete outputs that no kept run names, after a question."""
+    from contracts.storage import normalise
+    from pipelines.clean import delete, find_leftovers
+
+    uri = normalise(line)
+    found = find_leftovers(uri, keep_last)
+    for leftover in found:
+        print(f"  {leftover.name}  {leftover.num_bytes} bytes")
+    print(f"{len(found)} folders, {sum(leftover.num_bytes for leftover in found)} bytes", flush=True)
+    if found and not dry_run and ask("delete them", yes=yes):
+        for leftover in delete(uri, found, keep_last):
+            say(f"{leftover.name} was left alone: it is in use by now")
+
+
+# ---- Google Cloud ----
+
+
+@command()
+def init(
+    project: Annotated[str, _opt("Id of the Google Cloud project.", metavar="ID")],
+    bucket: Annotated[str, _opt("Bucket of data and results; it need not exist.", metavar="NAME")],
+    source: Annotated[str, _opt("The data: a folder or table here, or gs://.", metavar="PATH")],
+    region: Annotated[str, _opt("Region of bucket and jobs.", metavar="REGION")] = "us-central1",
+    task: Annotated[str, _opt("What is learnt.", metavar="NAME")] = "image_classification",
+    to: ToFile = None,
+) -> None:
+    """Write a configuration for a project of Google Cloud."""
+    from pipelines.initial_config import Names, write_initial
+
+    path = write_initial(Names(project, bucket, source, region=region, task=task), to)
+    print(path, flush=True)
+    say(f"next: shardline submit {path} (docs/quickstart-vertex.md: what the project needs)")
+
+
+@command()
+def plan(config: ConfigPath, overrides: Overrides = None, run_id: RunId = "", form: Answer = "table") -> None:
+    """Show what a submission would create and cost.
+
+    Exit code 2 when it cannot work.
+    """
+    from contracts.errors import EXIT_OK, EXIT_USER_ERROR
+    from pipelines.plan import plan_ahead, print_plan, to_json
+
+    found = plan_ahead(load(config, overrides), run_id, say)
+    print(to_json(found)) if form == "json" else print_plan(found, sys.stdout)
+    raise typer.Exit(EXIT_OK if found.ok else EXIT_USER_ERROR)
+
+
+@command("compile")
+def compile_config(config: ConfigPath, overrides: Overrides = None, to: ToFile = None) -> None:
+    """Write the pipeline for Vertex AI (.yaml or .json)."""
+    from pipelines.graph.compile import compile_ahead, write_spec
+
+    compiled = compile_ahead(load(config, overrides), say)
+    path = to or Path(f"{compiled.display_name}.pipeline.yaml")
+    write_spec(compiled.spec, path)
+    print(f"{path}\nsha256:{compiled.hash}")
+
+
+@command()
+def submit(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    run_id: RunId = "",
+    wait: Annotated[bool, _opt("Follow the run; without machines, try the next region.", "--wait")] = False,
+    dry_run: DryRun = False,
+    keep_images: Annotated[bool, _opt("Take images of other sources than this.", "--keep-images")] = False,
+    yes: Yes = False,
+) -> None:
+    """Run the line on Vertex AI Pipelines.
+
+    Data of this machine is uploaded and images are built first, after a question.
+    """
+    from pipelines.submission.launch import describe_request, launch, make_ready
+
+    resolved = load(config, overrides)
+    if dry_run:
+        print_json(describe_request(resolved, run_id, say))
+        return
+    agreed = functools.partial(ask, yes=yes)
+    prepared = make_ready(resolved, run_id, say, keep_images=keep_images, agreed=agreed)
+    if prepared is not None:
+        tell = functools.partial(print, flush=True)
+        raise typer.Exit(launch(prepared, shlex.quote(str(config)), say, tell, wait=wait))
+
+
+@command()
+def status(
+    run: CloudRun, config: ConfigOption = None, project: Project = "", region: Region = "", form: Answer = "table"
+) -> None:
+    """Show tasks and jobs of a submitted run, and why it failed."""
+    from pipelines.google import pipeline_client
+    from pipelines.runs.status import print_status, read_status, to_json
+
+    found = [read_status(pipeline_client(name.region), name) for name in _find_tries(run, config, project, region)]
+    if form == "json":
+        print_json({**to_json(found[-1]), "earlier": list(map(to_json, found[:-1]))})
+    else:
+        for each in found:
+            print_status(each, sys.stdout)
+
+
+@command()
+def logs(
+    run: CloudRun,
+    config: ConfigOption = None,
+    project: Project = "",
+    region: Region = "",
+    task: Annotated[str, _opt("Only this task, e.g. train.", metavar="NAME")] = "",
+    follow: Annotated[bool, _opt("Go on until the run has ended.", "-f", "--follow")] = False,
+    tail: Annotated[int | None, _opt("Only the last N lines.", metavar="N", min=0)] = None,
+    since: Annotated[str, _opt("Only from then on: 90s, 10m, 2h, 1d ago, ISO 8601.", metavar="TIME")] = "",
+) -> None:
+    """Print what the tasks and jobs of a submitted run printed."""
+    from pipelines.google import pipeline_client
+    from pipelines.runs.logs import parse_since, read_logs
+
+    moment = parse_since(since) if since else None
+    for name in _find_tries(run, config, project, region):
+        say(f"run {name.id} in {name.region}")
+        client = pipeline_client(name.region)
+        for entry in read_logs(client, name, task=task, follow=follow, tail=tail, since=moment):
+            print(entry, flush=True)
+
+
+@command()
+def cancel(run: CloudRun, config: ConfigOption = None, project: Project = "", region: Region = "") -> None:
+    """End a submitted run and its jobs; wait until none runs."""
+    from pipelines.google import pipeline_client
+    from pipelines.runs.cancel import cancel as cancel_run
+
+    ended = [
+        cancel_run(pipeline_client(name.region), name, say=say) for name in _find_tries(run, config, project, region)
+    ]
+    for each in ended:
+        print("\n".join(each.in_words()))
+    print(f"nothing of it runs any more ({sum(len(each.jobs) for each in ended)} jobs)")
+
+
+@command("create", of=schedule_app)
+def create_schedule(config: ConfigPath, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+    """Schedule a line that is not scheduled yet."""
+    from pipelines.submission.launch import prepare_schedule
+    from pipelines.submission.schedule import describe
+
+    resolved = load(config, overrides)
+    prepared, request = prepare_schedule(resolved, say, online=not dry_run)
+    if dry_run:
+        print_json(request)
+    else:
+        print(describe(_schedules(resolved).create(prepared)))
+
+
+@command("list", of=schedule_app)
+def list_schedules(config: ConfigPath, overrides: Overrides = None, form: Table = "table") -> None:
+    """Print the schedules of the configuration's project and region."""
+    from pipelines.submission.schedule import describe, to_row
+
+    found = _schedules(load(config, overrides)).list()
+    if form == "table":
+        print("\n".join(map(describe, found)) or "no schedules here")
+    else:
+        (print_json if form == "json" else print_csv)(list(map(to_row, found)))
+
+
+@command("pause", of=schedule_app)
+def pause_schedule(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "") -> None:
+    """Stop a line's schedule from firing; a run of it goes on."""
+    schedules, found = _find_schedule(config, overrides, schedule_id)
+    schedules.pause(found)
+    print(f"schedule {found.name.rpartition('/')[2]}: paused")
+
+
+@command("resume", of=schedule_app)
+def resume_schedule(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    schedule_id: ScheduleId = "",
+    catch_up: Annotated[bool, _opt("Make up for the runs that it missed.", "--catch-up")] = False,
+) -> None:
+    """Let a line's schedule fire again."""
+    schedules, found = _find_schedule(config, overrides, schedule_id)
+    schedules.resume(found, catch_up=catch_up)
+    print(f"schedule {found.name.rpartition('/')[2]}: active")
+
+
+@command("delete", of=schedule_app)
+def delete_schedule(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "") -> None:
+    """Delete a line's schedule; a run of it goes on."""
+    schedules, found = _find_schedule(config, overrides, schedule_id)
+    schedules.delete(found)
+    print(f"schedule {found.name.rpartition('/')[2]}: deleted")
+
+
+@command("build", of=images_app)
+def build_images(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    tool: Annotated[
+        Literal["cloud", "docker"], _opt("What builds: Cloud Build, or an engine here.", "--with")
+    ] = "cloud",
+    tensorrt: Annotated[
+        str | None, _opt("TensorRT of the export's image [the newest Triton's].", metavar="VERSION|none")
     ] = None,
-    debug: Debug = False,
+    rtx: Annotated[bool, _opt("TensorRT-RTX too [as export.runtime says].", "--rtx")] = False,
+    cuda: Annotated[Literal["cu126", "cu130"] | None, _opt("CUDA of torch's wheels [as the machines need].")] = None,
+    user: Annotated[Literal["root", "shardline"], _opt("Whom containers run as.")] = "root",
+    form: Answer = "table",
 ) -> None:
-    """Check every hash of an export and try its bundle; on its GPU, run the engine, which completes the proof."""
-    with reported(debug):
-        from pipelines.predict import run_verify
+    """Build and push the images, and record the digests that a submission pins."""
+    from pipelines.images import build
 
-        code = run_verify(model, shards=shards)
-    raise typer.Exit(code)
+    version = "" if tensorrt == "none" else tensorrt
+    resolved = load(config, overrides)
+    record = build.build_images(resolved, tool=tool, say=say, tensorrt=version, rtx=rtx, cuda=cuda or "", user=user)
+    print(record.model_dump_json(indent=1) if form == "json" else record.in_words())
 
 
-def _run_alone(
-    stage: str,
-    config: Path,
-    overrides: list[str] | None,
-    *,
-    output: str | None,
-    given: Mapping[str, str | None],
-    fresh: bool,
-    debug: bool,
+@command()
+def rehearse(
+    config: Annotated[Path | None, _arg("YAML file; --serve does without.", metavar="CONFIG")] = None,
+    overrides: Overrides = None,
+    source: Annotated[Path | None, _opt("Local data in place of a gs:// sharding.source.", metavar="PATH")] = None,
+    weights: Annotated[Path | None, _opt("Local weights in place of a gs:// model.weights.", metavar="PATH")] = None,
+    preempt: Annotated[int, _opt("Number of machines taken away.", metavar="N", min=0, max=100)] = 0,
+    faults: Annotated[Path | None, _opt("JSON list of bucket faults (rehearsal/gcs).", metavar="RULES")] = None,
+    stockout: Annotated[list[str] | None, _opt("Region without machines.", metavar="REGION")] = None,
+    storage_faults: Annotated[float, _opt("Share of requests to buckets that fail (503).", metavar="RATE")] = 0.0,
+    schedule_days: Annotated[float, _opt("Create the schedule; let N days pass.", metavar="N", min=0)] = 0.0,
+    time_scale: Annotated[float, _opt("Seconds here per second of waiting.", metavar="X", min=0.001, max=100)] = 0.1,
+    seed: Annotated[int, _opt("Decides machines and moments.")] = 0,
+    processes: Annotated[int | None, _opt("Training processes per machine [as many as fit].", min=1)] = None,
+    samples: Annotated[int | None, _opt("Most files of the source to copy [all].", metavar="N", min=1)] = None,
+    serve: Annotated[bool, _opt("Only start the cloud, print its variables, serve.", "--serve")] = False,
+    clock_rate: Annotated[float, _opt("With --serve: the cloud's seconds per second.", metavar="X")] = 1.0,
+    keep: Annotated[Path | None, _opt("Leave buckets, machines and logs there.", metavar="FOLDER")] = None,
+    form: Answer = "table",
 ) -> None:
-    with reported(debug):
-        from pipelines.local import run_stage_alone
+    """Submit to a Google Cloud on this machine, and compare."""
+    from pipelines.rehearse import rehearse as rehearsing
+    from pipelines.rehearse.disturbances import Disturbances, read_rules
+    from pipelines.rehearse.report import print_rehearsal, to_json
+    from pipelines.rehearse.serve import Server, check_options, run_server
+    from rehearsal.leftovers import claimed_folder
 
-        flags = _flags(fresh, debug)
-        _print_place(run_stage_alone(stage, load(config, overrides), to=output, given=given, flags=flags).uri)
+    wanted = rehearsing.Wanted(
+        preemptions=preempt,
+        rules=read_rules(faults),
+        schedule_days=schedule_days,
+        time_scale=time_scale,
+        seed=seed,
+        processes_per_node=processes,
+        samples=samples,
+        disturbances=Disturbances(stockouts=tuple(stockout or ()), storage_fault_rate=storage_faults),
+    )
+    bound = source is not None or weights is not None
+    check_options(wanted, serve=serve, config=config, bound=bound, clock_rate=clock_rate)
+    given = None if config is None else load(config, overrides)
+    with claimed_folder(keep) as folder:
+        if given is None or serve:
+            server = Server(given, source, weights, folder, wanted, clock_rate)
+            run_server(server, sys.stdout, sys.stderr, as_json=form == "json")
+            return
+        found = rehearsing.rehearse(given, source=source, weights=weights, folder=folder, wanted=wanted)
+    print(to_json(found)) if form == "json" else print_rehearsal(found, sys.stdout, kept=keep)
+    rehearsing.check(found)
 
 
-def _flags(fresh: bool, debug: bool) -> list[str]:
-    return [name for name, is_set in (("fresh", fresh), ("debug", debug)) if is_set]
+# ---- data and configuration ----
 
 
-def _print_place(uri: str) -> None:
+@command("show", of=config_app)
+def show_config(
+    config: ConfigPath,
+    overrides: Overrides = None,
+) -> None:
+    """Print the resolved configuration; docs/configuration.md has every key."""
+    from contracts.config.load import load_config, to_yaml
+
+    print(to_yaml(load_config(config, overrides or [])), end="")
+
+
+@command("describe", of=data_app)
+def describe_data(
+    uri: Annotated[str, _arg("Folder of shards, or a RUN as for inspect.", metavar="URI")],
+    grid: Annotated[Path | None, _opt("Write pictures too.", metavar="FILE.png")] = None,
+    form: Answer = "table",
+) -> None:
+    """Print what shards hold."""
+    from contracts.artifacts import ShardManifest
+    from data_tools.show import describe, draw_grid, find_shards
+
+    folder = find_shards(uri)
+    manifest = ShardManifest.load(folder)
+    if form == "json":
+        print_json(manifest.model_dump(mode="json", exclude={"shards"}))
+    else:
+        print("\n".join(describe(manifest)))
+    if grid is not None:
+        say(f"{grid}: {draw_grid(folder, manifest, grid)} pictures")
+
+
+@command("verify", of=data_app)
+def verify_data(
+    uri: ShardsFolder,
+    processes: Annotated[int | None, _opt("Processes that read [default: by the cores].", min=1)] = None,
+    stored: Annotated[bool, _opt("Compare the bucket's own checksums; read nothing.", "--stored")] = False,
+    form: Answer = "table",
+) -> None:
+    """Compare every byte of shards with its checksum; exit code 1 when something is wrong."""
+    from contracts.errors import CheckFailed
+    from contracts.storage import normalise
+    from data_tools.verify import verify as verify_shards
+
+    damage = verify_shards(normalise(uri), processes=processes, progress=_count_files("verify"), stored=stored)
+    if form == "json":
+        print_json({"uri": uri, "damage": damage})
+    if damage:
+        raise CheckFailed("\n  ".join([f"{uri} is damaged", *damage]))
+    if form == "table":
+        print("every checksum is right")
+
+
+@command("adopt", of=data_app)
+def adopt_data(
+    uri: ShardsFolder,
+    split: Annotated[list[str] | None, _opt("Files of a split [train*, val*, test*].", metavar="NAME=PATTERN")] = None,
+    classes: Annotated[Path | None, _opt("Names of the classes, one per line.", metavar="FILE")] = None,
+    decode: Annotated[bool, _opt("Decode every image, not only its header.", "--decode")] = False,
+) -> None:
+    """Write index and manifest for WebDataset or TFRecord shards made elsewhere."""
+    from contracts.storage import normalise
+    from data_tools.adopt import adopt
+    from data_tools.foreign import parse_patterns, read_classes
+    from data_tools.show import describe
+
+    manifest = adopt(
+        normalise(uri),
+        patterns=parse_patterns(split or []),
+        class_names=read_classes(classes) if classes else None,
+        verify="decode" if decode else "header",
+        progress=_count_files("adopt"),
+    )
+    print("\n".join(describe(manifest)))
+
+
+def _run_stage(stage: str, config: RunConfig, to: str | None, fresh: bool, **inputs: str | None) -> StageOutput:
+    from pipelines.local import run_stage_alone
+
+    return run_stage_alone(stage, config, to=to, given=inputs, fresh=fresh)
+
+
+def _print_place(uri: str, what: str = "") -> None:
     from contracts import storage
 
-    print(storage.display(uri), flush=True)
+    print(f"{what}{storage.display(uri)}", flush=True)
+
+
+def _find_tries(run: str, config: Path | None, project: str, region: str) -> list[RunName]:
+    from pipelines.runs.name import find_run
+    from pipelines.runs.regions import find_tries
+
+    given = load(config) if config else None
+    return find_tries(find_run(run, config=given, project=project, region=region))
+
+
+def _find_schedule(config: Path, overrides: list[str] | None, schedule_id: str) -> tuple[Schedules, Any]:
+    resolved = load(config, overrides)
+    schedules = _schedules(resolved)
+    return schedules, schedules.require(resolved, schedule_id)
+
+
+def _schedules(config: RunConfig) -> Schedules:
+    from pipelines.submission.schedule import Schedules
+
+    return Schedules(config.cloud.project, config.cloud.region)
+
+
+def _count_files(name: str) -> Callable[[int, int], None]:
+    """Return a function that says on stderr how many files are done, about twenty times in all."""
+
+    def count(done: int, total: int) -> None:
+        if done * 20 // total != (done - 1) * 20 // total:
+            say(f"{name}: {done} of {total} files")
+
+    return count
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 
@@ -48,7 +48,7 @@ from contracts.errors import (
     StorageError,
 )
 from contracts.events import LOG_NAME, EventLog
-from contracts.output import Lock, require_room
+from contracts.output import Lock, mark_folder, require_room
 from contracts.own_code import pin_code, publish_code
 from contracts.previous import RUN_NAME, describe_previous
 from contracts.result import RUN_START_NAME, run_uri
@@ -104,13 +104,12 @@ class StageOutput:
     """URI of the folder of this attempt's events and log."""
 
 
-def run_line(config: RunConfig, *, flags: Sequence[str], started_at_s: float) -> LineRun:
+def run_line(config: RunConfig, *, fresh: bool, started_at_s: float) -> LineRun:
     """Run every stage and write the run's documents.
 
     Args:
         config: The resolved configuration, with absolute paths.
-        flags: Of every stage: `fresh` deletes its own output for this configuration first, `debug` shows tracebacks in
-            its log.
+        fresh: Each stage deletes its own output for this configuration first.
         started_at_s: When the command started, in seconds since the epoch.
 
     Raises:
@@ -121,7 +120,7 @@ def run_line(config: RunConfig, *, flags: Sequence[str], started_at_s: float) ->
     line, run_id = line_uri(config), new_attempt_id()
     code = pin_code(config, line)
     config = code.config
-    if "fresh" in flags or not _has_succeeded(config, line):
+    if fresh or not _has_succeeded(config, line):
         check_here(config).require(say)
     with _writable(f"run.root = {config.run.root!r}: ", line):
         require_room(line)
@@ -139,7 +138,7 @@ def run_line(config: RunConfig, *, flags: Sequence[str], started_at_s: float) ->
             options = {"line": line, "run": run_id, "attempt": run_id}
             options |= {name: uris[maker] for name, maker in INPUTS[stage].items()}
             try:
-                command = stage_command(stage, config, options, flags=flags)
+                command = stage_command(stage, config, options, flags=["fresh"] if fresh else [])
                 uris[stage] = _run_command(command, trace, received, view, config.resources.stop_budget_s)
                 if received and stage != STAGES[-1]:
                     raise StageFailed(ErrorDocument.interrupted(signal.Signals(received[0])))
@@ -153,7 +152,7 @@ def run_line(config: RunConfig, *, flags: Sequence[str], started_at_s: float) ->
 
 
 def run_stage_alone(
-    stage: str, config: RunConfig, *, to: str | None, given: Mapping[str, str | None], flags: Sequence[str]
+    stage: str, config: RunConfig, *, to: str | None, given: Mapping[str, str | None], fresh: bool
 ) -> StageOutput:
     """Run one stage to its end, on the outputs of the ones before.
 
@@ -162,7 +161,7 @@ def run_stage_alone(
         config: The resolved configuration, with absolute paths.
         to: Path or URI of the folder to write; None: the line's own folder.
         given: Paths or URIs of inputs, by name; None: the line's own.
-        flags: As for `run_line`.
+        fresh: Delete the stage's own output for this configuration first.
 
     Raises:
         StageFailed: It failed, or an earlier stage has not run.
@@ -181,9 +180,12 @@ def run_stage_alone(
     trace = StageTrace(stage, attempt_folder(root, attempt))
     with _writable("", root):
         require_room(root)
+        if to is not None:
+            # Another's folder is refused before an attempt is written beside it.
+            mark_folder(place["output"], stage)
         trace.folder.mkdir(parents=True, exist_ok=True)
     options = {**place, **inputs, "attempt": attempt, "events": str(trace.folder)}
-    command = stage_command(stage, config, options, flags=flags)
+    command = stage_command(stage, config, options, flags=["fresh"] if fresh else [])
     with _caught_signals() as received, make_view([stage]) as view:
         uri = _run_command(command, trace, received, view, config.resources.stop_budget_s)
     # The shard stage has said its own.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
@@ -120,6 +120,21 @@ def make_plan(
         checked = check_planned(looked_at, online=online)
         plan = plan.with_problems(checked.problems, checked.warnings)
     return plan
+
+
+def plan_ahead(config: RunConfig, run_id: str, say: Callable[[str], None]) -> Plan:
+    """Return the plan of a configuration as its submission would have it, before anything of it is made.
+
+    Args:
+        config: Resolved, with absolute paths.
+        run_id: Id of the run; empty: one is made.
+        say: Told of a reading that takes a while.
+    """
+    from pipelines.submission.preparations import look_ahead
+
+    ahead = look_ahead(config, say)
+    found = make_plan(ahead.config, Asked(run_id=run_id), complete=True, local_source=ahead.local_source)
+    return replace(found, placeholders=ahead.placeholders)
 
 
 def outline(config: RunConfig, asked: Asked | None = None, *, online: bool = False) -> Plan:

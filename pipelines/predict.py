@@ -38,18 +38,20 @@ def run_predict(model: str, samples: Sequence[str], options: Mapping[str, object
     return subprocess.run(command, stdin=given, env=stage_environment(), check=False).returncode
 
 
-def run_verify(model: str, *, shards: str | None) -> int:
+def run_verify(model: str, *, shards: str | None, as_json: bool) -> int:
     """Verify an export; return the exit code: 0, 3 while part of it is unproven, or 1 when a gate failed.
 
     Args:
         model: As for `run_predict`.
         shards: URI of the shards that it was made from; None: those of its line.
+        as_json: Whether the gates are printed as JSON.
 
     Raises:
         ConfigError: There is no such run, or it has no finished export.
     """
     command = [sys.executable, "-m", "trainer.export.verify", find_export(model)]
     command += [] if shards is None else [f"--shards={shards}"]
+    command += ["--json"] if as_json else []
     return subprocess.run(command, stdin=subprocess.DEVNULL, env=stage_environment(), check=False).returncode
 
 

@@ -33,7 +33,7 @@ def test_images_in_a_bucket_become_an_engine(pictures: Path, bucket_server: Buck
         sharding={"source": SOURCE},
         data={**READING, "cache_dir": str(cache), "cache_bytes": 1 << 24},
     )
-    assert made("shard", config, "--output", SHARDS) == SHARDS
+    assert made("shard", config, "--to", SHARDS) == SHARDS
     shards = ShardManifest.load(SHARDS)
     assert sum(split.samples for split in shards.splits.values()) == 120
 

@@ -93,7 +93,7 @@ def check_use(line: Path, manifest: ExportManifest, trained: CheckpointManifest,
     evaluation = EvaluationReport.load(find_evaluation(line))
     assert bundle.figures["evaluation_right"] == round(evaluation.metrics["accuracy"] * evaluation.samples)
     images = sorted(pictures.rglob("*.png"))[:3]
-    done = shardline("predict", line, *images, "--json")
+    done = shardline("predict", line, *images, "-o", "json")
     assert done.returncode == 0, done.stderr
     answers = [json.loads(text) for text in done.stdout.splitlines()]
     assert [answer["file"] for answer in answers] == [str(image) for image in images]

@@ -63,7 +63,7 @@ def test_a_budget_of_5_s_gives_the_accuracy_of_the_defaults(tmp_path: Path) -> N
     report = ProfileReport.load(folder := made("profile", "profile.budget_s=5"))
     assert report.choice.slot_size >= 16
     trained = [
-        CheckpointManifest.load(made("train", "--output", str(tmp_path / name), *words))
+        CheckpointManifest.load(made("train", "--to", str(tmp_path / name), *words))
         for name, words in (("profiled", ["--profile", folder]), ("off", ["profile=off"]))
     ]
     first, second = (each.metrics["test_accuracy"] for each in trained)

@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from contracts import storage
-from contracts.canonical import canonical
+from contracts.canonical import canonical, canonical_hash
 from contracts.config import STAGES, RunConfig
 from contracts.config.load import stage_config
 from contracts.errors import ConfigError
@@ -37,7 +38,7 @@ class CompiledLine:
     """A pipeline and its first submission."""
 
     spec: dict[str, Any]
-    """PipelineSpec as JSON values, whole numbers as integers; `contracts.canonical.canonical_hash` is its name."""
+    """PipelineSpec as JSON values, whole numbers as integers; `hash` is its name."""
     parameters: dict[str, Any]
     """Of `cloud.region`; the specification has them as defaults too."""
     documents: dict[str, bytes]
@@ -46,6 +47,31 @@ class CompiledLine:
     display_name: str
     pipeline_root: str
     labels: dict[str, str]
+
+    @property
+    def hash(self) -> str:
+        """Hash of the specification, which is its name."""
+        return canonical_hash(self.spec)
+
+
+def compile_ahead(config: RunConfig, say: Callable[[str], None]) -> CompiledLine:
+    """Compile the line of a configuration as its submission would have it, before anything of it is made.
+
+    Args:
+        config: The resolved configuration, with absolute paths.
+        say: Told what stands for something that is not there yet.
+
+    Raises:
+        ConfigError: The plan's first problem.
+    """
+    from pipelines.plan import plan_of
+    from pipelines.submission.preparations import look_ahead
+
+    ahead = look_ahead(config, say)
+    compiled = compile_line(ahead.config, plan_of(ahead.config, local_source=ahead.local_source))
+    for placeholder in ahead.placeholders:
+        say(f"placeholder: {placeholder}")
+    return compiled
 
 
 def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
@@ -114,9 +140,9 @@ def write_spec(spec: dict[str, Any], path: Path) -> None:
         storage.replace(storage.normalise(path), text.encode())
     except OSError as error:
         raise ConfigError(
-            f"--output {path} cannot be written ({error.strerror})",
+            f"--to {path} cannot be written ({error.strerror})",
             allowed="a file ending in .yaml or .json, in a folder that you may write",
-            todo="choose another --output",
+            todo="choose another --to",
         ) from None
 
 

@@ -64,6 +64,10 @@ class ImageRecord(BaseModel):
     sources_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """Hash of the sources that they were built of; empty: unknown."""
 
+    def in_words(self) -> str:
+        """Return a line per image."""
+        return "\n".join(f"{role}: {getattr(self, role)}" for role in ROLES)
+
 
 def is_pinned(reference: str) -> bool:
     """Return whether a reference names one image for ever."""

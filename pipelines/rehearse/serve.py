@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import shlex
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -85,15 +84,14 @@ def check_options(wanted: Wanted, *, serve: bool, config: Path | None, bound: bo
         )
 
 
-def run_server(server: Server, stream: TextIO, log: TextIO, *, document: Callable[[str], str] | None) -> None:
+def run_server(server: Server, stream: TextIO, log: TextIO, *, as_json: bool) -> None:
     """Start the cloud, print its variables, and serve until Ctrl-C (or SIGTERM, which ends with 143).
 
     Args:
         server: What is served.
-        stream: Where to print, at once: lines `export NAME=value`, or the document.
+        stream: Where to print, at once: lines `export NAME=value`, or one line of JSON.
         log: Where to say that it serves, and what it has served.
-        document: Turns one line of JSON (environment, project, region, buckets, folder) into what is printed; None: no
-            document is.
+        as_json: Whether JSON is printed: environment, project, region, buckets, folder.
 
     Raises:
         ConfigError: What was given cannot be rehearsed, or the folder is in use.
@@ -103,9 +101,9 @@ def run_server(server: Server, stream: TextIO, log: TextIO, *, document: Callabl
         cloud.clock.rate = server.clock_rate
         variables = dict(sorted(cloud.environment.items()))
         project = variables["GOOGLE_CLOUD_PROJECT"]
-        if document:
+        if as_json:
             found = {"environment": variables, "project": project, "region": region, "buckets": buckets}
-            text = document(json.dumps({**found, "folder": str(server.folder.absolute())}))
+            text = json.dumps({**found, "folder": str(server.folder.absolute())})
         else:
             text = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
         print(text, file=stream, flush=True)

@@ -7,7 +7,7 @@ itself. So the jobs are looked at afterwards, and what still runs is cancelled b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ _POLL_S = 5.0
 class Cancelled:
     """What a cancellation came to."""
 
+    name: RunName
     state: str
     """Of the run."""
     had_ended: bool
@@ -37,6 +38,14 @@ class Cancelled:
     """Every job of the run; all have ended."""
     by_hand: tuple[str, ...]
     """Names of the jobs that the service had left running."""
+
+    def in_words(self) -> Iterator[str]:
+        """Yield a line for the run and for each of its jobs."""
+        before = "had ended before" if self.had_ended else "ended"
+        yield f"run {self.name.id} in {self.name.region} {before}: {self.state.lower()}"
+        for job in self.jobs:
+            how = "cancelled here, since the service left it running" if job.name in self.by_hand else "ended"
+            yield f"{job.kind} {job.id} in {job.region} {how}: {job.state.lower()}"
 
 
 def cancel(
@@ -77,7 +86,7 @@ def cancel(
         running = [job for job in jobs if not job.ended]
         ended = state_of(pipeline) in ENDED
         if ended and not running:
-            return Cancelled(state_of(pipeline), had_ended, tuple(jobs), tuple(by_hand))
+            return Cancelled(name, state_of(pipeline), had_ended, tuple(jobs), tuple(by_hand))
         if ended or time.monotonic() > hurry:
             for job in running:
                 if job.name not in by_hand:

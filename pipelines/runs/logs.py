@@ -37,6 +37,10 @@ class Entry:
     """Task and replica: train.custom-training-job/workerpool1-0."""
     text: str
 
+    def __str__(self) -> str:
+        """Return the line that is printed."""
+        return f"{self.time:%Y-%m-%dT%H:%M:%SZ}  {self.severity:<7}  {self.source}  {self.text.rstrip()}"
+
 
 def parse_since(text: str) -> datetime:
     """Return the moment that a user means: an age (90s, 10m, 2h, 1d) or ISO 8601, UTC where it says no zone.

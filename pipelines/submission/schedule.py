@@ -18,9 +18,17 @@ if TYPE_CHECKING:
 
 
 class Schedules:
-    """The schedules of a project and region."""
+    """The schedules of a project and region.
+
+    Raises:
+        ConfigError: Project or region is not given.
+    """
 
     def __init__(self, project: str, region: str) -> None:
+        if not project or not region:
+            raise ConfigError(
+                "cloud.project or cloud.region is not set", allowed="both", todo="set them in the configuration"
+            )
         self._project = project
         self._parent = f"projects/{project}/locations/{region}"
         self._client = schedule_client(region)
@@ -135,11 +143,20 @@ def make_schedule(prepared: Prepared) -> dict[str, Any]:
     }
 
 
+def to_row(schedule: Any) -> dict[str, str]:
+    """Return what is printed of a schedule."""
+    return {
+        "id": id_of(schedule),
+        "line": schedule.display_name,
+        "state": schedule.state.name.lower(),
+        "cron": schedule.cron,
+        "next": schedule.next_run_time.isoformat(timespec="seconds") if schedule.next_run_time else "none",
+    }
+
+
 def describe(schedule: Any) -> str:
-    """Return a schedule in a line: id, line, state, cron and next run."""
-    next_run = schedule.next_run_time.isoformat(timespec="seconds") if schedule.next_run_time else "none"
-    state = schedule.state.name.lower()
-    return f"{id_of(schedule)}  {schedule.display_name}  {state}  {schedule.cron}  next {next_run}"
+    """Return a schedule in a line."""
+    return "{id}  {line}  {state}  {cron}  next {next}".format_map(to_row(schedule))
 
 
 def id_of(schedule: Any) -> str:

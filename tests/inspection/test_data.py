@@ -178,7 +178,7 @@ def train(folder, tmp_path):
     (tmp_path / "train.yaml").write_text(
         yaml.safe_dump({**{k: v for k, v in small_values().items() if k != "sharding"}, "resources": {"ranks": 1}})
     )
-    done = shardline("train", "train.yaml", "--shards", folder, "--output", "trained", cwd=tmp_path)
+    done = shardline("train", "train.yaml", "--shards", folder, "--to", "trained", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return json.loads((tmp_path / "trained" / "manifest.json").read_text())
 

@@ -155,7 +155,7 @@ def find_all(folder: Path, *overrides: str) -> dict[str, str]:
 def test_docker_builds_pushes_and_records(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tools = write_tool(tmp_path / "tools", "docker", DOCKER)
-    answer = images("build", "--with", "docker", tools=tools)
+    answer = images("build", "--with", "docker", "-o", "json", tools=tools)
     assert answer.returncode == 0, answer.stderr
     made = read_record(tmp_path / "images-my-project.json")
     assert made is not None

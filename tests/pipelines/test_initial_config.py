@@ -108,7 +108,7 @@ def test_the_command_names_the_next_one_and_overwrites_nothing(tmp_path: Path, m
     again = runner.invoke(app, ["init", *NAMES, "--source", "raw/cats"])
     assert again.exit_code == 2 and "cats.yaml cannot be written: File exists" in again.stderr
     assert (tmp_path / "cats.yaml").read_text() == "mine"
-    assert runner.invoke(app, ["init", *NAMES, "--source", "raw", "--output", "no/x.yaml"]).exit_code == 2
+    assert runner.invoke(app, ["init", *NAMES, "--source", "raw", "--to", "no/x.yaml"]).exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["cats.yaml"]
 
 

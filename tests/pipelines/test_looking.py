@@ -1,5 +1,6 @@
 """`shardline report`, `inspect` and `runs` as commands: what they print, and what they refuse."""
 
+import csv
 import json
 import os
 import re
@@ -10,8 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.cli import app
-from pipelines.commands.inspection import complete_run
+from pipelines.cli import app, complete_run
 from tests.inspection.lines import plant
 
 RUN = "20261122-070000-0001"
@@ -41,7 +41,7 @@ def test_the_page_is_written_into_the_runs_folder(root: Path) -> None:
 @pytest.mark.parametrize("output", ["page.html", "folder"])
 def test_or_where_the_user_wants_it(root: Path, output: str) -> None:
     (root / "folder").mkdir()
-    answer = CliRunner().invoke(app, ["report", RUN, "--output", output])
+    answer = CliRunner().invoke(app, ["report", RUN, "--to", output])
     assert answer.exit_code == 0, answer.stderr
     page = (root / answer.stdout.strip()).read_text()
     assert len(page) > 10_000
@@ -53,7 +53,7 @@ def test_or_where_the_user_wants_it(root: Path, output: str) -> None:
 
 def test_what_cannot_be_written_is_said(root: Path) -> None:
     (root / "file").touch()
-    answer = CliRunner().invoke(app, ["report", RUN, "--output", "file/page.html"])
+    answer = CliRunner().invoke(app, ["report", RUN, "--to", "file/page.html"])
     assert answer.exit_code == 2
     assert "file/page.html cannot be written" in answer.stderr and "to do:" in answer.stderr
 
@@ -61,11 +61,11 @@ def test_what_cannot_be_written_is_said(root: Path) -> None:
 @pytest.mark.parametrize("content", ["precious", ""])
 def test_what_is_no_page_is_not_replaced(root: Path, content: str) -> None:
     (root / "mine").write_text(content)
-    answer = CliRunner().invoke(app, ["report", RUN, "--output", "mine"])
+    answer = CliRunner().invoke(app, ["report", RUN, "--to", "mine"])
     assert answer.exit_code == 2 and "is no page of a run" in answer.stderr
     assert (root / "mine").read_text() == content
     for _ in range(2):
-        assert CliRunner().invoke(app, ["report", RUN, "--output", "page.html"]).exit_code == 0
+        assert CliRunner().invoke(app, ["report", RUN, "--to", "page.html"]).exit_code == 0
 
 
 def test_inspect_tells_the_essentials(root: Path) -> None:
@@ -100,6 +100,9 @@ def test_runs_lists_them(root: Path, small_shards: str) -> None:
     assert f"photos/{RUN}" in answer.stdout and "other/20261122-080000-0001" in answer.stdout
     listed = json.loads(CliRunner().invoke(app, ["runs", "runs", "-o", "json"]).stdout)
     assert {line["name"]: line["state"] for line in listed} == {"photos": "succeeded", "other": "failed"}
+    rows = list(csv.DictReader(CliRunner().invoke(app, ["runs", "-o", "csv"]).stdout.splitlines()))
+    assert [(row["name"], row["state"]) for row in rows] == [(line["name"], line["state"]) for line in listed]
+    assert json.loads(rows[0]["headline"]) == listed[0]["headline"]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def answer(capfd: pytest.CaptureFixture[str], folder: Path | str, *arguments: st
 
 
 def test_an_export_names_what_images_show(exported: Path, images: dict[str, str]) -> None:
-    said = shardline(exported, *images.values(), "--top", "2", "--json")
+    said = shardline(exported, *images.values(), "--top", "2", "-o", "json")
     assert said.returncode == 0, said.stderr
     lines = [json.loads(line) for line in said.stdout.splitlines()]
     assert [line["file"] for line in lines] == list(images.values())
@@ -90,7 +90,7 @@ def test_a_folder_is_the_images_in_and_below_it(
     places = {name: tmp_path / ("below" if name == "red" else "") / f"{name}.JPG" for name in images}
     for name, place in places.items():
         shutil.copy(images[name], place)
-    code, out, err = answer(capfd, exported, str(tmp_path), "--json")
+    code, out, err = answer(capfd, exported, str(tmp_path), "-o", "json")
     assert code == 0, err
     told = {line["file"]: line["predictions"][0]["label"] for line in map(json.loads, out.splitlines())}
     assert told == {str(place): name for name, place in places.items()}

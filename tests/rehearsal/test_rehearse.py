@@ -89,7 +89,7 @@ def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tm
     assert found["parameters"] is not None
 
     # What was submitted is what is compiled.
-    done = shardline(tmp_path, "compile", *given, "--output", tmp_path / "line.yaml")
+    done = shardline(tmp_path, "compile", *given, "--to", tmp_path / "line.yaml")
     assert f"sha256:{found['hash']}" in done.stdout
     assert found["hash"] == canonical_hash(yaml.safe_load((tmp_path / "line.yaml").read_text()))
 

@@ -1,19 +1,19 @@
 """Looks at a finished export once more: every hash, the bundle, and on a GPU the engine and what Triton loads.
 
-    python -m trainer.export.verify FOLDER [--shards URI]
+    python -m trainer.export.verify FOLDER [--shards URI] [--json]
 
-Prints a line for each gate; exit code 0 when all is proven, 3 when nothing is wrong and part of it still has to run on
-its GPU, 1 when a gate failed, which is named. Where checksums are wrong nothing else
-is looked at. On a GPU that an engine was built for, a passed engine completes its proof: `verified/TARGET.json` is
-written beside the manifest; an ONNX file that Triton loads is run by the provider that its configuration names, and
-completes it with `verified/served.GPU.json`, for that kind of GPU alone. The export's predict.py is not executed. An
-engine is, since it is machine code: only on its GPU, after all gates before it held, and from a copy with the
-manifest's sha256.
+Prints a line per gate, or all as JSON; exit code 0 when all is proven, 3 when nothing is wrong and part of it still
+has to run on its GPU, 1 when a gate failed, which is named. Where checksums are wrong nothing else is looked at. On a
+GPU that an engine was built for, a passed engine completes its proof: `verified/TARGET.json` is written beside the
+manifest; an ONNX file that Triton loads is run by the provider that its configuration names, and completes it with
+`verified/served.GPU.json`, for that kind of GPU alone. The export's predict.py is not executed. An engine is, since it
+is machine code: only on its GPU, after all gates before it held, and from a copy with the manifest's sha256.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -68,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="verify", allow_abbrev=False)
     parser.add_argument("folder")
     parser.add_argument("--shards", default=None)
+    parser.add_argument("--json", action="store_true", help="print the gates as JSON")
     options = parser.parse_args(arguments)
     os.environ.update(thread_environment(threads_per_rank(1)))
     imports_done()
@@ -84,9 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failure = ErrorDocument.of(error, traceback.format_exc())
         print(f"verify: error: {failure.message}", file=sys.stderr)
         return failure.exit_code
-    for gate in gates:
-        print(f"{gate.status:13} {gate.name:14} {gate.precision:5} {gate.reason or gate.ran}")
-    print(words)
+    if options.json:
+        found = {"verdict": words, "unproven": unproven, "gates": [gate.model_dump(mode="json") for gate in gates]}
+        print(json.dumps(found, indent=1))
+    else:
+        for gate in gates:
+            print(f"{gate.status:13} {gate.name:14} {gate.precision:5} {gate.reason or gate.ran}")
+        print(words)
     return EXIT_CHECK_FAILED if _failed(gates) else EXIT_UNPROVEN if unproven else EXIT_OK
 
 

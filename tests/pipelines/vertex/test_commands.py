@@ -73,7 +73,7 @@ def shardline(*arguments: str, code: int = 0) -> Result:
 
 
 def test_compile_dry_run_and_the_service_have_the_same_hash(cloud: Cloud, config: str, tmp_path: Path) -> None:
-    compiled = shardline("compile", config, "--output", str(tmp_path / "line.pipeline.yaml"))
+    compiled = shardline("compile", config, "--to", str(tmp_path / "line.pipeline.yaml"))
     printed = json.loads(shardline("submit", config, "--dry-run", "--run-id", "hash-1").stdout)
     name = shardline("submit", config, "--run-id", "hash-1").stdout.strip()
     assert name == f"projects/{PROJECT}/locations/{REGION}/pipelineJobs/hash-1"

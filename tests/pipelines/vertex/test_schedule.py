@@ -5,7 +5,7 @@ import pytest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, TryAgain
 from pipelines.rules.submission import Asked, find_asked_problems
-from pipelines.submission.schedule import Schedules, describe, id_of
+from pipelines.submission.schedule import Schedules, describe, id_of, to_row
 from pipelines.submission.submit import Prepared, prepare, to_dict
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud, MakeConfig, compiled_line
 
@@ -47,6 +47,7 @@ def test_what_is_created_has_one_active_run_and_the_lines_label(make: Any) -> No
     assert job["displayName"] == "fresh"
     assert job["labels"].items() >= {"team": "vision", "shardline-line": "fresh"}.items()
     assert "  fresh  active  TZ=Europe/Berlin 0 6 * * 1  next 20" in describe(line.find())
+    assert list(to_row(line.find())) == ["id", "line", "state", "cron", "next"]
 
 
 def test_one_that_is_there_is_refused_until_it_is_deleted(make: Any) -> None:

@@ -94,7 +94,7 @@ def test_commands_of_a_submitter_need_nothing_of_linux(cloud: Cloud, folder: Pat
         return done.stdout
 
     assert "line" in shardline("plan", "line.yaml")
-    shardline("compile", "line.yaml", "--output", "line.pipeline.yaml")
+    shardline("compile", "line.yaml", "--to", "line.pipeline.yaml")
     assert yaml.safe_load((folder / "line.pipeline.yaml").read_text())
     request = json.loads(shardline("submit", "line.yaml", "--dry-run"))
     assert request

@@ -112,7 +112,7 @@ def check_answers(folder: Path, table: Path, work: Path) -> None:
     with table.open() as stream:
         rows = list(csv.DictReader(stream))
     (work / "lines").write_text("".join(f"{row['text']}\n" for row in rows))
-    answered = shardline("predict", folder, "--lines", work / "lines", "--json", "--top", "1")
+    answered = shardline("predict", folder, "--lines", work / "lines", "-o", "json", "--top", "1")
     assert answered.returncode == 0, answered.stderr
     answers = [json.loads(line) for line in answered.stdout.splitlines()]
     assert len(answers) == len(rows)

@@ -1,1 +1,0 @@
-"""Commands of `shardline` by topic; each module registers its own. They take arguments apart and print, no more."""
