@@ -1,15 +1,17 @@
 """Resolution of the configuration, and what a user reads when it is wrong."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
-from contracts.config import STAGES, RunConfig
+from contracts.config import STAGE_KEYS, STAGES, RunConfig
 from contracts.config.load import load_config, parse_config, stage_config, to_yaml
 from contracts.errors import EXIT_USER_ERROR, ConfigError
 
-DIGITS = Path(__file__).parents[2] / "configs/digits.yaml"
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "configs/digits.yaml"
 
 
 @pytest.fixture
@@ -41,6 +43,20 @@ def test_a_stage_gets_the_keys_that_it_reads() -> None:
     assert "cloud" not in sent["train"] and set(sent["train"]["export"]) == {"precision"}
     for values in sent.values():
         parse_config(values, where="stage")
+
+
+def test_what_a_stage_is_not_given_its_package_does_not_read() -> None:
+    """It would be a default there, whatever the configuration says."""
+    for package, stages in (("sharding", ["shard"]), ("trainer", ["profile", "train", "export"])):
+        sources = "\n".join(path.read_text() for path in (ROOT / package).rglob("*.py") if path.parent.name != "check")
+        for section, field in RunConfig.model_fields.items():
+            given: set[str] = set()
+            for stage in stages:
+                keys = STAGE_KEYS[stage].get(section, {})
+                given |= set(field.annotation.model_fields if keys is True else keys)  # type: ignore[union-attr]
+            absent = set(field.annotation.model_fields) - given  # type: ignore[union-attr]
+            read = {key for key in absent if re.search(rf"(?:config|_config)\.{section}\.{key}\b", sources)}
+            assert not read, f"{package} reads {section}.{', '.join(read)}"
 
 
 # A mistake in a file or an override, and words of the error: what was given, what is allowed, what to do.

@@ -71,7 +71,7 @@ MISTAKES = {
     "clean runs/tiny --keep-last none": "Invalid value for '--keep-last'",
     "tensorboard x --port 70000": "Invalid value for '--port'",
     "predict model": "nothing was given: name samples",
-    "config show": "one of a file and --describe KEY",
+    "config show": "Missing argument 'CONFIG'",
     # Files and places.
     "export missing.yaml": "configuration missing.yaml does not exist",
     "export raw": "raw",
