@@ -122,9 +122,9 @@ class CheckpointSection(Section):
     keep_last: PositiveInt = 2
     """Number of newest checkpoints kept."""
     best_metric: Annotated[str, Field(pattern=f"^$|{METRIC}")] = ""
-    """What keep_best goes by: `validation_loss`, or `validation_NAME` of a metric of the task; empty: its headline
-    metric, which for image classification is the accuracy. Of equal ones the lower loss is better; of equal losses, the
-    better headline metric."""
+    """What the best checkpoint, which is kept too, is chosen by: `validation_loss`, or `validation_NAME` of a metric of
+    the task; empty: its headline metric, which for image classification is the accuracy. Of equal ones the lower loss
+    is better; of equal losses, the better headline metric."""
 
     @model_validator(mode="after")
     def _one_interval(self) -> CheckpointSection:

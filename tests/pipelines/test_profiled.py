@@ -56,8 +56,8 @@ def test_the_command_measures_prints_and_finds_again(
         sharding={"source": str(pictures)},
         data={"num_workers": "auto"},
         parallel={"slot_size": "auto"},
-        profile={"window_s": 0.05, "slot_sizes": [4, 8], "num_workers": [0], "threads": [1], "trace_steps": 1},
-        resources={"price_usd_per_h": 1.0},
+        profile={"window_s": 0.05, "slot_sizes": [4, 8], "num_workers": [0]},
+        resources={"price_usd_per_h": 1.0, "threads": 1},
     )
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
     assert shardline("shard", "c.yaml").returncode == 0

@@ -61,8 +61,8 @@ def write_project(folder: Path, pictures: Path) -> Path:
     values = small_config(
         run={"name": "own"},
         sharding={"source": str(pictures)},
-        profile={"window_s": 0.05, "trace_steps": 1, "exclude": ["threads", "precision", "channels_last"]},
-        resources={"machine": {"type": "n1-standard-4"}, "ranks": 1},
+        profile={"window_s": 0.05},
+        resources={"machine": {"type": "n1-standard-4"}, "ranks": 1, "threads": 1},
         model={"architecture": "own_net:build", "arguments": {}},
         data={"transform": "own_change:change", "num_workers": 1},
         code={"path": "models"},

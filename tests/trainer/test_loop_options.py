@@ -59,7 +59,7 @@ def config(train: dict[str, Any] | None = None, **sections: dict[str, Any]) -> d
 
 
 RECOMPUTED = config({"activation_checkpointing": "whole"}, model=VIT)
-SKIPS_IN_FP16 = config({"precision": "fp16", "optimizer": "sgd"}, model=EXPLODING)
+SKIPS_IN_FP16 = config({"precision": "fp16", "optimizer": "sgd", "ema_decay": 0.9}, model=EXPLODING)
 # All that a step keeps for the next one; what a factor or a schedule does is in test_optim.py and test_step.py.
 OPTIONS: dict[str, dict[str, Any]] = {
     "nothing": config(),

@@ -197,7 +197,7 @@ class Committer:
         if isinstance(error, OSError) and error.errno in _NO_SPACE:
             error = StorageError(
                 f"{storage.display(uri)} cannot be written: {os.strerror(error.errno)}",
-                allowed="room for checkpoint.keep_last + checkpoint.keep_best + 1 checkpoints",
+                allowed="room for checkpoint.keep_last + 2 checkpoints",
                 todo="make room, or lower checkpoint.keep_last; the same command continues from the newest checkpoint",
             )
         self.failures.append(error)
@@ -233,6 +233,6 @@ class _BoundedStream(FileStream):
             TryAgain: The time is over.
         """
         if time.monotonic() > self._deadline:
-            raise TryAgain("it took longer than checkpoint.write_timeout_s")
+            raise TryAgain(f"it took longer than {WRITE_TIMEOUT_S:.0f} s")
         self._on_piece()
         return super().read(size)

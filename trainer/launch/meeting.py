@@ -239,7 +239,7 @@ class Meeting:
                 ErrorDocument.of(
                     TryAgain(
                         f"machine {names} of {self._nodes} did not come within {self._timeout_s:.0f} s "
-                        "(resources.meeting_timeout_s); the same command continues when all are there"
+                        "(resources.setup_timeout_s); the same command continues when all are there"
                     )
                 )
             )

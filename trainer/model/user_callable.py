@@ -30,8 +30,8 @@ def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
     folder, top = code_folder(), module_name.partition(".")[0]
     if folder is not None and ((folder / top).is_dir() or (folder / f"{top}.py").is_file()):
         home, where = folder, f"in {folder}"
-    elif (origin := find_elsewhere(top)) is not None:
-        home, where = None, f"of {origin}"
+    elif module_name in sys.modules or find_elsewhere(top) is not None:
+        home, where = None, "installed"
     else:
         raise missing_code(setting, name, "" if folder is None else str(folder), error)
     try:

@@ -36,7 +36,7 @@ class Counters(Indicators):
     samples_per_s: float | None = None
     """Of one rank, the slowest."""
     precision: Precision | None = None
-    """What products are computed in; fp32 with train.tf32 is tf32."""
+    """What products are computed in; fp32 on a GPU is tf32."""
     gpu_name: str | None = None
     rank_step_s: tuple[float, ...] = ()
     """Median time of a step of each rank without its waiting for the others, in seconds, by rank."""

@@ -30,7 +30,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("metric", "kept"),
-    [("", [3, 6]), ("validation_accuracy", [3, 6]), ("loss", [4, 6]), ("distance", [5, 6])],
+    [("", [2, 6]), ("validation_accuracy", [2, 6]), ("loss", [4, 6]), ("distance", [5, 6])],
 )
 def test_the_best_by_a_metric_are_kept_of_those_that_were_evaluated(
     tmp_path: Path, metric: str, kept: list[int]

@@ -82,7 +82,6 @@ def test_the_runtime_that_fits_machine_and_wish(
         ),
         (BOTH, "sm90", {"runtime": "tensorrt", "targets": ["l4"]}, "export.targets l4", "runtime=tensorrt_rtx"),
         (BOTH, None, {"runtime": "onnxruntime_tensorrt", "targets": ["l4"]}, "has no GPU", "runtime=tensorrt_rtx"),
-        (BOTH, "sm89", {"min_batch": 2}, "export.min_batch 2 with export.runtime tensorrt:", "min_batch=1"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_to_do(

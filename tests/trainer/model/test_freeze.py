@@ -97,7 +97,11 @@ def test_synchronised_layers_keep_their_statistics_too() -> None:
 
 
 def make(rank: Rank, model: dict[str, Any], train: dict[str, Any] | None = None, **more: Any) -> Stepper:
-    values = small_config(model=model, train={"global_batch_size": 16, "epochs": 3, **(train or {})})
+    values = small_config(
+        model=model,
+        train={"global_batch_size": 16, "epochs": 3, **(train or {})},
+        parallel=more.pop("parallel", {}),
+    )
     config = RunConfig.model_validate(values)
     stepper = Stepper(
         config, task_of(config, 3), rank, Numerics.of(config.train), more.pop("log", lambda message: None), **more
@@ -133,9 +137,9 @@ def test_a_network_of_which_nothing_learns_is_refused(rank: Rank) -> None:
 
 
 def test_frozen_blocks_may_be_left_out_at_random(rank: Rank) -> None:
-    make(rank, {**DROPS, "freeze": ["stem*", "blocks*"]})
+    make(rank, {**DROPS, "freeze": ["stem*", "blocks*"]}, parallel={"strategy": "fsdp"})
     with pytest.raises(ConfigError, match="leaves out parameters at random"):
-        make(rank, DROPS)
+        make(rank, DROPS, parallel={"strategy": "fsdp"})
 
 
 def test_frozen_layers_take_slots_of_one_sample(rank: Rank) -> None:

@@ -253,7 +253,7 @@ def a_space(cores: int = 4, **sections: Any) -> Space:
     given: dict[str, Any] = {
         "train": {"global_batch_size": 512, "channels_last": "auto"},
         "data": {"prefetch_factor": 2},
-        "resources": {"threads": 1},
+        "resources": {"threads": cores},
         "profile": {
             "slot_sizes": [8, 16, 32, 64, 128, 256],
             "num_workers": [each for each in (0, 1, 2, 4, 8) if each <= max(2, cores)],
@@ -267,8 +267,9 @@ def a_space(cores: int = 4, **sections: Any) -> Space:
         cores_per_rank=cores,
         device=Device("cpu", "simulated", has_bf16=False),
     )
-    # What is set is not measured beside: each measurement here draws its noise from one sequence.
-    return replace(space, measured_flags=())
+    # Of what is set the layout alone is measured beside: each measurement here draws its noise from one sequence.
+    beside = tuple(flags for flags in space.measured_flags if flags.activation_checkpointing == "none")
+    return replace(space, measured_flags=beside)
 
 
 def a_machine(ratio: float, seed: int) -> tuple[Space, Machine]:

@@ -82,7 +82,7 @@ def auto_space(batch: int = 840, **sections: Any) -> Space:
         {
             "train": {"global_batch_size": batch, **sections.pop("train", {})},
             "data": {"num_workers": 0},
-            "resources": {"threads": 1},
+            "resources": {"threads": 4},
             **sections,
         }
     )
