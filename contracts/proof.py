@@ -1,4 +1,4 @@
-"""How far an export is proven: what its manifest says, and what `shardline verify` found on GPUs since.
+"""The proof of an export: its manifest, and what `shardline verify` found on GPUs since.
 
 The manifest is written once. What ran later lies beside it, verified/TARGET.json (`Verification`) for an engine and
 verified/served.GPU.json for the ONNX file that Triton loads: it counts for that kind of GPU and for no other, where
@@ -8,11 +8,12 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, EngineEntry, ExportManifest, Verification
+from contracts.artifacts import MANIFEST_NAME, ExportManifest, Verification
 from contracts.errors import ConfigError, DataError
 from contracts.output import MARK_NAME
 from contracts.serving import REPOSITORY
@@ -22,7 +23,7 @@ SERVED = "served"
 """Gate of the ONNX file that Triton loads on a GPU's provider of ONNX Runtime; with `.` and the GPU's compute
 capability the name of its verification."""
 ELSEWHERE = "what is served, on"
-"""Begin of the words for what ran on other kinds of GPU alone."""
+"""First words for what ran on other kinds of GPU alone."""
 _SERVED_NAME = re.compile(rf"{VERIFIED_FOLDER}/({SERVED}\.sm[0-9]{{2,3}})\.json")
 
 
@@ -34,67 +35,59 @@ def verification_uri(uri: str, target: str) -> str:
 def list_verifications(uri: str, document: ExportManifest) -> list[str]:
     """Return the targets of an export's verifications: of its engines, and of what it serves on each kind of GPU."""
     known = {entry.target for entry in document.engines}
-    names = (found.name for found in storage.list_objects(storage.join(uri, VERIFIED_FOLDER)))
-    targets = [name.removesuffix(".json") for name in names if name.endswith(".json")]
-    return [target for target in targets if target in known or _SERVED_NAME.fullmatch(_name_of(target))]
+    names = (f"{VERIFIED_FOLDER}/{found.name}" for found in storage.list_objects(storage.join(uri, VERIFIED_FOLDER)))
+    targets = {name: name.removeprefix(f"{VERIFIED_FOLDER}/").removesuffix(".json") for name in names}
+    return [target for name, target in targets.items() if target in known or _SERVED_NAME.fullmatch(name)]
 
 
 def read_verifications(uri: str, document: ExportManifest) -> list[Verification]:
     """Return an export's verifications, without those that are damaged."""
-    found = (_read(uri, target) for target in list_verifications(uri, document))
-    return [one for one in found if one is not None]
+    found: list[Verification] = []
+    for target in list_verifications(uri, document):
+        with contextlib.suppress(DataError):
+            found.append(Verification.load(verification_uri(uri, target)))
+    return found
 
 
-def find_unproven(uri: str, document: ExportManifest, *, gpu: str | None = None) -> list[str]:
+def find_unproven(
+    document: ExportManifest, verifications: Iterable[Verification], *, gpu: str | None = None
+) -> list[str]:
     """Return what is not proven: targets of engines, what else no gate ran, or why nothing is proven.
 
     Args:
-        uri: The export.
-        document: Its manifest.
+        document: The export's manifest.
+        verifications: What ran since.
         gpu: Compute capability of the GPU that is to serve; None: what is served counts wherever it ran.
     """
-    # What ran when it was made needs no look beside it.
-    unproven = find_unproven_targets(document, (), gpu=gpu)
-    return unproven and find_unproven_targets(document, read_verifications(uri, document), gpu=gpu)
+    if contradiction := document.find_contradiction():
+        return [contradiction]
+    found = {one.target: one for one in verifications}
+    # Engines of tries that failed have gates of the same name.
+    passed = {(gate.name, gate.precision) for gate in document.gates if gate.status == "passed"}
+    unproven: list[str] = []
+    for entry in document.engines:
+        name, one = f"engine {entry.target}", found.get(entry.target)
+        if (name, entry.precision) not in passed and not (one and _completes(document, one, entry.sha256, name)):
+            unproven.append(entry.target)
+    # int8 that nothing has timed may be slower than fp16.
+    speed = {(gate.name, gate.precision) for gate in document.gates if gate.name == "speed"}
+    unproven += [f"speed of {precision}" for _, precision in speed - passed if precision == document.precision]
+    proven = _find_proven_gpus(document, found.values())
+    if not proven:
+        return unproven + document.served.lacks
+    if gpu not in (None, *proven):
+        unproven.append(f"{ELSEWHERE} {gpu} (it ran on {', '.join(proven)})")
+    return unproven
 
 
 def describe_proof(document: ExportManifest, verifications: Iterable[Verification]) -> str:
     """Return what a proven export is proven on: kinds of GPU, and the devices that ran it since it was made."""
     found = {one.target: one for one in verifications}
-    kinds = list_proven(document, found.values())
-    devices = {gpu: f" ({one.device})" for gpu in kinds if (one := found.get(f"{SERVED}.{gpu}")) is not None}
-    return "proven" + (f" only on {', '.join(gpu + devices.get(gpu, '') for gpu in kinds)}" if kinds else "")
-
-
-def find_unproven_targets(
-    document: ExportManifest, verifications: Iterable[Verification], *, gpu: str | None = None
-) -> list[str]:
-    """Return the same as `find_unproven`, from verifications that were read already."""
-    if contradiction := document.find_contradiction():
-        return [contradiction]
-    found = {verification.target: verification for verification in verifications}
-    engines = [entry.target for entry in document.engines if not _is_proven(document, entry, found.get(entry.target))]
-    # int8 that nothing has timed may be slower than fp16.
-    engines += [
-        f"{gate.name} of {gate.precision}"
-        for gate in document.gates
-        if gate.name == "speed" and gate.precision == document.precision and gate.status != "passed"
+    kinds = [
+        gpu + (f" ({one.device})" if (one := found.get(f"{SERVED}.{gpu}")) is not None else "")
+        for gpu in _find_proven_gpus(document, found.values())
     ]
-    proven = list_proven(document, found.values())
-    if gpu in proven or (gpu is None and (proven or not document.served.lacks)):
-        return engines
-    return engines + (document.served.lacks if not proven else [f"{ELSEWHERE} {gpu} (it ran on {', '.join(proven)})"])
-
-
-def list_proven(document: ExportManifest, verifications: Iterable[Verification]) -> list[str]:
-    """Return the kinds of GPU on which what is served ran and passed, in the gates or since, by compute capability."""
-    served = document.served
-    found = {served.gpu} if served.gpu and not served.lacks else set()
-    for one in verifications:
-        name, _, gpu = one.target.partition(".")
-        if name == SERVED and gpu and _completes(document, one, one.target, served.sha256, SERVED):
-            found.add(gpu)
-    return sorted(found)
+    return f"proven only on {', '.join(kinds)}" if kinds else "proven"
 
 
 def require_proven(uri: str, document: ExportManifest, *, allow_unproven: bool) -> None:
@@ -111,7 +104,10 @@ def require_proven(uri: str, document: ExportManifest, *, allow_unproven: bool) 
             allowed="an export as its stage left it",
             todo="copy the whole folder again, or run the export stage again with --fresh",
         )
-    if not allow_unproven and (unproven := find_unproven(uri, document)):
+    # What ran when it was made needs no look beside it.
+    if allow_unproven or not find_unproven(document, ()):
+        return
+    if unproven := find_unproven(document, read_verifications(uri, document)):
         raise ConfigError(
             f"the export in {where} is unproven: {', '.join(unproven)}",
             allowed="a served model and engines that ran on their GPU and passed, or export.allow_unproven: true",
@@ -129,15 +125,11 @@ def find_strangers(uri: str, document: ExportManifest, folder: str = "") -> Iter
         folder: Part of the export that is listed; empty: all of it.
     """
     known = {entry.name for entry in document.shipped_files()} | {MANIFEST_NAME, MARK_NAME}
-    known |= {_name_of(entry.target) for entry in document.engines}
+    known |= {f"{VERIFIED_FOLDER}/{entry.target}.json" for entry in document.engines}
     for found in storage.list_objects(storage.join(uri, folder) if folder else uri):
         name = f"{folder}/{found.name}" if folder else found.name
         if name not in known and not _SERVED_NAME.fullmatch(name):
             yield name
-
-
-def _name_of(target: str) -> str:
-    return f"{VERIFIED_FOLDER}/{target}.json"
 
 
 def _find_change(uri: str, document: ExportManifest) -> str | None:
@@ -148,27 +140,18 @@ def _find_change(uri: str, document: ExportManifest) -> str | None:
     return next((damage for entry in served if (damage := entry.damage(uri))), None)
 
 
-def _ran_when_built(document: ExportManifest, entry: EngineEntry) -> bool:
-    # Engines of tries that failed have gates of the same name.
-    wanted = (f"engine {entry.target}", entry.precision, "passed")
-    return any((gate.name, gate.precision, gate.status) == wanted for gate in document.gates)
+def _find_proven_gpus(document: ExportManifest, verifications: Iterable[Verification]) -> list[str]:
+    """Return the kinds of GPU on which what is served ran and passed, in the gates or since."""
+    served = document.served
+    found = {served.gpu} if served.gpu and not served.lacks else set()
+    for one in verifications:
+        name, _, gpu = one.target.partition(".")
+        if name == SERVED and gpu and _completes(document, one, served.sha256, SERVED):
+            found.add(gpu)
+    return sorted(found)
 
 
-def _read(uri: str, target: str) -> Verification | None:
-    try:
-        return Verification.load(verification_uri(uri, target))
-    except DataError:
-        return None  # none, or a damaged one
-
-
-def _is_proven(document: ExportManifest, entry: EngineEntry, found: Verification | None) -> bool:
-    gate = f"engine {entry.target}"
-    return _ran_when_built(document, entry) or _completes(document, found, entry.target, entry.sha256, gate)
-
-
-def _completes(document: ExportManifest, found: Verification | None, target: str, sha256: str, gate: str) -> bool:
+def _completes(document: ExportManifest, found: Verification, sha256: str, gate: str) -> bool:
     """Whether a verification is of this file of this export, and has its gate, passed."""
-    if found is None:
-        return False
-    same = (found.target, found.engine_sha256, found.export_sha256) == (target, sha256, document.sha256)
+    same = (found.engine_sha256, found.export_sha256) == (sha256, document.sha256)
     return same and any(one.name == gate for one in found.gates) and all(g.status == "passed" for g in found.gates)

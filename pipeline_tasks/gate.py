@@ -9,7 +9,7 @@ from contracts import storage
 from contracts.artifacts import ExportManifest
 from contracts.config.load import read_stage_config
 from contracts.errors import ConfigError, DataError, ShardlineError
-from contracts.proof import describe_proof, find_unproven_targets, read_verifications, require_proven
+from contracts.proof import describe_proof, find_unproven, read_verifications, require_proven
 from contracts.registration import Registration, find_registration, leave_registration
 from contracts.serving import NO_RELEASE, REPOSITORY, image_of
 from pipeline_tasks.outputs import write_parameter
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
     # What is damaged is refused whatever is allowed: an error, not a verdict.
     require_proven(uri, document, allow_unproven=True)
     verifications = read_verifications(uri, document)
-    unproven = find_unproven_targets(document, verifications)
+    unproven = find_unproven(document, verifications)
     verdict = REFUSE if unproven and not allowed else UPLOAD
     if unproven:
         told = "export.allow_unproven is set: it is uploaded all the same" if allowed else "it is not uploaded"

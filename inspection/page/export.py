@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from contracts.artifacts import ExportManifest, Gate, Latency, Parity
 from contracts.artifacts.export import Attempt
-from contracts.proof import find_unproven_targets
+from contracts.proof import find_unproven
 from inspection.page.results import title, unit_of
 from inspection.page.subject import NO_VALUE, Subject, left_out
 from inspection.run.headline import find_verdict
@@ -41,7 +41,7 @@ def export(subject: Subject) -> Html:
     found = subject.view.export
     if found is None:
         return section("export", TITLE, absent("export", subject.why_absent("export", "The export")))
-    unproven = find_unproven_targets(found, subject.view.verifications)
+    unproven = find_unproven(found, subject.view.verifications)
     return section("export", TITLE, *_parts(subject, found, unproven))
 
 

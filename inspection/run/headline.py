@@ -18,7 +18,7 @@ from contracts.artifacts.classification import ClassificationDetails
 from contracts.artifacts.document import Document
 from contracts.artifacts.multilabel import MultilabelDetails
 from contracts.errors import DataError
-from contracts.proof import find_unproven_targets
+from contracts.proof import find_unproven
 from inspection.run.door import as_object, finite
 from inspection.run.view import MoneyView, RunView, State
 from inspection.tasks import is_proportion, show_metric
@@ -195,7 +195,7 @@ def task_of(record: RunRecord) -> str:
 
 def find_verdict(exported: ExportManifest, verifications: Sequence[Verification]) -> Verdict:
     """Return whether all that an export serves ran and passed, when it was built or since."""
-    return "unproven" if find_unproven_targets(exported, verifications) else "proven"
+    return "unproven" if find_unproven(exported, verifications) else "proven"
 
 
 def binomial_interval(share: float, samples: int) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contracts import storage
+from contracts import proof, storage
 from contracts.artifacts import (
     EngineEntry,
     ExportManifest,
@@ -20,7 +20,7 @@ from contracts.artifacts import (
 )
 from contracts.artifacts.export import NO_SERVER
 from contracts.errors import ConfigError, DataError
-from contracts.proof import describe_proof, find_unproven, read_verifications, require_proven, verification_uri
+from contracts.proof import describe_proof, read_verifications, require_proven, verification_uri
 from contracts.stage import find_output_damage
 from tests.export_fields import image_export, served_file
 
@@ -110,6 +110,10 @@ def write_verification(uri: str, document: ExportManifest, place: str, **changes
     storage.replace(verification_uri(uri, place), found.to_json())
 
 
+def find_unproven(uri: str, document: ExportManifest, *, gpu: str | None = None) -> list[str]:
+    return proof.find_unproven(document, read_verifications(uri, document), gpu=gpu)
+
+
 def test_every_engine_must_have_run(tmp_path: Path) -> None:
     uri, document = storage.normalise(tmp_path), make_export("sm80", "sm89")
     assert find_unproven(uri, document) == ["sm80", "sm89"]
@@ -195,12 +199,12 @@ def test_an_engine_may_have_run_when_it_was_built(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(storage, "list_objects", lambda uri: listed.append(uri) or [])
     gate = Gate(name="engine sm80", precision="fp32", status="passed", ran="a GPU")
     document = make_export("sm80", verdict="proven", gates=[gate])
-    assert find_unproven(storage.normalise(tmp_path), document) == []
-    assert not listed
+    require_proven(storage.normalise(tmp_path), document, allow_unproven=False)
+    # Its Triton repository alone.
+    assert [uri.rpartition("/")[2] for uri in listed] == ["triton"]
     # That of a try which did not ship.
     other = make_export("sm80", gates=[gate.model_copy(update={"precision": "fp16"})])
-    assert find_unproven(storage.normalise(tmp_path), other) != []
-    assert len(listed) == 1
+    assert proof.find_unproven(other, ()) == ["sm80"]
 
 
 def test_int8_that_nothing_has_timed_is_unproven(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ from contracts.proof import (
     SERVED,
     describe_proof,
     find_strangers,
-    find_unproven_targets,
+    find_unproven,
     read_verifications,
     verification_uri,
 )
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gates = verify(uri, document, None if options.shards is None else storage.normalise(options.shards))
         # On a GPU the question is whether this one may serve it.
         verifications = read_verifications(uri, document)
-        unproven = find_unproven_targets(document, verifications, gpu=gpu_target())
+        unproven = find_unproven(document, verifications, gpu=gpu_target())
         proven = "" if unproven else describe_proof(document, verifications)
         words = _conclude(uri, document, gates, unproven, proven)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends

@@ -17,7 +17,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ExportManifest, FileEntry, Gate, ShardManifest, Verification
 from contracts.config import RunConfig
 from contracts.errors import EXIT_UNPROVEN, ConfigError
-from contracts.proof import find_unproven, require_proven
+from contracts.proof import find_unproven, read_verifications, require_proven
 from pipeline_tasks.task import main as inspection_main
 from rehearsal.gcs import BucketServer
 from tests.pipeline_tasks.test_task import publish_config
@@ -126,7 +126,7 @@ def test_an_engine_that_passes_on_its_gpu_completes_the_proof(
     document = ExportManifest.load(uri)
     gpu.error = ConfigError("another version", allowed="the very version", todo="install it")
     code, said = verify(copy, capfd)
-    assert code == EXIT_UNPROVEN and find_unproven(uri, document) != [], said
+    assert code == EXIT_UNPROVEN and find_unproven(document, read_verifications(uri, document)) != [], said
     assert "not run       engine sm89    fp16  another version" in said
     gpu.error = None
     code, said = verify(copy, capfd)
@@ -135,7 +135,10 @@ def test_an_engine_that_passes_on_its_gpu_completes_the_proof(
     assert "served         fp16  this machine has no GPU" in said
     assert "unproven as before: ONNX Runtime's CUDA provider, fp16 arithmetic; on the GPU that serves" in said
     assert gpu.ran == [document.engines[0].sha256]
-    assert find_unproven(uri, document) == ["ONNX Runtime's CUDA provider", "fp16 arithmetic"]
+    assert find_unproven(document, read_verifications(uri, document)) == [
+        "ONNX Runtime's CUDA provider",
+        "fp16 arithmetic",
+    ]
     assert Verification.load(f"{uri}/verified/sm89.json").engine_sha256 == gpu.ran[0]
 
 
