@@ -47,7 +47,6 @@ PROFILE_KEYS = ("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile
 # --- end of the table ---
 
 _IMAGE = "nvcr.io/nvidia/tritonserver:{}-py3"
-_PORTS = ("8000", "8001", "8002")
 NO_RELEASE = "no known Triton loads this"
 
 # By the tool's own tasks. It is the same in every export of a task: a name with a hash in it would make a new version
@@ -97,38 +96,3 @@ def image_for(builder: str) -> str | None:
 def image_of(document: ExportManifest) -> str | None:
     """Return the Triton image that loads what an export serves; None: no known one does."""
     return image_for(document.engines[0].builder if document.engines else "")
-
-
-def describe_image(image: str | None, builder: str = "") -> str:
-    """Return a sentence on how far the image is known to load the model."""
-    if image is None:
-        known = ", ".join(f"{version} (Triton {release})" for version, release in RELEASES.items())
-        return f"{NO_RELEASE}: it was built by {builder}, and a plan loads in no other version; known are {known}"
-    if builder.partition(" ")[0] == TENSORRT:
-        return f"The release with the {builder} that built the plan; a plan loads in no other."
-    return f"Warning: the newest release known on {READ_AT} is taken; no later one was looked at."
-
-
-def cache_folder(sha256: str) -> str:
-    """Return where, in Triton's container, plans are kept that are built of an ONNX file when it loads.
-
-    ONNX Runtime finds a plan by names in the graph, not by its weights: so every file has a folder of its own.
-    """
-    return f"/tmp/shardline-plans-{sha256[:16]}"
-
-
-def docker_command(image: str, folder: str, *, sha256: str = "") -> list[str]:
-    """Return the command that serves a model repository on this machine.
-
-    Args:
-        image: Triton's.
-        folder: The repository, absolute.
-        sha256: Of an ONNX file of which TensorRT builds a plan when it loads: the plan outlives the container.
-    """
-    command = ["docker", "run", "--rm", "--gpus", "all"]
-    command += [part for port in _PORTS for part in ("-p", f"{port}:{port}")]
-    command += ["-v", f"{folder}:/models:ro"]
-    if sha256:
-        name = cache_folder(sha256)
-        command += ["-v", f"{name.rpartition('/')[2]}:{name}"]
-    return [*command, image, "tritonserver", "--model-repository=/models", "--disable-auto-complete-config"]

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 
 from contracts.artifacts import Finding, ProfileChoice, ProfilePoint, ProfileReport, Recommendation, Settings
 from contracts.config import RunConfig
-from contracts.estimate import estimate_training, num_nodes
 from pages.markup import NOT_MEASURED
 
 OFF = "off: training cuts, loads and computes as without a profile"
@@ -134,11 +133,11 @@ def describe_training(report: ProfileReport, config: RunConfig) -> str | None:
     """
     epoch_samples = report.estimate.epoch_samples if report.estimate else None
     rate = report.chosen_point().samples_per_s
-    nodes = max(num_nodes(config), report.measured_nodes)
+    nodes = max(config.resources.num_nodes, report.measured_nodes)
     if epoch_samples is None or rate is None or nodes != report.measured_nodes:
         return None
     ranks = report.ranks * nodes
-    estimate = estimate_training(config, epoch_samples=epoch_samples, samples_per_s=rate * ranks)
+    estimate = TrainingEstimate.of(config, epoch_samples=epoch_samples, samples_per_s=rate * ranks)
     cost = each = ""
     if estimate.usd is not None:
         cost = f", {estimate.usd:.2f} USD"

@@ -8,7 +8,6 @@ from typing import Any
 
 from components.launch import STAGE_MODULES
 from contracts.config import MachineSection, RunConfig
-from contracts.estimate import num_nodes
 from contracts.machines import find_machine, serving_section
 
 INPUTS: dict[str, dict[str, str]] = {
@@ -71,7 +70,7 @@ def worker_pools(config: RunConfig, stage: str, container: Container, args: Sequ
             "env": [{"name": name, "value": value} for name, value in sorted(container.env.items())],
         },
     }
-    nodes = num_nodes(config) if stage in ("profile", "train") else 1
+    nodes = config.resources.num_nodes if stage in ("profile", "train") else 1
     pools = [{**pool, "replica_count": 1}]
     if nodes > 1:
         pools.append({**pool, "replica_count": nodes - 1})

@@ -19,7 +19,6 @@ from contracts.checked import Problem
 from contracts.config import RunConfig
 from contracts.config.load import parse_config
 from contracts.errors import ConfigError, DataError, ShardlineError
-from contracts.estimate import num_nodes
 from contracts.machines import Machine, find_machine, serving_section
 from contracts.result import RUNS_FOLDER
 from pipelines.rules.checks import check_planned
@@ -146,7 +145,7 @@ def outline(config: RunConfig, asked: Asked | None = None, *, online: bool = Fal
         online: Whether a line in a bucket may be read for its former runs; one on this machine always is.
     """
     problems = [*find_asked_problems(config, asked or Asked()), *find_problems(config)]
-    nodes, machine = num_nodes(config), _machine_or_none(config)
+    nodes, machine = config.resources.num_nodes, _machine_or_none(config)
     price, price_source = _find_price(config, machine, nodes)
     former = None if machine is None or (online and problems) else _find_former(config, machine, nodes, online=online)
     timeout_s, capped, warnings = _find_cap(config, price, machine, former[0] if former else None)
@@ -248,7 +247,7 @@ def _hours_of(content: bytes, uri: str, config: RunConfig, machine: Machine, nod
     is_same = (ran.model, ran.train, ran.data.image_size) == (config.model, config.train, config.data.image_size)
     if record.goodput is None or trained is None or trained.state != "done" or not is_same:
         return None
-    if (on.type, on.accelerator_type, on.gpus, num_nodes(ran)) != (
+    if (on.type, on.accelerator_type, on.gpus, ran.resources.num_nodes) != (
         machine.type,
         machine.accelerator_type,
         machine.gpus,

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from contracts.artifacts.document import Contract, Document, FileEntry
+from contracts.config import RunConfig
 from contracts.errors import DataError
 
 # Why a choice has no rate: nothing was measured for it, or was to be.
@@ -245,13 +246,29 @@ class Finding(Document):
 
 
 class TrainingEstimate(Document):
-    """What the whole training takes at the chosen configuration, steps only."""
+    """Time and cost of a whole training: steps only, no evaluation, checkpoint or start."""
 
     samples: int
     hours: float
     usd: float | None = None
     epoch_samples: int | None = None
     """Samples of the training split; None: unknown."""
+
+    @classmethod
+    def of(cls, config: RunConfig, *, epoch_samples: int, samples_per_s: float) -> TrainingEstimate:
+        """Return the estimate of a training, at `resources.price_usd_per_h`.
+
+        Args:
+            config: The training.
+            epoch_samples: Samples of its training split.
+            samples_per_s: Of all ranks of all machines together.
+        """
+        samples = config.train.epochs * epoch_samples
+        if config.train.max_steps is not None:
+            samples = min(samples, config.train.max_steps * config.train.global_batch_size)
+        hours, price = samples / samples_per_s / 3600, config.resources.price_usd_per_h
+        usd = None if price is None else hours * price
+        return cls(samples=samples, hours=hours, usd=usd, epoch_samples=epoch_samples)
 
 
 class ProfileReport(Contract):

@@ -94,6 +94,11 @@ class ResourcesSection(Section):
     beam_options: list[str] = []
     """Further flags for Beam, e.g. `--experiments=NAME`; they come last and win."""
 
+    @property
+    def num_nodes(self) -> int:
+        """Machines that train together where nothing but the configuration says how many."""
+        return 1 if self.nodes == "auto" else self.nodes
+
     @field_validator("beam_runner", mode="before")
     @classmethod
     def _refuse_runners(cls, value: object) -> object:

@@ -128,11 +128,10 @@ def cloud_options(config: RunConfig, wanted: Wanted) -> dict[str, Any]:
     Raises:
         ConfigError: Something is asked for that cannot happen.
     """
-    from contracts.estimate import num_nodes
     from rehearsal.jobs.market import Market, spread
     from rehearsal.machines.machine import Scale
 
-    nodes, disturbances = num_nodes(config), wanted.disturbances
+    nodes, disturbances = config.resources.num_nodes, wanted.disturbances
     return {
         "market": Market(
             preemptions=spread(wanted.preemptions, seed=wanted.seed, nodes=nodes, job=f"{config.run.name}-train"),

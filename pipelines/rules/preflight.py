@@ -12,7 +12,6 @@ from contracts import storage
 from contracts.checked import Problem
 from contracts.config import MachineSection, RunConfig
 from contracts.errors import ConfigError, UserError
-from contracts.estimate import num_nodes
 from contracts.machines import ACCELERATORS, LEAST_FOR_CUDA_13, Machine, find_machine
 from contracts.own_code import pin_code
 from pipelines.images.record import ROLES, find_image
@@ -90,7 +89,7 @@ def _ranks(config: RunConfig) -> Iterator[Problem]:
             "lower resources.ranks, leave it at auto, or take a machine with more GPUs",
         )
         return
-    total = num_nodes(config) * (ranks if ranks != "auto" else machine.gpus or 1)
+    total = config.resources.num_nodes * (ranks if ranks != "auto" else machine.gpus or 1)
     batch = config.train.global_batch_size
     if total > batch:
         yield Problem(

@@ -10,7 +10,6 @@ import yaml
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport, TrainingEstimate
 from contracts.config import RunConfig
-from contracts.estimate import estimate_training
 from inspection.profile import describe_training
 from tests.conftest import small_config
 from tests.inspection.test_profile import report as make_report
@@ -34,7 +33,7 @@ def test_time_and_cost_are_of_this_configuration() -> None:
 
 def test_max_steps_cut_a_training() -> None:
     config = RunConfig.model_validate({"train": {"epochs": 3, "max_steps": 5, "global_batch_size": 10}})
-    found = estimate_training(config, epoch_samples=100, samples_per_s=0.5)
+    found = TrainingEstimate.of(config, epoch_samples=100, samples_per_s=0.5)
     assert (found.samples, found.usd, found.epoch_samples) == (50, None, 100)
     assert found.hours == pytest.approx(100 / 3600)
 

@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from contracts import storage
-from contracts.artifacts import FileEntry, ProfileChoice, ProfileReport, ShardManifest
+from contracts.artifacts import FileEntry, ProfileChoice, ProfileReport, ShardManifest, TrainingEstimate
 from contracts.artifacts.trace import SUMMARY_NAME, summaries_to_json
 from contracts.config import RunConfig
 from contracts.errors import Preempted
-from contracts.estimate import estimate_training, num_nodes
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
@@ -62,7 +61,7 @@ def execute(stage: Stage) -> str:
     is_off = stage.config.profile.method == "off"
     # Who only looks is on another machine, whose ranks and place say nothing.
     place = find_place({} if stage.where or is_off else os.environ, stage.config.resources)
-    nodes = place.nodes if place.nodes > 1 else num_nodes(stage.config)
+    nodes = place.nodes if place.nodes > 1 else stage.config.resources.num_nodes
     shards = load_shards(shards_uri, stage.config, ranks=1 if stage.where else ranks * nodes)
     check_export_of_run(stage, shards)
     stage.config = with_arguments_of_weights(stage)
@@ -271,13 +270,13 @@ def _report(
 ) -> ProfileReport:
     config, hello = stage.config, probe.hello if probe is not None else None
     measured_nodes = probe.measured_nodes if probe is not None and hello is not None else 1
-    nodes = measured_nodes if measured_nodes > 1 else num_nodes(config)
+    nodes = measured_nodes if measured_nodes > 1 else config.resources.num_nodes
     estimate, of_machines = None, []
     chosen = result.choice.settings()
     rate = next((point.samples_per_s for point in result.points if point.settings() == chosen), None)
     if rate is not None and nodes == measured_nodes:
         samples = shards.splits["train"].samples
-        estimate = estimate_training(config, epoch_samples=samples, samples_per_s=rate * ranks * nodes)
+        estimate = TrainingEstimate.of(config, epoch_samples=samples, samples_per_s=rate * ranks * nodes)
     elif rate is not None:
         of_machines.append(
             f"one machine was measured for {nodes} (resources.nodes): their exchange of gradients was not, and the "

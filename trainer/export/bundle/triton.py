@@ -21,18 +21,27 @@ from contracts.config.stages import Runtime
 from contracts.serving import (
     CONFIG_NAME,
     MODEL_FILES,
+    NO_RELEASE,
     ONNXRUNTIME_TENSORRT,
+    READ_AT,
+    RELEASES,
     REPOSITORY,
     TENSORRT,
     VERSION,
-    describe_image,
-    docker_command,
     image_for,
     model_name,
 )
-from trainer.export.bundle.triton_config import LABELS_NAME, QUEUE_DELAY_US, ServedModel, config_as_text, make_config
+from trainer.export.bundle.triton_config import (
+    LABELS_NAME,
+    QUEUE_DELAY_US,
+    ServedModel,
+    cache_folder,
+    config_as_text,
+    make_config,
+)
 
 README_NAME = "README.md"
+_PORTS = ("8000", "8001", "8002")
 # What runs an ONNX file in Triton, and how ONNX Runtime calls it.
 _PROVIDERS: dict[Runtime, tuple[str, str]] = {
     "onnxruntime_tensorrt": ("TensorrtExecutionProvider", "ONNX Runtime's TensorRT provider"),
@@ -119,7 +128,7 @@ def _readme(model: ServedModel, builder: str) -> str:
     )
     return f"""# Triton model repository
 
-{what} {describe_image(image, builder)}
+{what} {_describe_image(image, builder)}
 
 {command}Not run: no server has loaded this repository. With `--disable-auto-complete-config` Triton takes
 {CONFIG_NAME} as it is.
@@ -130,3 +139,30 @@ Batches of up to {model.batches[2]}; requests wait up to {QUEUE_DELAY_US} micros
 To have proven exports of this line registered in Vertex AI: copy the image to your Artifact Registry, and set
 `cloud.images.serving` to the copy with its digest, and `vertex.model.upload: true` (docs/vertex.md).
 """
+
+
+def _describe_image(image: str | None, builder: str) -> str:
+    """Return a sentence on how far the image is known to load the model."""
+    if image is None:
+        known = ", ".join(f"{version} (Triton {release})" for version, release in RELEASES.items())
+        return f"{NO_RELEASE}: it was built by {builder}, and a plan loads in no other version; known are {known}"
+    if builder.partition(" ")[0] == TENSORRT:
+        return f"The release with the {builder} that built the plan; a plan loads in no other."
+    return f"Warning: the newest release known on {READ_AT} is taken; no later one was looked at."
+
+
+def docker_command(image: str, folder: str, *, sha256: str = "") -> list[str]:
+    """Return the command that serves a model repository on this machine.
+
+    Args:
+        image: Triton's.
+        folder: The repository, absolute.
+        sha256: Of an ONNX file of which TensorRT builds a plan when it loads: the plan outlives the container.
+    """
+    command = ["docker", "run", "--rm", "--gpus", "all"]
+    command += [part for port in _PORTS for part in ("-p", f"{port}:{port}")]
+    command += ["-v", f"{folder}:/models:ro"]
+    if sha256:
+        name = cache_folder(sha256)
+        command += ["-v", f"{name.rpartition('/')[2]}:{name}"]
+    return [*command, image, "tritonserver", "--model-repository=/models", "--disable-auto-complete-config"]

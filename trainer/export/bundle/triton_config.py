@@ -20,7 +20,6 @@ from contracts.serving import (
     PROFILE_KEYS,
     TENSORRT,
     TENSORRT_RTX,
-    cache_folder,
     graph_level,
 )
 from trainer.export.engines.engine import profile_shapes
@@ -144,3 +143,11 @@ def config_as_text(config: ModelConfig) -> str:
     from google.protobuf import text_format
 
     return f"# Written by shardline's export.\n{text_format.MessageToString(config)}"
+
+
+def cache_folder(sha256: str) -> str:
+    """Return where, in Triton's container, plans are kept that are built of an ONNX file when it loads.
+
+    ONNX Runtime finds a plan by names in the graph, not by its weights: so every file has a folder of its own.
+    """
+    return f"/tmp/shardline-plans-{sha256[:16]}"

@@ -16,13 +16,12 @@ from contracts.serving import (
     GRAPH_LEVELS,
     NO_RELEASE,
     RELEASES,
-    docker_command,
     graph_level,
     image_for,
 )
 from tests.trainer.export.graphs import image_signature, parse_config
 from tests.trainer.export.handover import ORT, RTX, TENSORRT, make_export, served_model
-from trainer.export.bundle.triton import describe_served, model_path, write_repository
+from trainer.export.bundle.triton import describe_served, docker_command, model_path, write_repository
 from trainer.export.bundle.triton_config import make_config
 from trainer.export.engines.engine import build_engine
 from trainer.export.targets import TENSORRT_RTX, Builder
