@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
 
 from contracts import storage
+from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import ErrorDocument
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME
 from contracts.result import run_uri
@@ -48,3 +50,14 @@ def find_errors(line: str, run_id: str) -> dict[str, ErrorDocument]:
             content = storage.read_bytes(storage.join(folder, name))
             found[name.removesuffix(".json")] = ErrorDocument.model_validate_json(content)
     return found
+
+
+def read_warnings(shards_uri: str) -> list[str]:
+    """Return the warnings of finished shards; none where there is no manifest. Their table is not read."""
+    try:
+        values = json.loads(storage.read_bytes(storage.join(shards_uri, MANIFEST_NAME)))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        # Who reads the shards themselves says that they are damaged.
+        return []
+    warnings: list[str] = values.get("warnings", [])
+    return warnings

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from contracts.artifacts import Finding, ProfileChoice, ProfilePoint, ProfileReport, Recommendation, Settings
+from contracts.artifacts import (
+    Finding,
+    ProfileChoice,
+    ProfilePoint,
+    ProfileReport,
+    Recommendation,
+    Settings,
+    TrainingEstimate,
+)
 from contracts.config import RunConfig
 from pages.markup import NOT_MEASURED
 

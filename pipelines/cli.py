@@ -110,9 +110,7 @@ class Command(TyperCommand):
         message = document.message
         if not isinstance(error, ShardlineError):
             message += "\n  to do: see it whole with --debug"
-        if config is not None:
-            message = _CONFIG.sub(lambda _: shlex.quote(str(config)), message)
-        say(f"error: {_OUTPUT.sub('--to', message)}")
+        say(f"error: {_OUTPUT.sub('--to', _with_path(config, message))}")
         return document.exit_code
 
 
@@ -328,7 +326,7 @@ def profile(
     if made.reused:
         print("reused: made before, for this configuration and hardware; --fresh measures again")
     for name, text in describe_whole(ProfileReport.load(made.uri), resolved):
-        print(f"{name}: " + text.replace("\n", "\n  "))
+        print(f"{name}: " + _with_path(config, text).replace("\n", "\n  "))
     if (page := write_profile_page(made.uri, made.attempt)) is not None:
         _print_place(page, "page: ")
     _print_place(made.uri)
@@ -582,8 +580,10 @@ def logs(
     from pipelines.runs.logs import parse_since, read_logs
 
     moment = parse_since(since) if since else None
-    for name in _find_tries(run, config, project, region):
-        say(f"run {name.id} in {name.region}")
+    tries = _find_tries(run, config, project, region)
+    for name in tries:
+        if len(tries) > 1:
+            say(f"run {name.id} in {name.region}")
         client = pipeline_client(name.region)
         for entry in read_logs(client, name, task=task, follow=follow, tail=tail, since=moment):
             print(entry, flush=True)
@@ -808,6 +808,11 @@ def adopt_data(
         progress=_count_files("adopt"),
     )
     print("\n".join(describe(manifest)))
+
+
+def _with_path(config: Path | None, text: str) -> str:
+    """Return a text in which the configuration that was given stands for CONFIG."""
+    return text if config is None else _CONFIG.sub(lambda _: shlex.quote(str(config)), text)
 
 
 def _run_stage(stage: str, config: RunConfig, to: str | None, fresh: bool, **inputs: str | None) -> StageOutput:

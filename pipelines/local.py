@@ -32,7 +32,7 @@ from types import FrameType
 
 from components.launch import attempt_folder, last_line, stage_command, stage_environment
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, RunRecord
+from contracts.artifacts import RunRecord
 from contracts.config import STAGE_KEYS, STAGES, RunConfig
 from contracts.config.load import DATE_MARK
 from contracts.errors import (
@@ -53,6 +53,7 @@ from contracts.own_code import pin_code, publish_code
 from contracts.previous import RUN_NAME, describe_previous
 from contracts.result import RUN_START_NAME, run_uri
 from contracts.stage import new_attempt_id
+from inspection.attempts import read_warnings
 from inspection.trace import StageTrace
 from pipelines.jobs import INPUTS
 from pipelines.place import line_uri, stage_root
@@ -228,17 +229,6 @@ def describe_shards(config: RunConfig) -> str:
     """
     command = stage_command("shard", config, {"root": stage_root(config, "shard")}, flags=["dry-run"])
     return _ask("shard", command).decode().rstrip()
-
-
-def read_warnings(shards_uri: str) -> list[str]:
-    """Return the warnings of finished shards; none where there is no manifest. Their table is not read."""
-    try:
-        values = json.loads(storage.read_bytes(storage.join(shards_uri, MANIFEST_NAME)))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        # Who reads the shards themselves says that they are damaged.
-        return []
-    warnings: list[str] = values.get("warnings", [])
-    return warnings
 
 
 def say(text: str) -> None:

@@ -220,7 +220,7 @@ SERVICES: tuple[Known, ...] = (
         "invalid request",
         r"is not supported for machine type",
         "a service refused what was asked of it",
-        "run `shardline plan CONFIG`; correct the field that the message names",
+        "see what `shardline plan` says; correct the field that the message names",
         EXIT_USER_ERROR,
         INVALID_ARGUMENT,
     ),

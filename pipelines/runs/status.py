@@ -11,9 +11,9 @@ from contracts.artifacts import GoodputRecord
 from contracts.errors import ShardlineError
 from contracts.goodput import count_stops
 from contracts.result import find_result
+from inspection.attempts import read_warnings
 from inspection.goodput import read_goodput
 from pipelines.google import first_line
-from pipelines.local import read_warnings
 from pipelines.runs.diagnosis import Diagnosis
 from pipelines.runs.evidence import explain, line_of
 from pipelines.runs.jobs import Job, JobFinder

@@ -98,8 +98,8 @@ def look_ahead(config: RunConfig, say: Callable[[str], None]) -> Outlook:
         unset = [role for role in ROLES if not getattr(config.cloud.images, role)]
         config = with_images(config)
         found += [
-            f"cloud.images.{role} = {getattr(config.cloud.images, role)}: no image is built; `submit` or `shardline "
-            "images build CONFIG` builds it"
+            f"cloud.images.{role} = {getattr(config.cloud.images, role)}: no image is built; `shardline submit` or "
+            "`shardline images build` builds it"
             for role in unset
         ]
     return Outlook(config, local.given if local else "", tuple(found))

@@ -204,7 +204,7 @@ def test_what_cannot_succeed_is_found_before_the_first_stage(sections: dict[str,
     assert given in caught.value.given
     if "resources.max_cost_usd" in given:
         with pytest.raises(ConfigError, match=r"resources\.max_cost_usd = 5 without resources\.price_usd_per_h"):
-            run_stage_alone("train", config, to=None, given={}, flags=[])
+            run_stage_alone("train", config, to=None, given={}, fresh=False)
 
 
 def test_what_may_succeed_is_not_refused() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
-from pipelines.local import read_warnings
+from inspection.attempts import read_warnings
 from pipelines.runs.name import RunName
 from pipelines.runs.status import Status, print_status, to_json
 from tests.pipelines.conftest import Shardline
