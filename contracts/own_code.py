@@ -19,15 +19,15 @@ import shutil
 import sys
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from pathlib import Path
 
-from contracts import PACKAGES, storage
+from contracts import storage
 from contracts.config import CodeSection, RunConfig
 from contracts.environment import user_cache
-from contracts.errors import ConfigError, DataError, UserError
+from contracts.errors import ConfigError, DataError
 from contracts.output import MARK_NAME
 
 CODE_FOLDER = "code"
@@ -79,32 +79,17 @@ def pin_code(config: RunConfig, line: str) -> PinnedCode:
         line: URI of the folder that code/HASH.tar.gz is to lie in.
 
     Raises:
-        ConfigError: Own code without code.path, a module that is not there or that another one hides, or files that
-            cannot be taken.
+        ConfigError: The files below code.path cannot be packed.
     """
-    names, path = named_code(config), config.code.path
-    if not names:
-        unused = ("code.path is set, and nothing in the configuration names code of it: it has no effect",)
+    path = config.code.path
+    if not named_code(config):
+        unused = ("code.path is set, and nothing in the configuration names own code: it has no effect",)
         return PinnedCode(_with_path(config, ""), warnings=unused if path else ())
-    if code_hash(config.code):
+    if not path or code_hash(config.code):
         return PinnedCode(config)
     root = storage.normalise(config.run.root)
     outputs = [storage.local_path(uri) for uri in (line, root) if storage.is_local(uri)]
-    tar, warnings = pack(Path(path), outputs) if path else (b"", [])
-    modules = _modules(tar)
-    named = {name.partition(":")[0].partition(".")[0]: (setting, name) for setting, name in names.items()}
-    for module, (setting, name) in named.items():
-        origin = find_elsewhere(module, Path(path) if path else None)
-        if module not in modules and origin is None:
-            raise missing_code(setting, name, path)
-        if module in modules and origin is not None:
-            raise shadowed(f"{setting} {name!r} is to be imported from code.path {path}", origin)
-    if not modules.intersection(named):
-        unused = ("code.path is set, and all code that the configuration names is installed: it has no effect",)
-        return PinnedCode(_with_path(config, ""), warnings=unused if path else ())
-    for module in sorted(modules - named.keys()):
-        if (origin := find_elsewhere(module, Path(path))) is not None:
-            warnings.append(f"module {module} below code.path is hidden by {origin}: `import {module}` finds that one")
+    tar, warnings = pack(Path(path), outputs)
     uri = storage.join(line, CODE_FOLDER, hashlib.sha256(tar).hexdigest() + _SUFFIX)
     place = str(storage.local_path(uri)) if storage.is_local(uri) else uri
     return PinnedCode(_with_path(config, place), gzip.compress(tar, mtime=0), tuple(warnings))
@@ -114,7 +99,7 @@ def pack(folder: Path, outputs: Sequence[Path] = ()) -> tuple[bytes, list[str]]:
     """Return a folder's code as a tar file, a pure function of paths and contents, and warnings of what is left out.
 
     It holds all *.py files, and all files of packages. Left out are hidden files and folders, caches, virtual
-    environments, links, and what stages have written.
+    environments, links, and outputs of stages.
 
     Args:
         folder: The folder, `code.path`; it may itself be a link.
@@ -129,43 +114,59 @@ def pack(folder: Path, outputs: Sequence[Path] = ()) -> tuple[bytes, list[str]]:
             allowed="the folder that holds your modules; a relative path is relative to the current folder",
             todo="correct code.path",
         )
-    written = {path.resolve() for path in outputs} - {folder.resolve()}
-    content, links, num_bytes = io.BytesIO(), [], 0
-    with tarfile.open(fileobj=content, mode="w") as tar:
-        for place, folders, names in os.walk(folder, onerror=_fail):
-            here = Path(place)
-            links += [here / name for name in (*folders, *names) if _may_be_code(name) and (here / name).is_symlink()]
-            folders[:] = sorted(
-                name
-                for name in folders
-                if _may_be_code(name) and not _is_made(here / name) and (here / name).resolve() not in written
-            )
-            is_package = (here / "__init__.py").is_file()
-            for name in sorted(names):
-                path = here / name
-                if not (_may_be_code(name) and (is_package or name.endswith(".py"))) or path.is_symlink():
-                    continue
-                entry = tarfile.TarInfo(path.relative_to(folder).as_posix())
-                try:
-                    data = path.read_bytes()
-                except OSError as error:
-                    _fail(error)
-                entry.size, num_bytes = len(data), num_bytes + len(data)
-                if num_bytes > MAX_BYTES:
-                    raise ConfigError(
-                        f"code.path {folder} holds more than {MAX_BYTES // 10**6} MB of code, with {entry.name}",
-                        allowed=f"at most {MAX_BYTES // 10**6} MB in *.py files and in packages",
-                        todo="set code.path to the folder of your modules alone; data belongs into sharding.source, "
-                        "weights into model.weights",
-                    )
-                tar.addfile(entry, io.BytesIO(data))
-    if not num_bytes:
+    files, links = _find_files(folder, {path.resolve() for path in outputs} - {folder.resolve()})
+    if not files:
         raise ConfigError(
             f"code.path {folder} holds no *.py file",
             allowed="the folder that holds your modules",
             todo="correct code.path",
         )
-    return content.getvalue(), [f"{link}, below code.path, is a link: it is left out" for link in sorted(links)]
+    content, sizes = io.BytesIO(), Counter[str]()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for path in files:
+            member = tarfile.TarInfo(path.relative_to(folder).as_posix())
+            member.size = path.stat().st_size
+            sizes[member.name.partition("/")[0]] += member.size
+            if sizes.total() > MAX_BYTES:
+                raise ConfigError(
+                    f"code.path {folder} holds more than {MAX_BYTES // 10**6} MB of code, most of it in "
+                    f"{sizes.most_common(1)[0][0]}",
+                    allowed=f"at most {MAX_BYTES // 10**6} MB in *.py files and in packages",
+                    todo="set code.path to the folder of your modules alone; data belongs into sharding.source, "
+                    "weights into model.weights",
+                )
+            try:
+                with path.open("rb") as file:
+                    tar.addfile(member, file)
+            except OSError as error:
+                _refuse_unreadable(error)
+    return content.getvalue(), [f"{link}, below code.path, is a link: it is left out" for link in links]
+
+
+def _find_files(folder: Path, outputs: set[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the files of a folder that are code, and the links in it, in a fixed order."""
+    files: list[Path] = []
+    links: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=_refuse_unreadable):
+        here = Path(place)
+        candidates = [here / name for name in sorted((*folders, *names)) if _may_be_code(name)]
+        links += [path for path in candidates if path.is_symlink()]
+        folders[:] = [
+            path.name
+            for path in candidates
+            if path.is_dir()
+            and not path.is_symlink()
+            and not (path / "pyvenv.cfg").exists()
+            and not (path / MARK_NAME).exists()
+            and path.resolve() not in outputs
+        ]
+        is_package = (here / "__init__.py").is_file()
+        files += [
+            path
+            for path in candidates
+            if path.is_file() and not path.is_symlink() and (is_package or path.suffix == ".py")
+        ]
+    return files, links
 
 
 def publish_code(pinned: PinnedCode) -> None:
@@ -254,60 +255,11 @@ def code_folder() -> Path | None:
     return _folders[-1] if _folders else None
 
 
-def find_elsewhere(module: str, folder: Path | None = None) -> str | None:
-    """Return where Python finds a top-level module outside of own code and of the current folder; None: nowhere."""
-    if module in sys.builtin_module_names:
-        return f"Python's own module {module}"
-    if module in PACKAGES:
-        return str(Path(__file__).parents[1] / module / "__init__.py")
-    left_out = {str(place) for place in ("", ".", Path.cwd(), code_folder())}
-    spec = PathFinder.find_spec(module, [entry for entry in sys.path if entry not in left_out])
-    if spec is None or (spec.origin is None and folder is not None):
-        # Without an origin it is any folder of that name.
-        return None
-    return spec.origin or str(next(iter(spec.submodule_search_locations or ()), module))
-
-
-def missing_code(setting: str, name: str, path: str = "", error: type[UserError] = ConfigError) -> UserError:
-    """Return the error about own code that is nowhere."""
-    module = name.partition(":")[0].partition(".")[0]
-    where = f"{path} (code.path) holds no module {module}" if path else "code.path is not set"
-    return error(
-        f"{setting} {name!r}: {where}, and none is installed that is called {module}",
-        allowed="own code below code.path, or installed; the current folder is not searched",
-        todo="set code.path to the folder that holds it, e.g. `code.path: .` for the current folder; or install the "
-        "package that holds it",
-    )
-
-
-def shadowed(what: str, origin: str) -> ConfigError:
-    """Return the error about a module of own code that another one hides."""
-    return ConfigError(
-        f"{what}: it is shadowed by {origin}, which Python finds first",
-        allowed="own modules of names that nothing else has: code.path comes last, so that no library is replaced",
-        todo="rename your module, or remove what shadows it (a folder in PYTHONPATH, an installed package)",
-    )
-
-
-def _modules(tar: bytes) -> set[str]:
-    """Return the names of the top-level modules in a tar file."""
-    if not tar:
-        return set()
-    with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
-        tops = {name.partition("/")[0].removesuffix(".py") for name in archive.getnames() if name.endswith(".py")}
-    return {top for top in tops if top.isidentifier()}
-
-
 def _may_be_code(name: str) -> bool:
     return not name.startswith(".") and name not in ("__pycache__", "node_modules") and not name.endswith(".pyc")
 
 
-def _is_made(folder: Path) -> bool:
-    """Whether a folder is a link, a virtual environment or a stage's output."""
-    return folder.is_symlink() or (folder / "pyvenv.cfg").exists() or (folder / MARK_NAME).exists()
-
-
-def _fail(error: OSError) -> None:
+def _refuse_unreadable(error: OSError) -> None:
     raise ConfigError(
         f"{error.filename}, below code.path, cannot be read ({error.strerror})",
         allowed="files and folders that you may read",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 
 from contracts import PACKAGES, storage
 from contracts.checked import Findings
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, ModelError, UserError
-from contracts.own_code import append_code, find_elsewhere, install_code, named_code, pin_code, unpack
-from trainer.model.user_callable import load_callable
+from contracts.own_code import append_code, code_folder, install_code, named_code, pin_code, unpack
+from trainer.model.user_callable import find_elsewhere, load_callable
 
 # What its images have besides Python and this project, as far as a network or a transform may be taken from it.
 _IN_IMAGES = ("torch", "transformers", "numpy", "PIL")
@@ -39,6 +40,7 @@ def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, el
         # A network of the tool's own can be looked at all the same.
         return not names.keys() - {"data.transform"}
     findings.warnings += pinned.warnings
+    _warn_of_hidden_modules(findings)
     if elsewhere:
         _warn_of_images(pinned.config, findings)
     lacks = "" if has_torch else "torch is not installed"
@@ -75,6 +77,19 @@ def _imports(setting: str, name: str, kind: type[UserError], findings: Findings,
             raise
         return False
     return True
+
+
+def _warn_of_hidden_modules(findings: Findings) -> None:
+    """Say which modules below code.path an import does not find, since others of their names come first."""
+    folder = code_folder()
+    for path in sorted(folder.iterdir()) if folder is not None else ():
+        is_module = path.suffix == ".py" or (path / "__init__.py").is_file()
+        origin = find_elsewhere(path.stem) if is_module else None
+        # A folder without an __init__.py comes after every module.
+        if origin is not None and not Path(origin).is_dir():
+            findings.warnings.append(
+                f"module {path.stem} below code.path is hidden by {origin}: `import {path.stem}` finds that one"
+            )
 
 
 def _warn_of_images(config: RunConfig, findings: Findings) -> None:

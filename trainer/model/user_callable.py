@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from contracts.errors import UserError
-from contracts.own_code import code_folder, find_elsewhere, missing_code, shadowed
+from contracts import PACKAGES
+from contracts.errors import ConfigError, UserError
+from contracts.own_code import code_folder
 
 # In a message.
 _MOST_NAMED = 10
 
 
 def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
-    """Import what `name` says, from the copy of own code that this process has installed, or an installed distribution.
+    """Import own code, from the archive that this process has installed or from an installed package.
 
     Args:
         setting: The configuration's field, for the message.
@@ -33,7 +35,13 @@ def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
     elif module_name in sys.modules or find_elsewhere(top) is not None:
         home, where = None, "installed"
     else:
-        raise missing_code(setting, name, "" if folder is None else str(folder), error)
+        raise error(
+            f"{setting} {name!r}: {'code.path is not set' if folder is None else f'code.path holds no module {top}'}, "
+            f"and none is installed that is called {top}",
+            allowed="own code below code.path, or installed; the current folder is not searched",
+            todo="set code.path to the folder that holds it, e.g. `code.path: .` for the current folder; or install "
+            "the package that holds it",
+        )
     try:
         module = importlib.import_module(module_name)
     except (UserError, MemoryError):
@@ -48,6 +56,19 @@ def load_callable(setting: str, name: str, error: type[UserError]) -> Any:
         raise
     except Exception as failure:  # a module may have a __getattr__
         raise _explain(setting, name, failure, where, error) from failure
+
+
+def find_elsewhere(module: str) -> str | None:
+    """Return where Python finds a top-level module outside of own code and of the current folder; None: nowhere."""
+    if module in sys.builtin_module_names:
+        return f"Python's own module {module}"
+    if module in PACKAGES:
+        return str(Path(__file__).parents[2] / module / "__init__.py")
+    left_out = {str(place) for place in ("", ".", Path.cwd(), code_folder())}
+    spec = PathFinder.find_spec(module, [entry for entry in sys.path if entry not in left_out])
+    if spec is None:
+        return None
+    return spec.origin or str(next(iter(spec.submodule_search_locations or ()), module))
 
 
 def _explain(setting: str, name: str, failure: Exception, where: str, error: type[UserError]) -> UserError:
@@ -75,4 +96,9 @@ def _require_inside(setting: str, name: str, home: Path | None, module: ModuleTy
     places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", [])]
     place = next((Path(one).resolve() for one in places if one), None)
     if home is not None and place is not None and not place.is_relative_to(home.resolve()):
-        raise shadowed(f"{setting} {name!r} is to be imported from {home}", str(place))
+        raise ConfigError(
+            f"{setting} {name!r} is to be imported from code.path ({home}): it is shadowed by {place}, which Python "
+            "finds first",
+            allowed="own modules of names that nothing else has: code.path comes last, so that no library is replaced",
+            todo="rename your module, or remove what shadows it (a folder in PYTHONPATH, an installed package)",
+        )

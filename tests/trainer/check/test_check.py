@@ -178,6 +178,16 @@ def test_weights_that_are_there_or_not_asked_for_pass(tmp_path: Path) -> None:
     assert offline.unchecked == ["unchecked, since no bucket is asked offline: model.weights gs://bucket/w.pt"]
 
 
+def test_own_modules_that_others_hide_are_named(tmp_path: Path) -> None:
+    (tmp_path / "needs_nothing.py").write_text("def net(num_classes): raise ValueError('no')\n")
+    (tmp_path / "records.py").write_text("")
+    (tmp_path / "notes.txt").write_text("")
+    answer = look(model={"architecture": "needs_nothing:net"}, code={"path": str(tmp_path)})
+    (warning,) = answer.warnings
+    assert warning.startswith("module records below code.path is hidden by /")
+    assert "is shadowed by" in in_words(look(model={"architecture": "records:net"}, code={"path": str(tmp_path)}))
+
+
 def test_what_an_image_may_have_is_unchecked_for_other_machines(tmp_path: Path) -> None:
     """What own code imports besides, and the variables of its job; not its own name."""
     (tmp_path / "needs_package.py").write_text("import no_such_package\n")
