@@ -62,7 +62,7 @@ def write_project(folder: Path, pictures: Path) -> Path:
         run={"name": "own"},
         sharding={"source": str(pictures)},
         profile={"window_s": 0.05},
-        resources={"machine": {"type": "n1-standard-4"}, "ranks": 1, "threads": 1},
+        resources={"machine": {"type": "n1-standard-4"}, "ranks": 1},
         model={"architecture": "own_net:build", "arguments": {}},
         data={"transform": "own_change:change", "num_workers": 1},
         code={"path": "models"},
