@@ -59,7 +59,7 @@ def write_initial(names: Names, path: Path | None) -> Path:
         raise ConfigError(
             f"{target} cannot be written: {error.strerror}",
             allowed="a file that does not exist, in a folder that you may write",
-            todo="give --output another path, or edit the file that is there",
+            todo="choose another path, or edit the file that is there",
         ) from None
     return target
 

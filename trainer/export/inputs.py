@@ -16,7 +16,7 @@ from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationReport, ShardManifest, find_damage
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
-from contracts.fingerprint import code_inputs
+from contracts.own_code import code_hash
 from trainer.data.shards import check_export_samples
 from trainer.export.bundle.bundles import bundle_of
 from trainer.export.targets import Builder, gpu_target, version_of
@@ -149,18 +149,16 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
                 allowed=f"a checkpoint of the configuration's {what}",
                 todo=todo,
             )
-    hashes, made_from, warnings = code_inputs(config), checkpoint.made_from, []
-    if hashes and not {"code", "installed code"} & made_from.keys():
+    own, trained_with, warnings = code_hash(config.code), checkpoint.made_from.get("code", ""), []
+    if own and not trained_with:
         # Of a training folder that was made by hand.
         warnings.append("the checkpoint does not say which own code it was trained with: it is exported with this one")
-        hashes = {}
-    for name, hashed in hashes.items():
-        if made_from.get(name) != hashed:
-            raise ConfigError(
-                f"own code has changed since the checkpoint was trained ({name} is another)",
-                allowed="the code that the checkpoint was trained with",
-                todo="train again, or take that code",
-            )
+    elif own and own != trained_with:
+        raise ConfigError(
+            f"own code has changed since the checkpoint was trained: {own[:12]}, then {trained_with[:12]}",
+            allowed="the code that the checkpoint was trained with",
+            todo="train again, or take that code",
+        )
     bundle_of(config.task.name).check_checkpoint(config, checkpoint)
     if shards.fingerprint != checkpoint.shards_fingerprint:
         # Another split could hold samples that the model was trained on: its metrics would be worth nothing.

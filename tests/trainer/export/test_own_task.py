@@ -343,7 +343,7 @@ def test_a_checkpoint_of_another_task_is_refused(
 def test_code_that_changed_since_training_is_refused(exported_task: Exported) -> None:
     shards = ShardManifest.load(storage.normalise(exported_task.shards))
     checkpoint = CheckpointManifest.load(storage.normalise(exported_task.shards.parents[1] / "train"))
-    config = RunConfig.model_validate({**CONFIG, "code": {"path": str(OWN_CODE), "sha256": "2" * 64}})
+    config = RunConfig.model_validate({**CONFIG, "code": {"path": "2" * 64 + ".tar.gz"}})
     check_inputs(config, checkpoint.model_copy(update={"made_from": {"code": "2" * 64}}), shards)
     with pytest.raises(ConfigError, match="own code has changed since the checkpoint was trained"):
         check_inputs(config, checkpoint.model_copy(update={"made_from": {"code": "1" * 64}}), shards)
