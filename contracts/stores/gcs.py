@@ -112,7 +112,6 @@ def close() -> None:
 def _make_client(*, anonymous: bool) -> Any:
     try:
         from google.cloud import storage
-        from google.cloud.storage._media.requests import _request_helpers
     except ImportError:
         raise StorageError(
             "gs:// needs google-cloud-storage, which is not installed",
@@ -140,7 +139,11 @@ def _make_client(*, anonymous: bool) -> Any:
         made = storage.Client(project=project or "none", credentials=credentials)
     # Else the client asks for each bucket's metadata in a thread of its own, for traces that nobody has switched on.
     made._bucket_metadata_cache = None
-    _request_helpers._SINGLE_GET_CHUNK_SIZE = _PIECE_BYTES
+    with contextlib.suppress(ImportError):
+        # Private, and only faster: a release that names it otherwise does without.
+        from google.cloud.storage._media.requests import _request_helpers
+
+        _request_helpers._SINGLE_GET_CHUNK_SIZE = _PIECE_BYTES
     session = made._http
     # What requests else finds out anew for each request, in a fourth of its time: proxies, certificates, .netrc.
     session.proxies = get_environ_proxies(made._connection.API_BASE_URL)
