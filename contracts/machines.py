@@ -197,7 +197,7 @@ def find_machine(section: MachineSection) -> Machine:
         todo = "set accelerator_type too, or leave accelerator_count at auto"
     else:
         todo = f"set accelerator_count to {' or '.join(str(each.gpus) for each in of_kind)}, or leave it at auto"
-    given = f"{type_} with {'any' if count == 'auto' else count} x {kind or 'a GPU without accelerator_type'}"
+    given = f"{type_} with {'' if count == 'auto' else f'{count} x '}{kind or 'a GPU without accelerator_type'}"
     raise _refusal(given, "; ".join(machine.label for machine in machines), todo)
 
 

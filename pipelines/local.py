@@ -120,9 +120,10 @@ def run_line(config: RunConfig, *, fresh: bool, started_at_s: float) -> LineRun:
     _require_source(config)
     line, run_id = line_uri(config), new_attempt_id()
     code = pin_code(config, line)
-    config = code.config
-    if fresh or not _has_succeeded(config, line):
+    if fresh or not _has_succeeded(code.config, line):
+        # With the user's folder: the archive is not published yet.
         check_here(config).require(say)
+    config = code.config
     with _writable(f"run.root = {config.run.root!r}: ", line):
         require_room(line)
         # For its life: who looks at the run sees by it whether it goes on or was killed.

@@ -34,7 +34,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ],
         [
             "model.architecture 'resnett' is unknown",
-            "data.transform 'math:sinus' (of ",
+            "data.transform 'math:sinus' (installed)",
             "train.precision is fp16, and there is no GPU",
             "tensorrt_rtx builds no engine for sm90 (h100, h100-80gb, h200)",
             "parallel.sync_batch_norm is on, but there is no GPU",

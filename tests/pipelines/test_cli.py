@@ -77,9 +77,9 @@ MISTAKES = {
     "export raw": "raw",
     "shard tiny.yaml --to raw": "--to raw holds files that stage shard did not write",
     "shard tiny.yaml --to tiny.yaml": "tiny.yaml",
-    "init --project p-123456 --bucket bucket-1 --source raw --to raw": "raw is there",
+    "init --project p-123456 --bucket bucket-1 --source raw --to raw": "raw cannot be written: File exists",
     "report nowhere": "nowhere",
-    "init --project p-123456 --bucket bucket-1 --source raw --to tiny.yaml": "tiny.yaml is there",
+    "init --project p-123456 --bucket bucket-1 --source raw --to tiny.yaml": "tiny.yaml cannot be written: File exists",
     "clean nowhere --keep-last 1": "nowhere",
     "data describe nowhere": "nowhere holds no manifest.json",
     # Values of keys.

@@ -20,37 +20,39 @@ from pipelines.plan import outline
 from tests.pipelines.test_plan import DIGEST, VALID, config
 
 REPOSITORY = "us-docker.pkg.dev/my-project/images"
+UNSET = "cloud.images={pipeline: ''}"
 
 
 def record(folder: Path, **changes: str) -> Path:
     values = {role: f"{REPOSITORY}/{role}{DIGEST}" for role in ROLES} | {"built_at": "2026-11-22T00:00:00+00:00"}
-    path = folder / "images.json"
+    path = folder / "images-my-project.json"
     path.write_text(json.dumps(values | changes))
     return path
 
 
-def test_the_configuration_wins_over_the_record(tmp_path: Path) -> None:
-    path = record(tmp_path)
-    resolved = config(f"cloud.images={{file: '{path}', trainer: 'us-docker.pkg.dev/other/t{DIGEST}'}}")
+def test_the_configuration_wins_over_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path)
+    resolved = config(f"cloud.images={{trainer: 'us-docker.pkg.dev/other/t{DIGEST}'}}")
     assert find_image(resolved, "trainer") == f"us-docker.pkg.dev/other/t{DIGEST}"
     assert find_image(resolved, "pipeline") == f"{REPOSITORY}/pipeline{DIGEST}"
 
 
-def test_without_images_there_is_advice(tmp_path: Path) -> None:
+def test_without_images_there_is_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"cloud.images.pipeline is not set") as caught:
-        find_image(config(f"cloud.images={{file: '{tmp_path / 'absent.json'}'}}"), "pipeline")
+        find_image(config(UNSET), "pipeline")
     assert "shardline images build" in caught.value.todo
     assert "set cloud.images" in caught.value.todo
 
 
 def test_each_project_of_a_folder_has_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    unset = "cloud.images={pipeline: ''}"
-    other = ("cloud.project=other-project", unset)
+    other = ("cloud.project=other-project", UNSET)
     mine, theirs = f"us-docker.pkg.dev/a/b/pipeline{DIGEST}", f"us-docker.pkg.dev/c/d/pipeline{DIGEST}"
-    record(tmp_path, pipeline=mine).rename(tmp_path / "images-my-project.json")
     record(tmp_path, pipeline=theirs).rename(tmp_path / "images-other-project.json")
-    assert (find_image(config(unset), "pipeline"), find_image(config(*other), "pipeline")) == (mine, theirs)
+    record(tmp_path, pipeline=mine)
+    assert (find_image(config(UNSET), "pipeline"), find_image(config(*other), "pipeline")) == (mine, theirs)
 
 
 def test_the_examples_name_no_images() -> None:
@@ -68,10 +70,13 @@ def test_the_examples_name_no_images() -> None:
         ({"commit": "main"}, "is no record of images"),
     ],
 )
-def test_a_damaged_record_is_refused(tmp_path: Path, changes: dict[str, str], said: str) -> None:
-    path = record(tmp_path, **changes)
+def test_a_damaged_record_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path, **changes)
     with pytest.raises(ConfigError, match=said):
-        find_image(config(f"cloud.images={{file: '{path}'}}"), "trainer")
+        find_image(config(UNSET), "trainer")
 
 
 @pytest.mark.parametrize(
@@ -265,9 +270,10 @@ def test_images_have_the_cuda_that_the_machine_needs(machine: str, cuda: str) ->
     assert find_cuda(MachineSection.model_validate({"type": kind, **given})) == cuda
 
 
-def test_images_without_code_for_a_gpu_are_refused(tmp_path: Path) -> None:
-    path = record(tmp_path, cuda_trainer="cu126", cuda_export="cu126")
-    given = [f"cloud.images={{file: '{path}'}}", "resources.serving_machine.type=g2-standard-8"]
+def test_images_without_code_for_a_gpu_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path, cuda_trainer="cu126", cuda_export="cu126")
+    given = [UNSET, "resources.serving_machine.type=g2-standard-8"]
     blackwell = config(*given, "resources.machine={type: g4-standard-48}")
     assert find_image(blackwell, "export")
     with pytest.raises(ConfigError, match=r"trainer's image has CUDA 12\.6, which has no code for the GPU of g4"):
