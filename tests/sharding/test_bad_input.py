@@ -182,7 +182,9 @@ def test_the_limit_can_be_raised_and_holds_for_finished_shards(run_shard, source
 
 def test_a_shard_that_loses_all_its_images_is_no_file(run_shard, source, write_file):
     add_damaged(source, write_file, 8)
-    result = run_shard(target_shard_bytes=1024, max_rejected_fraction=0.5)
+    for path in source.rglob("*.*"):
+        path.write_bytes(path.read_bytes().ljust(4096, b"\0"))  # each file a shard
+    result = run_shard(target_shard_bytes=4096, max_rejected_fraction=0.5)
     assert result.code == 0, result.stderr
     assert len(result.manifest.shards) == 60
     assert len(list(result.folder.glob("*.tar"))) == 60

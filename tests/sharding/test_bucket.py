@@ -271,7 +271,7 @@ def test_a_manifest_lists_the_folders_that_it_names_and_no_more(server: BucketSe
     assert listed.bytes_out < 8 * 400
 
 
-@pytest.mark.parametrize("flags", [["run.root={runs}"], ["--output", "gs://photos/by-hand"]])
+@pytest.mark.parametrize("flags", [["run.root={runs}"], ["--to", "gs://photos/by-hand"]])
 def test_the_command_shards_from_a_bucket(server: BucketServer, tmp_path: Path, flags: list[str]) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(json.dumps({"sharding": {**SMALL["sharding"], "source": "gs://photos/raw"}}))
