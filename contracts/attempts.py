@@ -37,7 +37,7 @@ class Copier:
         """Copy a folder too, once there is one; a folder in another one that is added goes to its own URI alone."""
         with self._lock:
             self._folders.append((folder, uri))
-        if not self._thread.is_alive():
+        if self._thread.ident is None:
             self._thread.start()
 
     def close(self) -> bool:
@@ -53,7 +53,13 @@ class Copier:
         with self._lock:
             added = {folder for folder, _ in self._folders}
             for folder, uri in self._folders:
-                for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+                try:
+                    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+                except OSError as error:
+                    print(f"{folder} was not copied to {uri}: {error}", file=sys.stderr, flush=True)
+                    complete = False
+                    continue
+                for path in paths:
                     if next(parent for parent in path.parents if parent in added) == folder:
                         complete &= self._copy_file(path, storage.join(uri, *path.relative_to(folder).parts))
         return complete

@@ -74,6 +74,8 @@ class _Life:
     """The first rank's process, as far as it told of itself."""
 
     started_at: float
+    told_start: bool
+    """Whether its `life` says when it started."""
     resumed: int | None = None
     step: int = 0
     """Step that the last `spent` came to."""
@@ -263,20 +265,21 @@ def _lives_of(events: Sequence[Event]) -> list[_Life]:
         time, step = float(event["time"]), step_after(event, None) or 0
         match event["event"]:
             case "life":
-                lives[event["life"]] = _Life(float(event["started_at"]))
+                lives[event["life"]] = _Life(float(event["started_at"]), told_start=True)
             case "progress" if lives:
                 life = next(reversed(lives.values()))
                 life.newest_step = step or life.newest_step
             case "resume" | "spent":
-                life = lives.setdefault(event["life"], _Life(time))
+                life = lives.setdefault(event["life"], _Life(time, told_start=False))
                 if event["event"] == "resume":
                     life.resumed = step
                 else:
                     spent = finite_seconds(event["seconds"])
                     life.spent.append((life.step, step, spent))
                     life.total_s += sum(spent.values())
-                    # What it spent until now ends now, also where its `life` is missing.
-                    life.started_at = min(life.started_at, time - life.total_s)
+                    if not life.told_start:
+                        # What it spent until now ends now.
+                        life.started_at = min(life.started_at, time - life.total_s)
                 life.step, life.newest_step = step, max(life.newest_step, step)
     return list(lives.values())
 

@@ -29,6 +29,7 @@ from contracts.config import CodeSection, RunConfig
 from contracts.environment import user_cache
 from contracts.errors import ConfigError, DataError
 from contracts.output import MARK_NAME
+from contracts.result import RUN_START_NAME, RUNS_FOLDER
 
 CODE_FOLDER = "code"
 MAX_BYTES = 10_000_000
@@ -158,6 +159,7 @@ def _find_files(folder: Path, outputs: set[Path]) -> tuple[list[Path], list[Path
             and not path.is_symlink()
             and not (path / "pyvenv.cfg").exists()
             and not (path / MARK_NAME).exists()
+            and not any((path / RUNS_FOLDER).glob(f"*/{RUN_START_NAME}"))
             and path.resolve() not in outputs
         ]
         is_package = (here / "__init__.py").is_file()
@@ -173,7 +175,9 @@ def publish_code(pinned: PinnedCode) -> None:
     """Write the archive to its place; the same one a second time is what is there."""
     for uri, content in pinned.documents().items():
         if not storage.exists(uri):
-            storage.publish(uri, content)
+            # Another zlib packs the same files to other bytes.
+            with contextlib.suppress(storage.AlreadyPublished):
+                storage.publish(uri, content)
 
 
 def install_code(code: CodeSection) -> None:
@@ -213,7 +217,7 @@ def unpack(content: bytes, code: CodeSection) -> Path:
             todo="delete it, and run the same command again: it is made anew from your own code.path",
         )
     target = user_cache(CODE_FOLDER) / sha256
-    if target.is_dir():
+    if target.is_dir() and _holds(target, tar):
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -224,12 +228,28 @@ def unpack(content: bytes, code: CodeSection) -> Path:
         target = made / "files"
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
         archive.extractall(made / "files", filter="data")
+    if target.parent == made:
+        return target
+    if not _holds(target, tar):
+        # Somebody changed it; whoever imports from it goes on with what is open.
+        shutil.rmtree(target, ignore_errors=True)
     # Where another process was faster, its folder holds the same.
     with contextlib.suppress(OSError):
         (made / "files").rename(target)
-    if target.parent != made:
-        shutil.rmtree(made, ignore_errors=True)
+    shutil.rmtree(made, ignore_errors=True)
     return target
+
+
+def _holds(folder: Path, tar: bytes) -> bool:
+    """Whether a folder holds the files of a tar file, and no other modules."""
+    with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
+        files = {folder / member.name: archive.extractfile(member) for member in archive}
+        if any(path not in files for path in folder.rglob("*.py")):
+            return False
+        try:
+            return all(file is not None and path.read_bytes() == file.read() for path, file in files.items())
+        except OSError:
+            return False
 
 
 # The folder of own code of this process.

@@ -129,7 +129,6 @@ def run_line(config: RunConfig, *, fresh: bool, started_at_s: float) -> LineRun:
         # For its life: who looks at the run sees by it whether it goes on or was killed.
         lock = Lock(run_uri(line, run_id))
         _open_run(config, line, run_id, started_at_s)
-        # Not before: `clean` removes copies that no run's document names.
         publish_code(code)
     threading.Thread(target=_import_closing, daemon=True).start()
     traces = {stage: StageTrace(stage, attempt_folder(storage.join(line, stage), run_id)) for stage in STAGES}
@@ -367,7 +366,7 @@ def _run_command(
         raise StageFailed(error)
     if trace.uri is None:
         message = (
-            f"ended with exit code {exit_code}, and left no events in {trace.folder}\n"
+            f"the stage ended with exit code {exit_code}, and left no events in {trace.folder}\n"
             "  to do: see whether that disk is full, and run the same command again"
         )
         raise StageFailed(ErrorDocument(kind="Crash", exit_code=EXIT_FAULT, message=message))

@@ -305,7 +305,8 @@ def _in_words(finding: Any, path: tuple[str, ...]) -> str:
         return "keys of small letters, digits and _ that begin with a letter, of at most 40 characters"
     if kind == "string_pattern_mismatch":
         fields = _model_at(path[:-1]).model_fields
-        return fields[path[-1]].description or kind if path[-1] in fields else kind
+        description = fields[path[-1]].description if path[-1] in fields else None
+        return " ".join(description.split()).partition(". ")[0] if description else kind
     return _WORDS.get(kind, str(finding["msg"]).removeprefix("Value error, "))
 
 

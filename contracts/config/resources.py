@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from contracts.config.base import Auto, NotBool, PositiveInt, Section, refusal
+from contracts.config.base import Auto, NotBool, PositiveInt, Section
 
 # Beam runners that people ask for, and why they are no choice (docs/decisions/0001-beam-runners.md).
 REFUSED_RUNNERS = {
@@ -70,7 +70,7 @@ class ResourcesSection(Section):
     16 ports above it are for the ranks' stores."""
     max_attempts: PositiveInt = 5
     """Consecutive starts of a job's ranks without a new committed checkpoint after which the job is ended."""
-    setup_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 600
+    setup_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 900
     """Seconds that machines, and their ranks, wait for each other until training starts; then they end (exit code 75),
     and another attempt begins."""
     hang_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 600
@@ -106,13 +106,3 @@ class ResourcesSection(Section):
         if key in REFUSED_RUNNERS:
             raise ValueError(f"fnapi or dataflow ({value} is refused: {REFUSED_RUNNERS[key]})")
         return value
-
-    @model_validator(mode="after")
-    def _cost_needs_a_price(self) -> ResourcesSection:
-        if self.max_cost_usd is not None and self.price_usd_per_h is None and not self.machine.type:
-            raise refusal(
-                f"resources.max_cost_usd = {self.max_cost_usd:g} without a price",
-                allowed="a cap with resources.price_usd_per_h, or on Vertex AI a machine.type whose price is known",
-                todo="set resources.price_usd_per_h to what the machines cost in an hour",
-            )
-        return self

@@ -145,7 +145,7 @@ MACHINES: tuple[Known, ...] = (
         "disk full",
         r"no space left on device|replicas? (?:is |are )?low on disk space|disk quota exceeded",
         "a machine's disk is full",
-        "set resources.machine.boot_disk_gb (sharding: dataflow.disk_gb) higher, or data.cache_bytes lower",
+        "set resources.machine.boot_disk_gb higher, or data.cache_bytes lower; of sharding, target_shard_bytes lower",
         EXIT_USER_ERROR,
     ),
     _known(

@@ -182,6 +182,13 @@ def test_classes_add_up_to_the_wall_time_whatever_happens(attempts: list[Any]) -
     assert found.lost_steps >= 0
 
 
+def test_an_account_that_counts_twice_shows_it() -> None:
+    attempt = Attempt(0).begin(1, 0, 1).spend(10, step=10)
+    attempt.emit("spent", life=attempt.life, step=10, seconds={"step": 30})
+    found = account([attempt.exit(1)])
+    assert found.start_up_s == 2 and sum(getattr(found, name) for name in CLASS_NAMES) > found.wall_s + 20
+
+
 def test_any_one_lost_event_leaves_a_training_accounted_for() -> None:
     """An event log loses lines on a full disk; without this the whole line of such a training ended with KeyError."""
     first = Attempt(10).begin(2, 0, 3).spend(10, step=8, data=1)

@@ -26,6 +26,7 @@ from contracts.own_code import (
     pack,
     pin_code,
     publish_code,
+    unpack,
 )
 from rehearsal.gcs import BucketServer
 from trainer.model.user_callable import load_callable
@@ -125,6 +126,16 @@ def test_what_is_imported_is_the_archive_behind_everything_else(tmp_path: Path, 
     assert load_callable("model.architecture", "own_net:net", ModelError)(3) == 3
     assert sys.modules["own_net"].__file__ == str(folder / "own_net.py")
     assert sorted(path.name for path in folder.parent.iterdir()) == [folder.name]
+    # Another process finds what was packed, whatever became of the copy since.
+    for change in ("changed", "removed", "added"):
+        if change == "removed":
+            (folder / "own_net.py").unlink()
+        else:
+            changed = folder / ("own_net.py" if change == "changed" else "more.py")
+            changed.write_text("def net(num_classes): return 9\n")
+        assert unpack(Path(found.code.path).read_bytes(), found.code) == folder
+        assert [path.name for path in folder.rglob("*.py")] == ["own_net.py"]
+        assert "return 9" not in (folder / "own_net.py").read_text()
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", None])
@@ -151,6 +162,10 @@ def test_what_is_packed_is_code_alone_and_depends_on_paths_and_contents(tmp_path
         (mine / folder / "left_out.py").write_text("")
     (mine / "venv" / "pyvenv.cfg").write_text("")
     (mine / "out" / ".stage").write_text("train")
+    # A line of another run.root.
+    (mine / "line" / "runs" / "1").mkdir(parents=True)
+    (mine / "line" / "runs" / "1" / "run-start.json").write_text("{}")
+    (mine / "line" / "predict.py").write_text("")
     (mine / "own_link.py").symlink_to("own_net.py")
     tar, warnings = pack(mine, [mine / "runs"])
     (tmp_path / "code.tar").write_bytes(tar)

@@ -38,20 +38,30 @@ def find_gpus() -> list[str]:
     return found
 
 
-def least_capability() -> int:
-    """Return the smallest compute capability of the NVIDIA GPUs, times ten (89 for sm89); 0 without GPUs or NVML."""
+def least_capability(environment: Mapping[str, str] = os.environ) -> int:
+    """Return the smallest compute capability of the NVIDIA GPUs, times ten (89 for sm89); 0 without GPUs or NVML.
+
+    Those that CUDA_VISIBLE_DEVICES leaves out by their numbers do not count.
+    """
     try:
         import pynvml as nvml
-
-        nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        found = [nvml.nvmlDeviceGetCudaComputeCapability(handle) for handle in handles]
-        nvml.nvmlShutdown()
     except ImportError:
         return 0
+    visible = [entry.strip() for entry in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    found = []
+    try:
+        nvml.nvmlInit()
+        for index in range(nvml.nvmlDeviceGetCount()):
+            if all(entry.isdecimal() for entry in visible) and str(index) not in visible:
+                continue
+            with suppress(nvml.NVMLError):
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+                found.append(major * 10 + minor)
+        nvml.nvmlShutdown()
     except nvml.NVMLError:
         return 0
-    return min((major * 10 + minor for major, minor in found), default=0)
+    return min(found, default=0)
 
 
 def hardware() -> dict[str, str]:

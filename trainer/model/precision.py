@@ -101,8 +101,10 @@ class Numerics:
         return nullcontext() if self.precision == "fp16" else self.autocast(device)
 
     def lay_out(self, model: nn.Module) -> nn.Module:
-        """Return the model with its weights in the memory layout that is asked for."""
-        return model.to(memory_format=torch.channels_last) if self.channels_last else model  # type: ignore[call-overload]
+        """Return the model with its weights in the memory layout that is asked for; of volumes there is one alone."""
+        if not self.channels_last or any(weight.ndim > 4 for weight in model.parameters()):
+            return model
+        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
     def lay_out_input(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return an input of the network in that layout, where it has one: images [B, C, H, W]."""

@@ -64,11 +64,14 @@ def find_elsewhere(module: str) -> str | None:
         return f"Python's own module {module}"
     if module in PACKAGES:
         return str(Path(__file__).parents[2] / module / "__init__.py")
-    left_out = {str(place) for place in ("", ".", Path.cwd(), code_folder())}
-    spec = PathFinder.find_spec(module, [entry for entry in sys.path if entry not in left_out])
-    if spec is None:
-        return None
-    return spec.origin or str(next(iter(spec.submodule_search_locations or ()), module))
+    # Stages run with PYTHONSAFEPATH: the current folder is among the entries where somebody has installed it.
+    entries = [entry for entry in sys.path if entry not in ("", ".", str(code_folder()))]
+    # Packages that are installed as editable may have a finder of their own.
+    for finder in sys.meta_path:
+        spec = finder.find_spec(module, entries if finder is PathFinder else None)
+        if spec is not None:
+            return spec.origin or str(next(iter(spec.submodule_search_locations or ()), module))
+    return None
 
 
 def _explain(setting: str, name: str, failure: Exception, where: str, error: type[UserError]) -> UserError:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from contracts.artifacts import Flags
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from trainer.launch.auto import even_share
+from trainer.launch.auto import default_flags, even_share
 from trainer.profiling.measure import Device
 
 # With slot_sizes=auto the even share is halved at least this often, and further down to SMALL_SLOT samples: memory may
@@ -179,9 +179,10 @@ def flags_of(reader: KnobReader) -> tuple[tuple[Flags, ...], tuple[Flags, ...]]:
         "activation_checkpointing": ["none", "whole"],
     }
     choices: dict[Knob, list[object]] = {}
+    usual_flags = default_flags()
     for knob, usual in tried.items():
         # What training has without a profile comes first: the others have to be better than it.
-        default = getattr(Flags(), knob)
+        default = getattr(usual_flags, knob)
         choices[knob] = sorted(reader.values(knob, usual), key=lambda value, first=default: value != first)  # type: ignore[misc]
     combined = [
         Flags.model_validate(dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())

@@ -176,6 +176,9 @@ def make_space(config: RunConfig, *, ranks: int, cores_per_rank: int, device: De
     sizes = slot_sizes(reader, ranks, smallest)
     flags, measured = flags_of(reader)
     default = default_settings(config, ranks=ranks, cores_per_rank=cores_per_rank, on_gpu=on_gpu)
+    if not device.has_layout:
+        flags_of_default = default.flags.model_copy(update={"channels_last": False})
+        default = default.model_copy(update={"flags": flags_of_default})
     of_default = {**dict(default), **dict(default.flags)}
     return Space(
         global_batch_size=config.train.global_batch_size,

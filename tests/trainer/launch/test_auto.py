@@ -17,6 +17,7 @@ from trainer.launch.auto import (
     choose_batch_layout,
     choose_flags,
     choose_threads,
+    default_flags,
     describe_flags,
     find_other_batch,
     find_other_hardware,
@@ -90,7 +91,7 @@ def test_a_profile_that_measured_nothing_leaves_the_defaults(method: Any, why: s
     assert (cut.slot_size, cut.num_workers, cut.prefetch_factor) == (16, 5, 4)
     assert f"an even share of the global batch ({why}); num_workers 5: {why}" in cut.reason
     train = config(train={"global_batch_size": 128, **ALL_AUTO}).train
-    assert choose_flags(train, report) == Flags() and why in describe_flags(train, report)
+    assert choose_flags(train, report) == default_flags() and why in describe_flags(train, report)
     assert choose_threads(config(), ranks=2, profile=report, hardware=HARDWARE) == (max(1, available_cores() // 2), "")
     # Nothing was measured that another machine or batch would be different from.
     assert find_other_hardware(report, {**HARDWARE, "cores": "96"}) is None
@@ -118,7 +119,7 @@ ALL_AUTO = {"precision": "auto", "channels_last": "auto", "compile": "auto", "ac
 def test_flags_that_are_auto_are_the_profiles() -> None:
     train = config(train={"global_batch_size": 64, **ALL_AUTO}).train
     assert choose_flags(train, profile(config(), flags=CHOSEN)) == CHOSEN
-    assert choose_flags(train, None) == Flags()
+    assert choose_flags(train, None) == default_flags()
     said = describe_flags(train, profile(config(), flags=CHOSEN))
     assert said == (
         "precision bf16, channels_last True, compile True, activation_checkpointing none: chosen by the profile"

@@ -3,9 +3,11 @@
 import pynvml as nvml
 import pytest
 
+from contracts.artifacts import Flags
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.launch import machine
+from trainer.launch.auto import default_flags
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +36,7 @@ def two_gpus(no_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
         "nvmlDeviceGetCount": lambda: 3,
         "nvmlDeviceGetHandleByIndex": find,
         "nvmlDeviceGetName": lambda handle: "NVIDIA L4",
+        "nvmlDeviceGetCudaComputeCapability": lambda handle: (8, 9) if handle == 0 else (7, 5),
     }
     for name, answer in answers.items():
         monkeypatch.setattr(nvml, name, answer)
@@ -78,3 +81,20 @@ def test_the_environments_ranks_count_where_the_configuration_leaves_them_open(t
     for wrong in ("0", "two", "-1", "3"):
         with pytest.raises(ConfigError, match=name):
             machine.num_ranks(config(), {name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("visible", "capability", "precision"),
+    [(None, 75, "fp32"), ("0", 89, "bf16"), ("2", 75, "fp32"), ("0,2", 75, "fp32"), ("GPU-8932f937", 75, "fp32")],
+)
+def test_auto_without_a_profile_is_bf16_where_every_gpu_has_it(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch, visible: str | None, capability: int, precision: str
+) -> None:
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine.least_capability() == capability
+    assert default_flags() == Flags(precision=precision, channels_last=True)
+
+
+def test_auto_without_a_gpu_is_fp32() -> None:
+    assert default_flags() == Flags()
