@@ -22,7 +22,6 @@ from contracts.fingerprint import export_inputs
 from contracts.own_code import code_hash
 from contracts.process import run_process, thread_environment, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
-from trainer.export.graph.onnx_graph import OPSET
 from trainer.export.inputs import Inputs, check_inputs, hash_code, name_tools
 from trainer.export.targets import check_precision, choose_runtime, version_of
 from trainer.weights.source import MODEL_TYPE, with_saved_arguments
@@ -97,6 +96,8 @@ def _make(stage: Stage, output: Output, inputs: Inputs, folder: Path) -> None:
 
 
 def _describe(output: Output, stage: Stage, work: Workshop) -> ExportManifest:
+    from trainer.export.graph.onnx_graph import OPSET
+
     inputs = work.inputs
     return ExportManifest(
         fingerprint=output.fingerprint,
