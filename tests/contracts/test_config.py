@@ -2,9 +2,11 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from contracts.config import STAGE_KEYS, STAGES, RunConfig
 from contracts.config.load import load_config, parse_config, stage_config, to_yaml
@@ -119,6 +121,14 @@ def test_a_mistake_is_told_in_three_lines(path: Path, override: str, given: str,
     assert error.exit_code == EXIT_USER_ERROR and len(str(error).splitlines()) == 3
     assert "pydantic" not in str(error)
     assert given in error.given and allowed in error.allowed and todo in error.todo
+
+
+def test_true_is_a_number_in_no_field() -> None:
+    for section in RunConfig.model_fields.values():
+        for key, field in getattr(section.annotation, "model_fields", {}).items():
+            if float in (field.annotation, *get_args(field.annotation)):
+                with pytest.raises(ValidationError):
+                    section.annotation.model_validate({key: True})  # type: ignore[union-attr]
 
 
 def test_a_mistake_in_a_file_is_told_by_its_path_and_as_it_was_written(path: Path) -> None:

@@ -35,7 +35,7 @@ def main() -> None:
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-        # As the trainer's default (train.tf32) has it; the search for the fastest convolutions is this loop's to win.
+        # As the trainer's default has it; the search for the fastest convolutions is this loop's to win.
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
     dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)

@@ -18,7 +18,7 @@ import google_crc32c
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 
-from contracts.config.load import parse_config
+from contracts.config.load import parse_config, stage_config
 from sharding.commit.manifest import Commit
 from sharding.graph import build_graph
 from sharding.job import REVISION, JobHandle
@@ -129,17 +129,13 @@ def submit_job():
     commit = Commit(0.01, "warn")
     endpoint = Endpoint()
     threading.Thread(target=endpoint.serve_forever, daemon=True).start()
-    config = parse_config(
-        {
-            "resources": {
-                "beam_runner": "dataflow",
-                "beam_options": ["--no_auth", f"--dataflow_endpoint={endpoint.url}/"],
-            },
-            "cloud": CLOUD,
-            "dataflow": WORKERS,
-        },
-        where="test",
-    )
+    given = {
+        "resources": {"beam_runner": "dataflow", "beam_options": ["--no_auth", f"--dataflow_endpoint={endpoint.url}/"]},
+        "cloud": CLOUD,
+        "dataflow": WORKERS,
+    }
+    # As the stage gets it.
+    config = parse_config(stage_config(parse_config(given, where="test"), "shard"), where="test")
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     try:
         with mock.patch.dict(os.environ, {"STORAGE_EMULATOR_HOST": endpoint.url}):

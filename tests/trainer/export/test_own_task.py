@@ -211,6 +211,11 @@ def test_its_scores_are_those_of_evaluation_json(exported_task: Exported, tmp_pa
         gate = hold_to_evaluation(recorded, inputs, replace(split, places=[0, 2]), counted)
         assert (gate.status, gate.figures["torch_difference"]) == (status, pytest.approx(abs(moved), abs=1e-9))
         assert "evaluation_difference" not in gate.limits
+    on_gpu = Inputs(
+        uri, given.model_copy(update={"environment": {"device": "cuda"}}), shards_uri, shards, builder, config
+    )
+    gate = hold_to_evaluation(recorded.model_copy(update={"reason": ""}), on_gpu, split, scores)
+    assert "was not computed in fp32" in gate.reason and "evaluation_difference" not in gate.figures
 
 
 def test_its_predict_py_maps_arrays_to_arrays(exported_task: Exported, tmp_path: Path) -> None:
