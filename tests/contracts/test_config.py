@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
@@ -126,7 +125,7 @@ def test_a_mistake_is_told_in_three_lines(path: Path, override: str, given: str,
 def test_true_is_a_number_in_no_field() -> None:
     for section in RunConfig.model_fields.values():
         for key, field in getattr(section.annotation, "model_fields", {}).items():
-            if float in (field.annotation, *get_args(field.annotation)):
+            if "float" in repr(field.annotation):
                 with pytest.raises(ValidationError):
                     section.annotation.model_validate({key: True})  # type: ignore[union-attr]
 
