@@ -1,9 +1,9 @@
 """Deletion of a line's outputs that its newest runs do not name (`shardline clean LINE --keep-last N`).
 
-Only folders LINE/STAGE/FINGERPRINT are deleted, manifests first. Besides the outputs of the newest runs and of those
-that are working, it keeps the newest finished training (`model.weights: previous`), the shards that a kept output was
-made from, and what was written since the oldest kept run began. Other lines, schedules and served models are not known
-here.
+Only folders LINE/STAGE/FINGERPRINT are deleted, manifests first. Besides the outputs of the newest runs, of as many
+that succeeded, and of those that are working, it keeps the newest finished training (`model.weights: previous`), the
+shards that a kept output was made from, and what was written since the oldest kept run began. Other lines, schedules
+and served models are not known here.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class _Run:
     began_s: float
     """Seconds since 1970."""
     is_working: bool
+    has_succeeded: bool
     outputs: frozenset[Output]
 
 
@@ -70,8 +71,10 @@ def find_leftovers(line: str, keep_last: int) -> list[Leftover]:
             allowed="the folder of a line with runs, as `shardline run` prints it",
             todo="name the line's folder; outputs of stages that were run by themselves can be deleted by hand",
         )
-    newest = sorted(runs, key=lambda run: (run.began_s, run.name))[-keep_last:]
-    kept = [run for run in runs if run in newest or run.is_working]
+    runs.sort(key=lambda run: (run.began_s, run.name))
+    # Else an export that works would go since newer runs have failed.
+    succeeded = [run for run in runs if run.has_succeeded][-keep_last:]
+    kept = [run for run in runs if run in runs[-keep_last:] or run in succeeded or run.is_working]
     needed = _find_needed(line, {output for run in kept for output in run.outputs})
     since_s = min(run.began_s for run in kept)
     leftovers = []
@@ -126,7 +129,8 @@ def _read_run(line: str, name: str) -> _Run | None:
         is_working = bool(is_locked(uri))
     else:
         is_working = not record and time.time() - min(began) < _WORKING_S
-    return _Run(name, min(began), is_working, frozenset(_output_of(each) for each in uris if each))
+    has_succeeded = record.get("state") == "succeeded"
+    return _Run(name, min(began), is_working, has_succeeded, frozenset(_output_of(each) for each in uris if each))
 
 
 def _read_json(uri: str) -> dict[str, Any]:

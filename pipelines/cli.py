@@ -472,8 +472,10 @@ def clean(
         print(f"  {leftover.name}  {leftover.num_bytes} bytes")
     print(f"{len(found)} folders, {sum(leftover.num_bytes for leftover in found)} bytes", flush=True)
     if found and not dry_run and ask("delete them", yes=yes):
-        for leftover in delete(uri, found, keep_last):
+        in_use = delete(uri, found, keep_last)
+        for leftover in in_use:
             say(f"{leftover.name} was left alone: it is in use by now")
+        print(f"deleted {len(found) - len(in_use)} folders")
 
 
 # ---- Google Cloud ----

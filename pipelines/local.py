@@ -237,6 +237,12 @@ def say(text: str) -> None:
 
 
 def _require_source(config: RunConfig) -> None:
+    if not config.sharding.source.strip():
+        raise ConfigError(
+            "sharding.source is not set",
+            allowed="one folder of images per class, or a manifest",
+            todo="set sharding.source to the folder of your images, or to a manifest",
+        )
     source = storage.normalise(config.sharding.source)
     storage.bill(config.cloud.billing_project, source)
     if storage.is_local(source) and DATE_MARK not in source and not storage.exists(source):

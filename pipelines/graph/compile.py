@@ -130,8 +130,14 @@ def write_spec(spec: dict[str, Any], path: Path) -> None:
     """Write a compiled pipeline: JSON where the name ends so, else YAML. The old file stays until the new one is whole.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: It cannot be written, or another file than a compiled pipeline is there.
     """
+    if path.suffix not in (".yaml", ".yml", ".json") or (path.is_file() and b"deploymentSpec" not in path.read_bytes()):
+        raise ConfigError(
+            f"--to {path} {'is there, and is no compiled pipeline' if path.is_file() else 'has another ending'}",
+            allowed="a new file ending in .yaml or .json, or one that this command has written",
+            todo="choose another --to",
+        )
     text = json.dumps(spec, indent=1, sort_keys=True) + "\n"
     if path.suffix != ".json":
         text = yaml.dump(spec, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=True, width=120)

@@ -115,6 +115,12 @@ def test_the_newest_training_stays_with_its_shards(line: Path) -> None:
     assert names(line) == []
 
 
+def test_the_newest_run_that_succeeded_is_kept_beside_newer_ones_that_failed(line: Path) -> None:
+    path = line / "runs" / NEW / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "state": "failed"}))
+    assert names(line) == []
+
+
 def test_a_dead_run_holds_nothing_and_one_that_goes_on_does(line: Path) -> None:
     (line / "runs" / OLD / "run.json").unlink()
     assert names(line) == [f"shard/{ONE}", f"train/{ONE}"]

@@ -248,6 +248,13 @@ def test_the_file_is_what_was_asked_for(tmp_path: Path) -> None:
     for name, read in (("a.yaml", yaml.safe_load), ("deep/b.json", json.loads)):
         write_spec(spec, tmp_path / name)
         assert canonical_hash(read((tmp_path / name).read_text())) == canonical_hash(spec)
+    # A pipeline that was compiled before is replaced, nothing else.
+    write_spec(spec, tmp_path / "a.yaml")
+    (tmp_path / "photos.yaml").write_text("run: {name: photos}\n")
+    for name in ("photos.yaml", "notes.txt"):
+        with pytest.raises(ConfigError, match=r"no compiled pipeline|another ending"):
+            write_spec(spec, tmp_path / name)
+    assert (tmp_path / "photos.yaml").read_text() == "run: {name: photos}\n"
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be written"):
         write_spec(spec, tmp_path / "file" / "c.yaml")
