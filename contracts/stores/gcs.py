@@ -9,7 +9,6 @@ are used; where STORAGE_EMULATOR_HOST is set, none. contracts.storage says what 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import os
@@ -200,6 +199,8 @@ def read_many(wanted: Sequence[Wanted], requests: int) -> list[bytes | BaseExcep
 
     By gcsfs, whose answers take a quarter of the processor's time of the client's threads.
     """
+    import asyncio
+
     from fsspec.asyn import sync  # type: ignore[import-untyped]
     from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
 
