@@ -104,10 +104,10 @@ def test_a_stopped_rank_and_its_peers_are_killed_and_all_start_again(machine: Ma
 @pytest.mark.timeout(900)
 def test_a_crash_loop_ends_with_the_job(small_shards: str, tmp_path: Path) -> None:
     """Ranks that die before the first checkpoint, by a kill each time; the next attempt of the job does not begin."""
-    config = small_config(train={"epochs": 400}, resources={"max_attempts": 2, "job_id": "job-1"})
+    config = small_config(train={"epochs": 400}, resources={"max_attempts": 2})
     machine = Machine(tmp_path, small_shards, config)
     try:
-        machine.start()
+        machine.start(environment={"SHARDLINE_JOB_ID": "job-1"})
         known: set[int] = set()
         for _ in range(2):
             while len(new := set(machine.ranks()) - known) < 2:
@@ -117,11 +117,11 @@ def test_a_crash_loop_ends_with_the_job(small_shards: str, tmp_path: Path) -> No
             kill(list(new))
         assert machine.wait() == 70
         assert "2 attempts in a row have left no new checkpoint (resources.max_attempts = 2)" in machine.stderr()
-        machine.start()
+        machine.start(environment={"SHARDLINE_JOB_ID": "job-1"})
         assert machine.wait() == 70
         assert "an earlier attempt of job job-1 has ended it: 2 attempts in a row" in machine.stderr()
-        machine.config({"job_id": "job-2", "max_attempts": 5}, train={"epochs": 1})
-        machine.start()
+        machine.config({"max_attempts": 5}, train={"epochs": 1})
+        machine.start(environment={"SHARDLINE_JOB_ID": "job-2"})
         assert machine.wait() == 0, machine.stderr()
     finally:
         machine.end()
