@@ -38,15 +38,20 @@ class Cache:
         self._folder = Path(job.cache_folder) if job.cache_folder else None
         self._place = [job.project_number, job.location, spec.get("pipelineInfo", {}).get("name", "")]
 
-    def key(self, call: Call, executor: Mapping[str, Any], executor_input: Mapping[str, Any]) -> str:
-        """Return the key of a task's interface; empty where it takes no part."""
+    def key(self, call: Call, executor: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
+        """Return the key of a task's interface; empty where it takes no part.
+
+        Args:
+            call: The task.
+            executor: Its ExecutorSpec.
+            inputs: Of its executor input, parameters with their placeholders replaced; nothing of one run is in them.
+        """
         options = call.task.get("cachingOptions", {})
         if self._folder is None or not options.get("enableCache"):
             return ""
         if options.get("cacheKey"):
             # "combined with component reference identity": all else is ignored (pipeline_spec.proto).
             return canonical_hash([self._place, call.task["componentRef"]["name"], options["cacheKey"]])
-        inputs = executor_input["inputs"]
         artifacts = {
             name: [[artifact["name"], artifact["uri"], artifact["metadata"]] for artifact in entry["artifacts"]]
             for name, entry in inputs["artifacts"].items()

@@ -167,6 +167,8 @@ class Containers:
     def _send_outputs(self, root: str, executor_input: Mapping[str, Any]) -> None:
         """Copy what a container wrote to the bucket: below its root, and artifacts that it put elsewhere."""
         for artifact in read_artifacts(Path(executor_input["outputs"]["outputFile"])):
+            if not artifact.get("uri"):
+                continue  # it stays where it was to be: below the root
             uri, custom = self.mount.uri_of(artifact.get("uri", "")), artifact.get("custom_path", "")
             if custom and Path(custom).exists():
                 # As kfp's launcher: the content of an artifact with a path of its own goes to the artifact's URI.

@@ -6,12 +6,22 @@ python -m rehearsal.pipelines.kfp_executor ARGUMENTS      instead of `python -m 
 from __future__ import annotations
 
 import os
+import sys
 
 from rehearsal.machines.mount import MOUNT_VARIABLE
 
 
 def main() -> None:
-    """Run it in this process."""
+    """Run it in this process.
+
+    Raises:
+        SystemExit: It is on a machine of a custom job.
+    """
+    if MOUNT_VARIABLE not in os.environ:
+        sys.exit(
+            "a Python component (@dsl.component) in a custom job is not played by the rehearsal: use a container "
+            "component, or run it as a task of its own"
+        )
     from kfp.dsl import executor_main
     from kfp.dsl.types import artifact_types
 

@@ -115,7 +115,7 @@ def _as_text(name: str, values: Values, written: int) -> str:
     """Return what stands for a placeholder, escaped as often as it asks for, less the times that follow anyway."""
     escape = _ESCAPE.search(name)
     value = _find(name[: escape.start()] if escape else name, values)
-    text = value if isinstance(value, str) else json.dumps(canonical(value))
+    text = value if isinstance(value, str) else json.dumps(canonical(value), sort_keys=True)
     for _ in range((int(escape.group(1)) if escape else 0) - written):
         text = json.dumps(text)[1:-1]
     return text

@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf import struct_pb2
 
 from contracts.canonical import canonical
-from rehearsal.pipelines.artifact_metadata import find_excess
+from rehearsal.pipelines.artifact_metadata import find_excess, find_fault
 from rehearsal.pipelines.cache import Cache
 from rehearsal.pipelines.containers import Containers, ContainerTask
 from rehearsal.pipelines.placeholders import Values, has_placeholder, substitute_all
@@ -74,9 +74,11 @@ class TaskRunner:
             return "SUCCEEDED", self._import(call, executor["importer"])
         outputs = self._outputs(call)
         given = {"parameterValues": call.inputs.parameters, "artifacts": _as_lists(call.inputs.artifacts)}
-        inputs = self._replace(call, {"inputs": given, "outputs": outputs})
+        inputs = self._replace(call, self._containers.output_files({"inputs": given, "outputs": outputs}))
         executor_input = {"inputs": {**given, "parameterValues": inputs.parameters}, "outputs": outputs}
-        key = self._cache.key(call, executor, executor_input)
+        # A job's worker pools hold the executor input: with the paths of this run no key would be found again.
+        keyed = self._replace(call, {"inputs": given, "outputs": self._outputs(call, blank=True)})
+        key = self._cache.key(call, executor, {**given, "parameterValues": keyed.parameters})
         if found := self._cache.find(key):
             return "SKIPPED", found
         container = executor["container"]
@@ -95,7 +97,6 @@ class TaskRunner:
 
     def _replace(self, call: Call, executor_input: dict[str, Any], *, whole: bool = True) -> Data:
         """Return a task's inputs with placeholders replaced, in the types that its component declares."""
-        executor_input = self._containers.output_files(executor_input)
         values = self._containers.values(call.path, executor_input, _optional(call.component))
         definitions = declared_inputs(call.component)
         found = Data(artifacts=call.inputs.artifacts)
@@ -107,16 +108,18 @@ class TaskRunner:
             _check_complete(call.component, found)
         return found
 
-    def _outputs(self, call: Call) -> dict[str, Any]:
-        """Return the `outputs` of an executor's input, files as gs:// URIs."""
-        root = self._containers.task_root(call.path)
+    def _outputs(self, call: Call, *, blank: bool = False) -> dict[str, Any]:
+        """Return the `outputs` of an executor's input, files as gs:// URIs; blank: of no run."""
+        root = "gs://blank" if blank else self._containers.task_root(call.path)
         declared = call.component.get("outputDefinitions", {})
+
+        def empty(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
+            artifact = self._artifact(call.path, name, f"{root}/{name}", definition)
+            return {"artifacts": [{**artifact, "name": name} if blank else artifact]}
+
         return {
             "parameters": {name: {"outputFile": f"{root}/{name}"} for name in declared.get("parameters", {})},
-            "artifacts": {
-                name: {"artifacts": [self._artifact(call.path, name, f"{root}/{name}", definition)]}
-                for name, definition in declared.get("artifacts", {}).items()
-            },
+            "artifacts": {name: empty(name, made) for name, made in declared.get("artifacts", {}).items()},
             "outputFile": f"{root}/{_OUTPUT_NAME}",
         }
 
@@ -144,9 +147,16 @@ class TaskRunner:
         for name, definition in declared.get("artifacts", {}).items():
             (empty,) = outputs["artifacts"][name]["artifacts"]
             said = written.get("artifacts", {}).get(name, {}).get("artifacts", []) or [{}]
+            for artifact in said:
+                if artifact.get("name") not in (None, "", empty["name"]):
+                    # It would be the resource's name, of the next run too.
+                    raise TaskFailed(
+                        f"artifact {name} was given the name {artifact['name']!r} by its task: leave `name` out, or "
+                        f"as it was given ({empty['name']})"
+                    )
             found.artifacts[name] = [
                 {
-                    "name": artifact.get("name") or empty["name"],
+                    "name": empty["name"],
                     "type": empty["type"],
                     "uri": mount.uri_of(artifact.get("uri") or empty["uri"]),
                     "metadata": canonical(artifact.get("metadata", {})),
@@ -159,6 +169,8 @@ class TaskRunner:
     @staticmethod
     def _check_metadata(name: str, artifacts: list[dict[str, Any]]) -> None:
         for artifact in artifacts:
+            if said := find_fault(artifact["type"].get("schemaTitle", ""), artifact["metadata"]):
+                raise TaskFailed(f"metadata of artifact {name}: {said}")
             message = struct_pb2.Struct()
             message.update(artifact["metadata"])
             if said := find_excess(message):

@@ -1,6 +1,6 @@
 """Execution caching: what a run takes from an earlier one, and what it does not."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: kfp reads the types of parameters from the functions.
 
 import copy
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kfp import dsl
 
 from rehearsal.pipelines.cache import Cache
 from rehearsal.pipelines.job import Job
@@ -50,7 +51,7 @@ def key_of(
     )
     call = Call(("task",), parts["task"], parts["component"], Data(), frozenset())
     cache = Cache(job, {"pipelineInfo": {"name": parts["pipeline"]}})
-    return cache.key(call, parts["executor"], {"inputs": parts["inputs"]})
+    return cache.key(call, parts["executor"], parts["inputs"])
 
 
 # https://cloud.google.com/vertex-ai/docs/pipelines/configure-caching: what a step's interface is.
@@ -101,6 +102,22 @@ def test_a_second_run_takes_the_outputs_of_the_first(pipelines: Pipelines) -> No
     assert not skipped.executor_detail.container_detail.main_job
     made, found = (detail(job, "returns.make-text").outputs["made"].artifacts[0] for job in (first, again))
     assert (found.name, found.uri) == (made.name, made.uri)
+
+
+@dsl.container_component  # type: ignore[untyped-decorator]
+def told(words: str, made: dsl.Output[dsl.Artifact]) -> dsl.ContainerSpec:
+    return dsl.ContainerSpec(image="python", command=["true"], args=[words, made.path])
+
+
+@dsl.pipeline(name="wrapped")  # type: ignore[untyped-decorator]
+def wrapped() -> None:
+    """As a job's worker pools: a parameter holds the executor input."""
+    told(words='{"words": "{{$.json_escape[1]}}"}')
+
+
+def test_a_parameter_that_holds_the_executor_input_is_found_again(pipelines: Pipelines) -> None:
+    assert states(pipelines.run(wrapped, run="first"))["told"] == "SUCCEEDED"
+    assert states(pipelines.run(wrapped, run="again"))["told"] == "SKIPPED"
 
 
 def test_what_wants_no_cache_runs(pipelines: Pipelines) -> None:
