@@ -1,40 +1,78 @@
-"""The component with which a run on Vertex AI begins."""
+"""Start of a run on Vertex AI: run-start.json, and the date of its data."""
 
-from kfp import dsl
+from __future__ import annotations
 
-from components.container import container
+import datetime
+import json
+import time
+import zoneinfo
+from collections.abc import Mapping
+from contextlib import suppress
+
+from components.task import Task
+from contracts import storage
+from contracts.config import RunConfig
+from contracts.previous import RUN_NAME, describe_previous
+from contracts.result import RUN_START_NAME, run_uri
 
 
-@dsl.container_component
-def begin(
-    line: str,
-    config: str,
-    run_id: dsl.OutputPath(str),  # type: ignore[valid-type]
-    data_date: dsl.OutputPath(str),  # type: ignore[valid-type]
-    run_name: str = dsl.PIPELINE_JOB_NAME_PLACEHOLDER,
-    created_at: str = dsl.PIPELINE_JOB_CREATE_TIME_UTC_PLACEHOLDER,
-    scheduled_at: str = dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
-) -> dsl.ContainerSpec:
-    """Write run-start.json; give out the run's id and the moment that its data is of.
+def begin(task: Task, config: RunConfig, line: str) -> str:
+    """Write run-start.json, create-only; return the run's data date.
+
+    Where the same run is tried again, its date and its start stay: of another job (in another region) the document
+    names the new one, and the record of the one before goes.
+    """
+    scheduled_at = task.parameter("scheduled_at")
+    date = data_date(scheduled_at, task.parameter("created_at"), config.schedule.time_zone)
+    arguments = {"line": line, "job": task.parameter("job")}
+    start = {
+        "id": task.run_id,
+        "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "data_date": date,
+        "scheduled_at": scheduled_at if _moment(scheduled_at) else "",
+        "config": config.model_dump(mode="json"),
+        "arguments": arguments,
+        **describe_previous(config, line),
+    }
+    uri = storage.join(run_uri(line, task.run_id), RUN_START_NAME)
+    try:
+        storage.publish(uri, _to_json(start))
+    except storage.AlreadyPublished:
+        first = json.loads(storage.read_bytes(uri))
+        date = str(first["data_date"])
+        if first["arguments"] != arguments:
+            storage.replace(uri, _to_json({**first, "arguments": arguments}))
+            with suppress(FileNotFoundError):
+                storage.delete(storage.join(run_uri(line, task.run_id), RUN_NAME))
+    return date
+
+
+def data_date(scheduled_at: str, created_at: str, time_zone: str) -> str:
+    """Return the moment that a run's data is of: when it was scheduled for, else when it was created.
+
+    A run that no schedule has started has no such time: the placeholder for it stays as it is, or is empty.
 
     Args:
-        line: URI of the line's folder.
-        config: URI of the whole configuration and the hash of its content.
-        run_id: Id of the run, for the tasks after it: the placeholder is read in this task alone.
-        data_date: When the run was scheduled for, else when it was created; ISO 8601.
-        run_name: Name of the pipeline job.
-        created_at: When it was created.
-        scheduled_at: When a schedule was to create it.
+        scheduled_at: ISO 8601; without an offset it is UTC.
+        created_at: The same.
+        time_zone: Name of the IANA database.
+
+    Returns:
+        ISO 8601 with the zone's offset: its first ten characters are the day there, which {date} stands for.
     """
-    return container(
-        ["pipeline_tasks.task", "begin"],
-        {
-            "--line": line,
-            "--config": config,
-            "--run-id": run_name,
-            "--created-at": created_at,
-            "--scheduled-at": scheduled_at,
-            "--write-run-id": run_id,
-            "--write-data-date": data_date,
-        },
-    )
+    moment = _moment(scheduled_at) or _moment(created_at) or datetime.datetime.now(datetime.UTC)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return moment.astimezone(zoneinfo.ZoneInfo(time_zone)).isoformat(timespec="seconds")
+
+
+def _moment(text: str) -> datetime.datetime | None:
+    """Return a moment in ISO 8601; None: a placeholder that the service had no value for."""
+    try:
+        return datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _to_json(start: Mapping[str, object]) -> bytes:
+    return (json.dumps(start, sort_keys=True, indent=1) + "\n").encode()

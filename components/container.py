@@ -1,22 +1,32 @@
-"""The container of a small task of the pipeline: a command of ours, and its options."""
+"""The container of a component: `python -m components.entry NAME`, which gets the executor input alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
 from typing import Any
 
 from kfp import dsl
 
-from components.launch import BASE_IMAGE
+# Replaced by `with_image` when a pipeline is compiled.
+BASE_IMAGE = "python:3.11-slim"
 
 
-def container(command: Sequence[str], options: Mapping[str, Any]) -> dsl.ContainerSpec:
-    """Return what a container component runs; the pipeline sets the image.
+def container(name: str) -> dsl.ContainerSpec:
+    """Return what a container component runs."""
+    words = ["--executor-input", dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER]
+    return dsl.ContainerSpec(image=BASE_IMAGE, command=["python", "-m", "components.entry", name], args=words)
+
+
+def with_image(component: Any, image: str, *, without: str = "") -> Any:
+    """Return a component on an image.
 
     Args:
-        command: Module and words of a command: `python -m MODULE WORD ...`.
-        options: Values by option; each value is an argument of its own, since the pipeline may know it only while it
-            runs.
+        component: One of this package's.
+        image: The image.
+        without: Input to leave out: a task with an optional input artifact is never in KFP's cache.
     """
-    arguments = [item for option, value in options.items() for item in (option, value)]
-    return dsl.ContainerSpec(image=BASE_IMAGE, command=["python", "-m", *command], args=arguments)
+    copied = copy.deepcopy(component)
+    copied.component_spec.implementation.container.image = image
+    if without:
+        del copied.component_spec.inputs[without]
+    return copied

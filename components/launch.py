@@ -24,19 +24,18 @@ STAGE_MODULES = {
     "export": "trainer.export.task",
 }
 
-# The pipeline sets the image of each task.
-BASE_IMAGE = "python:3.11-slim"
 
-
-def stage_command(stage: str, config: RunConfig, options: Mapping[str, str], *, flags: Sequence[str] = ()) -> list[str]:
+def stage_command(
+    stage: str, config: RunConfig, options: Mapping[str, str | None], *, flags: Sequence[str] = ()
+) -> list[str]:
     """Return the command of a stage on this machine.
 
     Args:
         stage: Its name.
         config: The resolved configuration, of which the stage is given its own sections.
         options: Where it works (`line` and `run`, or `root` or `output`), `attempt`, `events`, and the URIs of its
-            inputs (`shards`, `profile`, `checkpoint`); empty ones are left out.
-        flags: Any of `fresh`, `locate`, `dry-run`.
+            inputs (`shards`, `profile`, `checkpoint`, `listing`), `data-date`; empty ones are left out.
+        flags: Any of `fresh`, `list`, `locate`, `dry-run`.
     """
     command = [sys.executable, "-m", STAGE_MODULES[stage], "--end-with-parent", f"--launched-at={time.time()!r}"]
     command.append(f"--config-json={json.dumps(stage_config(config, stage))}")

@@ -7,36 +7,21 @@ from components.container import container
 
 @dsl.container_component
 def list_source(
-    line: str,
-    run_id: str,
-    flags: str,
     config: str,
-    data_date: str,
-    uri: dsl.OutputPath(str),  # type: ignore[valid-type]
-    finished: dsl.OutputPath(str),  # type: ignore[valid-type]
+    job: str,
+    created_at: str,
+    scheduled_at: str,
+    listing: dsl.OutputPath(str),  # type: ignore[valid-type]
 ) -> dsl.ContainerSpec:
-    """List the source; give out the URI that its fingerprint names, and whether shards are there.
+    """Begin the run, and list the source.
 
     A schedule has fixed parameters: this task is how its runs see new data, and so it is never cached.
 
     Args:
-        line: URI of the line's folder.
-        run_id: Id of the run.
-        flags: Words for the stage: fresh, debug.
-        config: URI of the stage's sections and the hash of their content.
-        data_date: The moment that the data is of.
-        uri: Folder of the shards.
-        finished: yes or no.
+        config: The whole configuration, as JSON.
+        job: Resource name of the PipelineJob.
+        created_at: When the run was created.
+        scheduled_at: When a schedule was to create it.
+        listing: Where the listing lies: a folder that is named by its content.
     """
-    return container(
-        ["sharding.task", "--where"],
-        {
-            "--line": line,
-            "--run": run_id,
-            "--flags": flags,
-            "--config": config,
-            "--data-date": data_date,
-            "--write-uri": uri,
-            "--write-finished": finished,
-        },
-    )
+    return container("list-source")

@@ -1,4 +1,4 @@
-"""The component with which a run on Vertex AI ends, well or not."""
+"""The component with which a run ends, well or not."""
 
 from kfp import dsl
 
@@ -6,12 +6,16 @@ from components.container import container
 
 
 @dsl.container_component
-def record(line: str, config: str, run_name: str) -> dsl.ContainerSpec:
-    """Write the run's record and report.
+def record(
+    config: str,
+    job: str,
+    report: dsl.Output[dsl.HTML],
+) -> dsl.ContainerSpec:
+    """Write the run's record and its report.
 
     Args:
-        line: URI of the line's folder.
-        config: URI of the whole configuration and the hash of its content.
-        run_name: Name of the pipeline job, which is the run's id.
+        config: The whole configuration, as JSON.
+        job: Resource name of the PipelineJob, whose tasks tell how they ended.
+        report: The run in pictures, one document.
     """
-    return container(["pipeline_tasks.task", "record"], {"--line": line, "--config": config, "--run-id": run_name})
+    return container("record")

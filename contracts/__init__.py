@@ -15,5 +15,4 @@ PACKAGES = (
     "rehearsal",
     "inspection",
     "data_tools",
-    "pipeline_tasks",
 )

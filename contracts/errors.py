@@ -132,3 +132,16 @@ class ErrorDocument(BaseModel):
         """Describe the end by a user's signal, with the exit code that shells give it."""
         message = f"interrupted by {number.name}; the same command again continues"
         return cls(kind=INTERRUPTED, exit_code=_SIGNAL_EXIT_BASE + number, message=message)
+
+    def to_error(self) -> ShardlineError:
+        """Return an error that ends this process the same way."""
+        return TryAgain(self.message) if self.exit_code == TryAgain.exit_code else ToldError(self)
+
+
+class ToldError(ShardlineError):
+    """An error of a rank, of another machine or of an earlier attempt, told again with its exit code."""
+
+    def __init__(self, document: ErrorDocument) -> None:
+        super().__init__(document.message)
+        self.document = document
+        self.exit_code = document.exit_code  # type: ignore[misc]

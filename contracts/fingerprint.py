@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from contracts.config import RunConfig
+from contracts.config import SPEED_FIELDS, RunConfig
 from contracts.own_code import code_hash
 
 # Hex digits of a fingerprint: 64 bits, far beyond the number of runs below one root.
@@ -20,17 +20,6 @@ FINGERPRINT_DIGITS = 16
 LOADER_FIELDS = {"num_workers", "prefetch_factor", "cache_dir", "cache_bytes", "memory_bytes"}
 # Fields of parallel that say where parameters lie and in which order gradients are added.
 SPREAD_FIELDS = {"strategy", "bucket_mb"}
-# Fields of train that decide how long a step takes, and what is tried.
-SPEED_FIELDS = {
-    "global_batch_size",
-    "optimizer",
-    "clip_grad_norm",
-    "ema_decay",
-    "precision",
-    "channels_last",
-    "compile",
-    "activation_checkpointing",
-}
 
 
 def fingerprint(value: Any) -> str:

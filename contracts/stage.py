@@ -8,13 +8,13 @@ A stage is `python -m sharding.task`, `trainer.profiling.task`, `trainer.task` o
     --fresh                             delete this configuration's own output first
     --locate                            print the URI of a finished output and do no work
     --dry-run                           print what would be done and do no work (stage shard)
+    --list                              list the source and print the URI of its shards, present or future (stage shard)
+    --listing URI                       shard that listing (stage shard)
+    --line URI --run ID                 of a run: --root LINE/STAGE, and the attempt is the run's
 
 and print the URI of the finished folder as the last line on stdout. events.jsonl, and error.json where they fail, are
 in `attempts/ATTEMPT/` beside the output, so that they outlive a refused output and --fresh; `--events FOLDER` puts them
 elsewhere. Of an output in a bucket they are written on this machine's disk and copied (contracts/attempts.py).
-
-The tasks of the compiled pipeline take more: --line and --run for --root, --config URI with the hash of its content,
-and what _GRAPH_OPTIONS names.
 """
 
 from __future__ import annotations
@@ -35,14 +35,12 @@ from contracts.artifacts import MANIFEST_NAME, Contract, OtherVersion, find_dama
 from contracts.attempts import Copier, open_attempt, parent_of
 from contracts.config import STAGE_KEYS, RunConfig
 from contracts.config.load import read_stage_config, with_data_date
-from contracts.errors import EXIT_OK, EXIT_USER_ERROR, ConfigError, DataError, ErrorDocument, ShardlineError, UserError
+from contracts.errors import EXIT_OK, ConfigError, DataError, ErrorDocument, ShardlineError
 from contracts.events import ERROR_NAME, EventLog
 from contracts.fingerprint import combine
-from contracts.job import JobMarker, ToldError
 from contracts.output import Lock, empty_folder, mark_folder, require_room
 from contracts.own_code import install_code, pin_code, publish_code
-from contracts.process import JOB_ID_VARIABLE, end_with_parent, final_exit_code, imports_done, outliving_notice
-from contracts.result import leave_result
+from contracts.process import end_with_parent, final_exit_code, imports_done, outliving_notice
 
 # Local outputs up to this size are read whole before they are reused. Above it only sizes are compared: reading would
 # take longer than a reuse may, and every sample is checked again when it is read.
@@ -50,9 +48,8 @@ REUSE_CHECKSUM_BYTES = 1 << 30
 # Its first line names the version of NVIDIA's driver, where there is one.
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _INPUTS = ("shards", "profile", "checkpoint")
-_SWITCHES = ("fresh", "debug", "locate", "dry-run", "where", "end-with-parent")
-_GRAPH_OPTIONS = ("config", "config-sha256", "line", "run", "machine", "software", "expect")
-_GRAPH_FILES = ("launch", "write-uri", "write-finished")
+_SWITCHES = ("fresh", "locate", "dry-run", "list", "end-with-parent")
+_OPTIONS = ("config-json", "line", "run", "root", "output", *_INPUTS, "listing", "attempt", "events")
 
 
 def new_attempt_id() -> str:
@@ -90,18 +87,10 @@ class Stage:
     dry_run: bool = False
     run: str = ""
     """Id of the run that it works for; empty: none."""
-    where: bool = False
-    """Only where the output is, and whether it is finished, is asked for."""
-    machine: str | None = None
-    """Kind of machine that this is for; None: this one is looked at."""
-    software: str | None = None
-    """Digest of the image that stands for the installed software; None: it is looked at."""
-    launch: Path | None = None
-    """File for the name of the service's job (stage shard): the work is begun, and not waited for."""
-    expect: str | None = None
-    """URI at which a task that looked before has seen the output."""
-    claimed: Output | None = None
-    """The folder that `claim` has found."""
+    list: bool = False
+    """Plan only: leave the listing in the output's work folder, and return the output's URI."""
+    listing: str | None = None
+    """URI that `--list` has printed: the source is not listed again."""
     copier: Copier | None = field(default=None, repr=False)
     _lock: Lock | None = field(default=None, repr=False)
 
@@ -174,8 +163,8 @@ class Stage:
         """
         key = combine(made_from)
         uri = self.output or storage.join(self.root or "", key)
-        output = self.claimed = Output(uri, key, made_from, reused=False)
-        looks = self.locate or self.where or joins
+        output = Output(uri, key, made_from, reused=False)
+        looks = self.locate or self.list or joins
         if not looks:
             self._lock = Lock(uri)
             if self.output is not None:
@@ -290,25 +279,18 @@ def run_stage(
 def _parse(stage: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Take a command line apart; `looks` says whether nothing is to be written, `root` is set where a line is given."""
     parser = argparse.ArgumentParser(prog=f"stage {stage}", allow_abbrev=False)
-    for name in ("config-json", "root", "output", *_INPUTS, "attempt", "events", *_GRAPH_OPTIONS):
+    for name in _OPTIONS:
         parser.add_argument(f"--{name}")
-    for name in _GRAPH_FILES:
-        parser.add_argument(f"--{name}", type=Path)
     for name in _SWITCHES:
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--launched-at", type=float)
     parser.add_argument("--data-date", default="")
-    parser.add_argument("--flags", default="", help="words out of fresh and debug, as one text")
     options = parser.parse_args(arguments)
-    for word in options.flags.split():
-        if word not in ("fresh", "debug"):
-            parser.error(f"--flags {word}: one of fresh, debug")
-        setattr(options, word, True)
     if options.line is not None:
         if options.root is not None or options.output is not None:
             parser.error("--line beside --root or --output: one of them")
         options.root = storage.join(options.line.rstrip("/"), stage)
-    options.looks = options.locate or options.where or options.dry_run
+    options.looks = options.locate or options.list or options.dry_run
     return options
 
 
@@ -318,28 +300,23 @@ def _attempt(
     """Do the work of a stage command; return why it failed. Everything that it keeps is in its place then."""
     attempt = options.attempt or (f"{options.run}." if options.run else "") + new_attempt_id()
     events = EventLog(None, stage=name, attempt=attempt)
-    stage = copier = marker = None
+    stage = copier = None
     try:
         events, copier = open_attempt(name, options, attempt, keep=keep)
-        events.emit("start", launched_at=options.launched_at or time.time(), pid=os.getpid(), run=options.run)
+        inputs = {name: uri for name in _INPUTS if (uri := getattr(options, name))}
+        launched_at = options.launched_at or time.time()
+        events.emit("start", launched_at=launched_at, pid=os.getpid(), run=options.run, inputs=inputs)
         if not options.looks and (place := options.root or options.output):
             require_room(storage.normalise(place) if options.root else parent_of(storage.normalise(place)))
-        if not options.looks and options.root:
-            marker = JobMarker(storage.normalise(options.root), os.environ.get(JOB_ID_VARIABLE, ""))
-            marker.require_open()
         stage = _make_stage(name, options, events, copier)
         if "code" in STAGE_KEYS[name]:
             _take_own_code(stage, looks=options.looks)
         print(execute(stage), flush=True)
-        _leave_result(stage, options)
     except KeyboardInterrupt as error:
         events.emit("interrupted", signal=signal.SIGINT.name)
-        return _report(name, error, events, debug=False)
+        return _report(name, error, events)
     except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
-        document = _report(name, error, events, debug=options.debug)
-        if marker is not None and document.exit_code == EXIT_USER_ERROR and isinstance(error, (UserError, ToldError)):
-            _end_job(name, marker, document)
-        return document
+        return _report(name, error, events)
     finally:
         if stage is not None:
             stage.release()
@@ -356,27 +333,23 @@ def _make_stage(name: str, options: argparse.Namespace, events: EventLog, copier
         given: str | None = getattr(options, name)
         return given and storage.normalise(given)
 
-    config = read_stage_config(options.config, options.config_sha256, options.config_json)
     return Stage(
         name=name,
-        config=with_data_date(config, options.data_date),
+        config=with_data_date(read_stage_config(options.config_json), options.data_date),
         events=events,
         attempt=events.attempt,
         run=options.run or "",
         fresh=options.fresh,
         locate=options.locate,
         dry_run=options.dry_run,
-        where=options.where,
-        machine=options.machine,
-        software=options.software,
-        launch=options.launch,
+        list=options.list,
         copier=copier,
         root=uri("root"),
         output=uri("output"),
         shards=uri("shards"),
         profile=uri("profile"),
         checkpoint=uri("checkpoint"),
-        expect=uri("expect"),
+        listing=uri("listing"),
     )
 
 
@@ -391,29 +364,7 @@ def _take_own_code(stage: Stage, *, looks: bool) -> None:
         install_code(stage.config.code)
 
 
-def _leave_result(stage: Stage, options: argparse.Namespace) -> None:
-    """Leave where the output is: for the run that the stage works for, and in the files that a task's outputs are."""
-    found = stage.claimed
-    if found is None or options.dry_run or options.locate:
-        return
-    finished = found.reused or not (stage.where or options.launch)
-    if finished and options.line and options.run:
-        leave_result(storage.normalise(options.line), options.run, stage.name, found.uri, reused=found.reused)
-    for path, text in ((options.write_uri, found.uri), (options.write_finished, "yes" if finished else "no")):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-
-
-def _end_job(name: str, marker: JobMarker, document: ErrorDocument) -> None:
-    """End later attempts of the job; where that cannot be written, e.g. in a bucket that is gone, the error stays."""
-    try:
-        marker.end(document)
-    except (OSError, ShardlineError) as lost:
-        print(f"{name}: the end of job {marker.job_id} could not be written down: {lost}", file=sys.stderr)
-
-
-def _report(name: str, error: BaseException, events: EventLog, *, debug: bool) -> ErrorDocument:
+def _report(name: str, error: BaseException, events: EventLog) -> ErrorDocument:
     document = ErrorDocument.of(error, traceback.format_exc())
     try:
         events.emit("error", exit_code=document.exit_code, message=document.message)
@@ -423,7 +374,5 @@ def _report(name: str, error: BaseException, events: EventLog, *, debug: bool) -
     except (OSError, ShardlineError) as lost:
         # A full disk must not change how the stage ends.
         print(f"{name}: the error below could not be written down: {lost}", file=sys.stderr)
-    if debug:
-        print(document.traceback, file=sys.stderr)
     print(f"{name}: error: {document.message}", file=sys.stderr, flush=True)
     return document

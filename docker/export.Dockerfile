@@ -1,6 +1,7 @@
-# The export: torch, ONNX, and the TensorRT of a Triton release, whose plans its tensorrt backend loads, as wheels for the
-# CUDA of torch (docs/decisions/0023-tensorrt-of-the-export-image.md); TENSORRT= leaves it out. RTX=rtx adds TensorRT-RTX,
-# for engines of workstations. Both are proprietary: an image that holds them is for your own registry.
+# The tasks export and register: torch, ONNX, Google's client for the model registry, and the TensorRT of a Triton
+# release, whose plans its tensorrt backend loads, as wheels for the CUDA of torch
+# (docs/decisions/0023-tensorrt-of-the-export-image.md); TENSORRT= leaves it out. RTX=rtx adds TensorRT-RTX, for engines
+# of workstations. Both are proprietary: an image that holds them is for your own registry.
 # Context: the repository, as `shardline images build` stages it.
 # CUDA=cu126 has code for GPUs up to Hopper, cu130 for Turing to Blackwell: `shardline images build` takes what the
 # machine needs.
@@ -26,11 +27,10 @@ COPY pipelines pipelines
 COPY rehearsal rehearsal
 COPY inspection inspection
 COPY data_tools data_tools
-COPY pipeline_tasks pipeline_tasks
 ARG TENSORRT=11.3.0
 ARG RTX=
 # cu126 and cu130 end in the minor version; TensorRT's wheels are of cu12 and cu13.
-RUN python -m pip install --no-cache-dir --constraint constraints/constraints.txt ".[export,bucket]" \
+RUN python -m pip install --no-cache-dir --constraint constraints/constraints.txt ".[export,bucket,vertex]" \
     && if [ -n "${RTX}" ]; then python -m pip install --no-cache-dir --constraint constraints/constraints.txt ".[rtx]"; fi \
     && if [ -n "${TENSORRT}" ]; then python -m pip install --no-cache-dir --constraint constraints/constraints.txt "tensorrt_${CUDA%?}==${TENSORRT}.*"; fi \
     && python -c "import sys, torch; assert sys.version_info >= (3, 11) and torch.version.cuda, (sys.version, torch.__version__)"

@@ -1,4 +1,4 @@
-# The pipeline's own tasks (python -m pipeline_tasks.task, sharding.task, ...: their command is in the pipeline) and the
+# The tasks list-source, shard and record of the pipeline, which names their command (python -m components.entry), and the
 # workers of Dataflow, which start by Beam's boot program.
 # Context: the repository, as `shardline images build` stages it.
 ARG BEAM=2.77.0
@@ -20,7 +20,6 @@ COPY pipelines pipelines
 COPY rehearsal rehearsal
 COPY inspection inspection
 COPY data_tools data_tools
-COPY pipeline_tasks pipeline_tasks
 RUN python -m pip install --no-cache-dir --constraint constraints/constraints.txt ".[shard,gcp]" \
     && python -c "import apache_beam, os; assert apache_beam.__version__ == '2.77.0', apache_beam.__version__"
 

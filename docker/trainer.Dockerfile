@@ -24,7 +24,6 @@ COPY pipelines pipelines
 COPY rehearsal rehearsal
 COPY inspection inspection
 COPY data_tools data_tools
-COPY pipeline_tasks pipeline_tasks
 # The constraints name the base's torch: were another installed, it would be the CPU's or of another CUDA.
 RUN python -m pip install --no-cache-dir --constraint constraints/constraints.txt ".[train,bucket]" \
     && python -c "import sys, torch; assert sys.version_info >= (3, 11) and torch.version.cuda, (sys.version, torch.__version__)"

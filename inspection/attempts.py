@@ -15,7 +15,7 @@ from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME
 from contracts.result import run_uri
 
 ERRORS_FOLDER = "errors"
-"""Of a run: how its small tasks ended, TASK.json."""
+"""Of a run: how tasks ended that keep no attempts, TASK.json."""
 
 Events = list[dict[str, Any]]
 

@@ -12,9 +12,9 @@ from contracts.artifacts import ProfileReport, RunRecord
 from contracts.artifacts.profile import PAGE_NAME
 from contracts.artifacts.trace import SUMMARY_NAME, TraceSummary, summaries_type
 from inspection.run.door import HARM, Door, first_line, parse_json
+from pages.document import plain_page
 from pages.markup import shorten
 from pages.profile import render_page
-from pages.stage.page import plain_page
 
 # Of the summaries of all ranks at most; one has some 300 kB.
 _MOST_BYTES = 32 << 20

@@ -22,8 +22,13 @@ from contracts.artifacts import (
 from contracts.config import RunConfig
 from contracts.errors import DataError
 from contracts.fingerprint import combine, fingerprint
+from contracts.previous import RUN_NAME
+from contracts.result import run_uri
+from inspection.report import to_markdown
 from inspection.run.headline import count_left_out
 from inspection.trace import StageTrace
+
+REPORT_NAME = "report.md"
 
 
 def make_record(
@@ -173,3 +178,12 @@ def _manifest_sha256(trace: StageTrace) -> str | None:
     if not trace.finished or trace.uri is None:
         return None
     return hashlib.sha256(storage.read_bytes(storage.join(trace.uri, MANIFEST_NAME))).hexdigest()
+
+
+def close_run(record: RunRecord, *, line: str) -> None:
+    """Write a run's record and report, and copy them to the line's top."""
+    folder = run_uri(line, record.id)
+    for name, content in {REPORT_NAME: to_markdown(record).encode(), RUN_NAME: record.to_json()}.items():
+        # A run that is tried in another region has the record of its last try.
+        storage.replace(storage.join(folder, name), content)
+        storage.replace(storage.join(line, name), content)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pages.markup import NO_MARKUP, Html
-from pages.rendering import View
+from pages.rendering import View, render
+from pages.style import STYLE
 
 
 def policy_of(script: str = "") -> str:
@@ -35,3 +36,17 @@ class Document(View):
     """Style sheet in the page."""
     script: Html = NO_MARKUP
     """Script in the page, the last in the body; `policy` has to name its hash."""
+
+
+@dataclass(frozen=True)
+class PlainPage(View):
+    """A heading and a paragraph."""
+
+    template: ClassVar[str] = "plain.html.j2"
+    title: str
+    words: str
+
+
+def plain_page(title: str, words: str) -> str:
+    """Return an HTML document with a heading and a paragraph, for a page that cannot be made."""
+    return render(Document(title, render(PlainPage(title, words)), style=Html(STYLE)))

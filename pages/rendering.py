@@ -2,7 +2,7 @@
 
 A page is put together of views: dataclasses that name their template and hold what it shows. A field that is another
 view's markup is `Html`, or `Markdown` in a `.md.j2` template; everything else is text, and is escaped for what the
-template is. Templates are in pages/templates/, macros shared by them in macros.html.j2 and macros.md.j2 there.
+template is. Templates are in pages/templates/, macros shared by those of HTML in macros.html.j2 there.
 """
 
 from __future__ import annotations

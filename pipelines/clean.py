@@ -23,7 +23,8 @@ from contracts.errors import ConfigError, DataError, TryAgain
 from contracts.fingerprint import FINGERPRINT_DIGITS
 from contracts.output import Lock, is_locked
 from contracts.previous import RUN_NAME, find_previous
-from contracts.result import RUN_START_NAME, RUNS_FOLDER, find_result, run_uri
+from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
+from inspection.run.events import find_output
 
 # A run in a bucket without a record is dead after this time: Vertex AI ends jobs after 7 days unless told otherwise.
 _WORKING_S = 14 * 24 * 3600.0
@@ -63,6 +64,7 @@ def find_leftovers(line: str, keep_last: int) -> list[Leftover]:
     Raises:
         ConfigError: The folder holds no runs.
         DataError: A document that is needed is damaged.
+        TryAgain: A run of a line in a bucket has no record.
     """
     runs = [run for name in storage.list_names(storage.join(line, RUNS_FOLDER)) if (run := _read_run(line, name))]
     if not runs:
@@ -72,6 +74,14 @@ def find_leftovers(line: str, keep_last: int) -> list[Leftover]:
             todo="name the line's folder; outputs of stages that were run by themselves can be deleted by hand",
         )
     runs.sort(key=lambda run: (run.began_s, run.name))
+    working = [run.name for run in runs if run.is_working]
+    if working and not storage.is_local(line):
+        # KFP's cache may have given it what an older run has made, and nobody is told before it ends.
+        raise TryAgain(
+            f"run {working[-1]} of {storage.display(line)} has no record yet, and may use outputs of older "
+            "runs from KFP's cache\n  to do: wait for its end, or `shardline cancel` it, which leaves a record; without"
+            " one it counts as ended 14 days after its start"
+        )
     # Else an export that works would go since newer runs have failed.
     succeeded = [run for run in runs if run.has_succeeded][-keep_last:]
     kept = [run for run in runs if run in runs[-keep_last:] or run in succeeded or run.is_working]
@@ -123,8 +133,7 @@ def _read_run(line: str, name: str) -> _Run | None:
     began = [datetime.fromisoformat(document["started_at"]).timestamp() for document in (start, record) if document]
     if not began:
         return None
-    uris = [start.get("previous_training"), *(stage.get("uri") for stage in record.get("stages", ()))]
-    uris += [result.uri for stage in STAGES if (result := find_result(line, name, stage)) is not None]
+    uris = [start.get("previous_training"), *(find_output(line, name, stage) for stage in STAGES)]
     if storage.is_local(line):
         is_working = bool(is_locked(uri))
     else:

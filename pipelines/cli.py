@@ -515,7 +515,7 @@ def plan(config: ConfigPath, overrides: Overrides = None, run_id: RunId = "", fo
 @command("compile")
 def compile_config(config: ConfigPath, overrides: Overrides = None, to: ToFile = None) -> None:
     """Write the pipeline for Vertex AI (.yaml or .json)."""
-    from pipelines.graph.compile import compile_ahead, write_spec
+    from pipelines.compile import compile_ahead, write_spec
 
     compiled = compile_ahead(load(config, overrides), say)
     path = to or Path(f"{compiled.display_name}.pipeline.yaml")
@@ -531,6 +531,7 @@ def submit(
     wait: Annotated[bool, _opt("Follow the run; without machines, try the next region.", "--wait")] = False,
     dry_run: DryRun = False,
     keep_images: Annotated[bool, _opt("Take images of other sources than this.", "--keep-images")] = False,
+    no_cache: Annotated[bool, _opt("Run each task, whatever the cache of Vertex AI has.", "--no-cache")] = False,
     yes: Yes = False,
 ) -> None:
     """Run the line on Vertex AI Pipelines.
@@ -541,13 +542,14 @@ def submit(
 
     resolved = load(config, overrides)
     if dry_run:
-        print_json(describe_request(resolved, run_id, say))
+        print_json(describe_request(resolved, run_id, say, cache=not no_cache))
         return
     agreed = functools.partial(ask, yes=yes)
-    prepared = make_ready(resolved, run_id, say, keep_images=keep_images, agreed=agreed)
+    prepared = make_ready(resolved, run_id, say, keep_images=keep_images, cache=not no_cache, agreed=agreed)
     if prepared is not None:
         tell = functools.partial(print, flush=True)
-        raise typer.Exit(launch(prepared, shlex.quote(str(config)), say, tell, wait=wait))
+        again = shlex.join([str(config), *(overrides or ()), *(["--no-cache"] if no_cache else [])])
+        raise typer.Exit(launch(prepared, shlex.quote(str(config)), again, say, tell, wait=wait))
 
 
 @command()

@@ -7,10 +7,9 @@ this process, also where that is killed: the same command goes on.
     RUN.ROOT/RUN.NAME/                     the line
         run.json, report.md                copies of the newest run's
         runs/ID/run-start.json             first, create-only: the configuration
-        runs/ID/results/STAGE.json         where the stage's output is
         runs/ID/profile.html               the profile's page
         runs/ID/run.json, report.md        last: what happened
-        code/HASH/                         own code: what the stages import
+        code/HASH.tar.gz                   own code: what the stages import
         STAGE/FINGERPRINT/                 outputs, shared by all runs of the line
         STAGE/attempts/ID/                 events.jsonl, log.txt and error.json of the run's attempt
 """
@@ -55,7 +54,6 @@ from contracts.result import RUN_START_NAME, run_uri
 from contracts.stage import new_attempt_id
 from inspection.attempts import read_warnings
 from inspection.trace import StageTrace
-from pipelines.jobs import INPUTS
 from pipelines.place import line_uri, stage_root
 from pipelines.progress import Bars, PlainLines, make_view
 from pipelines.rules.checks import check_here
@@ -72,6 +70,13 @@ _SAVING_SLACK_S = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Training cuts the batch by itself when nothing was measured.
 _OPTIONAL = ("profile",)
+INPUTS: dict[str, dict[str, str]] = {
+    "shard": {},
+    "profile": {"shards": "shard"},
+    "train": {"shards": "shard", "profile": "profile"},
+    "export": {"shards": "shard", "checkpoint": "train"},
+}
+"""The inputs of each stage, and the stage that makes each of them."""
 
 
 class StageFailed(ShardlineError):
@@ -271,7 +276,7 @@ def _open_run(config: RunConfig, line: str, run_id: str, started_at_s: float) ->
 
 def _import_closing() -> None:
     """Import the modules that the end of a run needs, while its first stage works: a quarter of a second."""
-    for name in ("inspection.profile_page", "inspection.summary", "pipeline_tasks.record", "rich.table"):
+    for name in ("inspection.profile_page", "inspection.summary", "rich.table"):
         importlib.import_module(name)
 
 
@@ -286,8 +291,7 @@ def _close_run(
     """Write the run's record, report and profile page."""
     from inspection.goodput import read_goodput
     from inspection.profile_page import leave_profile_page
-    from inspection.summary import make_record
-    from pipeline_tasks.record import close_run
+    from inspection.summary import close_run, make_record
 
     record = make_record(
         run_id=run_id,

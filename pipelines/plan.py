@@ -324,6 +324,7 @@ def _list_creations(config: RunConfig, machine: Machine, nodes: int) -> tuple[Cr
         job("export", _serving_machine(config, machine), 1),
     ]
     if vertex.model.upload:
+        created.append(job("register", _serving_machine(config, machine), 1))
         created.append(
             Creation("version of the model, where its proof holds", cloud.region, f"{config.run.name}, alias latest")
         )

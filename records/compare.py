@@ -6,9 +6,10 @@ Used by the shard stage, and by the task of a pipeline that reports on it. Nothi
 from __future__ import annotations
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, ShardManifest
+from contracts.artifacts import MANIFEST_NAME, RunRecord, ShardManifest
 from contracts.errors import ShardlineError
-from contracts.result import RUNS_FOLDER, find_result
+from contracts.previous import RUN_NAME
+from contracts.result import RUNS_FOLDER, run_uri
 
 # Differences that are worth a warning: half the sum of the changes of the classes' shares, and the share of rejected
 # files, both between 0 and 1.
@@ -16,7 +17,7 @@ CLASS_DISTANCE, REJECTED_CHANGE = 0.1, 0.01
 # Fewer training samples give shares that move by themselves.
 _LEAST_SAMPLES = 200
 _SHOWN_NAMES = 5
-# Runs that are looked at, the newest first, for one that has shards.
+# Runs that are looked at, the newest first, for one that has ended with shards.
 _TRIED = 20
 
 
@@ -32,11 +33,11 @@ def compare_with_previous(line: str, run_id: str, manifest: ShardManifest) -> li
     # Beside the runs of this machine lie their locks, whose names begin with a dot.
     for other in sorted((name for name in names if not name.startswith(".")), reverse=True)[:_TRIED]:
         try:
-            found = find_result(line, other, "shard")
-            if found is not None and storage.exists(storage.join(found.uri, MANIFEST_NAME)):
-                return [
-                    f"{text} (compared with run {other})" for text in compare(ShardManifest.load(found.uri), manifest)
-                ]
+            where = storage.join(run_uri(line, other), RUN_NAME)
+            record = RunRecord.parse(storage.read_bytes(where), where=where)
+            uri = next((stage.uri for stage in record.stages if stage.name == "shard" and stage.uri), None)
+            if uri is not None and storage.exists(storage.join(uri, MANIFEST_NAME)):
+                return [f"{text} (compared with run {other})" for text in compare(ShardManifest.load(uri), manifest)]
         except (OSError, ShardlineError):
             # Earlier shards that cannot be read are no reason to stop a run of new data.
             continue

@@ -26,8 +26,7 @@ import apache_beam as beam
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
-from contracts.errors import TryAgain, UserError
-from contracts.refusal import REFUSAL_NAME, leave_refusal
+from contracts.errors import ErrorDocument, TryAgain, UserError
 from sharding.commit.duplicates import (
     Findings,
     check_duplicates,
@@ -39,7 +38,7 @@ from sharding.commit.duplicates import (
 from sharding.commit.kept import keep_part
 from sharding.commit.manifest import Commit, commit_shards
 from sharding.commit.records import has_record, merge_group, read_contents, save_record
-from sharding.job import JobHandle, SourceChanged, open_job
+from sharding.job import REFUSAL_NAME, JobHandle, SourceChanged, open_job
 from sharding.limits import space_needed
 from sharding.sources.parts import Fields, pack_fields, read_part_fields, unpack
 from sharding.write.pool import ShardPool
@@ -239,7 +238,7 @@ def _commit(
 
 @contextlib.contextmanager
 def _working(handle: JobHandle, *, swallows: bool = False) -> Iterator[None]:
-    """Leave a refusal, where only a user can mend what went wrong in the block.
+    """Leave a refusal in the output's folder, where only a user can mend what went wrong in the block.
 
     Args:
         handle: The job.
@@ -252,7 +251,9 @@ def _working(handle: JobHandle, *, swallows: bool = False) -> Iterator[None]:
     except (UserError, SourceChanged) as error:
         if _is_finished(handle):
             return
-        leave_refusal(handle.output_uri, error)
+        storage.replace(
+            storage.join(handle.output_uri, REFUSAL_NAME), ErrorDocument.of(error).model_dump_json().encode()
+        )
         if not swallows:
             raise
     except storage.AlreadyPublished as error:

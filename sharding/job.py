@@ -42,6 +42,8 @@ REVISION = 2
 KEY_DIGITS = 8
 # In the output's folder: what a job needs until its manifest is there.
 WORK_NAME = ".work"
+# In the output's folder: the error that ended the work for good (contracts.errors.ErrorDocument).
+REFUSAL_NAME = "refusal.json"
 CUTS_NAME = "cuts"
 # The tokenizer that the configuration names, in the folder of the listing.
 TOKENIZER_NAME = "tokenizer.json"

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def find_planned(stage: Stage) -> PlannedJob | None:
-    """Return the job that an earlier task of the same run has planned; None: the source is to be listed."""
-    if stage.launch is None or stage.expect is None or stage.fresh:
+    """Return the job that `--list` has planned; None: there is none, or it is finished."""
+    if stage.listing is None:
         return None
     from sharding.job import read_planned
 
-    planned = read_planned(stage.expect, stage.expect.rpartition("/")[2])
+    planned = read_planned(stage.listing, stage.listing.rpartition("/")[2])
     if planned is None:
         return None
     made_from = planned.made_from

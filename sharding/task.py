@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import SPLITS
-from contracts.errors import ConfigError, ShardlineError, TryAgain
+from contracts.errors import ConfigError, DataError, ErrorDocument, ShardlineError, TryAgain
 from contracts.process import run_process
-from contracts.refusal import REFUSAL_NAME, find_refusal
 from contracts.stage import Output, Stage, run_stage
 from records.compare import compare_with_previous
-from sharding.adoption import find_running, name_finished_job, name_job
+from sharding.adoption import find_running, name_job
 from sharding.increment.choice import Choice, choose
 from sharding.limits import check_rejected, space_needed
 from sharding.planning import arrange, find_planned, prepare_plan
@@ -67,10 +66,12 @@ def shard(stage: Stage) -> str:
 
 def _shard(stage: Stage, scratch: Path) -> str:
     _check_apart(stage)
-    if not (stage.where or stage.locate) and stage.config.resources.beam_runner == "fnapi":
+    if not (stage.list or stage.locate) and stage.config.resources.beam_runner == "fnapi":
         # It starts while the source is listed.
         prepare_pools()
     planned: PlannedJob | Choice | None = find_planned(stage)
+    if planned is None and stage.listing is not None:
+        return _take_finished(stage, stage.listing)
     if planned is None:
         planned = choose(stage, list_source(stage.config.sharding, scratch), scratch)
     if (job_id := find_running(stage, planned.made_from)) is not None:
@@ -79,16 +80,12 @@ def _shard(stage: Stage, scratch: Path) -> str:
     if output.reused:
         _reuse(stage, output)
         return output.uri
-    if stage.where:
-        if isinstance(planned, Choice) and not stage.fresh and not storage.is_local(output.uri):
-            # The task that launches the job takes this listing.
+    if stage.list:
+        if isinstance(planned, Choice):
             prepare_plan(stage, output, planned)
         return output.uri
-    if stage.expect is not None and output.uri != stage.expect:
-        raise TryAgain(
-            f"the source changed after it was listed ({storage.display(stage.expect)} then, "
-            f"{storage.display(output.uri)} now); run again when nothing writes to it"
-        )
+    from sharding.job import REFUSAL_NAME
+
     storage.delete(storage.join(output.uri, REFUSAL_NAME))
     with space_needed(output.uri):
         if isinstance(planned, Choice):
@@ -101,20 +98,33 @@ def _shard(stage: Stage, scratch: Path) -> str:
 
 def _join(stage: Stage, made_from: dict[str, str], job_id: str) -> str:
     """Join a Dataflow job of the same work; return the URI of its output."""
-    from sharding.runners.dataflow import wait_for, write_resources
+    from sharding.runners.dataflow import wait_for
 
     output = stage.claim(ShardManifest, made_from, joins=True)
     stage.log(f"Dataflow job {job_id} of the same work runs already: this run joins it")
-    if stage.launch is not None:
-        write_resources(stage.launch, stage.config, job_id)
-    else:
-        wait_for(stage.config, job_id)
-        _finish(stage, output, f"Dataflow job {job_id} of another run")
+    wait_for(stage.config, job_id)
+    _finish(stage, output, f"Dataflow job {job_id} of another run")
     return output.uri
 
 
+def _take_finished(stage: Stage, uri: str) -> str:
+    """Take the shards of a listing whose work is done.
+
+    Raises:
+        TryAgain: Neither they nor what was listed is there.
+    """
+    try:
+        manifest = ShardManifest.load(uri)
+    except DataError:
+        raise TryAgain(f"{storage.display(uri)} holds neither shards nor a listing: list the source again") from None
+    output = Output(uri, manifest.fingerprint, manifest.made_from, reused=True)
+    stage.events.emit("reused", uri=uri)
+    _reuse(stage, output)
+    return uri
+
+
 def _reuse(stage: Stage, output: Output) -> None:
-    """Use finished shards: say what was remarked about them, and name their job where that is asked for."""
+    """Use finished shards: say what was remarked about them."""
     manifest = ShardManifest.load(output.uri)
     _check_limits(stage, manifest)
     if versions := describe_versions(manifest.made_with):
@@ -122,8 +132,6 @@ def _reuse(stage: Stage, output: Output) -> None:
     for warning in manifest.warnings:
         stage.log(f"warning: {warning}")
     _compare(stage, manifest)
-    if stage.launch is not None:
-        name_finished_job(stage, stage.launch)
 
 
 def _check_limits(stage: Stage, manifest: ShardManifest) -> None:
@@ -141,8 +149,8 @@ def _check_limits(stage: Stage, manifest: ShardManifest) -> None:
 
 
 def _compare(stage: Stage, manifest: ShardManifest) -> None:
-    """Say how the data differs from that of the run before: in a pipeline its task `report` does, which waits."""
-    if stage.run and stage.line and not (stage.where or stage.locate) and stage.launch is None:
+    """Say how the data differs from that of the run before."""
+    if stage.run and stage.line and not (stage.list or stage.locate):
         for words in compare_with_previous(stage.line, stage.run, manifest):
             stage.log(f"warning: {words}")
 
@@ -247,14 +255,13 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
                     job_name=name_job(output.uri, output.fingerprint),
                     work_uri=handle.work_uri,
                     run_id=stage.run,
-                    launch=stage.launch,
                 )
                 break
             except Exception as error:
                 if storage.exists(storage.join(output.uri, MANIFEST_NAME)):
                     engine = "another run's engine"
                     break
-                if refusal := find_refusal(output.uri):
+                if refusal := _find_refusal(output.uri):
                     raise refusal from None
                 # The FnApiRunner repeats no bundle, and a service gives up after a few: what is finished stays. A job
                 # of Dataflow that was cancelled stays so.
@@ -263,10 +270,18 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
                 if not is_passing or finished <= before:
                     raise
                 stage.log(f"{error}; {finished} of {opened.plan.total_shards} shards are finished: the rest again")
-    if stage.launch is not None:
-        stage.log(f"submitted to {engine}; the job publishes {storage.display(output.uri)} as its last act")
-        return
     _finish(stage, output, engine, planned.warnings)
+
+
+def _find_refusal(output_uri: str) -> ShardlineError | None:
+    """Return the error that a worker has left in the output's folder, if one did."""
+    from sharding.job import REFUSAL_NAME
+
+    try:
+        content = storage.read_bytes(storage.join(output_uri, REFUSAL_NAME))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return ErrorDocument.model_validate_json(content).to_error()
 
 
 def _finish(stage: Stage, output: Output, engine: str, said: Collection[str] = ()) -> None:
@@ -281,7 +296,7 @@ def _finish(stage: Stage, output: Output, engine: str, said: Collection[str] = (
     from sharding.job import WORK_NAME
 
     if not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
-        if error := find_refusal(output.uri):
+        if error := _find_refusal(output.uri):
             raise error
         raise TryAgain(f"the job ended, and {storage.display(output.uri)} has no manifest; run again to go on")
     stage.log(f"ran on {engine}")

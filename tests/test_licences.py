@@ -29,7 +29,7 @@ FILE_COPYLEFT = {
 # NVIDIA's own licence: in extras of their own (rtx, tensorrt), never redistributed. Nothing else needs them.
 PROPRIETARY = {"tensorrt-rtx-cu13", "tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu13-libs"}
 # Not installed with `make install` (pyproject.toml says why), or not for every Python.
-NOT_INSTALLED = {"tensorrt": "NVIDIA's own licence, an extra", "cel-expr-python": "Apache-2.0, tests alone"}
+NOT_INSTALLED = {"tensorrt": "NVIDIA's own licence, an extra"}
 
 # How metadata without an SPDX expression names them: classifiers and free text.
 NAMES = {

@@ -37,6 +37,7 @@ from contracts.config.training import (
 __all__ = [
     "CLASS_KINDS",
     "FILE_KINDS",
+    "SPEED_FIELDS",
     "SPLITS",
     "STAGES",
     "STAGE_KEYS",
@@ -123,6 +124,17 @@ _RANKS = {
     "max_cost_usd": True,
     "price_usd_per_h": True,
 }
+# Fields of train that decide how long a step takes, and what is tried.
+SPEED_FIELDS = {
+    "global_batch_size",
+    "optimizer",
+    "clip_grad_norm",
+    "ema_decay",
+    "precision",
+    "channels_last",
+    "compile",
+    "activation_checkpointing",
+}
 _MODEL: dict[str, Any] = {"run": True, "task": True, "code": True, "data": True, "model": True}
 _TRAINED = {
     **_MODEL,
@@ -144,8 +156,23 @@ STAGE_KEYS: dict[str, dict[str, Any]] = {
         },
         "dataflow": True,
     },
-    "profile": {**_TRAINED, "profile": True},
+    "profile": {
+        **_TRAINED,
+        "profile": True,
+        # Another learning rate is no reason to measure again.
+        "train": dict.fromkeys((*sorted(SPEED_FIELDS), "momentum", "epochs", "max_steps"), True),
+    },
     "train": _TRAINED,
     "export": {**_MODEL, "export": True},
+    # The task of the pipeline that uploads what serves.
+    "register": {
+        "run": {"name": True, "root": True},
+        "task": {"name": True},
+        "export": {"allow_unproven": True},
+        "cloud": {
+            **dict.fromkeys(("project", "region", "kms_key", "labels"), True),
+            "images": {"serving": True},
+        },
+    },
 }
-STAGES = tuple(STAGE_KEYS)
+STAGES = ("shard", "profile", "train", "export")

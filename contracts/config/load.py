@@ -6,7 +6,6 @@ Errors say what was given, in the words of the file or the override, what is all
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 import re
 import time
@@ -18,12 +17,10 @@ from typing import Any, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from contracts import storage
 from contracts.config import STAGE_KEYS, RunConfig
 from contracts.config.base import REFUSED
 from contracts.config.stages import read_off
 from contracts.errors import ConfigError
-from contracts.pinned import unpin
 from contracts.yaml_text import Dumper, Loader
 
 DATE_MARK = "{date}"
@@ -124,41 +121,17 @@ def stage_config(config: RunConfig, stage: str) -> dict[str, Any]:
     return config.model_dump(mode="json", include=STAGE_KEYS[stage])
 
 
-def read_stage_config(config_uri: str | None, sha256: str | None, text: str | None) -> RunConfig:
-    """Read a stage's keys, from a URI whose content must have the hash `sha256`, or from JSON text.
+def read_stage_config(text: str | None) -> RunConfig:
+    """Read a stage's keys from JSON text.
 
     Raises:
-        ConfigError: None or both are given, the content changed, or it is no valid configuration.
+        ConfigError: There is none, or it is no valid configuration.
     """
-    if (config_uri is None) == (text is None):
-        raise ConfigError(
-            "neither or both of --config and --config-json",
-            allowed="one of them",
-            todo="pass a URI with --config-sha256, or JSON text by hand",
-        )
-    if config_uri is not None:
-        config_uri, pinned = unpin(config_uri)
-        expected = sha256 or pinned
-        try:
-            content = storage.read_bytes(storage.normalise(config_uri))
-        except (FileNotFoundError, IsADirectoryError):
-            raise ConfigError(
-                f"configuration {config_uri} is not there", allowed="the URI of a JSON file", todo="check the URI"
-            ) from None
-        actual = hashlib.sha256(content).hexdigest()
-        if expected != actual:
-            raise ConfigError(
-                f"{config_uri} has sha256 {actual}, --config-sha256 says {expected}",
-                allowed="the content that was submitted",
-                todo="submit again; a stage's configuration must not change under a run",
-            )
-        text = content.decode()
-    assert text is not None
     try:
-        values = json.loads(text)
+        values = json.loads(text or "")
     except ValueError as error:
         raise ConfigError(f"the configuration is not JSON: {error}", allowed="JSON", todo="correct it") from None
-    return parse_config(values, where=config_uri or "--config-json")
+    return parse_config(values, where="--config-json")
 
 
 def with_data_date(config: RunConfig, date: str) -> RunConfig:

@@ -12,7 +12,7 @@ from inspection.page.links import console, console_page, make_link
 from inspection.page.subject import NO_VALUE, Subject, left_out
 from inspection.run.headline import NEXT, RunHeadline, headline
 from inspection.run.headline import Figure as HeadlineFigure
-from inspection.run.view import AttemptView, RunView, StageState, StageView
+from inspection.run.view import AttemptView, RunView, StageView
 from pages.markup import Html
 from pages.parts import (
     Cell,
@@ -215,18 +215,12 @@ def _register(view: RunView) -> list[StageView]:
     asked = view.place == "vertex" and isinstance(model, dict) and model.get("upload") is True
     if view.stage("register") is not None or not (found or asked):
         return []
-    open_ = view.state in ("running", "silent")
     if not found:
-        return [StageView(name="register", state="waiting" if open_ else "not started")]
-    if found.get("verdict") == "refuse":
-        why = found.get("unproven")
-        words = ", ".join(map(str, why)) if isinstance(why, list) else ""
-        return [StageView(name="register", state="done", made=f"refused, unproven: {words}".rstrip(": "))]
-    if found.get("upload"):
-        return [StageView(name="register", state="done", made="uploaded to the model registry")]
-    ended: StageState = view.state if view.state in ("failed", "interrupted", "stopped") else "not started"
-    state: StageState = "running" if open_ else ended
-    return [StageView(name="register", state=state, made="admitted; no upload is known")]
+        waits = view.state in ("running", "silent")
+        return [StageView(name="register", state="waiting" if waits else "not started")]
+    made = f"uploaded as {found.get('resourceName', '')}" if found.get("verdict") == "uploaded" else "refused"
+    unproven = f", unproven: {found['unproven']}" if found.get("unproven") else ""
+    return [StageView(name="register", state="done", made=f"{made}{unproven}")]
 
 
 def _attempt(subject: Subject, place: int, stage: StageView, attempt: AttemptView) -> tuple[Cell, ...]:

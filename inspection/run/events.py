@@ -8,8 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from contracts import storage
+from contracts.artifacts import RunRecord
 from contracts.errors import ShardlineError
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME
+from contracts.previous import RUN_NAME
+from contracts.result import run_uri
 from inspection.attempts import Events
 from inspection.run.door import HARM, Door, first_line, parse_json
 
@@ -66,6 +69,23 @@ def list_attempts(line: str, stage: str) -> list[str]:
 def of_run(names: Iterable[str], run_id: str) -> list[str]:
     """Return those attempts that are a run's: RUN, or RUN.TIME where a run has several."""
     return [name for name in names if name == run_id or name.startswith(f"{run_id}.")]
+
+
+def find_output(line: str, run_id: str, stage: str) -> str | None:
+    """Return the URI of the folder that a run's stage has ended with: by the run's record, else by its events.
+
+    None: neither tells of one.
+
+    Raises:
+        DataError: The record is damaged.
+    """
+    where = storage.join(run_uri(line, run_id), RUN_NAME)
+    with suppress(FileNotFoundError):
+        record = RunRecord.parse(storage.read_bytes(where), where=where)
+        return next((each.uri for each in record.stages if each.name == stage), None)
+    told, _ = read_events_of(line, stage, of_run(list_attempts(line, stage), run_id))
+    ends = [event for events in told.values() for event in events if event["event"] in ("finish", "reused")]
+    return str(ends[-1]["uri"]) if ends else None
 
 
 def _read(uri: str, most: int, problems: list[str]) -> Events:

@@ -7,9 +7,9 @@ named in `RunView.missing`, and all else is read.
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeGuard
 
 from contracts import storage
 from contracts.artifacts import (
@@ -29,8 +29,6 @@ from contracts.artifacts.profile import PAGE_NAME
 from contracts.config import STAGES
 from contracts.previous import RUN_NAME
 from contracts.proof import list_verifications, verification_uri
-from contracts.registration import Registration
-from contracts.result import RESULTS_FOLDER
 from inspection.attempts import Events
 from inspection.run.before import find_before
 from inspection.run.data import describe_data
@@ -47,11 +45,11 @@ from inspection.run.view import Missing, RunView, StageView, shows_samples
 from inspection.tasks import find_pages
 from inspection.tasks.pictures import NamedSamples
 
-Result = TypeVar("Result", FirstRows, Registration)
-
 # What the parts are called that come out of shards and pictures.
 CONTACT_SHEET, OF_TASK = "the contact sheet", "what the task shows"
 RECORD = "the run's record"
+# Inputs of stages, and the stage that makes each.
+_MAKERS = {"shards": "shard", "profile": "profile", "checkpoint": "train"}
 FIRST_SLOT = "the picture of the training's first samples"
 
 
@@ -87,6 +85,7 @@ def read_run(
     state = find_state(place, recorded, last_word_at=last_word_at or started_at, now=now)
     # A silent run may wait for machines.
     over = state not in ("running", "silent")
+    taken = _find_inputs(attempts.values())
     stages = [
         read_stage(
             place,
@@ -96,8 +95,8 @@ def read_run(
             over=over,
             located=reading.located,
             door=reading.door,
-            missing=reading.missing,
             now=now if state == "running" else None,
+            taken=taken.get(name, ""),
         )
         for name in STAGES
     ]
@@ -124,7 +123,7 @@ def read_run(
         name=_name(place, config),
         line=place.line,
         folder=place.folder,
-        place="vertex" if "run_config" in as_object(start.get("arguments")) else "local",
+        place="vertex" if "job" in as_object(start.get("arguments")) else "local",
         state=state,
         error=(record.error if record else _error(stages))[:MOST_CHARACTERS],
         started_at=started_at,
@@ -154,7 +153,6 @@ def find_folder(place: RunPlace, stage: str) -> str | None:
         over=True,
         located=reading.located,
         door=reading.door,
-        missing=reading.missing,
     )
     folder = view.uri or training_folder(reading, told)
     return folder if folder is not None and reading.inside(folder) else None
@@ -175,14 +173,10 @@ def _read_record(reading: Reading) -> RunRecord | None:
     return reading.attempt(RECORD, lambda: reading.contract(RunRecord, uri, SMALL_BYTES))
 
 
-def _read_result(reading: Reading, name: str, kind: type[Result]) -> Result | None:
-    return _read_small(reading.door, storage.join(reading.place.folder, RESULTS_FOLDER, name), kind)
-
-
-def _read_small(door: Door, uri: str, kind: type[Result]) -> Result | None:
+def _read_first_rows(door: Door, uri: str) -> FirstRows | None:
     if not storage.exists(uri):
         return None
-    return kind.model_validate(parse_json(door.read(uri, SMALL_BYTES)))
+    return FirstRows.model_validate(parse_json(door.read(uri, SMALL_BYTES)))
 
 
 def _read_attempts(reading: Reading, stage: str) -> dict[str, Events]:
@@ -190,6 +184,17 @@ def _read_attempts(reading: Reading, stage: str) -> dict[str, Events]:
     told, problems = read_events_of(reading.place.line, stage, names)
     reading.missing += [Missing(what=f"events of stage {stage}", reason=problem) for problem in problems]
     return told
+
+
+def _find_inputs(told: Iterable[Mapping[str, Events]]) -> dict[str, str]:
+    """Return the folders that attempts have begun with, by the stage that made them."""
+    starts = [event for attempts in told for events in attempts.values() for event in events]
+    inputs = [as_object(event.get("inputs")) for event in starts if event["event"] == "start"]
+    return {_MAKERS[name]: uri for each in inputs for name, uri in each.items() if name in _MAKERS and _is_text(uri)}
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str)
 
 
 def _read_documents(reading: Reading, stages: list[StageView], wanted: Container[str]) -> dict[str, Contract]:
@@ -247,18 +252,15 @@ def _read_stage_parts(
     if first_slot and training is not None and reading.inside(training):
         first = partial(find_first_slot, reading.door, storage.join(training, TENSORBOARD_FOLDER, FIRST_SLOT_NAME))
         parts["first_slot"] = reading.attempt(FIRST_SLOT, first)
-        rows = partial(
-            _read_small, reading.door, storage.join(training, TENSORBOARD_FOLDER, FIRST_ROWS_NAME), FirstRows
-        )
+        rows = partial(_read_first_rows, reading.door, storage.join(training, TENSORBOARD_FOLDER, FIRST_ROWS_NAME))
         parts["first_rows"] = reading.attempt(FIRST_SLOT, rows)
     parts |= read_training(reading, trained, uris.get("train"), config, record, told, points=points)
     exported = documents.get("export")
     if isinstance(exported, ExportManifest):
         parts["export"] = exported
         parts["verifications"] = read_verifications(reading, uris["export"], exported)
-    word = partial(_read_result, reading, "register.json", Registration)
-    registration = reading.attempt("the model registry's word", word)
-    parts["registration"] = registration.model_dump(mode="json") if registration else None
+    registration = as_object(as_object(record.results if record else {}).get("register"))
+    parts["registration"] = registration or None
     return parts
 
 
@@ -322,11 +324,10 @@ def _error(stages: list[StageView]) -> str:
 
 def _console(place: RunPlace, start: dict[str, Any], config: dict[str, Any]) -> str | None:
     """Return the run's page in Google's console, where it is a PipelineJob."""
-    cloud = as_object(config.get("cloud"))
-    project, region = cloud.get("project"), cloud.get("region")
-    if "run_config" not in as_object(start.get("arguments")) or not _is_word(project) or not _is_word(region):
+    job, project = as_object(start.get("arguments")).get("job"), as_object(config.get("cloud")).get("project")
+    if not isinstance(job, str) or len(parts := job.split("/")) != 6 or not all(map(_is_word, (project, *parts))):
         return None
-    page = f"https://console.cloud.google.com/vertex-ai/locations/{region}/pipelines/runs/{place.run_id}"
+    page = f"https://console.cloud.google.com/vertex-ai/locations/{parts[3]}/pipelines/runs/{place.run_id}"
     return f"{page}?project={project}" if _is_word(place.run_id) else None
 
 

@@ -1,4 +1,4 @@
-"""What the stages of a run did: from its record where there is one, else from their events and results."""
+"""What the stages of a run did: from its record where there is one, else from their events."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from contracts.artifacts import RunRecord, StageRecord
 from contracts.errors import ErrorDocument
 from contracts.events import ATTEMPTS_FOLDER, ERROR_NAME, LOG_NAME
 from contracts.process import ASKS_AGAIN
-from contracts.result import RESULTS_FOLDER, StageResult
 from inspection.attempts import Events
-from inspection.run.door import HARM, SMALL_BYTES, Door, as_number, first_line, parse_json
+from inspection.run.door import HARM, SMALL_BYTES, Door, as_number, parse_json
 from inspection.run.find import RunPlace
-from inspection.run.view import AttemptView, Missing, ProgressView, StageState, StageView
+from inspection.run.view import AttemptView, ProgressView, StageState, StageView
 
 # Messages are shown whole up to this; a stage's errors are some lines.
 MOST_CHARACTERS = 4000
@@ -34,8 +33,8 @@ def read_stage(
     over: bool,
     located: Callable[[str], str],
     door: Door,
-    missing: list[Missing],
     now: float | None = None,
+    taken: str = "",
 ) -> StageView:
     """Return what a stage did for a run.
 
@@ -47,11 +46,10 @@ def read_stage(
         over: Whether nothing of the run works any more.
         located: Turns a URI that a document names into where that is now.
         door: Reads files of the line.
-        missing: What cannot be read is added here.
         now: Until when a stage that runs has run; None: until its last word.
+        taken: Folder that later stages of the run have taken as its output; empty: none has begun.
     """
     recorded = next((stage for stage in record.stages if stage.name == name), None) if record else None
-    result = _find_result(door, place, name, missing)
     told = [event for events in attempts.values() for event in events]
     told.sort(key=lambda event: float(event["time"]))
     shown = [*attempts][: MOST_ATTEMPTS // 2] + [*attempts][MOST_ATTEMPTS // 2 :][-MOST_ATTEMPTS // 2 :]
@@ -59,12 +57,12 @@ def read_stage(
     if views and views[-1].log is None:
         said = [str(event.get("message", "")) for event in attempts[shown[-1]] if event["event"] in _SAYING]
         views[-1] = views[-1].model_copy(update={"said": "\n".join(each[:MOST_LETTERS] for each in said[-SAID_LINES:])})
-    if views and result is not None and views[-1].exit_code is None and not views[-1].error:
-        # A job of Dataflow publishes the stage's document, and is gone.
-        views[-1] = views[-1].model_copy(update={"exit_code": 0})
-    state = _state(recorded, result, told, views, over=over)
+    state = _state(recorded, told, views, over=over)
     ended = [view for view in views if view.error]
-    uri, made = _outcome(recorded, result, told)
+    uri, made = _outcome(recorded, told)
+    if recorded is None and not views and taken:
+        # KFP has it in its cache.
+        state, uri, made = "reused", taken, "reused"
     return StageView(
         name=name,
         state=state,
@@ -75,25 +73,14 @@ def read_stage(
         start_s=recorded.start_s if recorded and state != "not started" else None,
         made=made if state in ("done", "reused") else "",
         uri=located(uri) if uri else None,
-        manifest_sha256=recorded.manifest_sha256 if recorded else result.manifest_sha256 if result else None,
+        manifest_sha256=recorded.manifest_sha256 if recorded else None,
         error=ended[-1].error if ended and state in (*_NOT_DONE, "running") else "",
         progress=_progress(told) if state in (*_NOT_DONE, "running") else None,
         attempts=views,
     )
 
 
-def _find_result(door: Door, place: RunPlace, name: str, missing: list[Missing]) -> StageResult | None:
-    uri = storage.join(place.folder, RESULTS_FOLDER, f"{name}.json")
-    try:
-        return StageResult.model_validate(parse_json(door.read(uri, SMALL_BYTES)))
-    except FileNotFoundError:
-        return None
-    except HARM as error:
-        missing.append(Missing(what=f"result of stage {name}", reason=first_line(error)))
-        return None
-
-
-def _outcome(recorded: StageRecord | None, result: StageResult | None, told: Events) -> tuple[str, str]:
+def _outcome(recorded: StageRecord | None, told: Events) -> tuple[str, str]:
     """Return the URI of what the stage made, as a document names it, and what it is in words."""
     uri, made = "", ""
     for event in told:
@@ -101,20 +88,14 @@ def _outcome(recorded: StageRecord | None, result: StageResult | None, told: Eve
             uri, made = str(event.get("uri", "")), str(event.get("made", ""))
         elif event["event"] == "reused":
             uri, made = str(event.get("uri", "")), "reused"
-    if result is not None:
-        uri, made = result.uri, made or ("reused" if result.reused else "")
     if recorded is not None:
         uri, made = recorded.uri or "", recorded.made
     return uri, made[:MOST_CHARACTERS]
 
 
-def _state(
-    recorded: StageRecord | None, result: StageResult | None, told: Events, views: list[AttemptView], *, over: bool
-) -> StageState:
+def _state(recorded: StageRecord | None, told: Events, views: list[AttemptView], *, over: bool) -> StageState:
     if recorded is not None:
         return recorded.state
-    if result is not None:
-        return "reused" if result.reused else "done"
     kinds = [event["event"] for event in told]
     if "finish" in kinds or "reused" in kinds:
         return "reused" if "finish" not in kinds else "done"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from contracts.artifacts import Document, EvaluationReport
 from contracts.artifacts.classification import TASKS as CLASSIFICATIONS
 from contracts.artifacts.multilabel import TASKS as SEVERAL_LABELS
-from pages.markdown import Markdown
 from pages.markup import Html
 from pages.quantities import exact_percent, metric_number
 
@@ -33,8 +32,6 @@ class TaskPages:
     """Reads the samples that the network got worst out of the shards."""
     results: Callable[[Subject, EvaluationReport], Html]
     """Part of section Results, before the metrics of the best checkpoint."""
-    summary: Callable[[EvaluationReport], Markdown]
-    """Part of the summary of training, with titles."""
     classification: Callable[[EvaluationReport], dict[str, Any]] | None
     """Metadata of Vertex AI's artifact of a classification; None: the task is none, as it knows them."""
 

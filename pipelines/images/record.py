@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,16 +17,12 @@ from contracts.config import MachineSection, RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import ACCELERATORS, LEAST_FOR_CUDA_13, Accelerator, find_machine, serving_section
 from contracts.serving import RELEASES, TENSORRT, TENSORRT_RTX
-from pipelines.jobs import Container, stage_container
 
 ROLES = ("pipeline", "trainer", "export")
 """What an image is for: the pipeline's own tasks and Dataflow's workers; profiling and training; the export."""
 
 OWN_CODE_ROLES = ("trainer", "export")
 """Those in which own code is imported, and in which code.requirements are installed."""
-
-STAGE_ROLES = {"shard": "pipeline", "profile": "trainer", "train": "trainer", "export": "export"}
-"""The image that each stage runs in."""
 
 # HOST/PATH@sha256:HEX: a tag may move between two submissions, or between two machines of one job.
 PINNED = re.compile(
@@ -152,31 +147,6 @@ def _without_image(role: str, path: Path) -> ConfigError:
         todo="run `shardline submit CONFIG`, which builds them first, or `shardline images build CONFIG`, or set "
         "cloud.images",
     )
-
-
-@dataclass(frozen=True)
-class Containers:
-    """What runs where on Vertex AI."""
-
-    pipeline_image: str
-    profile: Container
-    train: Container
-    export: Container
-    serving_image: str
-    """Of the registered model; empty: the one that the export names."""
-
-
-def find_containers(config: RunConfig) -> Containers:
-    """Return the containers of a configuration.
-
-    Raises:
-        ConfigError: An image is not named, or not pinned by its digest.
-    """
-    stages = {
-        name: stage_container(config, name, find_image(config, STAGE_ROLES[name]))
-        for name in ("profile", "train", "export")
-    }
-    return Containers(find_image(config, "pipeline"), **stages, serving_image=config.cloud.images.serving)
 
 
 def requirements_of(config: RunConfig) -> bytes | None:

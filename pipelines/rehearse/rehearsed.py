@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ExportManifest, GoodputRecord
 from contracts.config import RunConfig
-from contracts.result import find_result
 from inspection.goodput import read_goodput
+from inspection.run.events import find_output
 from pipelines.rehearse.config import Prepared
 
 if TYPE_CHECKING:
@@ -148,14 +148,14 @@ def look(cloud: LocalCloud, prepared: Prepared, run_id: str, exit_code: int, *, 
     hits = cloud.buckets.faults.hits()
     found.faults = sum(hits)
     found.unused_rules = [number for number, count in enumerate(hits[:num_rules], start=1) if not count]
-    trained = find_result(line, found.run_id, "train") if run_id else None
+    trained = find_output(line, found.run_id, "train") if run_id else None
     if trained is not None:
-        found.parameters = CheckpointManifest.load(trained.uri).parameters_sha256
+        found.parameters = CheckpointManifest.load(trained).parameters_sha256
         found.goodput = read_goodput(line, found.run_id)
-    exported = find_result(line, found.run_id, "export") if run_id else None
+    exported = find_output(line, found.run_id, "export") if run_id else None
     if exported is not None:
-        made = ExportManifest.load(exported.uri)
-        found.artefact = f"{exported.uri}: {made.precision}, {made.verdict}"
+        made = ExportManifest.load(exported)
+        found.artefact = f"{exported}: {made.precision}, {made.verdict}"
     return found
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import CheckpointManifest, ShardManifest
 from contracts.config.load import stage_config
-from contracts.result import find_result
+from inspection.run.events import find_output
 from pipelines.google import job_client, write_options
 from pipelines.rehearse.rehearsed import UNDISTURBED, Comparison, Rehearsed
 
@@ -69,10 +69,10 @@ def compare(cloud: LocalCloud, found: Rehearsed, training: Future[str] | None, *
     line = f"{found.line}-{UNDISTURBED}"
     shards = _same_shards(found, line) if has_rules else None
     reason = _train(cloud, found.config, line) if training is None else training.result()
-    trained = find_result(line, UNDISTURBED, "train")
+    trained = find_output(line, UNDISTURBED, "train")
     if reason or trained is None:
         return Comparison(shards, None, reason or "the undisturbed training has left no result")
-    return Comparison(shards, CheckpointManifest.load(trained.uri).parameters_sha256)
+    return Comparison(shards, CheckpointManifest.load(trained).parameters_sha256)
 
 
 def _same_shards(found: Rehearsed, line: str) -> bool:
@@ -81,10 +81,10 @@ def _same_shards(found: Rehearsed, line: str) -> bool:
     config = stage_config(found.config.model_copy(update={"resources": resources}), "shard")
     command = [sys.executable, "-m", "sharding.task", "--line", line, "--run", UNDISTURBED]
     subprocess.run([*command, "--config-json", json.dumps(config)], capture_output=True, check=False)
-    made, again = (find_result(*place, "shard") for place in ((found.line, found.run_id), (line, UNDISTURBED)))
+    made, again = (find_output(*place, "shard") for place in ((found.line, found.run_id), (line, UNDISTURBED)))
     if made is None or again is None:
         return False
-    one, other = (ShardManifest.load(result.uri) for result in (made, again))
+    one, other = (ShardManifest.load(uri) for uri in (made, again))
     return (one.fingerprint, one.shards, one.index) == (other.fingerprint, other.shards, other.index)
 
 
@@ -93,6 +93,20 @@ def _trainings(cloud: LocalCloud, config: RunConfig) -> list[Any]:
 
     name = f"{config.run.name}-train"
     return [job for job in cloud.store.list("projects/", types.CustomJob) if job.display_name == name]
+
+
+def _for_undisturbed(executor_input: str, line: str) -> str:
+    """Return what a task is given, for the same work in the line beside its own."""
+    here = line.removesuffix(f"-{UNDISTURBED}")
+    values = json.loads(executor_input)
+    inputs = values["inputs"]
+    given = json.loads(inputs["parameterValues"]["config"])
+    given["run"]["name"] = line.rpartition("/")[2]
+    inputs["parameterValues"]["config"] = json.dumps(given)
+    outputs = json.dumps(values["outputs"]).replace(f"{here}/", f"{line}/")
+    run_id = values["outputs"]["outputFile"].split("/")[-3]
+    values["outputs"] = json.loads(outputs.replace(f"/{run_id}/", f"/{UNDISTURBED}/"))
+    return json.dumps(values)
 
 
 def _train(cloud: LocalCloud, config: RunConfig, line: str) -> str:
@@ -108,8 +122,8 @@ def _train(cloud: LocalCloud, config: RunConfig, line: str) -> str:
     pools = [types.WorkerPoolSpec(pool) for pool in given.worker_pool_specs]
     for pool in pools:
         words = list(pool.container_spec.args)
-        words[words.index("--line") + 1] = line
-        words[words.index("--run") + 1] = UNDISTURBED
+        place = words.index("--executor-input") + 1
+        words[place] = _for_undisturbed(words[place], line)
         pool.container_spec.args = words
     job_spec = {
         "worker_pool_specs": pools,

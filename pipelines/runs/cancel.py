@@ -6,13 +6,21 @@ itself. So the jobs are looked at afterwards, and what still runs is cancelled b
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from contracts.errors import TryAgain
-from pipelines.google import explained, read_options
+from components.record_run import collect
+from contracts import storage
+from contracts.config.load import parse_config
+from contracts.errors import ShardlineError, TryAgain
+from contracts.previous import RUN_NAME
+from contracts.result import RUN_START_NAME, run_uri
+from inspection.summary import close_run
+from pipelines.google import explained, first_line, read_options
+from pipelines.runs.evidence import line_of
 from pipelines.runs.jobs import Job, JobFinder
 from pipelines.runs.name import RunName
 from pipelines.runs.tasks import ENDED, read_tasks, state_of
@@ -86,6 +94,7 @@ def cancel(
         running = [job for job in jobs if not job.ended]
         ended = state_of(pipeline) in ENDED
         if ended and not running:
+            _leave_record(line_of(pipeline), name, say)
             return Cancelled(name, state_of(pipeline), had_ended, tuple(jobs), tuple(by_hand))
         if ended or time.monotonic() > hurry:
             for job in running:
@@ -100,6 +109,19 @@ def cancel(
                 f"  to do: run the same command again, or see {name.console}"
             )
         time.sleep(poll_s)
+
+
+def _leave_record(line: str, name: RunName, say: Callable[[str], None]) -> None:
+    """Write the record of a run whose own task did not: else it counts as one that works."""
+    start_uri, record_uri = (storage.join(run_uri(line, name.id), file) for file in (RUN_START_NAME, RUN_NAME))
+    try:
+        if not line.startswith("gs://") or storage.exists(record_uri) or not storage.exists(start_uri):
+            return
+        config = parse_config(json.loads(storage.read_bytes(start_uri))["config"], where=start_uri)
+        record = collect(line, name.id, config, {})
+        close_run(record.model_copy(update={"state": "interrupted", "error": "cancelled"}), line=line)
+    except ShardlineError as error:
+        say(f"warning: no record of run {name.id}: {first_line(error)}")
 
 
 def _ask(client: Any, name: RunName) -> None:

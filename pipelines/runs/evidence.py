@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from contracts import storage
 from contracts.config import STAGES
 from contracts.errors import ErrorDocument, ShardlineError
-from contracts.job import ENDED_NAME, JOBS_FOLDER
+from contracts.result import PIPELINE_FOLDER
 from inspection.attempts import find_errors, find_last_error
 from pipelines.runs.diagnosis import Diagnosis, Said, diagnose
 from pipelines.runs.jobs import Job
@@ -31,7 +30,7 @@ def explain(name: RunName, pipeline: Any, tasks: Sequence[Task], jobs: Sequence[
     said.append(Said(error_text(pipeline.error), pipeline.error.code))
     documents: list[ErrorDocument] = []
     try:
-        documents = list(_read_documents(line_of(pipeline), name.id, jobs))
+        documents = list(_read_documents(line_of(pipeline), name.id, tasks))
     except ShardlineError as error:
         # The bucket itself may be what failed.
         said.append(Said(str(error)))
@@ -50,27 +49,16 @@ def explain(name: RunName, pipeline: Any, tasks: Sequence[Task], jobs: Sequence[
 
 def line_of(pipeline: Any) -> str:
     """Return the URI of the line that a run belongs to; empty: the run does not say."""
-    values: Mapping[str, Any] = dict(pipeline.runtime_config.parameter_values or {})
-    line = values.get("line", "")
-    return line if isinstance(line, str) else ""
+    line, _, name = str(pipeline.runtime_config.gcs_output_directory).rstrip("/").rpartition("/")
+    return line if name == PIPELINE_FOLDER else ""
 
 
-def _read_documents(line: str, run_id: str, jobs: Iterable[Job]) -> Iterator[ErrorDocument]:
+def _read_documents(line: str, run_id: str, tasks: Sequence[Task]) -> Iterator[ErrorDocument]:
+    """Yield why tasks have failed: their own words are newer than those of their stages."""
     if not line.startswith("gs://"):
         return
-    job_ids = [job.id for job in jobs if job.state != "SUCCEEDED"]
-    for stage in STAGES:
-        folder = storage.join(line, stage)
-        for job_id in job_ids:
-            yield from _read(storage.join(folder, JOBS_FOLDER, job_id, ENDED_NAME))
-        if (found := find_last_error(line, stage, run_id)) is not None:
+    kept = find_errors(line, run_id)
+    for name in [task.name.rpartition(".")[2] for task in tasks if task.state == "FAILED"]:
+        found = kept.get(name) or (find_last_error(line, name, run_id) if name in STAGES else None)
+        if found is not None:
             yield found
-    yield from find_errors(line, run_id).values()
-
-
-def _read(uri: str) -> Iterator[ErrorDocument]:
-    try:
-        yield ErrorDocument.model_validate_json(storage.read_bytes(uri))
-    except (FileNotFoundError, ValueError):
-        # Not there, or written by another version: the services' own words remain.
-        return

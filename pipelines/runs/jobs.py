@@ -1,19 +1,19 @@
 """The CustomJobs and Dataflow jobs that belong to a run.
 
-A CustomJob is found by what its task says it started, by line and run in its arguments (`--line URI --run ID`), and by
-the label of the run: the launcher tells of its job in time, but nobody has promised when the service shows it. A
-Dataflow job is found by what the task says that waits for it, and where none does, by the labels that the shard stage
-gives it: line and run. Jobs of others are never taken for the run's.
+A CustomJob is found by what its task says it started, by the run's folder in its arguments, and by the label of the
+run: the launcher tells of its job in time, but nobody has promised when the service shows it. A
+Dataflow job is found by what its task says it started, and where none does, by the labels that the shard stage gives
+it: line and run. Jobs of others are never taken for the run's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any
 
 from contracts.result import LINE_LABEL, RUN_LABEL, run_label
@@ -25,7 +25,7 @@ _DATAFLOW_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/jobs/[^/?]+$")
 # Vertex Pipelines labels a run, and Google's launchers what they start for it.
 _RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
 # The task that submits to Dataflow, and what its jobs are called (sharding/task.py).
-_LAUNCHER, _JOB_PREFIX = "launch-dataflow", "shardline-"
+_LAUNCHER, _JOB_PREFIX = "shard", "shardline-"
 _NOT_BEGUN = frozenset({"PENDING", "SKIPPED", "NOT_TRIGGERED"})
 _WAITING = frozenset({"QUEUED", "PENDING"})
 _DATAFLOW_ENDED = frozenset({"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"})
@@ -119,10 +119,11 @@ class JobFinder:
         # The containers of the pipeline's own tasks are CustomJobs too; the service ends them with their tasks.
         others = {name.rpartition("/")[2] for task in tasks for name in task.containers} | set(found)
         label = dict(pipeline.labels).get(_RUN_LABEL)
-        line = dict(pipeline.runtime_config.parameter_values).get("line")
+        root, own = pipeline.runtime_config.gcs_output_directory, f"/{self._run_id}/"
         for message in self._list_custom_jobs(pipeline.create_time):
             job = _custom_job(message, "")
-            works_for = {"--line": line, "--run": self._run_id}.items() <= _options(message).items()
+            words = [word for pool in message.job_spec.worker_pool_specs for word in pool.container_spec.args]
+            works_for = any(root in word and own in word for word in words)
             is_its = works_for or (label and message.labels.get(_RUN_LABEL) == label)
             if is_its and job.id not in others:
                 found[job.id] = job
@@ -163,8 +164,10 @@ class JobFinder:
 
         found = []
         since, line = pipeline.create_time, dict(pipeline.labels).get(LINE_LABEL)
-        place = {"project_id": self._project, "location": self._region}
-        with explained(f"the Dataflow jobs in {self._region}", project=self._project):
+        # Sharding runs in cloud.region, wherever the run is tried.
+        region = _shard_region(pipeline) or self._region
+        place = {"project_id": self._project, "location": region}
+        with explained(f"the Dataflow jobs in {region}", project=self._project):
             try:
                 for summary in self._dataflow().list_jobs(request=place, **read_options()):
                     if not summary.name.startswith(_JOB_PREFIX):
@@ -177,7 +180,7 @@ class JobFinder:
                         message = self._dataflow().get_job(request=request, **read_options())
                     labels = (message.labels.get(LINE_LABEL), message.labels.get(RUN_LABEL))
                     if labels == (line, run_label(self._run_id)):
-                        name = f"projects/{self._project}/locations/{self._region}/jobs/{message.id}"
+                        name = f"projects/{self._project}/locations/{region}/jobs/{message.id}"
                         found.append(_dataflow_job(name, message, ""))
             except Forbidden:
                 if complete:
@@ -225,6 +228,12 @@ class JobFinder:
         return self._dataflow_jobs
 
 
+def _shard_region(pipeline: Any) -> str:
+    """Return cloud.region of the configuration that the shard stage was given; empty: the run does not say."""
+    text = dict(pipeline.runtime_config.parameter_values).get("shard_config", "{}")
+    return str(json.loads(text).get("cloud", {}).get("region", ""))
+
+
 def _dataflow_place(name: str) -> dict[str, str]:
     """Return a job's place as Dataflow's API takes it."""
     _, project, _, region, _, job_id = name.split("/")
@@ -263,9 +272,3 @@ def _custom_job(message: Any, task: str) -> Job:
         started_at=message.start_time or None,
         ended_at=message.end_time or None,
     )
-
-
-def _options(message: Any) -> dict[str, str]:
-    """Return each argument of a job's containers that is followed by another, with that."""
-    pools = message.job_spec.worker_pool_specs
-    return {name: value for pool in pools for name, value in pairwise(pool.container_spec.args)}

@@ -202,7 +202,7 @@ SERVICES: tuple[Known, ...] = (
         r"permission '[^']+' denied|permission to act as|iam\.serviceAccounts\.actAs|"
         r"does not have (?:\w+\.){2,}\w+ (?:access|permission)|the caller does not have permission",
         "an account lacks a permission",
-        "grant the role that docs/vertex.md lists: the jobs act as cloud.service_account, the submission as you",
+        "grant what deploy/terraform/project lists: jobs act as cloud.service_account, the submission as you",
         EXIT_USER_ERROR,
         PERMISSION_DENIED,
         UNAUTHENTICATED,

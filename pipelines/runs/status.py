@@ -10,9 +10,9 @@ from typing import Any, TextIO
 from contracts.artifacts import GoodputRecord
 from contracts.errors import ShardlineError
 from contracts.goodput import count_stops
-from contracts.result import find_result
 from inspection.attempts import read_warnings
 from inspection.goodput import read_goodput
+from inspection.run.events import find_output
 from pipelines.google import first_line
 from pipelines.runs.diagnosis import Diagnosis
 from pipelines.runs.evidence import explain, line_of
@@ -62,8 +62,8 @@ def read_status(client: Any, name: RunName) -> Status:
     if line.startswith("gs://"):
         try:
             goodput = read_goodput(line, name.id)
-            made = find_result(line, name.id, "shard")
-            warnings = read_warnings(made.uri) if made is not None else []
+            made = find_output(line, name.id, "shard")
+            warnings = read_warnings(made) if made is not None else []
         except ShardlineError as error:
             # The services have answered: that is worth showing without the bucket.
             note = f"no account of the training: {first_line(error)}"

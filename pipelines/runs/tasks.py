@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from components.titles import name_of
-
 # States from which a job, a task or a pipeline goes nowhere.
 ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "SKIPPED", "NOT_TRIGGERED", "EXPIRED", "PARTIALLY_SUCCEEDED"})
 _PREFIXES = ("PIPELINE_STATE_", "JOB_STATE_")
@@ -25,7 +23,7 @@ class Task:
     """One task of a run."""
 
     name: str
-    """With the names of the tasks that it is inside of: train.custom-training-job."""
+    """With the names of the tasks that it is inside of: exit-handler-1.train."""
     state: str
     started_at: datetime | None
     ended_at: datetime | None
@@ -96,11 +94,11 @@ def _read(detail: Any, by_id: dict[int, Any], roots: set[int]) -> Task:
 
 
 def _path(detail: Any, by_id: dict[int, Any], roots: set[int]) -> list[str]:
-    path = [name_of(detail.task_name)]
+    path = [detail.task_name]
     seen = {detail.task_id}
     while (parent := by_id.get(detail.parent_task_id)) is not None and parent.task_id not in seen | roots:
         seen.add(parent.task_id)
-        path.insert(0, name_of(parent.task_name))
+        path.insert(0, parent.task_name)
         detail = parent
     return path
 

@@ -8,7 +8,7 @@ from typing import Any
 from contracts.canonical import canonical
 from contracts.config import RunConfig
 from contracts.errors import EXIT_OK, TryAgain
-from pipelines.graph.compile import compile_line
+from pipelines.compile import CompiledLine, compile_line, without_cache
 from pipelines.plan import Plan, cost_values, describe_cost, plan_of
 from pipelines.rules.submission import Asked
 from pipelines.runs.follow import make_view
@@ -22,20 +22,21 @@ Say = Callable[[str], None]
 _EXIT_INTERRUPTED = 130
 
 
-def describe_request(config: RunConfig, run_id: str, say: Say) -> dict[str, Any]:
+def describe_request(config: RunConfig, run_id: str, say: Say, *, cache: bool = True) -> dict[str, Any]:
     """Return the request that a submission would make, and its cost; nobody is asked, and nothing is made.
 
     Args:
         config: Resolved, with absolute paths.
         run_id: Id of the run; empty: one is made.
         say: Told of warnings, costs and placeholders.
+        cache: Whether KFP's cache is used.
 
     Raises:
         ConfigError: The plan's first problem.
     """
     ahead = look_ahead(config, say)
     plan = plan_of(ahead.config, Asked(run_id=run_id), local_source=ahead.local_source)
-    prepared = prepare(ahead.config, compile_line(ahead.config, plan), run_id=run_id)
+    prepared = prepare(ahead.config, _compile(ahead.config, plan, cache=cache), run_id=run_id)
     _say_plan(plan, say)
     for placeholder in ahead.placeholders:
         say(f"placeholder: {placeholder}")
@@ -43,7 +44,7 @@ def describe_request(config: RunConfig, run_id: str, say: Say) -> dict[str, Any]
 
 
 def make_ready(
-    config: RunConfig, run_id: str, say: Say, *, keep_images: bool, agreed: Callable[[str], bool]
+    config: RunConfig, run_id: str, say: Say, *, keep_images: bool, agreed: Callable[[str], bool], cache: bool = True
 ) -> Prepared | None:
     """Upload data and build images where that is needed, and return what is to be submitted.
 
@@ -53,6 +54,7 @@ def make_ready(
         say: Told what is done.
         keep_images: Whether images of other sources than this program do.
         agreed: Asks the user whether something is to be done.
+        cache: Whether KFP's cache is used.
 
     Returns:
         None: The user did not agree.
@@ -74,17 +76,18 @@ def make_ready(
             return None
         make_preparations(config, todo, say)
     plan = plan_of(config, asked, online=True, local_source=here)
-    prepared = prepare(config, compile_line(config, plan), run_id=run_id)
+    prepared = prepare(config, _compile(config, plan, cache=cache), run_id=run_id)
     _say_plan(plan, say)
     return prepared
 
 
-def launch(prepared: Prepared, path: str, say: Say, tell: Say, *, wait: bool) -> int:
+def launch(prepared: Prepared, path: str, again: str, say: Say, tell: Say, *, wait: bool) -> int:
     """Submit a run, and follow it to its end where that is wanted; return the exit code.
 
     Args:
         prepared: What to submit.
         path: The configuration's file, for advice.
+        again: What was typed behind `submit`, but for its --run-id and --wait.
         say: Told what happens.
         tell: Told the job's full name.
         wait: Whether to follow it.
@@ -101,7 +104,7 @@ def launch(prepared: Prepared, path: str, say: Say, tell: Say, *, wait: bool) ->
         tell(made.name.resource)
 
     if wait:
-        return _follow(prepared, path, say, submitted)
+        return _follow(prepared, path, again, say, submitted)
     made = submit(prepared, prepared.submission())
     submitted(made)
     if made.existed and made.state in ("FAILED", "CANCELLED"):
@@ -130,24 +133,29 @@ def prepare_schedule(config: RunConfig, say: Say, *, online: bool) -> tuple[Prep
     return prepared, {"schedule": canonical(make_schedule(prepared)), "estimate": cost_values(plan)}
 
 
-def _follow(prepared: Prepared, path: str, say: Say, submitted: Callable[[Submitted], None]) -> int:
+def _follow(prepared: Prepared, path: str, again: str, say: Say, submitted: Callable[[Submitted], None]) -> int:
     run_id = prepared.run_id
     try:
         ending = follow_regions(prepared, make_view, say=say, submitted=submitted)
     except KeyboardInterrupt:
         say(
             f"interrupted; run {run_id} goes on: `shardline status {run_id} --config {path}` shows it, `shardline "
-            f"cancel {run_id} --config {path}` ends it, `shardline submit {path} --wait --run-id {run_id}` follows it"
+            f"cancel {run_id} --config {path}` ends it, `shardline submit {again} --wait --run-id {run_id}` follows it"
         )
         return _EXIT_INTERRUPTED
     except TryAgain:
-        say(f"the run goes on, if it was submitted; follow it with: shardline submit {path} --wait --run-id {run_id}")
+        say(f"the run goes on, if it was submitted; follow it with: shardline submit {again} --wait --run-id {run_id}")
         raise
     if ending.diagnosis is not None:
         found = ending.diagnosis
         said = "\n  ".join(found.evidence.strip().splitlines()) or "nothing"
         say(f"error: the run failed: {found.cause} ({found.kind})\n  to do: {found.advice}\n  said: {said}")
     return ending.exit_code
+
+
+def _compile(config: RunConfig, plan: Plan, *, cache: bool) -> CompiledLine:
+    compiled = compile_line(config, plan)
+    return compiled if cache else without_cache(compiled)
 
 
 def _say_plan(plan: Plan, say: Say) -> None:

@@ -19,7 +19,7 @@ from contracts.result import LINE_LABEL
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
-    from pipelines.graph.compile import CompiledLine
+    from pipelines.compile import CompiledLine
 
 # Of a PipelineJob: google.cloud.aiplatform.constants.pipeline.
 _RUN_ID = re.compile(r"[a-z][-a-z0-9]{0,127}")

@@ -1,8 +1,8 @@
 """`shardline submit`: from a compiled line to a PipelineJob of Vertex Pipelines, by Google's client.
 
 The same run id is the same job: one that exists is reported, and refused when it is not what would be submitted. First
-the stages' sections are published (create-only, named by their content), then the job is created: whoever is killed
-between leaves documents that nobody reads, and the same command goes on.
+own code is published (create-only, named by its content), then the job is created: whoever is killed between leaves an
+archive that nobody reads, and the same command goes on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pipelines.submission.request import Submission, check_run_id, find_differen
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
-    from pipelines.graph.compile import CompiledLine
+    from pipelines.compile import CompiledLine
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ def submit(prepared: Prepared, submission: Submission) -> Submitted:
     client = pipeline_client(submission.region)
     if (found := find_job(client, name)) is not None:
         return _accept(found, submission, name)
+    # The service takes a job whose bucket is not there: its first task would fail.
+    storage.list_names(prepared.compiled.pipeline_root)
     publish(prepared.compiled.documents)
     try:
         with explained(f"submitting {submission.run_id}", project=submission.project):

@@ -46,12 +46,8 @@ class Cache:
             executor: Its ExecutorSpec.
             inputs: Of its executor input, parameters with their placeholders replaced; nothing of one run is in them.
         """
-        options = call.task.get("cachingOptions", {})
-        if self._folder is None or not options.get("enableCache"):
+        if self._folder is None or not call.task.get("cachingOptions", {}).get("enableCache"):
             return ""
-        if options.get("cacheKey"):
-            # "combined with component reference identity": all else is ignored (pipeline_spec.proto).
-            return canonical_hash([self._place, call.task["componentRef"]["name"], options["cacheKey"]])
         artifacts = {
             name: [[artifact["name"], artifact["uri"], artifact["metadata"]] for artifact in entry["artifacts"]]
             for name, entry in inputs["artifacts"].items()

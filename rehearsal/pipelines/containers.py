@@ -1,11 +1,9 @@
-"""A task's container, as a process: its placeholders, its folders, its files to and from the bucket."""
+"""A task's container, as a process: its placeholders, its folders, its files to the bucket."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import shutil
 import signal
 import threading
 from collections import deque
@@ -18,19 +16,17 @@ from contracts.errors import ShardlineError
 from rehearsal.machines.commands import with_commands, write_commands
 from rehearsal.machines.machine import tenant_identity
 from rehearsal.machines.metadata import Identity
-from rehearsal.machines.mount import MOUNT_VARIABLE, Mount
+from rehearsal.machines.mount import Mount
 from rehearsal.machines.network import Network
 from rehearsal.machines.processes import ProcessTree, clean_environment
 from rehearsal.pipelines.job import Job
-from rehearsal.pipelines.placeholders import Values, expand_words, substitute
+from rehearsal.pipelines.placeholders import Values, substitute
 from rehearsal.pipelines.reports import Path as TaskPath
-from rehearsal.pipelines.reports import Reporter, custom_job_id, task_id
+from rehearsal.pipelines.reports import Reporter, task_id
 from rehearsal.pipelines.values import TaskFailed
 
 # Vertex sends this mail itself; the container only says that it must run there.
 _MAIL_MODULE = "google_cloud_pipeline_components.container.v1.vertex_notification_email.executor"
-# Python components see their inputs as files, whether or not their command names a path.
-_SEES_INPUTS = ("kfp.dsl.executor_main",)
 _TAIL_LINES = 8
 # Vertex sets it for GCPC's launchers, which put these labels on what they start.
 _LABELS_VARIABLE = "VERTEX_AI_PIPELINES_RUN_LABELS"
@@ -38,10 +34,9 @@ _LABELS_VARIABLE = "VERTEX_AI_PIPELINES_RUN_LABELS"
 
 @dataclass(frozen=True)
 class ContainerTask:
-    """One attempt of a task that runs a container."""
+    """A task that runs a container."""
 
     path: TaskPath
-    image: str
     words: list[str]
     """Command and arguments, as in the specification."""
     env: Mapping[str, str]
@@ -75,7 +70,6 @@ class Containers:
         self.job, self.mount = job, Mount(folder / "gcs")
         self._folder, self._reporter = folder, reporter
         self._environment = with_commands(clean_environment(environment), write_commands(folder / "bin"))
-        self._environment[MOUNT_VARIABLE] = str(self.mount.folder)
         self._environment[_LABELS_VARIABLE] = json.dumps(job.labels)
         self._network, self._token = network, token
         self._names = itertools.count()
@@ -88,53 +82,39 @@ class Containers:
         number = task_id(self.job.uuid, path)
         return f"{self.job.pipeline_root.rstrip('/')}/{self.job.project_number}/{self.job.id}/{path[-1]}_{number}"
 
-    def values(
-        self, path: TaskPath, executor_input: Mapping[str, Any], optional: frozenset[str] = frozenset()
-    ) -> Values:
-        """Return what the placeholders of a task stand for."""
-        number = str(task_id(self.job.uuid, path))
-        constants = {**self.job.constants(), "pipeline_task_name": path[-1], "pipeline_task_uuid": number}
-        return Values(executor_input, constants, self.mount.path_of, optional)
-
-    def run(self, task: ContainerTask, attempt: int) -> None:
+    def run(self, task: ContainerTask) -> None:
         """Run a task's container to its end; what it wrote is in the bucket then, also when it failed.
 
-        Args:
-            task: The task.
-            attempt: Number of this attempt at it, from 1.
-
         Raises:
-            TaskFailed: It ended with an error, or its image, its inputs or its placeholders are not there.
+            TaskFailed: It ended with an error, or its placeholders stand for nothing.
         """
-        self.note_running(task.path, attempt)
+        self.note_running(task.path)
         executor_input = self.output_files(task.executor_input)
         if any(_MAIL_MODULE in word for word in task.words):
             inputs = executor_input["inputs"]["parameterValues"]
-            status = inputs.get("pipeline_task_final_status", {})
-            self._reporter.mail(task.path, inputs.get("recipients", []), status)
+            state = inputs.get("pipeline_task_final_status", {}).get("state", "")
+            self._reporter.log(task.path, f"mail to {', '.join(inputs['recipients'])}: the run {state}")
             return
-        provided = {name for side in executor_input["inputs"].values() for name in side}
-        values = self.values(task.path, executor_input, task.optional)
-        words = [substitute(word, values) for word in expand_words(task.words, provided)]
+        values = Values(executor_input, self.job.constants(), task.optional)
+        words = [substitute(word, values) for word in task.words]
         env = {name: substitute(value, values) for name, value in task.env.items()}
         root = self.task_root(task.path)
         try:
-            self._fetch_inputs(task, executor_input)
             # The mount makes folders of whatever is written below them.
             Path(self.mount.path_of(root)).mkdir(parents=True, exist_ok=True)
-            env = {"CLOUD_ML_JOB_ID": str(custom_job_id(task_id(self.job.uuid, task.path), attempt)), **env}
-            code, tail = self._execute(task.path, f"{attempt}", words, env)
-            self._send_outputs(root, executor_input)
+            env = {"CLOUD_ML_JOB_ID": str(task_id(self.job.uuid, task.path)), **env}
+            code, tail = self._execute(task.path, words, env)
+            self.mount.send(root)
         except ShardlineError as error:
             raise TaskFailed(f"the bucket of the task's files does not answer as it should: {error}") from None
         if code != 0:
             raise TaskFailed("\n".join([f"the task's container ended with exit code {code}", *tail]))
 
-    def note_running(self, path: TaskPath, attempt: int) -> None:
+    def note_running(self, path: TaskPath) -> None:
         """Report that a task runs; what was cancelled does not begin."""
         if self.cancelled.is_set():
             raise TaskFailed("the run was cancelled")
-        self._reporter.task(path, "RUNNING", attempt=attempt)
+        self._reporter.task(path, "RUNNING")
 
     def cancel(self) -> None:
         """Send SIGTERM to what runs; nothing is started any more."""
@@ -156,47 +136,15 @@ class Containers:
         written = {"parameters": parameters, "outputFile": self.mount.path_of(outputs["outputFile"])}
         return {**executor_input, "outputs": {**outputs, **written}}
 
-    def _fetch_inputs(self, task: ContainerTask, executor_input: Mapping[str, Any]) -> None:
-        text = "\0".join([*task.words, *task.env.values()])
-        everything = any(module in text for module in _SEES_INPUTS)
-        for name, entry in executor_input.get("inputs", {}).get("artifacts", {}).items():
-            if everything or f"inputs.artifacts['{name}'].path" in text:
-                for artifact in entry.get("artifacts", []):
-                    self.mount.fetch(artifact.get("uri", ""))
-
-    def _send_outputs(self, root: str, executor_input: Mapping[str, Any]) -> None:
-        """Copy what a container wrote to the bucket: below its root, and artifacts that it put elsewhere."""
-        for artifact in read_artifacts(Path(executor_input["outputs"]["outputFile"])):
-            if not artifact.get("uri"):
-                continue  # it stays where it was to be: below the root
-            uri, custom = self.mount.uri_of(artifact.get("uri", "")), artifact.get("custom_path", "")
-            if custom and Path(custom).exists():
-                # As kfp's launcher: the content of an artifact with a path of its own goes to the artifact's URI.
-                target = Path(self.mount.path_of(uri))
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if Path(custom).is_dir():
-                    shutil.copytree(custom, target, dirs_exist_ok=True)
-                else:
-                    shutil.copyfile(custom, target)
-            if not uri.startswith(f"{root}/"):
-                self.mount.send(uri)
-        self.mount.send(root)
-
     def _identity(self) -> Identity:
         # A task runs as a custom job does: in a tenant project.
         return tenant_identity(
             self.job.project_number, self.job.location, "e2-standard-4", self.job.service_account, lambda: self._token
         )
 
-    def _execute(
-        self,
-        path: TaskPath,
-        attempt: str,
-        command: list[str],
-        env: Mapping[str, str],
-    ) -> tuple[int, list[str]]:
+    def _execute(self, path: TaskPath, command: list[str], env: Mapping[str, str]) -> tuple[int, list[str]]:
         """Run a container; return its exit code and its last lines."""
-        place = self._folder / "tasks" / "/".join((*path, attempt))
+        place = self._folder / "tasks" / "/".join(path)
         folders = {name: place / name for name in ("home", "tmp", "work")}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
@@ -227,11 +175,3 @@ class Containers:
             with self._lock:
                 self._trees.discard(tree)
         return (128 - code if code < 0 else code), list(tail)
-
-
-def read_artifacts(path: Path) -> list[dict[str, Any]]:
-    """Return the artifacts that the output file of a container names; none where it wrote none, or no JSON."""
-    with contextlib.suppress(OSError, ValueError):
-        groups = json.loads(path.read_text()).get("artifacts", {}).values()
-        return [artifact for group in groups for artifact in group.get("artifacts", [])]
-    return []

@@ -32,10 +32,6 @@ class Job:
     schedule_time: str
     """RFC 3339, UTC; equal to create_time where no schedule started it."""
     service_account: str = ""
-    network: str = ""
-    encryption_key: str = ""
-    persistent_resource_id: str = ""
-    fails_fast: bool = False
     cache_folder: str = ""
     """Of the location's execution cache; empty: none."""
     labels: dict[str, str] = field(default_factory=dict)
@@ -51,16 +47,12 @@ class Job:
         return {
             "pipeline_job_name": self.id,
             "pipeline_job_resource_name": self.name,
-            "pipeline_job_uuid": self.uuid,
-            "pipeline_root": self.pipeline_root,
             "pipeline_job_create_time_utc": self.create_time,
             "pipeline_job_schedule_time_utc": self.schedule_time,
             "pipeline_google_cloud_project_id": self.project,
             "pipeline_google_cloud_location": self.location,
-            "pipeline_service_account": self.service_account,
-            "pipeline_network": self.network,
-            "pipeline_encryption_key_name": self.encryption_key,
-            "pipeline_persistent_resource_id": self.persistent_resource_id,
+            # No run has one; launchers ask for it.
+            "pipeline_persistent_resource_id": "",
         }
 
     def write(self, folder: Path) -> None:

@@ -15,17 +15,16 @@ from typing import Any, Unpack
 from google.cloud import aiplatform_v1
 from google.protobuf import json_format
 from google.rpc import status_pb2
-from google.rpc.code_pb2 import CANCELLED, INTERNAL, INVALID_ARGUMENT, UNIMPLEMENTED
+from google.rpc.code_pb2 import CANCELLED, INTERNAL
 
 from contracts.canonical import canonical
 from rehearsal.jobs.lifecycle import JobRuns, Surroundings
 from rehearsal.jobs.logbook import JOB_RESOURCE, severity_of
-from rehearsal.machines.mount import GCS_PREFIX
 from rehearsal.machines.processes import ProcessTree, clean_environment
 from rehearsal.pipelines.job import Job
 from rehearsal.pipelines.pipeline import PLACE_VARIABLE, ContainerPlace
 from rehearsal.pipelines.reports import error_of, task_id
-from rehearsal.pipelines.spec import find_refusals, normalise
+from rehearsal.pipelines.spec import normalise
 from rehearsal.pipelines.task_details import job_of, moment, note_tasks
 from rehearsal.resources.states import has_ended
 from rehearsal.resources.store import Store
@@ -66,8 +65,6 @@ class PipelineRuns(JobRuns):
         """Of tasks' containers; None: as of the process that executes a pipeline."""
         self._numbers = dict(project_numbers or {})
         self._cancel_resource = cancel_resource
-        self.mails: list[dict[str, Any]] = []
-        """Mails that Vertex would have sent."""
         self._closing = False
 
     def _mark_cancelled(self, job: Any) -> None:
@@ -83,13 +80,6 @@ class PipelineRuns(JobRuns):
 
     def _execute(self, name: str, cancelled: threading.Event) -> None:
         job = self._make_job(name)
-        if not job.pipeline_root.startswith(GCS_PREFIX):
-            given = f"runtime_config.gcs_output_directory is {job.pipeline_root!r}: a folder gs://BUCKET/... is needed"
-            self._finish(name, "FAILED", error_of(INVALID_ARGUMENT, given))
-            return
-        if refused := find_refusals(job.spec):
-            self._finish(name, "FAILED", error_of(UNIMPLEMENTED, f"the rehearsal does not play {'; '.join(refused)}"))
-            return
         folder = self._folder / job.id
         replace(job, spec=normalise(job.spec)).write(folder)
         if cancelled.is_set():
@@ -160,14 +150,12 @@ class PipelineRuns(JobRuns):
         for report in reports:
             if report["report"] == "log":
                 labels = {
-                    "job_id": job_of(name, report["id"], 1).rpartition("/")[2],
+                    "job_id": job_of(name, report["id"]).rpartition("/")[2],
                     "task_name": "workerpool0-0",
                     "pipeline_job_id": name.rpartition("/")[2],
                     "pipeline_task_name": ".".join(report["path"]),
                 }
                 self._logs.write(JOB_RESOURCE, labels, report["text"], severity_of(report["text"]), now)
-            elif report["report"] == "mail":
-                self.mails.append({**report, "time": now})
 
     def _finish(self, name: str, state: str, error: Mapping[str, Any] | None) -> None:
         now = moment(self._clock.now())
@@ -216,7 +204,7 @@ class PipelineRuns(JobRuns):
         runtime = json_format.MessageToDict(raw.runtime_config)
         return Job(
             name=name,
-            # PIPELINE_JOB_ID: a number, of the whole name: names of scheduled runs end alike.
+            # A number, of the whole name: names of scheduled runs end alike.
             uuid=str(task_id(name, ())),
             project=ids.get(project, project),
             project_number=self._numbers.get(project, project),
@@ -229,9 +217,6 @@ class PipelineRuns(JobRuns):
             labels=dict(message.labels),
             cache_folder=str((self._folder / "cache").absolute()),
             service_account=message.service_account,
-            network=message.network,
-            encryption_key=message.encryption_spec.kms_key_name,
-            fails_fast=config.failure_policy == aiplatform_v1.PipelineFailurePolicy.PIPELINE_FAILURE_POLICY_FAIL_FAST,
         )
 
 

@@ -1,9 +1,8 @@
 """What the process that executes a pipeline says while it works: JSON lines, one object each.
 
-    {"report": "task", "path": [...], "id": 1, "state": "RUNNING", "attempt": 1, "dag": false, "error": null,
+    {"report": "task", "path": [...], "id": 1, "state": "RUNNING", "dag": false, "error": null,
      "inputs": {...}, "outputs": {...}, "in": {...}, "out": {...}}
     {"report": "log", "path": [...], "id": 1, "text": "..."}
-    {"report": "mail", "path": [...], "id": 1, "recipients": [...], "status": {...}}
     {"report": "end", "path": [], "id": 1, "state": "SUCCEEDED", "error": null}
 
 A path is the names of the DAGs a task is in, then its own; the root has none. States are those of PipelineTaskDetail;
@@ -16,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 Path = tuple[str, ...]
@@ -25,18 +24,13 @@ FINAL_STATES = frozenset({"SUCCEEDED", "FAILED", "SKIPPED", "CANCELLED", "NOT_TR
 
 
 def task_id(job_uuid: str, path: Path) -> int:
-    """Return a task's id: a number as Vertex gives them, the same each time it is asked for."""
-    digest = hashlib.sha256("/".join((job_uuid, *path)).encode()).digest()
-    return int.from_bytes(digest[:8]) >> 1
-
-
-def custom_job_id(number: int, attempt: int) -> int:
-    """Return the id of the custom job that Vertex runs a task's container in, by the task's id and attempt.
+    """Return a task's id, which is that of its container's custom job too: a number as Vertex gives them.
 
     https://docs.cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.pipelineJobs#ContainerDetail
     (mainJob: "the name of the CustomJob for the main container execution").
     """
-    return number + attempt - 1
+    digest = hashlib.sha256("/".join((job_uuid, *path)).encode()).digest()
+    return int.from_bytes(digest[:8]) >> 1
 
 
 def error_of(code: int, message: str) -> dict[str, Any]:
@@ -57,7 +51,6 @@ class Reporter:
         state: str,
         *,
         error: Mapping[str, Any] | None = None,
-        attempt: int = 0,
         is_dag: bool = False,
         inputs: Mapping[str, Any] | None = None,
         outputs: Mapping[str, Any] | None = None,
@@ -71,7 +64,6 @@ class Reporter:
             path,
             state=state,
             error=error,
-            attempt=attempt,
             dag=is_dag,
             **{name: value for name, value in more.items() if value is not None},
         )
@@ -79,10 +71,6 @@ class Reporter:
     def log(self, path: Path, text: str) -> None:
         """Pass on a line that a task's container printed."""
         self._write("log", path, text=text)
-
-    def mail(self, path: Path, recipients: Sequence[str], status: Mapping[str, Any]) -> None:
-        """Say that Vertex would send a mail."""
-        self._write("mail", path, recipients=list(recipients), status=status)
 
     def end(self, state: str, error: Mapping[str, Any] | None = None) -> None:
         """Say how the run ended."""

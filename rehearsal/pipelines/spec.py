@@ -1,24 +1,44 @@
 """Compiled specifications: one form of them, and what is in them that the rehearsal does not play.
 
-What is not played is refused by its name before anything runs; Vertex AI may take it.
+It plays what `shardline compile` writes, and Google's launchers in it: tasks of container components in one DAG, which
+an exit handler may be around. All else is refused when it is submitted, by the name of its field; Vertex AI may
+take it.
 """
 
 from __future__ import annotations
 
 import graphlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from google.protobuf import json_format
 
 from contracts.canonical import canonical
-from rehearsal.pipelines.packages import find_absent
-from rehearsal.pipelines.values import SELECTOR, upstream_of
+from rehearsal.pipelines.placeholders import find_unknown
+from rehearsal.pipelines.values import upstream_of
 
 # Fields of a submitted specification that are a document for a platform, Kubernetes so far.
 PLATFORM_FIELDS = ("platforms", "platformSpec", "platform_spec")
-_WORKSPACE = ("{{$.workspace_path}}", "/kfp-workspace")
+# By message of pipeline_spec.proto, the fields that are played or say nothing of the execution.
+_PLAYED = {
+    "executor": {"container"},
+    "container": {"image", "command", "args", "env", "resources"},
+    "dag": {"tasks"},
+    "task": {"taskInfo", "componentRef", "inputs", "dependentTasks", "cachingOptions", "triggerPolicy"},
+    "triggerPolicy": {"strategy"},
+    "cachingOptions": {"enableCache"},
+    "parameter": {"runtimeValue", "componentInputParameter", "taskOutputParameter", "taskFinalStatus"},
+    "runtimeValue": {"constant"},
+    "artifact": {"taskOutputArtifact"},
+    "parameterDefinition": {"parameterType", "defaultValue", "isOptional", "description"},
+    "artifactDefinition": {"artifactType", "description"},
+}
+_EXIT_HANDLER = re.compile(r"exit-handler-\d+")
+_PYTHON_COMPONENT = "kfp.dsl.executor_main"
+# Words of a command that kfp's ConcatPlaceholder and IfPresentPlaceholder become.
+_WORD_STRUCTURES = ('{"Concat": ', '{"IfPresent": ')
 
 
 def normalise(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,54 +71,80 @@ def find_refusals(spec: Mapping[str, Any]) -> list[str]:
     platforms = [name for name in PLATFORM_FIELDS if spec.get(name)]
     found = [f"{name}: a document for Kubernetes (the second one of a compiled file)" for name in platforms]
     known = normalise(spec)
-    if any(text in json.dumps(known) for text in _WORKSPACE):
-        found.append("a workspace, which only Kubernetes has")
     for label, executor in known["deploymentSpec"]["executors"].items():
-        found += [f"executor {label}: {said}" for said in _of_executor(executor)]
-    components = known.get("components", {})
-    for name, component in [("root", known.get("root", {})), *components.items()]:
-        tasks = component.get("dag", {}).get("tasks", {})
-        declared = component.get("inputDefinitions", {})
-        found += [f"component {name}: {said}" for said in _of_dag(tasks, declared)]
-        wanted = {task["componentRef"]["name"] for task in tasks.values()}
-        found += [f"component {other}, which is not there" for other in sorted(wanted - components.keys())]
-    return found
+        found += [f"executor {label}: {reason}" for reason in _of_executor(executor)]
+    components = {"root": known.get("root", {}), **known.get("components", {})}
+    for name, component in components.items():
+        reasons = [*_of_definitions(component), *_of_dag(name, component.get("dag", {}), components)]
+        found += [f"component {name}: {reason}" for reason in reasons]
+    return list(dict.fromkeys(found))
+
+
+def _unplayed(message: str, value: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of a message's fields that are not played."""
+    yield from sorted(value.keys() - _PLAYED[message])
+
+
+def _of_texts(value: Any) -> Iterator[str]:
+    if _PYTHON_COMPONENT in json.dumps(value):
+        yield "a Python component (@dsl.component): use a container component"
+    for placeholder in find_unknown(value):
+        yield f"the placeholder {placeholder}"
 
 
 def _of_executor(executor: Mapping[str, Any]) -> Iterator[str]:
-    container = executor.get("container")
-    if container is None and "importer" not in executor:
-        yield f"{', '.join(executor) or 'nothing'}; a container or an importer is played"
-    if container is not None:
-        if not container.get("command"):
-            yield f"the own command of image {container.get('image', '')}: name a command, images are not fetched"
-        if container.get("lifecycle"):
-            yield "lifecycle hooks"
-        for package in find_absent([*container.get("command", []), *container.get("args", [])]):
-            yield f"it installs {package}, which is not installed here: install it, the rehearsal never does"
-        if str(container.get("image", "")).startswith("oci://"):
-            yield f"image {container['image']}: oci:// is for Kubernetes"
-    importer = executor.get("importer", {})
-    if importer.get("downloadToWorkspace"):
-        yield "an importer into a workspace, which only Kubernetes has"
-    uri = importer.get("artifactUri", {}).get("constant", "")
-    if str(uri).startswith("oci://"):
-        yield f"the importer's {uri}: oci:// is for Kubernetes"
+    yield from _unplayed("executor", executor)
+    if (container := executor.get("container")) is None:
+        return
+    yield from _unplayed("container", container)
+    yield from _of_texts(container)
+    if not container.get("command"):
+        yield f"the own command of image {container.get('image', '')}: name a command, images are not fetched"
+    if any(word.startswith(_WORD_STRUCTURES) for word in [*container.get("command", []), *container.get("args", [])]):
+        yield "a word that is put together (dsl.ConcatPlaceholder, dsl.IfPresentPlaceholder)"
 
 
-def _of_dag(tasks: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[str]:
+def _of_definitions(component: Mapping[str, Any]) -> Iterator[str]:
+    for side in ("inputDefinitions", "outputDefinitions"):
+        definitions = component.get(side, {})
+        for name, definition in definitions.get("parameters", {}).items():
+            for reason in [*_unplayed("parameterDefinition", definition), *_of_texts(definition.get("defaultValue"))]:
+                yield f"parameter {name}: {reason}"
+            if side == "outputDefinitions" and definition.get("parameterType") != "STRING":
+                yield f"parameter {name}: an output that is no text"
+        for name, definition in definitions.get("artifacts", {}).items():
+            for reason in _unplayed("artifactDefinition", definition):
+                yield f"artifact {name}: {reason}"
+
+
+def _of_dag(parent: str, dag: Mapping[str, Any], components: Mapping[str, Any]) -> Iterator[str]:
+    yield from _unplayed("dag", dag)
+    tasks = dag.get("tasks", {})
     graph = {name: upstream_of(task) for name, task in tasks.items()}
-    for name, before in graph.items():
-        for other in sorted(before - graph.keys()):
-            yield f"task {name} waits for {other}, which is not in its DAG"
-        for group, source in (("parameters", "componentInputParameter"), ("artifacts", "componentInputArtifact")):
-            for given in tasks[name].get("inputs", {}).get(group, {}).values():
-                if source in given and given[source] not in declared.get(group, {}):
-                    yield f"task {name} is given {given[source]}, which the DAG does not declare as an input"
-                selector = given.get("parameterExpressionSelector")
-                if selector and SELECTOR.fullmatch(selector) is None:
-                    yield f"task {name}: the selector {selector}"
+    for name, task in tasks.items():
+        reasons = list(_of_task(task))
+        component = components.get(task["componentRef"]["name"], {})
+        is_handler = parent == "root" and _EXIT_HANDLER.fullmatch(name)
+        # A loop or a condition is a group of its own, and a field of it has been named.
+        if not reasons and not is_handler and "dag" in component:
+            reasons.append("a pipeline in a pipeline")
+        reasons += [f"it waits for {other}, which is not in its DAG" for other in sorted(graph[name] - graph.keys())]
+        yield from (f"task {name}: {reason}" for reason in reasons)
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         yield f"its tasks wait for each other: {' -> '.join(error.args[1])}"
+
+
+def _of_task(task: Mapping[str, Any]) -> Iterator[str]:
+    yield from _unplayed("task", task)
+    for message in ("triggerPolicy", "cachingOptions"):
+        yield from _unplayed(message, task.get(message, {}))
+    inputs = task.get("inputs", {})
+    for name, source in inputs.get("parameters", {}).items():
+        value = source.get("runtimeValue", {})
+        for reason in [*_unplayed("parameter", source), *_unplayed("runtimeValue", value), *_of_texts(value)]:
+            yield f"parameter {name}: {reason}"
+    for name, source in inputs.get("artifacts", {}).items():
+        for reason in _unplayed("artifact", source):
+            yield f"artifact {name}: {reason}"

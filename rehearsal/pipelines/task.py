@@ -1,4 +1,4 @@
-"""One task of a pipeline: its executor's input, its container or importer, its outputs, its place in the cache."""
+"""One task of a pipeline: its executor's input, its container, its outputs, its place in the cache."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from contracts.canonical import canonical
 from rehearsal.pipelines.artifact_metadata import find_excess, find_fault
 from rehearsal.pipelines.cache import Cache
 from rehearsal.pipelines.containers import Containers, ContainerTask
-from rehearsal.pipelines.placeholders import Values, has_placeholder, substitute_all
+from rehearsal.pipelines.placeholders import Values, substitute_all
 from rehearsal.pipelines.reports import Path as TaskPath
 from rehearsal.pipelines.reports import task_id
-from rehearsal.pipelines.values import Data, TaskFailed, check_type, declared_inputs, fit, read_parameter
+from rehearsal.pipelines.values import Data, TaskFailed, declared_inputs, fit
 
 _OUTPUT_NAME = "executor_output.json"
 _ARTIFACT_TYPE = {"schemaTitle": "system.Artifact", "schemaVersion": "0.0.1"}
@@ -50,30 +50,16 @@ class TaskRunner:
         self._executors = spec.get("deploymentSpec", {}).get("executors", {})
         self._cache = Cache(self._job, spec)
 
-    def resolve(self, call: Call, *, whole: bool = True) -> Data:
-        """Return the inputs of a DAG, with placeholders replaced where they were written: inside, names are others.
-
-        Args:
-            call: A task that is a DAG.
-            whole: All that it needs has to be there; of a loop the item is not yet.
-
-        Raises:
-            TaskFailed: A value is missing or of a wrong type.
-        """
-        return self._replace(call, {"inputs": {"parameterValues": call.inputs.parameters}}, whole=whole)
-
-    def run(self, call: Call, attempt: int) -> tuple[str, Data]:
-        """Run a task once; return its state, SUCCEEDED or SKIPPED for what the cache had, and its outputs.
+    def run(self, call: Call) -> tuple[str, Data]:
+        """Run a task; return its state, SUCCEEDED or SKIPPED for what the cache had, and its outputs.
 
         Raises:
             TaskFailed: It ended with an error, or cannot be run.
         """
         executor = self._executors[call.component["executorLabel"]]
-        if "importer" in executor:
-            self._containers.note_running(call.path, attempt)
-            return "SUCCEEDED", self._import(call, executor["importer"])
         outputs = self._outputs(call)
-        given = {"parameterValues": call.inputs.parameters, "artifacts": _as_lists(call.inputs.artifacts)}
+        artifacts = {name: {"artifacts": [artifact]} for name, artifact in call.inputs.artifacts.items()}
+        given = {"parameterValues": call.inputs.parameters, "artifacts": artifacts}
         inputs = self._replace(call, self._containers.output_files({"inputs": given, "outputs": outputs}))
         executor_input = {"inputs": {**given, "parameterValues": inputs.parameters}, "outputs": outputs}
         # A job's worker pools hold the executor input: with the paths of this run no key would be found again.
@@ -84,28 +70,26 @@ class TaskRunner:
         container = executor["container"]
         task = ContainerTask(
             path=call.path,
-            image=container.get("image", ""),
             words=[*container.get("command", []), *container.get("args", [])],
             env={variable["name"]: variable.get("value", "") for variable in container.get("env", [])},
             executor_input=executor_input,
             optional=_optional(call.component),
         )
-        self._containers.run(task, attempt)
+        self._containers.run(task)
         found = self._read(call, executor_input)
         self._cache.keep(key, found)
         return "SUCCEEDED", found
 
-    def _replace(self, call: Call, executor_input: dict[str, Any], *, whole: bool = True) -> Data:
+    def _replace(self, call: Call, executor_input: dict[str, Any]) -> Data:
         """Return a task's inputs with placeholders replaced, in the types that its component declares."""
-        values = self._containers.values(call.path, executor_input, _optional(call.component))
+        values = Values(executor_input, self._job.constants(), _optional(call.component))
         definitions = declared_inputs(call.component)
         found = Data(artifacts=call.inputs.artifacts)
         for name, value in call.inputs.parameters.items():
             replaced = substitute_all(value, values) if name in call.live else value
             if replaced is not None:
-                found.parameters[name] = fit(name, replaced, definitions.get(name, {}))
-        if whole:
-            _check_complete(call.component, found)
+                found.parameters[name] = fit(name, replaced, definitions.get(name, {}).get("parameterType", ""))
+        _check_complete(call.component, found)
         return found
 
     def _outputs(self, call: Call, *, blank: bool = False) -> dict[str, Any]:
@@ -131,70 +115,45 @@ class TaskRunner:
         return {"name": f"{store}/artifacts/{number}-{name}", "type": kind, "uri": uri, "metadata": {}}
 
     def _read(self, call: Call, executor_input: Mapping[str, Any]) -> Data:
-        """Return what a container has written: by its output file, else by the files that it was told to write."""
+        """Return what a container has written: parameters in files of their own, artifacts in its output file."""
         mount, outputs = self._containers.mount, executor_input["outputs"]
         declared = call.component.get("outputDefinitions", {})
         written = _read_json(Path(mount.path_of(outputs["outputFile"])))
         found = Data()
-        for name, definition in declared.get("parameters", {}).items():
-            kind = definition.get("parameterType", "")
+        for name in declared.get("parameters", {}):
             file = Path(mount.path_of(outputs["parameters"][name]["outputFile"]))
-            if name in written.get("parameterValues", {}):
-                value = written["parameterValues"][name]
-                found.parameters[name] = check_type(f"output {name}", value, kind)
-            elif file.is_file():
-                found.parameters[name] = read_parameter(name, file.read_text(), kind)
-        for name, definition in declared.get("artifacts", {}).items():
+            if file.is_file():
+                found.parameters[name] = file.read_text()
+        for name in declared.get("artifacts", {}):
             (empty,) = outputs["artifacts"][name]["artifacts"]
-            said = written.get("artifacts", {}).get(name, {}).get("artifacts", []) or [{}]
-            for artifact in said:
-                if artifact.get("name") not in (None, "", empty["name"]):
-                    # It would be the resource's name, of the next run too.
-                    raise TaskFailed(
-                        f"artifact {name} was given the name {artifact['name']!r} by its task: leave `name` out, or "
-                        f"as it was given ({empty['name']})"
-                    )
-            found.artifacts[name] = [
-                {
-                    "name": empty["name"],
-                    "type": empty["type"],
-                    "uri": mount.uri_of(artifact.get("uri") or empty["uri"]),
-                    "metadata": canonical(artifact.get("metadata", {})),
-                }
-                for artifact in (said if definition.get("isArtifactList") else said[:1])
-            ]
-            self._check_metadata(name, found.artifacts[name])
+            (artifact,) = written.get("artifacts", {}).get(name, {}).get("artifacts", [])[:1] or [{}]
+            if artifact.get("name") not in (None, "", empty["name"]):
+                # It would be the resource's name, of the next run too.
+                raise TaskFailed(
+                    f"artifact {name} was given the name {artifact['name']!r} by its task: leave `name` out, or "
+                    f"as it was given ({empty['name']})"
+                )
+            metadata = canonical(artifact.get("metadata", {}))
+            check_metadata(name, empty["type"].get("schemaTitle", ""), metadata)
+            found.artifacts[name] = {**empty, "uri": artifact.get("uri") or empty["uri"], "metadata": metadata}
         return found
 
-    @staticmethod
-    def _check_metadata(name: str, artifacts: list[dict[str, Any]]) -> None:
-        for artifact in artifacts:
-            if said := find_fault(artifact["type"].get("schemaTitle", ""), artifact["metadata"]):
-                raise TaskFailed(f"metadata of artifact {name}: {said}")
-            message = struct_pb2.Struct()
-            message.update(artifact["metadata"])
-            if said := find_excess(message):
-                raise TaskFailed(f"metadata of artifact {name}: {said}")
 
-    def _import(self, call: Call, importer: Mapping[str, Any]) -> Data:
-        inputs = self._replace(call, {"inputs": {"parameterValues": call.inputs.parameters}})
-        filled = {"inputs": {"parameterValues": inputs.parameters}}
-        values: Values = self._containers.values(call.path, filled, _optional(call.component))
-        given = importer["artifactUri"]
-        uri = given.get("constant") or inputs.parameters.get(given.get("runtimeParameter", ""))
-        if not isinstance(uri, str) or has_placeholder(uri):
-            raise TaskFailed(f"the importer's URI is not a value but {uri!r}: pass a parameter or an output")
-        if uri.startswith("oci://"):
-            raise TaskFailed(f"{uri}: artifacts of oci:// are for Kubernetes, and not played")
-        (name,) = call.component["outputDefinitions"]["artifacts"]
-        artifact = self._artifact(call.path, name, uri, {"artifactType": importer.get("typeSchema", {})})
-        artifact["metadata"] = canonical(substitute_all(importer.get("metadata", {}), values))
-        self._check_metadata(name, [artifact])
-        return Data(artifacts={name: [artifact]})
+def check_metadata(name: str, kind: str, metadata: dict[str, Any]) -> None:
+    """Check that metadata of an artifact are of a size and form that Vertex AI keeps and renders, or raise TaskFailed.
 
-
-def _as_lists(artifacts: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    return {name: {"artifacts": entries} for name, entries in artifacts.items()}
+    Args:
+        name: The output, for messages.
+        kind: Schema title of the artifact's type.
+        metadata: By name, as JSON values.
+    """
+    fault = find_fault(kind, metadata)
+    if not fault:
+        message = struct_pb2.Struct()
+        message.update(metadata)
+        fault = find_excess(message)
+    if fault:
+        raise TaskFailed(f"metadata of artifact {name}: {fault}")
 
 
 def _optional(component: Mapping[str, Any]) -> frozenset[str]:
@@ -205,8 +164,7 @@ def _optional(component: Mapping[str, Any]) -> frozenset[str]:
 def _check_complete(component: Mapping[str, Any], inputs: Data) -> None:
     for group, given in (("parameters", inputs.parameters), ("artifacts", inputs.artifacts)):
         for name, definition in component.get("inputDefinitions", {}).get(group, {}).items():
-            needed = not definition.get("isOptional") and definition.get("parameterType") != "TASK_CONFIG"
-            if needed and name not in given:
+            if not definition.get("isOptional") and name not in given:
                 raise TaskFailed(f"input {name} has no value, and its component declares no default")
 
 

@@ -9,10 +9,11 @@ from typing import Any
 from google.cloud import aiplatform_v1
 from google.rpc import status_pb2
 
-from rehearsal.pipelines.reports import FINAL_STATES, custom_job_id
+from rehearsal.pipelines.reports import FINAL_STATES
 
 # proto-plus declares an enum's members as numbers.
 State: Any = aiplatform_v1.PipelineTaskDetail.State
+_CONTAINER = "system.ContainerExecution"
 _EXECUTION_STATES = {
     "SUCCEEDED": aiplatform_v1.Execution.State.COMPLETE,
     "SKIPPED": aiplatform_v1.Execution.State.CACHED,
@@ -57,18 +58,17 @@ def _note_task(job: Any, report: Mapping[str, Any], now: float) -> None:
     detail.pipeline_task_status.append(record)
     if state in _EXECUTION_STATES:
         _note_execution(job, detail, report, now)
-    if report.get("attempt"):
-        _note_attempt(job, detail, report["attempt"])
+    if state == "RUNNING" and detail.execution.schema_title == _CONTAINER:
+        detail.executor_detail.container_detail.main_job = job_of(job.name, detail.task_id)
     for field, group in (("inputs", "in"), ("outputs", "out")):
-        for name, artifacts in (report.get(group) or {}).items():
-            getattr(detail, field)[name] = aiplatform_v1.PipelineTaskDetail.ArtifactList(
-                artifacts=[_artifact(name, artifact, now) for artifact in artifacts]
-            )
+        for name, artifact in (report.get(group) or {}).items():
+            entry = aiplatform_v1.PipelineTaskDetail.ArtifactList(artifacts=[_artifact(name, artifact, now)])
+            getattr(detail, field)[name] = entry
 
 
-def job_of(name: str, number: int, attempt: int) -> str:
+def job_of(name: str, number: int) -> str:
     """Return the name of the custom job that Vertex runs a task's container in."""
-    return f"{name.rpartition('/pipelineJobs/')[0]}/customJobs/{custom_job_id(number, attempt)}"
+    return f"{name.rpartition('/pipelineJobs/')[0]}/customJobs/{number}"
 
 
 def _find(job: Any, report: Mapping[str, Any], now: float) -> Any:
@@ -104,7 +104,7 @@ def _note_execution(job: Any, detail: Any, report: Mapping[str, Any], now: float
         detail.execution = aiplatform_v1.Execution(
             name=f"{_store_of(job)}/executions/{report['id']}",
             display_name=detail.task_name,
-            schema_title="system.DagExecution" if report.get("dag") else "system.ContainerExecution",
+            schema_title="system.DagExecution" if report.get("dag") else _CONTAINER,
             schema_version="0.0.1",
             create_time=moment(now),
             metadata={"task_name": detail.task_name, "pipeline_job_resource_name": job.name},
@@ -115,14 +115,6 @@ def _note_execution(job: Any, detail: Any, report: Mapping[str, Any], now: float
     for prefix, group in (("input", "inputs"), ("output", "outputs")):
         for name, value in (report.get(group) or {}).items():
             execution.metadata[f"{prefix}:{name}"] = value
-
-
-def _note_attempt(job: Any, detail: Any, attempt: int) -> None:
-    container = detail.executor_detail.container_detail
-    current = job_of(job.name, detail.task_id, attempt)
-    if container.main_job and container.main_job != current:
-        container.failed_main_jobs.append(container.main_job)
-    container.main_job = current
 
 
 def _artifact(name: str, artifact: Mapping[str, Any], now: float) -> Any:

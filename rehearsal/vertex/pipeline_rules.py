@@ -65,6 +65,8 @@ def check_pipeline_job(
         found += _check_parameters(spec, values, f"{field}.runtime_config.parameter_values")
     if found:
         raise refuse(found)
+    if config.failure_policy == types.PipelineFailurePolicy.PIPELINE_FAILURE_POLICY_FAIL_FAST:
+        raise ServiceError("UNIMPLEMENTED", f"{field}.runtime_config.failure_policy: {_NOT_PLAYED} failing fast")
     if refused := find_refusals(spec):
         raise ServiceError("UNIMPLEMENTED", f"{field}.pipeline_spec: {_NOT_PLAYED} {'; '.join(refused)}")
 

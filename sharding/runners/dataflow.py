@@ -6,10 +6,8 @@ process, no pickled main session and no package list travels. Options: https://c
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
@@ -99,13 +97,12 @@ def submit(build: Build, config: RunConfig, *, job_name: str, output_uri: str, r
     return pipeline.run()
 
 
-def find_job(config: RunConfig, job_name: str, *, active: bool = False) -> str | None:
-    """Return the id of the newest job of a name that is active, else of the newest that is done; None: neither.
+def find_job(config: RunConfig, job_name: str) -> str | None:
+    """Return the id of the newest job of a name that has not ended; None: there is none.
 
     Args:
         config: Its section cloud.
         job_name: Of the job.
-        active: Leave out those that are done.
 
     Raises:
         TryAgain: No answer.
@@ -119,9 +116,7 @@ def find_job(config: RunConfig, job_name: str, *, active: bool = False) -> str |
     found = _ask(lambda **how: list(client.list_jobs(request, **how)), f"which jobs are called {job_name}")
     jobs = [job for job in found if job.name == job_name]
     running = [job for job in jobs if job.current_state not in _ended_states()]
-    done = [job for job in jobs if job.current_state == dataflow_v1beta3.JobState.JOB_STATE_DONE]
-    chosen = running or ([] if active else done)
-    return str(max(chosen, key=lambda job: str(job.create_time)).id) if chosen else None
+    return str(max(running, key=lambda job: str(job.create_time)).id) if running else None
 
 
 def wait_for(config: RunConfig, job_id: str) -> None:
@@ -176,17 +171,6 @@ def _ask(call: Callable[..., Any], what: str) -> Any:
         return call(timeout=_CALL_TIMEOUT_S, retry=Retry(predicate=if_exception_type(*kinds), timeout=_RETRY_S))
     except (api.RetryError, *kinds) as error:
         raise TryAgain(f"Dataflow does not say {what}: {error}") from None
-
-
-def write_resources(path: Path, config: RunConfig, job_id: str) -> None:
-    """Write the name of a job as Google's pipeline components pass it on: their message GcpResources, as JSON.
-
-    https://github.com/kubeflow/pipelines/tree/master/components/google-cloud/google_cloud_pipeline_components/proto
-    """
-    job = f"projects/{config.cloud.project}/locations/{config.cloud.region}/jobs/{job_id}"
-    resource = {"resourceType": "DataflowJob", "resourceUri": f"https://dataflow.googleapis.com/v1b3/{job}"}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"resources": [resource]}))
 
 
 def _bucket_of(uri: str) -> str:

@@ -14,14 +14,13 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner, worker_handlers
 
 from contracts.config import RunConfig
-from contracts.errors import ConfigError, TryAgain
+from contracts.errors import TryAgain
 from sharding.runners.work import Work, choose_processes
 
 # What a worker process raises comes back as the text of its traceback.
@@ -38,7 +37,6 @@ def run_graph(
     job_name: str,
     work_uri: str,
     run_id: str = "",
-    launch: Path | None = None,
 ) -> str:
     """Run a graph to its end; return what it ran on, in words.
 
@@ -49,27 +47,20 @@ def run_graph(
         job_name: What a service shows; lower-case letters, digits and '-'.
         work_uri: Folder in the bucket that Dataflow writes temporary files to.
         run_id: The run that Dataflow's job is labelled with; empty: none.
-        launch: File for the name of Dataflow's job, which is then not waited for.
 
     Raises:
-        ConfigError: Something that the runner needs is not set, or a runner other than Dataflow is to be launched.
+        ConfigError: Something that the runner needs is not set.
         TryAgain: A worker or a service is gone.
     """
     # What Beam logs about a failure comes back as the exception that it raises.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     runner = config.resources.beam_runner
-    if launch is not None and runner != "dataflow":
-        raise ConfigError(
-            f"--launch with resources.beam_runner = {runner}",
-            allowed="dataflow: fnapi runs in this process",
-            todo="set resources.beam_runner=dataflow, or leave --launch out",
-        )
     with warnings.catch_warnings():
         # gRPC and Beam warn about themselves while they start and end.
         warnings.simplefilter("ignore")
         try:
             if runner == "dataflow":
-                return _run_dataflow(build, config, job_name, work_uri, run_id=run_id, launch=launch)
+                return _run_dataflow(build, config, job_name, work_uri, run_id=run_id)
             return _run_fnapi(build, config, work)
         except RuntimeError as error:
             if found := _TRY_AGAIN.findall(str(error)):
@@ -104,25 +95,20 @@ def _run_fnapi(build: Build, config: RunConfig, work: Work) -> str:
     return "FnApiRunner, " + ("one process" if processes == 1 else f"{processes} processes")
 
 
-def _run_dataflow(
-    build: Build, config: RunConfig, job_name: str, work_uri: str, *, run_id: str, launch: Path | None
-) -> str:
+def _run_dataflow(build: Build, config: RunConfig, job_name: str, work_uri: str, *, run_id: str) -> str:
     from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
 
-    from sharding.runners.dataflow import find_job, submit, wait_for, write_resources
+    from sharding.runners.dataflow import find_job, submit, wait_for
 
     try:
         job_id = submit(build, config, job_name=job_name, output_uri=work_uri, run_id=run_id).job_id()
         shown = f"DataflowRunner, {config.cloud.region}"
     except DataflowJobAlreadyExistsError:
         # Another run was quicker: its job does this one's work.
-        found = find_job(config, job_name, active=True)
+        found = find_job(config, job_name)
         if found is None:
             raise TryAgain(f"a Dataflow job {job_name} has just ended; run again, and it is reused") from None
         job_id = found
         shown = f"DataflowRunner, {config.cloud.region}: job {job_id} of this name runs already"
-    if launch is not None:
-        write_resources(launch, config, job_id)
-    else:
-        wait_for(config, job_id)
+    wait_for(config, job_id)
     return shown

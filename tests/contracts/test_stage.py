@@ -13,14 +13,12 @@ import pytest
 import contracts.stage
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ProfileChoice, ProfileReport
-from contracts.errors import ConfigError, ErrorDocument, TryAgain
+from contracts.errors import ConfigError, TryAgain
 from contracts.events import ERROR_NAME, EVENTS_NAME, EventLog, EventReader
 from contracts.fingerprint import combine
-from contracts.job import ToldError
 from contracts.output import Lock
-from contracts.result import find_result
 from contracts.stage import Stage, run_stage
-from rehearsal.gcs import BucketServer
+from inspection.run.events import find_output
 
 MADE_FROM = {"model": "m", "shards": "s"}
 
@@ -56,7 +54,7 @@ def make_report(fingerprint: str, made_from: dict[str, str]) -> ProfileReport:
 
 def work(stage: Stage, made_from: dict[str, str] = MADE_FROM) -> str:
     output = stage.claim(ProfileReport, made_from)
-    if not (output.reused or stage.where):
+    if not output.reused:
         stage.ready()
         stage.commit(output, make_report(output.fingerprint, made_from), "a report")
     return output.uri
@@ -210,8 +208,6 @@ def test_a_user_error_leaves_its_message_and_no_traceback(tmp_path: Path, capsys
     assert document["exit_code"] == 2
     assert document["kind"] == "ConfigError"
     assert events_of(tmp_path, "a")[-1] == "error"
-    assert run(tmp_path, "b", "--debug", execute=refuse) == 2
-    assert "Traceback" in capsys.readouterr().err
 
 
 def test_ctrl_c_is_an_interruption_and_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -291,16 +287,6 @@ def test_a_lock_that_was_removed_since_it_was_opened_is_none(tmp_path: Path, mon
     Lock(uri).release()
 
 
-def test_the_configuration_must_have_the_hash_that_was_submitted(tmp_path: Path) -> None:
-    config = tmp_path / "c.json"
-    config.write_text("{}")
-    digest = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
-    options = ["--root", str(tmp_path), "--config", str(config), "--config-sha256"]
-    assert run_stage("profile", work, [*options, digest]) == 0
-    config.write_text('{"train": {"epochs": 1}}')
-    assert run_stage("profile", work, [*options, digest]) == 2
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -308,7 +294,6 @@ def test_the_configuration_must_have_the_hash_that_was_submitted(tmp_path: Path)
         ["--root", "a"],
         ["--root", "a", "--config-json", "{"],
         ["--root", "gs://bucket/x", "--config-json", "{}"],
-        ["--root", "a", "--config", "missing.json"],
         ["--root", "/dev/null/x", "--config-json", "{}"],
     ],
 )
@@ -352,80 +337,15 @@ def test_a_full_disk_costs_events_and_nothing_else(tmp_path: Path, capsys: pytes
 
 def test_a_stage_that_works_for_a_run_says_where_its_output_is(tmp_path: Path) -> None:
     line, at = storage.normalise(tmp_path), storage.normalise(tmp_path / "profile" / combine(MADE_FROM))
-    files = ["--write-uri", str(tmp_path / "o/uri"), "--write-finished", str(tmp_path / "o/finished")]
-    given = ["--line", line, "--run", "r1", "--config-json", "{}"]
-
-    assert run_stage("profile", work, [*given, "--where", *files]) == 0
-    assert ((tmp_path / "o/uri").read_text(), (tmp_path / "o/finished").read_text()) == (at, "no")
-    assert find_result(line, "r1", "profile") is None
-    assert not storage.exists(at) and not storage.exists(storage.join(line, "profile", "attempts"))
-
-    assert run_stage("profile", work, given) == 0
-    made = find_result(line, "r1", "profile")
-    assert made is not None and (made.uri, made.reused) == (at, False)
-    (attempt,) = storage.list_names(storage.join(line, "profile", "attempts"))
-    assert attempt.startswith("r1.")
-
-    assert run_stage("profile", work, [*given[:2], "--run", "r2", *given[4:], "--where", *files]) == 0
-    assert (tmp_path / "o/finished").read_text() == "yes"
-    found = find_result(line, "r2", "profile")
-    assert found is not None and found.reused and found.manifest_sha256 == made.manifest_sha256
-    # What is asked for anew is not finished, and nothing of it is deleted by a look.
-    assert run_stage("profile", work, [*given, "--where", "--flags", "fresh", *files]) == 0
-    assert (tmp_path / "o/finished").read_text() == "no"
-    assert storage.exists(storage.join(at, MANIFEST_NAME))
-
-
-@pytest.mark.parametrize("told", [False, True], ids=["own", "of a rank"])
-def test_a_user_error_ends_later_attempts_of_that_job_of_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], told: bool
-) -> None:
-    def refuse(stage: Stage) -> str:
-        error = ConfigError("this", allowed="that", todo="change it")
-        raise ToldError(ErrorDocument.of(error)) if told else error
-
-    monkeypatch.setenv("CLOUD_ML_JOB_ID", "7")
-    assert run(tmp_path, "a", execute=refuse) == 2
-    assert run(tmp_path, "b") == 2
-    assert "an earlier attempt of job 7 has ended it: this" in capsys.readouterr().err
-    (ended,) = tmp_path.rglob("ended.json")
-    assert json.loads(ended.read_bytes())["kind"] == "ConfigError"
-    assert not list(tmp_path.rglob(MANIFEST_NAME))
-    monkeypatch.setenv("CLOUD_ML_JOB_ID", "8")
-    assert run(tmp_path, "c") == 0
-
-
-@pytest.mark.parametrize("error", [TryAgain("later"), ValueError("ours")])
-def test_what_may_succeed_another_time_ends_no_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def fail(stage: Stage) -> str:
-        raise error
-
-    monkeypatch.setenv("CLOUD_ML_JOB_ID", "7")
-    # 134: another attempt, by Vertex AI's codes.
-    assert run(tmp_path, "a", execute=fail) in (70, 134)
-    assert run(tmp_path, "b") == 0
-
-
-def test_a_bucket_that_is_gone_ends_a_job_with_the_first_error(
-    bucket_server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CLOUD_ML_JOB_ID", "7")
-    events = tmp_path / "events"
-
-    def give_up(stage: Stage) -> str:
-        bucket_server.clear()
-        raise ConfigError("this", allowed="that", todo="change it")
-
-    given = ["--config-json", "{}", "--attempt", "a", "--events", str(events)]
-    assert run_stage("profile", give_up, ["--root", "gs://bucket-1/profile", *given]) == 2
-    said = capsys.readouterr().err
-    assert "the end of job 7 could not be written down" in said and "profile: error: this" in said
-    assert '"message": "this' in (events / "error.json").read_text()
-    # Nor can be looked whether the job was ended before.
-    assert run_stage("profile", work, ["--root", "gs://bucket-gone/profile", *given]) == 2
-    assert "no such bucket" in (events / "error.json").read_text()
+    given = ["--line", line, "--config-json", "{}", "--run"]
+    assert find_output(line, "r1", "profile") is None
+    for run_id in ("r1", "r2"):
+        assert run_stage("profile", work, [*given, run_id]) == 0
+        assert find_output(line, run_id, "profile") == at
+    assert [name.partition(".")[0] for name in storage.list_names(storage.join(line, "profile", "attempts"))] == [
+        "r1",
+        "r2",
+    ]
 
 
 def test_the_driver_is_told_before_anything_else(

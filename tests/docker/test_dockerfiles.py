@@ -65,10 +65,10 @@ def test_the_extras_exist_and_constraints_are_those_of_the_local_install(role: s
 @pytest.mark.parametrize(
     ("given", "installed"),
     [
-        ({}, ["[export,bucket]", "tensorrt_cu12==11.3.0.*"]),
-        ({"CUDA": "cu130", "RTX": "rtx"}, ["[export,bucket]", "[rtx]", "tensorrt_cu13==11.3.0.*"]),
-        ({"TENSORRT": ""}, ["[export,bucket]"]),
-        ({"TENSORRT": "11.2.1", "CUDA": "cu126"}, ["[export,bucket]", "tensorrt_cu12==11.2.1.*"]),
+        ({}, ["[export,bucket,vertex]", "tensorrt_cu12==11.3.0.*"]),
+        ({"CUDA": "cu130", "RTX": "rtx"}, ["[export,bucket,vertex]", "[rtx]", "tensorrt_cu13==11.3.0.*"]),
+        ({"TENSORRT": ""}, ["[export,bucket,vertex]"]),
+        ({"TENSORRT": "11.2.1", "CUDA": "cu126"}, ["[export,bucket,vertex]", "tensorrt_cu12==11.2.1.*"]),
     ],
 )
 def test_the_export_has_the_tensorrt_of_its_torch_s_cuda(

@@ -17,9 +17,9 @@ from tests.docker.test_dockerfiles import ROOT, all_of
 
 # What runs in each image: the commands of components, jobs and workers; and what they import only once they work.
 COMMANDS = {
-    "pipeline": ["sharding.task", "pipeline_tasks.task", "trainer.profiling.task"],
-    "trainer": ["trainer.task", "trainer.profiling.task"],
-    "export": ["trainer.export.task"],
+    "pipeline": ["components.entry", "sharding.task"],
+    "trainer": ["components.entry", "trainer.task", "trainer.profiling.task"],
+    "export": ["components.entry", "trainer.export.task"],
 }
 IMPORTS = {
     "pipeline": [
@@ -28,6 +28,9 @@ IMPORTS = {
         "sharding.runners.dataflow",
         "gcsfs",
         "google.cloud.aiplatform",
+        "components.describe",
+        "components.record_run",
+        "components.experiment",
     ],
     "trainer": [
         "torch",
@@ -37,6 +40,7 @@ IMPORTS = {
         "tensorboard",
         "gcsfs",
         "google.cloud.storage",
+        "components.describe",
     ],
     "export": [
         "torch",
@@ -46,6 +50,9 @@ IMPORTS = {
         "trainer.export.engines.engine",
         "tensorrt_rtx",
         "gcsfs",
+        "google.cloud.aiplatform",
+        "components.describe",
+        "components.register_model",
     ],
 }
 # Of the bases: an image has it before the set is installed.

@@ -570,7 +570,7 @@ def resumed() -> RunView:
         stages=[*stages, make_stage("export", uri="gs://bucket/flowers/export/e"), registered()],
         marks=make_marks(preemptions=3),
         goodput=make_goodput(),
-        registration={"verdict": "refuse", "unproven": ["sm80", "sm89"], "upload": ""},
+        registration={"verdict": "refused", "unproven": "sm80, sm89"},
     )
 
 

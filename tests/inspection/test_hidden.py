@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from components.describe import describe
+from components.entry import OUTPUTS
+from components.task import Task
 from contracts import storage
 from contracts.artifacts import RunRecord
 from contracts.config import STAGES, RunConfig
+from contracts.config.load import parse_config
 from contracts.fingerprint import export_inputs, profile_inputs, shard_inputs, train_inputs
 from contracts.own_code import append_code
-from contracts.result import leave_result
 from inspection.page import render_report
 from inspection.report import to_markdown
 from inspection.run.find import find_place
@@ -28,7 +31,6 @@ from inspection.terminal import print_run
 from tests.conftest import OWN_CODE, small_config
 from tests.inspection.lines import plant
 from tests.page_text import part, said
-from tests.pipeline_tasks.test_task import report
 from tests.trainer.one_rank import one_rank, train
 from tests.trainer.tasks.text_classification.texts import make_shards, make_texts
 from tests.trainer.tasks.text_classification.texts import sections as text_sections
@@ -68,10 +70,20 @@ def leave(rank: Rank, folder: Path, shards: str, config: dict[str, Any]) -> Path
     with (pages / "inspect.txt").open("w") as stream:
         print_run(view, stream)
     for stage in STAGES:
-        leave_result(storage.normalise(line), RUN, stage, planted.uris[stage], reused=False)
-        # The later of two options counts.
-        assert report(line / "reports" / stage, storage.normalise(line), stage, "--run-id", RUN) == 0
+        describe_stage(line, stage, planted.uris[stage])
     return line
+
+
+def describe_stage(line: Path, stage: str, uri: str) -> None:
+    """Leave the artifacts of a stage's task in LINE/reports/STAGE/RUN/out."""
+    folder = storage.normalise(line / "reports" / stage / RUN / "out")
+    names = (OUTPUTS[stage], "metrics", "summary", "page", *(["classes"] if stage == "train" else []))
+    artifacts = {name: {"artifacts": [{"uri": f"{folder}/{name}"}]} for name in names}
+    outputs = {"artifacts": artifacts, "outputFile": f"{folder}/executor_output.json"}
+    config = parse_config({"run": {"root": str(line.parent), "name": line.name}}, where="test")
+    task = Task.parse(json.dumps({"outputs": outputs}))
+    describe(task, config, stage, OUTPUTS[stage], uri)
+    task.finish()
 
 
 def find_content(line: Path, needles: tuple[bytes, ...]) -> list[str]:
@@ -104,7 +116,7 @@ def test_pictures_are_nowhere(rank: Rank, small_shards: str, tmp_path: Path) -> 
     assert found["hide"] == []
     # The search finds them where they are shown.
     shown = "\n".join(found["show"])
-    for place in ("pages/run.html", "reports/shard/out/page", "pages/view.json"):
+    for place in ("pages/run.html", f"reports/shard/{RUN}/out/page", "pages/view.json"):
         assert f" in {place}" in shown
     assert "images/first_slot in " in shown and "test/worst_images in " in shown
     pages = {samples: (tmp_path / samples / "runs/photos/pages/run.html").read_text() for samples in found}
@@ -114,7 +126,7 @@ def test_pictures_are_nowhere(rank: Rank, small_shards: str, tmp_path: Path) -> 
 
 
 # Where the content of the worst samples stands, when it is shown: on pages, and in what they are made of.
-SHOWN_ON = ("pages/run.html", "pages/view.json", "reports/train/out/page")
+SHOWN_ON = ("pages/run.html", "pages/view.json", f"reports/train/{RUN}/out/page")
 
 
 def test_texts_of_an_own_task_are_nowhere(rank: Rank, tmp_path: Path) -> None:
@@ -158,8 +170,8 @@ def check_words(line: Path) -> None:
     """
     terminal = (line / "pages" / "inspect.txt").read_text().splitlines()
     told = ["\n".join(row for row in terminal if not row.startswith("finding "))]
-    told += [(line / "reports" / stage / "out" / "summary").read_text() for stage in STAGES if stage != "profile"]
-    for page in (*line.glob("pages/*.html"), *line.glob("reports/*/out/page")):
+    told += [(line / "reports" / stage / RUN / "out" / "summary").read_text() for stage in STAGES if stage != "profile"]
+    for page in (*line.glob("pages/*.html"), *line.glob("reports/*/*/out/page")):
         content = page.read_text()
         told += [
             said(part(content, section))

@@ -7,12 +7,12 @@ import pytest
 
 from contracts.artifacts import Finding, Flags, ProfileChoice, ProfilePoint, ProfileReport, Recommendation, Settings
 from contracts.artifacts.evaluation import Headline
+from inspection.metrics import profile_metrics
 from inspection.page import render_report
 from inspection.page.curves import group
 from inspection.page.subject import Limits
 from inspection.profile import OFF, describe, describe_choice, describe_finding, describe_rate
 from inspection.run.view import Curve
-from inspection.stages.profile import tell
 from inspection.terminal import print_run
 from pages.profile import render_page
 from tests.inspection import planted
@@ -131,10 +131,8 @@ def test_what_was_not_measured_is_said_to_be_so_everywhere(method: Any, chosen: 
     made = report(method=method, choice=choice, points=[], findings=[], recommendations=[])
     words = dict(describe(made))
     assert (words["choice"], words["measured"], words["reason"]) == (chosen, rate, "because")
-    told = tell(made)
-    assert ("profile_slot_size" in told.numbers) == (method == "sweep") and "profile_samples_per_s" not in told.numbers
-    markdown = "\n".join(told.lines)
-    assert chosen in markdown and rate in markdown
+    metrics = profile_metrics(made)
+    assert ("profile_slot_size" in metrics) == (method == "sweep") and "profile_samples_per_s" not in metrics
     view = planted.fresh(profile=made, profile_page=None)
     page = part(render_report(view), "sweep")
     assert ("Profile off" in page) == (method == "off")
@@ -159,7 +157,6 @@ def test_what_the_task_counts_stands_beside_samples() -> None:
     made = document.model_copy(update={"points": points})
     rate = f"{made.chosen_point().samples_per_s:.1f} samples/s"
     assert rate in (said := dict(describe(made))["measured"]) and ", 5,120 tokens/s" in said
-    assert tell(made).numbers["profile_tokens_per_s"] == 5120
     page = part(render_report(planted.fresh(profile=made, profile_page=None)), "sweep")
     assert 'value="5120.0" data-figure="sweep.tokens_per_s"' in page and "tokens/s, slowest rank" in page
     page = render_page(made, [])

@@ -62,7 +62,7 @@ def test_a_run_of_vertex_names_its_page_in_the_console(line: Path, small_shards:
     path = planted.folder / "run-start.json"
     start = json.loads(path.read_text())
     start["config"]["cloud"] = {"project": "p", "region": "us-east4"}
-    path.write_text(json.dumps({**start, "arguments": {"run_config": "gs://b/c.json"}}))
+    path.write_text(json.dumps({**start, "arguments": {"job": "projects/1/locations/us-east4/pipelineJobs/r"}}))
     view = read(planted)
     assert view.console is not None and "locations/us-east4/" in view.console and view.console.endswith("project=p")
     assert view.config["cloud"] == {"project": "p", "region": "us-east4"} and view.place == "vertex"
@@ -389,3 +389,17 @@ def test_what_is_no_run_is_said(line: Path, small_shards: str, name: str, monkey
 def test_a_root_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not there"):
         list_places(str(tmp_path / "none"))
+
+
+def test_what_a_stage_has_taken_from_an_earlier_run_is_known_while_it_works(line: Path, small_shards: str) -> None:
+    """KFP's cache leaves no attempt."""
+    planted = plant(line, small_shards, kind="running")
+    uris = {stage: view.uri for stage in ("shard", "profile") if (view := read(planted).stage(stage))}
+    for stage in uris:
+        shutil.rmtree(line / stage / "attempts")
+    events = next((line / "train" / "attempts").rglob("events.jsonl"))
+    start = {"event": "start", "time": 0.0, "launched_at": 0.0}
+    inputs = {"shards": uris["shard"], "profile": uris["profile"]}
+    events.write_text(json.dumps({**start, "inputs": inputs}) + "\n" + events.read_text())
+    found = {stage.name: (stage.state, stage.uri) for stage in read(planted).stages}
+    assert found["shard"] == ("reused", uris["shard"]) and found["profile"] == ("reused", uris["profile"])

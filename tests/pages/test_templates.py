@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jinja2 import UndefinedError
 
 import pages
+from inspection.metrics import StageSummary
 from pages import rendering
 from pages.document import Document
 from pages.markdown import Markdown
 from pages.markup import Html
 from pages.rendering import render, write
-from pages.stage import Block, Summary, first
-from pages.stage.page import StageSummary
+from tests.inspection.test_summary import DOCUMENTS
 
 TEMPLATES = Path(pages.__file__).parent / "templates"
 
@@ -57,15 +58,19 @@ def test_compiled_templates_are_kept_and_are_ours(tmp_path: Path, monkeypatch: p
         rendering._environment.cache_clear()
 
 
+def summary_of(stage: Any, warnings: list[str]) -> str:
+    return write(StageSummary(stage, "", "", DOCUMENTS["shard"], {}, {}, warnings))
+
+
 def test_what_is_no_markdown_is_text() -> None:
     hostile = "a|b\n# <b> [x](y) `c`\x00\u202e"
-    page = write(StageSummary(hostile, True, Markdown("**kept**"), "", "", "", first([(hostile, "z")]), first([]), 0))
     escaped = "a&#124;b &#35; &#60;b&#62; &#91;x&#93;(y) &#96;c&#96;\ufffd\ufffd"
-    assert page.startswith(f"# {escaped} (reused)\n\n**kept**\n") and f"- {escaped} `z`" in page
+    page = summary_of(hostile, [hostile, Markdown("**kept**")])
+    assert page.startswith(f"# {escaped}\n\n- warning: {escaped}\n- warning: **kept**\n")
     # Markup of HTML is none of Markdown.
-    assert "&#60;p&#62;" in write(Summary([Block(text=[Html("<p>")])]))
+    assert "&#60;p&#62;" in summary_of(Html("<p>"), [])
     with pytest.raises(TypeError, match="shows None"):
-        write(Summary([Block(text=[None])]))  # type: ignore[list-item]
+        summary_of(None, [])
 
 
 def test_what_is_no_markup_is_text() -> None:

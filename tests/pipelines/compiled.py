@@ -1,7 +1,7 @@
 """A configuration, planned by the rules alone and compiled."""
 
 from contracts.config import RunConfig
-from pipelines.graph.compile import CompiledLine, compile_line
+from pipelines.compile import CompiledLine, compile_line
 from pipelines.plan import Plan, outline
 
 

@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, Contract, ShardManifest
-from contracts.errors import ConfigError, DataError
+from contracts.errors import ConfigError, DataError, TryAgain
 from contracts.output import Lock
-from contracts.result import leave_result
 from pipelines import clean
 from pipelines.clean import delete, find_leftovers
 from pipelines.cli import app
@@ -55,12 +54,22 @@ def line(tmp_path: Path, small_shards: str) -> Path:
     run.mkdir()
     (run / "run-start.json").write_text(json.dumps({"id": OLD, "started_at": "2026-11-01T00:00:00Z"}))
     record = json.loads((planted.folder / "run.json").read_bytes())
-    record |= {"id": OLD, "started_at": "2026-11-01T00:00:00Z", "stages": []}
+    old = {stage: storage.normalise(folder / stage / ONE) for stage in ("shard", "train")}
+    stages = [{**stage, "uri": old[stage["name"]]} for stage in record["stages"] if stage["name"] in old]
+    record |= {"id": OLD, "started_at": "2026-11-01T00:00:00Z", "stages": stages}
     (run / "run.json").write_text(json.dumps(record))
-    for stage in ("shard", "train"):
-        leave_result(storage.normalise(folder), OLD, stage, storage.normalise(folder / stage / ONE), reused=False)
+    for stage in old:
+        tell(folder, OLD, stage)
         os.utime(folder / stage / ONE / "manifest.json", (0, 0))
     return folder
+
+
+def tell(line: Path, run: str, stage: str) -> None:
+    """Write the events of an attempt that has found the output ONE."""
+    attempt = line / stage / "attempts" / run
+    attempt.mkdir(parents=True)
+    event = {"event": "reused", "time": 0.0, "uri": storage.normalise(line / stage / ONE)}
+    (attempt / "events.jsonl").write_text(json.dumps(event) + "\n")
 
 
 @pytest.fixture
@@ -143,7 +152,7 @@ def test_what_a_process_or_a_run_needs_by_now_stays(line: Path) -> None:
     started = line / "runs" / "20261123-070000-0001"
     started.mkdir()
     (started / "run-start.json").write_text(json.dumps({"id": started.name, "started_at": "2026-11-23T00:00:00Z"}))
-    leave_result(uri, started.name, "train", storage.normalise(line / "train" / ONE), reused=True)
+    tell(line, started.name, "train")
     assert delete(uri, found, 1) == found, "the training needs its shards"
 
 
@@ -194,7 +203,8 @@ def test_a_line_in_a_bucket(bucket_server: BucketServer, bucket_line: str, monke
             if storage.exists(uri):
                 storage.replace(uri, json.dumps({**json.loads(storage.read_bytes(uri)), "started_at": began}).encode())
     storage.delete(f"{bucket_line}/runs/{OLD}/run.json")
-    assert names(bucket_line) == [], "a run without a record may wait for its machines"
+    with pytest.raises(TryAgain, match=f"run {OLD} of .* has no record"):
+        names(bucket_line)
     monkeypatch.setattr(clean, "_WORKING_S", -1e12)
     found = find_leftovers(bucket_line, 1)
     assert [leftover.name for leftover in found] == [f"shard/{ONE}", f"train/{ONE}"], "long dead"

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +10,27 @@ import yaml
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform
 from google.protobuf import json_format
+from kfp import components
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from components.titles import TITLES, name_of
 from contracts.canonical import canonical_hash
-from contracts.config import STAGES
 from contracts.config.load import load_config
 from contracts.errors import ConfigError
-from pipelines.graph.compile import write_spec
-from tests.golden.write_lines import CONFIGS, ROOT, compiled, golden_path
+from pipelines.compile import MAX_PARAMETER, CompiledLine, without_cache, write_spec
 from tests.pipelines.compiled import compile_config
 from tests.pipelines.images import REGISTERED
 
-JOB = "custom-training-job"
-
+ROOT = Path(__file__).parents[2]
+CONFIGS = ("digits-vertex", "photos-a100-spot", "photos-h100-flex")
+# Who gets an artifact of whom.
 EDGES = {
     ("shard", "profile", "shards"),
     ("shard", "train", "shards"),
+    ("profile", "train", "report"),
     ("shard", "export", "shards"),
-    ("profile", "train", "profile"),
-    ("train", "export", "checkpoint"),
+    ("train", "export", "model"),
+    ("export", "register", "served"),
 }
-
-
-def stage_edges(tasks: dict[str, Any]) -> set[tuple[str, str, str]]:
-    """Return producer, consumer and parameter of each value that passes between stages."""
-    return {
-        (value["taskOutputParameter"]["producerTask"], name, parameter)
-        for name, task in tasks.items()
-        if name in STAGES
-        for parameter, value in task["inputs"]["parameters"].items()
-        if value.get("taskOutputParameter", {}).get("producerTask") in STAGES
-    }
 
 
 def load(name: str = "digits-vertex", *overrides: str) -> Any:
@@ -50,50 +38,48 @@ def load(name: str = "digits-vertex", *overrides: str) -> Any:
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
-def golden(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Name of a configuration, and what it compiles to: the golden file says so, and `compiled` still does."""
-    found = compiled(request.param)
-    expected = json.loads(golden_path(request.param).read_text())
-    assert found == expected, "a wanted change? python -m tests.golden.write_lines"
-    return request.param, found
+def line(request: pytest.FixtureRequest) -> CompiledLine:
+    return compile_config(load(request.param))
 
 
-def all_tasks(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return every task by the path of the pipelines that it stands in."""
-    found: dict[str, dict[str, Any]] = {}
-
-    def walk(dag: dict[str, Any], place: str) -> None:
-        for name, task in dag["tasks"].items():
-            found[place + name] = task
-            inner = spec["components"][task["componentRef"]["name"]]
-            if "dag" in inner:
-                walk(inner["dag"], f"{place}{name}/")
-
-    walk(spec["root"]["dag"], "")
+def tasks_of(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the line's tasks; where mail is sent they are inside of an exit handler."""
+    dag = spec["root"]["dag"]
+    (handler, *_) = [name for name in dag["tasks"] if name.startswith("exit-handler")] or [""]
+    if handler:
+        assert set(dag["tasks"]) == {handler, "vertex-pipelines-notification-email"}
+        dag = spec["components"][dag["tasks"][handler]["componentRef"]["name"]]["dag"]
+    found: dict[str, dict[str, Any]] = dag["tasks"]
     return found
 
 
-def worker_pools(spec: dict[str, Any], stage: str) -> list[dict[str, Any]]:
-    (job,) = (task for path, task in all_tasks(spec).items() if f"{stage}/" in path and path.endswith(JOB))
-    pools: list[dict[str, Any]] = job["inputs"]["parameters"]["worker_pool_specs"]["runtimeValue"]["constant"]
-    return pools
+def job_of(spec: dict[str, Any], stage: str) -> dict[str, Any]:
+    """Return the defaults of a stage's CustomJob: what was decided when it was compiled."""
+    component = spec["components"][tasks_of(spec)[stage]["componentRef"]["name"]]
+    inputs = component["inputDefinitions"]["parameters"]
+    return {name: definition.get("defaultValue") for name, definition in inputs.items()}
 
 
-def test_every_reader_takes_what_is_compiled(golden: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
-    name, found = golden
-    spec = found["spec"]
+def pools_of(spec: dict[str, Any], stage: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = job_of(spec, stage)["worker_pool_specs"]
+    return found
+
+
+def test_every_reader_takes_what_is_compiled(line: CompiledLine, tmp_path: Path) -> None:
+    spec = line.spec
     message = json_format.ParseDict(copy.deepcopy(spec), pipeline_spec_pb2.PipelineSpec())
     # A Struct in PipelineSpec takes anything: the executors are read by their own message.
     executors = spec["deploymentSpec"]["executors"]
     assert set(executors) == {c.executor_label for c in message.components.values() if c.executor_label}
     for executor in executors.values():
         json_format.ParseDict(copy.deepcopy(executor), pipeline_spec_pb2.PipelineDeploymentConfig.ExecutorSpec())
-    path = tmp_path / f"{name}.yaml"
+    path = tmp_path / "line.yaml"
     write_spec(spec, path)
+    assert components.load_component_from_file(str(path)).component_spec.name == "shardline"
     job = aiplatform.PipelineJob(
-        display_name=name,
+        display_name="line",
         template_path=str(path),
-        parameter_values=found["parameters"],
+        parameter_values=line.parameters,
         pipeline_root="gs://bucket/root",
         project="acme-vision",
         location="us-central1",
@@ -102,34 +88,38 @@ def test_every_reader_takes_what_is_compiled(golden: tuple[str, dict[str, Any]],
     assert canonical_hash(json_format.MessageToDict(job._gca_resource._pb)["pipelineSpec"]) == canonical_hash(spec)
 
 
-def test_nothing_is_installed_at_start_and_every_image_of_ours_is_pinned(golden: tuple[str, dict[str, Any]]) -> None:
-    spec = golden[1]["spec"]
-    assert "pip install" not in json.dumps(spec)
-    for executor in spec["deploymentSpec"]["executors"].values():
-        if "container" in executor:
-            image = executor["container"]["image"]
-            assert "@sha256:" in image or image.startswith("gcr.io/ml-pipeline/google-cloud-pipeline-components:2.22.")
-    for stage in ("profile", "train", "export"):
-        assert all("@sha256:" in pool["container_spec"]["image_uri"] for pool in worker_pools(spec, stage))
+def test_the_line_is_flat_and_stages_are_joined_by_artifacts(line: CompiledLine) -> None:
+    tasks = tasks_of(line.spec)
+    assert len(tasks) <= 10
+    edges = set()
+    for name, task in tasks.items():
+        for given, value in task.get("inputs", {}).get("artifacts", {}).items():
+            edges.add((value["taskOutputArtifact"]["producerTask"], name, given))
+        passed = [value for value in task["inputs"]["parameters"].values() if "taskOutputParameter" in value]
+        # The listing's is the one URI that is a parameter.
+        assert [value["taskOutputParameter"]["producerTask"] for value in passed] == ["list-source"] * (name == "shard")
+    assert edges == EDGES
+    assert tasks["record"]["triggerPolicy"] == {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}
+    assert sorted(tasks["record"]["dependentTasks"]) == sorted(set(tasks) - {"record"})
+    cached = {name for name, task in tasks.items() if task.get("cachingOptions", {}).get("enableCache")}
+    assert cached == {"shard", "profile", "train", "export", "register"}
+    again = without_cache(line).spec
+    assert not [name for name, task in tasks_of(again).items() if task["cachingOptions"].get("enableCache")]
+    assert tasks["shard"]["cachingOptions"] == {"enableCache": True}
 
 
-def test_nothing_is_cached_or_tried_again_by_kfp(golden: tuple[str, dict[str, Any]]) -> None:
-    for path, task in all_tasks(golden[1]["spec"]).items():
-        # Conditions and exit handlers have no option.
-        assert not task.get("cachingOptions", {}).get("enableCache"), path
-        assert "retryPolicy" not in task, path
+def test_what_is_known_when_compiling_leaves_no_task() -> None:
+    tasks = tasks_of(compile_config(load("digits-vertex", "profile=off", "vertex.model.upload=false")).spec)
+    assert set(tasks) == {"list-source", "shard", "train", "export", "record"}
 
 
-def test_every_task_has_a_title_that_leads_back_to_its_name(golden: tuple[str, dict[str, Any]]) -> None:
-    for path, task in all_tasks(golden[1]["spec"]).items():
-        name, title = path.rpartition("/")[2], task["taskInfo"]["name"]
-        if "condition" in task.get("triggerPolicy", {}) or name == "exit-handler-1":
-            # A group: kfp takes its title from the pipeline's text.
-            continue
-        assert title == TITLES[name] != name, path
-        assert name_of(title) == name_of(name) == name
-    assert len(set(TITLES.values())) == len(TITLES)
-    assert all(re.fullmatch("[A-Za-z ]{4,40}", title) for title in TITLES.values())
+def test_nothing_is_installed_at_start_and_every_image_of_ours_is_pinned(line: CompiledLine) -> None:
+    assert "pip install" not in json.dumps(line.spec)
+    for executor in line.spec["deploymentSpec"]["executors"].values():
+        image = executor["container"]["image"]
+        assert "@sha256:" in image or image.startswith("gcr.io/ml-pipeline/google-cloud-pipeline-components:2.22.")
+    for stage in ("profile", "train", "export", "register"):
+        assert all("@sha256:" in pool["container_spec"]["image_uri"] for pool in pools_of(line.spec, stage))
 
 
 def test_training_feeds_the_tensorboard_that_is_configured() -> None:
@@ -137,75 +127,57 @@ def test_training_feeds_the_tensorboard_that_is_configured() -> None:
         "projects/123456789012/locations/us-central1/tensorboards/34",
         "a@acme-vision.iam.gserviceaccount.com",
     )
-    given = (f"vertex.tensorboard={board}", f"cloud.service_account={account}")
-    tasks = all_tasks(compile_config(load("digits-vertex", *given)).spec)
-    for path, task in tasks.items():
-        if not path.endswith(JOB):
-            continue
-        said = {
-            name: found["runtimeValue"]["constant"]
-            for name, found in task["inputs"]["parameters"].items()
-            if "runtimeValue" in found
-        }
-        # Vertex AI fills AIP_TENSORBOARD_LOG_DIR from the folder, and writes to the board as the account.
-        assert said["tensorboard"] == (board if path.startswith("train/") else "")
-        assert said["service_account"] == account
-        assert "/runs/" in said["base_output_directory"]
-
-
-def test_both_graphs_have_the_same_stages_and_edges(golden: tuple[str, dict[str, Any]]) -> None:
-    spec = golden[1]["spec"]
-    dag = spec["root"]["dag"]
-    handlers = [name for name in dag["tasks"] if name.startswith("exit-handler")]
-    if handlers:
-        assert "vertex-pipelines-notification-email" in dag["tasks"]
-        dag = spec["components"][dag["tasks"][handlers[0]]["componentRef"]["name"]]["dag"]
-    assert sorted(dag["tasks"]) == sorted([*STAGES, "begin", "register", "record"])
-    assert stage_edges(dag["tasks"]) == EDGES
-    record = dag["tasks"]["record"]
-    assert record["triggerPolicy"] == {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}
-    assert sorted(record["dependentTasks"]) == sorted([*STAGES, "begin", "register"])
-
-
-def test_arguments_are_items_of_their_own(golden: tuple[str, dict[str, Any]]) -> None:
-    for stage in ("profile", "train", "export"):
-        for pool in worker_pools(golden[1]["spec"], stage):
-            for argument in pool["container_spec"]["args"]:
-                # A value that is known only at run time is replaced where it is a whole item.
-                assert "{{$" not in argument or (argument.startswith("{{$") and argument.endswith("}}"))
+    spec = compile_config(load("digits-vertex", f"vertex.tensorboard={board}", f"cloud.service_account={account}")).spec
+    for stage in ("profile", "train", "export", "register"):
+        job = job_of(spec, stage)
+        assert job["tensorboard"] == (board if stage == "train" else "")
+        given = tasks_of(spec)[stage]["inputs"]["parameters"].get("base_output_directory")
+        assert ("{{$.pipeline_job_name}}" in str(given)) == (stage == "train")
+        # Vertex AI writes to the board as the account.
+        assert job["service_account"] == account
 
 
 def test_pools_are_one_machine_and_the_rest() -> None:
-    spec = compiled("photos-h100-flex")["spec"]
-    pools = worker_pools(spec, "train")
+    spec = compile_config(load("photos-h100-flex")).spec
+    pools = pools_of(spec, "train")
     assert [pool["replica_count"] for pool in pools] == [1, 3]
-    assert [pool["replica_count"] for pool in worker_pools(spec, "export")] == [1]
+    assert [pool["replica_count"] for pool in pools_of(spec, "export")] == [1]
     machine = {"machine_type": "a3-highgpu-8g", "accelerator_type": "NVIDIA_H100_80GB", "accelerator_count": 8}
     for pool in pools:
         assert pool["machine_spec"] == machine
         assert pool["disk_spec"]["boot_disk_size_gb"] == 500
         assert {"name": "NCCL_DEBUG", "value": "INFO"} in pool["container_spec"]["env"]
-    assert worker_pools(spec, "export")[0]["machine_spec"]["accelerator_type"] == "NVIDIA_L4"
+    assert pools_of(spec, "export")[0]["machine_spec"]["accelerator_type"] == "NVIDIA_L4"
 
 
-def test_the_region_is_a_parameter_and_all_have_values() -> None:
+def test_place_and_machines_can_be_changed_at_submission() -> None:
     line = compile_config(load("photos-a100-spot"))
-    assert line.parameters["region"] == "us-central1"
+    assert {"region", "strategy", "max_wait", "timeout", "train_timeout"} <= set(line.parameters)
     assert set(line.parameters) == set(line.spec["root"]["inputDefinitions"]["parameters"])
+    for stage in ("profile", "train", "export", "register"):
+        given = tasks_of(line.spec)[stage]["inputs"]["parameters"]
+        assert {"location", "strategy", "max_wait_duration", "timeout"} <= {
+            name for name, value in given.items() if "componentInputParameter" in value
+        }
 
 
-def test_a_stage_is_given_its_own_sections_by_uri_and_hash() -> None:
-    import hashlib
+def test_a_stage_is_given_the_keys_that_it_reads() -> None:
+    values = {name: json.loads(text) for name, text in _configs(compile_config(load())).items()}
+    assert values["shard_config"]["resources"]["beam_runner"] == "dataflow"
+    assert values["shard_config"]["cloud"]["images"]["pipeline"] == load().cloud.images.pipeline
+    assert "train" not in values["shard_config"] and "sharding" not in values["train_config"]
+    # Another learning rate is another training; shards and profile are KFP's to keep.
+    changed = _configs(compile_config(load("digits-vertex", "train.learning_rate=0.5")))
+    assert {name for name in values if json.loads(changed[name]) != values[name]} == {"train_config", "run_config"}
 
-    line = compile_config(load())
-    for stage in STAGES:
-        uri, _, sha256 = line.parameters[f"{stage}_config"].partition("@sha256:")
-        content = line.documents[uri]
-        assert hashlib.sha256(content).hexdigest() == sha256
-    shard = json.loads(line.documents[line.parameters["shard_config"].partition("@")[0]])
-    assert shard["resources"]["beam_runner"] == "dataflow"
-    assert shard["cloud"]["images"]["pipeline"] == load().cloud.images.pipeline
-    assert "train" not in shard
+
+def _configs(line: CompiledLine) -> dict[str, str]:
+    return {name: text for name, text in line.parameters.items() if name.endswith("_config")}
+
+
+def test_a_configuration_that_no_parameter_holds_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=rf"the parameter \w+_config has .* characters(.|\n)*{MAX_PARAMETER:,}"):
+        compile_config(load("digits-vertex", f"resources.env={json.dumps({'A': 'x' * MAX_PARAMETER})}"))
 
 
 def test_what_does_not_change_the_pipeline_does_not_change_its_hash() -> None:
@@ -218,14 +190,8 @@ def test_what_does_not_change_the_pipeline_does_not_change_its_hash() -> None:
 def test_a_value_with_quotes_and_lines_is_kept() -> None:
     text = 'say "hi"\nand \\ go'
     config = load("digits-vertex", f"resources.env={json.dumps({'GREETING': text})}")
-    (env,) = worker_pools(compile_config(config).spec, "train")[0]["container_spec"]["env"]
+    (env,) = pools_of(compile_config(config).spec, "train")[0]["container_spec"]["env"]
     assert env == {"name": "GREETING", "value": text}
-
-
-def test_the_model_is_not_uploaded_where_nobody_wants_it() -> None:
-    spec = compile_config(load("digits-vertex", "vertex.model.upload=false")).spec
-    assert "register" not in spec["root"]["dag"]["tasks"]
-    assert "model-upload" not in json.dumps(spec)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +218,7 @@ def test_the_file_is_what_was_asked_for(tmp_path: Path) -> None:
     write_spec(spec, tmp_path / "a.yaml")
     (tmp_path / "photos.yaml").write_text("run: {name: photos}\n")
     for name in ("photos.yaml", "notes.txt"):
-        with pytest.raises(ConfigError, match=r"no compiled pipeline|another ending"):
+        with pytest.raises(ConfigError, match=r"not a compiled pipeline|another ending"):
             write_spec(spec, tmp_path / name)
     assert (tmp_path / "photos.yaml").read_text() == "run: {name: photos}\n"
     (tmp_path / "file").touch()

@@ -131,7 +131,7 @@ def test_a_missing_permission_is_named(message: str, permission: str) -> None:
         assert f"lacks a permission: {permission}" in found.cause
         assert "deploy/terraform/project" in found.advice
     unnamed = diagnose([MESSAGES["permission"][3]])
-    assert "docs/vertex.md" in unnamed.advice
+    assert "deploy/terraform/project" in unnamed.advice
 
 
 def test_a_stage_knows_best() -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from contracts.config.load import parse_config
-from contracts.pinned import unpin
-from pipelines.graph.compile import CompiledLine
+from pipelines.compile import CompiledLine
 from tests.conftest import OWN_CODE, small_config
 from tests.pipelines.compiled import compile_config
 from tests.pipelines.conftest import Shardline
@@ -137,7 +136,7 @@ def test_code_travels_in_the_bucket_named_by_its_content(tmp_path: Path) -> None
     (archive,) = (uri for uri in first.documents if "/code/" in uri)
     assert re.fullmatch(r"gs://my-bucket/runs/flowers/code/[0-9a-f]{64}\.tar\.gz", archive)
     for stage in ("profile", "train", "export"):
-        section = json.loads(first.documents[unpin(first.parameters[f"{stage}_config"])[0]])["code"]
+        section = json.loads(first.parameters[f"{stage}_config"])["code"]
         assert section["path"] == archive
     with (code / "own_net.py").open("a") as text:
         text.write("\n\nMORE = 1\n")

@@ -12,7 +12,7 @@ from contracts.config.load import apply_override, parse_config
 from contracts.errors import ConfigError
 from pipelines.plan import describe_cost, outline
 from pipelines.rules.preflight import find_problems, find_regions
-from tests.inspection.stages.documents import GOODPUT
+from tests.inspection.planted import make_goodput
 from tests.pipelines.compiled import compile_config, require_plan
 
 DIGEST = "@sha256:" + "0123456789abcdef" * 4
@@ -174,6 +174,7 @@ def test_a_valid_configuration_has_no_problem() -> None:
         "CustomJob of stage profile",
         "CustomJob of stage train",
         "CustomJob of stage export",
+        "CustomJob of stage register",
         "version of the model",
     ]
     unprofiled = require_plan(config("profile=off")).created
@@ -275,7 +276,7 @@ def test_a_former_training_counts_on_the_very_same_machines_alone(
         wall_s=1.0,
         process_start_s=0.0,
         results={},
-        goodput=GOODPUT.model_copy(update={"node_hours": 6.0}),
+        goodput=make_goodput(node_hours=6.0),
     )
     folder = tmp_path / "flowers" / "runs" / "run-1"
     folder.mkdir(parents=True)

@@ -1,5 +1,6 @@
 """The undisturbed training of a rehearsal: it begins once the disturbed one has succeeded, for a line of its own."""
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,18 @@ LINE = "gs://line-1/lines/small"
 PROGRAM = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(' '.join(sys.argv[2:]))"
 
 
+def executor_input(name: str, line: str, run: str) -> str:
+    """What the task train is given for a run of a line."""
+    config = json.dumps({"run": {"name": name, "root": "gs://line-1/lines"}, "train": {"epochs": 2}})
+    folder = f"{line}/pipeline/123456789012/{run}/train_7"
+    model = {"name": "m", "uri": f"{folder}/model", "metadata": {}}
+    outputs = {"artifacts": {"model": {"artifacts": [model]}}, "outputFile": f"{folder}/executor_output.json"}
+    shards = {"artifacts": [{"name": "s", "uri": f"{LINE}/shard/0123", "metadata": {"samples": 120.0}}]}
+    return json.dumps(
+        {"inputs": {"parameterValues": {"config": config}, "artifacts": {"shards": shards}}, "outputs": outputs}
+    )
+
+
 @pytest.fixture
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloud]:
     """A local cloud in which the job "small-train" runs."""
@@ -48,7 +61,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
         container = {
             "image_uri": "us-docker.pkg.dev/p/r/i:1",
             "command": ["python", "-c", PROGRAM, str(tmp_path / "arguments")],
-            "args": ["--line", LINE, "--run", "r", "--shards", "s"],
+            "args": ["--executor-input", executor_input("small", LINE, "r")],
         }
         pool = {"machine_spec": {"machine_type": "n1-standard-4"}, "replica_count": 1, "container_spec": container}
         spec = {"worker_pool_specs": [pool], "scheduling": {"strategy": "SPOT"}}
@@ -87,7 +100,9 @@ def test_it_begins_when_the_disturbed_one_has_succeeded(cloud: LocalCloud, tmp_p
     fresh, disturbed = jobs(cloud)
     assert (fresh.display_name, disturbed.display_name) == (UNDISTURBED, "small-train")
     assert fresh.job_spec.scheduling.strategy.name == "STANDARD"
-    assert (tmp_path / "arguments").read_text() == f"--line {LINE}-{UNDISTURBED} --run {UNDISTURBED} --shards s"
+    option, _, given = (tmp_path / "arguments").read_text().partition(" ")
+    wanted = executor_input(f"small-{UNDISTURBED}", f"{LINE}-{UNDISTURBED}", UNDISTURBED)
+    assert option == "--executor-input" and json.loads(given) == json.loads(wanted)
 
 
 def test_a_submission_that_ends_without_a_training_has_nothing_to_compare(cloud: LocalCloud) -> None:

@@ -9,17 +9,25 @@ from typing import Any
 from google.protobuf import json_format
 from kfp import dsl
 
-# What the pages of both render: https://docs.cloud.google.com/vertex-ai/docs/pipelines/output-html-md and
+# What lineage shows, and what the pages of both render:
+# https://docs.cloud.google.com/vertex-ai/docs/pipelines/output-html-md and
 # https://docs.cloud.google.com/vertex-ai/docs/pipelines/visualize-pipeline
 RENDERED: dict[str, type[dsl.Artifact]] = {
-    kind.schema_title: kind for kind in (dsl.Metrics, dsl.ClassificationMetrics, dsl.HTML, dsl.Markdown)
+    kind.schema_title: kind
+    for kind in (dsl.Metrics, dsl.ClassificationMetrics, dsl.HTML, dsl.Markdown, dsl.Artifact, dsl.Dataset, dsl.Model)
 }
+# Of each stage, by the output's name; FOLDERS has the one that stands for its folder.
 KINDS = {
     "metrics": "system.Metrics",
     "summary": "system.Markdown",
     "page": "system.HTML",
-    "classification": "system.ClassificationMetrics",
+    "classes": "system.ClassificationMetrics",
+    "shards": "system.Dataset",
+    "report": "system.Artifact",
+    "model": "system.Model",
+    "served": "system.Model",
 }
+FOLDERS = {"shard": "shards", "profile": "report", "train": "model", "export": "served"}
 # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.metadataStores.artifacts
 METADATA_LIMIT = 200_000
 
@@ -53,7 +61,7 @@ def check_artifact(name: str, artifact: Mapping[str, Any]) -> dsl.Artifact:
         return made
     words = {key: value for key, value in made.metadata.items() if key not in ("confusionMatrix", "confidenceMetrics")}
     assert all(isinstance(value, str | int | float) for value in words.values()), words
-    assert {"display_name", "contract_uri", "manifest_sha256", "fingerprint", "reused"} <= set(words)
+    assert {"stage", "contract_uri", "manifest_sha256", "fingerprint"} <= set(words)
     if isinstance(made, dsl.ClassificationMetrics):
         check_classification(made.metadata)
     return made

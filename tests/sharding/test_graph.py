@@ -11,8 +11,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import ShardingSection
-from contracts.errors import ConfigError, StorageError, TryAgain
-from contracts.refusal import find_refusal
+from contracts.errors import ConfigError, ErrorDocument, StorageError, TryAgain
 from contracts.stage import find_output_damage
 from sharding import graph
 from sharding import job as job_module
@@ -188,7 +187,8 @@ def test_a_step_that_was_refused_leaves_no_shard_without_its_files(make_job, mon
         patch.setattr(graph, "read_part_fields", refuse)
         with pytest.raises(RuntimeError, match="no permission"):
             run_graph(handle)
-    assert isinstance(find_refusal(handle.output_uri), StorageError)
+    refusal = storage.read_bytes(storage.join(handle.output_uri, "refusal.json"))
+    assert ErrorDocument.model_validate_json(refusal).kind == "StorageError"
     storage.delete(storage.join(handle.output_uri, "refusal.json"))
     run_graph(handle)
     assert len(read_found(storage.local_path(handle.output_uri))) == 60

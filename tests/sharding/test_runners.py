@@ -113,23 +113,22 @@ def test_an_error_for_another_attempt_keeps_its_kind_on_its_way_back(tmp_path, w
         )
 
 
-def test_a_dataflow_job_of_another_run_is_joined(monkeypatch, tmp_path):
+def test_a_dataflow_job_of_another_run_is_joined(monkeypatch):
     def refuse(*_, **__):
         raise DataflowJobAlreadyExistsError("There is already active job named shardline-1")
 
     monkeypatch.setattr(dataflow, "submit", refuse)
     config = RunConfig(resources=ResourcesSection(beam_runner="dataflow"))
-    launch = tmp_path / "resources"
+    waited_for = []
+    monkeypatch.setattr(dataflow, "wait_for", lambda _, job_id: waited_for.append(job_id))
 
     def run():
-        return run_graph(
-            None, config, Work(1, 1, decodes=False), job_name="shardline-1", work_uri="gs://b/o", launch=launch
-        )
+        return run_graph(None, config, Work(1, 1, decodes=False), job_name="shardline-1", work_uri="gs://b/o")
 
-    monkeypatch.setattr(dataflow, "find_job", lambda *_, active: "there" if active else None)
+    monkeypatch.setattr(dataflow, "find_job", lambda *_: "there")
     assert "job there of this name runs already" in run()
-    assert "there" in launch.read_text()
-    monkeypatch.setattr(dataflow, "find_job", lambda *_, active: None)
+    assert waited_for == ["there"]
+    monkeypatch.setattr(dataflow, "find_job", lambda *_: None)
     with pytest.raises(TryAgain, match="shardline-1 has just ended"):
         run()
 

@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.end_with_parent:
         end_with_parent()
     try:
-        config = read_stage_config(None, None, options.config_json)
+        config = read_stage_config(options.config_json)
     except UserError as error:
         print(f"check: error: {error}", file=sys.stderr)
         return error.exit_code

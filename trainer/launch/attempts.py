@@ -1,29 +1,62 @@
 """What is kept of a job between its attempts: how many brought no new checkpoint, and an error that ends the job.
 
-It lies in `jobs/JOB/` beside the stage's outputs: the marker of contracts/job.py, and attempts.json, written by the
-first machine's launcher alone. A job without an id is this one command: nothing is written, attempts are counted in
-memory.
+It lies in `jobs/JOB/` beside the stage's outputs: ended.json, create-only, and attempts.json, written by the first
+machine's launcher alone. A platform may start again whatever ends with an exit code other than 0 (Vertex AI by one
+reading of its pages: docs/vertex.md): an attempt that finds ended.json ends at once, with the same error. A job without
+an id is this one command: nothing is written, attempts are counted in memory.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TypeGuard
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
-from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument
-from contracts.job import JobMarker
+from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument, ToldError
 from trainer.launch.assignment import has_stopped
 
-ATTEMPTS_NAME = "attempts.json"
+JOBS_FOLDER, ENDED_NAME, ATTEMPTS_NAME = "jobs", "ended.json", "attempts.json"
 # Kind of the error that says that a job's attempts lead nowhere.
 CRASH_LOOP = "CrashLoop"
 
 
-class JobRecord(JobMarker):
-    """The memory of one job: its marker, and how many attempts it took."""
+class JobRecord:
+    """The memory of one job: the error that has ended it for good, and how many attempts it took.
+
+    Args:
+        place: URI of the folder that holds the stage's outputs.
+        job_id: Empty: nothing is kept.
+    """
+
+    def __init__(self, place: str, job_id: str) -> None:
+        self.folder = storage.join(place, JOBS_FOLDER, job_id) if job_id else None
+        self.job_id = job_id
+
+    def require_open(self) -> None:
+        """Raise the error that has ended this job, if one has.
+
+        Raises:
+            ToldError: With the exit code of that error.
+        """
+        if self.folder is None:
+            return
+        try:
+            content = storage.read_bytes(storage.join(self.folder, ENDED_NAME))
+        except FileNotFoundError:
+            return
+        document = ErrorDocument.model_validate_json(content)
+        message = f"an earlier attempt of job {self.job_id} has ended it: {document.message}"
+        raise ToldError(document.model_copy(update={"message": message}))
+
+    def end(self, document: ErrorDocument) -> None:
+        """Commit an error that ends later attempts of this job; the first one stays."""
+        if self.folder is None:
+            return
+        with suppress(storage.AlreadyPublished):
+            storage.publish(storage.join(self.folder, ENDED_NAME), document.model_dump_json(indent=1).encode())
 
     def read(self) -> Attempts:
         """Return what was kept of the attempts so far."""

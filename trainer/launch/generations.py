@@ -18,8 +18,7 @@ from types import FrameType
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.config.resources import ResourcesSection
-from contracts.errors import EXIT_USER_ERROR, ErrorDocument, Preempted, ShardlineError, TryAgain
-from contracts.job import ToldError
+from contracts.errors import EXIT_USER_ERROR, ErrorDocument, Preempted, ShardlineError, ToldError, TryAgain
 from trainer.checkpoint.discovery import Superseded
 from trainer.launch.assignment import Assignment, decisive_end, has_stopped, is_preemption
 from trainer.launch.attempts import CRASH_LOOP, AttemptCounter, JobRecord
@@ -337,7 +336,7 @@ def _run_and_listen(launcher: Launcher, connection: Connection, start: Message, 
 def _over(document: ErrorDocument | None) -> ShardlineError:
     if document is None:
         return TryAgain("the first machine has ended the job and did not say why")
-    return TryAgain(document.message) if document.exit_code == TryAgain.exit_code else ToldError(document)
+    return document.to_error()
 
 
 def _wait_for_name(launcher: Launcher) -> None:

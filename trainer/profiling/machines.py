@@ -27,7 +27,6 @@ from typing import Self
 from contracts import storage
 from contracts.config.resources import ResourcesSection
 from contracts.errors import ConfigError, ErrorDocument, TryAgain
-from contracts.job import ToldError
 from trainer.launch import Assignment
 from trainer.launch.meeting import listen_patiently
 from trainer.launch.messages import find_interface, keep_alive
@@ -228,7 +227,7 @@ def follow(nodes: Nodes, *, key: str, resources: ResourcesSection, folder: Path,
         _kill(ranks)
         control.close()
     if (document := given.document) is not None:
-        raise TryAgain(document.message) if document.exit_code == TryAgain.exit_code else ToldError(document)
+        raise document.to_error()
 
 
 def _start(nodes: Nodes, assignment: Assignment, group: Group, key: str, folder: Path) -> list[RankProcess]:

@@ -20,8 +20,7 @@ from typing import Any, Self
 from contracts import storage
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from contracts.errors import ErrorDocument
-from contracts.job import ToldError
+from contracts.errors import ErrorDocument, ToldError
 from trainer.profiling.machines import Machines
 from trainer.profiling.measure import (
     ComputeTime,

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -35,7 +34,6 @@ from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
 from trainer.data.shards import check_export_of_run, check_index, check_room, load_shards
 from trainer.launch import hardware, num_gpus, num_ranks
-from trainer.launch.machine import CPU_RANKS
 from trainer.profiling.diagnosis import Diagnosis, diagnose_choice
 from trainer.profiling.followed import find_followed
 from trainer.profiling.grid import full_grid
@@ -57,12 +55,11 @@ MOST_RESERVED = 0.25
 def execute(stage: Stage) -> str:
     """Measure, choose, say why, and commit the report."""
     shards_uri = stage.require("shards")
-    ranks = 1 if stage.where else num_ranks(stage.config)
+    ranks = num_ranks(stage.config)
     is_off = stage.config.profile.method == "off"
-    # Who only looks is on another machine, whose ranks and place say nothing.
-    place = find_place({} if stage.where or is_off else os.environ, stage.config.resources)
+    place = find_place({} if is_off else os.environ, stage.config.resources)
     nodes = place.nodes if place.nodes > 1 else stage.config.resources.num_nodes
-    shards = load_shards(shards_uri, stage.config, ranks=1 if stage.where else ranks * nodes)
+    shards = load_shards(shards_uri, stage.config, ranks=ranks * nodes)
     check_export_of_run(stage, shards)
     stage.config = with_arguments_of_weights(stage)
     followed = None
@@ -72,24 +69,17 @@ def execute(stage: Stage) -> str:
         followed = find_followed(stage.root, stage.config, shards=shards.fingerprint)
     if followed is not None:
         stage.log(f"{storage.display(followed.uri)} is reused, as {followed.reason}: --fresh measures again")
-        # Instead of a folder of its own.
-        stage.claimed = Output(followed.uri, followed.report.fingerprint, followed.report.made_from, reused=True)
         stage.events.emit("folder", uri=followed.uri, fingerprint=followed.report.fingerprint)
         stage.events.emit("reused", uri=followed.uri)
         return followed.uri
-    if is_off:
-        # Nothing is measured: who only looks for the report can as well leave it, and no machine is paid for.
-        stage.where = False
-    machine = hardware()
     made_from = profile_inputs(
         stage.config,
         shards=shards.fingerprint,
-        # A task that only looks for the report has neither the machine nor torch.
-        hardware=machine if stage.machine is None else {"machine": stage.machine},
-        torch_version=stage.software or importlib.metadata.version("torch"),
+        hardware=hardware(),
+        torch_version=importlib.metadata.version("torch"),
     )
     output = stage.claim(ProfileReport, made_from, joins=not place.is_primary)
-    if output.reused or stage.where:
+    if output.reused:
         return output.uri
     if is_off:
         stage.commit(output, _off_report(stage, output, shards, ranks, nodes), "off: nothing is measured")
@@ -130,14 +120,8 @@ def execute(stage: Stage) -> str:
 
 def _off_report(stage: Stage, output: Output, shards: ShardManifest, ranks: int, nodes: int) -> ProfileReport:
     """Return the report of `profile: off`: the defaults."""
-    machine = hardware()
-    if stage.machine is not None:
-        # Of another machine, by its name (pipelines/jobs.py): its GPUs are its ranks, where nobody says.
-        machine, gpus = {"machine": stage.machine}, re.search(r"\+(\d+)x", stage.machine)
-        configured = stage.config.resources.ranks
-        ranks = configured if configured != "auto" else int(gpus[1]) if gpus else CPU_RANKS
     result = _nothing_measured(stage.config, ranks, nodes, reason="the defaults: profile is off")
-    return _report(stage, output, shards, result, Diagnosis(), ranks=ranks, machine=machine)
+    return _report(stage, output, shards, result, Diagnosis(), ranks=ranks, machine=hardware())
 
 
 def _nothing_measured(
@@ -289,8 +273,7 @@ def _report(
         model_fingerprint=model_fingerprint(config),
         shards_fingerprint=shards.fingerprint,
         hardware=machine,
-        # Who leaves `off` for another machine need not have torch.
-        torch_version=(config.profile.method == "off" and stage.software) or importlib.metadata.version("torch"),
+        torch_version=importlib.metadata.version("torch"),
         ranks=ranks,
         threads_per_rank=result.choice.threads,
         global_batch_size=config.train.global_batch_size,

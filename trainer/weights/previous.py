@@ -44,7 +44,7 @@ def with_arguments_of_weights(stage: Stage) -> RunConfig:
     except UserError:
         saved = _read_record(_record_uri(stage, uri)).get("config")
     filled = with_saved_arguments(config, saved)
-    if filled is not config and not (stage.locate or stage.where):
+    if filled is not config and not stage.locate:
         stage.log(f"model.arguments: those of {storage.display(storage.join(uri, TRANSFORMERS_CONFIG))}")
     return filled
 
@@ -94,7 +94,7 @@ def find_initial_weights(
     for text in describe_other_pixels(source, pixels):
         stage.log(f"warning: {text}")
     sha256 = source.sha256()
-    if not (stage.locate or stage.where):
+    if not stage.locate:
         known = {"uri": uri, "sha256": sha256, **({"config": source.config} if source.config else {})}
         storage.replace(record, (json.dumps(known) + "\n").encode())
     return _with_weights(config, uri), {**made_from, "weights": sha256}

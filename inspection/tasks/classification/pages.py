@@ -10,7 +10,6 @@ from inspection.run.headline import binomial_interval, count_left_out
 from inspection.tasks import TaskPages
 from inspection.tasks.classification.confusion import confusion
 from inspection.tasks.classification.roc import roc
-from inspection.tasks.classification.summary import summary
 from inspection.tasks.classification.vertex import tell_classification
 from inspection.tasks.classification.worst import WorstView, worst_samples
 from inspection.tasks.pictures import WORDS
@@ -172,6 +171,5 @@ PAGES = TaskPages(
     proportions=frozenset({"accuracy"}),
     worst=worst_samples,
     results=results,
-    summary=summary,
     classification=tell_classification,
 )

@@ -8,7 +8,6 @@ from inspection.page.data import file_link, picture
 from inspection.page.subject import Subject, left_out
 from inspection.run.headline import count_left_out
 from inspection.tasks import TaskPages
-from inspection.tasks.multilabel.summary import summary
 from inspection.tasks.multilabel.worst import WorstView, worst_samples
 from pages.markup import Html, shorten
 from pages.quantities import number
@@ -102,6 +101,5 @@ PAGES = TaskPages(
     proportions=frozenset(),
     worst=worst_samples,
     results=results,
-    summary=summary,
     classification=None,
 )

@@ -1,4 +1,4 @@
-"""The data on a page, in the data card and on the terminal; of rows without images no word speaks of images."""
+"""The data on a page and on the terminal; of rows without images no word speaks of images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from data_tools.show import describe
 from inspection.page import render_report
 from inspection.run.data import describe_data
 from inspection.run.view import ShardView
-from inspection.stages import shard
 from inspection.terminal import print_run
 from tests.inspection import planted
 from tests.page_text import part, said
@@ -41,18 +40,15 @@ def test_samples_are_called_images_where_they_are(small_shards: str) -> None:
     manifest = ShardManifest.load(small_shards).model_copy(update={"duplicates": COPIES})
     page = page_of(manifest)
     assert "Copies of images" in said(page) and "that could not be read as images" in said(page)
-    card = "\n".join(shard.tell(manifest).lines)
-    assert "## Images" in card and "1 image with the bytes of another" in card
     assert "verified: decode;" in "\n".join(describe(manifest))
 
 
 def test_where_there_are_no_images_no_word_speaks_of_them(rows: ShardManifest) -> None:
-    card, terminal = "\n".join(shard.tell(rows).lines), "\n".join(describe(rows))
-    for words in (said(page_of(rows)), card, terminal):
+    terminal = "\n".join(describe(rows))
+    for words in (said(page_of(rows)), terminal):
         assert not IMAGES.search(words), words
     assert "Copies of samples" in said(page_of(rows))
-    assert "1 sample with the content of another" in card
-    assert "verified" not in card and "verified" not in terminal
+    assert "verified" not in terminal
 
 
 def test_where_there_are_no_classes_none_are_counted(rows: ShardManifest) -> None:

@@ -102,17 +102,16 @@ def test_what_is_served_and_what_nothing_ran_of_it_is_said() -> None:
 
 
 VERTEX: dict[str, Any] = {"place": "vertex", "config": {"vertex": {"model": {"upload": True}}}}
-UPLOADED = {"verdict": "upload", "unproven": [], "upload": "operations/1"}
+UPLOADED = {"verdict": "uploaded", "unproven": "", "resourceName": "projects/1/locations/l/models/2@1"}
 
 
 @pytest.mark.parametrize(
     ("changes", "state"),
     [
         ({**VERTEX}, "not started"),
-        ({**VERTEX, "registration": {**UPLOADED, "verdict": "refuse", "unproven": ["sm89"], "upload": ""}}, "done"),
+        ({**VERTEX, "registration": {"verdict": "refused", "unproven": "sm89"}}, "done"),
         ({"registration": UPLOADED}, "done"),
-        ({"registration": {**UPLOADED, "upload": ""}, "state": "running"}, "running"),
-        ({"registration": {**UPLOADED, "upload": ""}}, "not started"),
+        ({**VERTEX, "state": "running"}, "waiting"),
         ({**VERTEX, "place": "local"}, None),
         ({}, None),
     ],

@@ -10,7 +10,6 @@ from kfp import dsl
 
 from contracts.artifacts import EvaluationReport
 from contracts.artifacts.classification import ClassificationDetails, RocCurve
-from inspection.tasks.classification.summary import summary
 from inspection.tasks.classification.vertex import (
     MAX_CATEGORIES,
     MAX_POINTS,
@@ -18,7 +17,7 @@ from inspection.tasks.classification.vertex import (
     micro_average,
     tell_classification,
 )
-from tests.inspection.stages.documents import HOSTILE, make_evaluation
+from tests.inspection.documents import HOSTILE, make_evaluation
 
 # Of an artifact's metadata, by the reference of Vertex AI.
 METADATA_LIMIT = 200_000
@@ -53,7 +52,6 @@ def test_a_class_without_samples_has_no_curve_and_no_part() -> None:
     found, said = average(three)
     assert found == alone
     assert "1 classes have no curve" in said
-    assert "Hardest classes (1 without a sample left out)" in summary(three)
     none, said = average(make_evaluation(["cat"], [(0, 0, 3)], [None]))
     assert none == [] and "no ROC curve" in said
     assert "confidenceMetrics" not in tell_classification(make_evaluation(["cat"], [(0, 0, 3)], [None]))

@@ -1,4 +1,4 @@
-"""Several labels on a run's page, in the summary of training and for Vertex AI."""
+"""Several labels on a run's page and for Vertex AI."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
+from components.describe import describe_classes
 from contracts.artifacts import EvaluationReport
 from contracts.artifacts.multilabel import LabelOutcome, LabelScore, MultilabelDetails, WorstSample
 from contracts.errors import DataError
 from inspection.page import render_report
 from inspection.run.headline import headline
-from inspection.tasks import find_pages, is_share
+from inspection.tasks import is_share
 from inspection.tasks.multilabel.worst import SaidLabel, WorstView
-from pipeline_tasks.stage_report import _classify
 from tests.inspection import planted
-from tests.inspection.stages.documents import HOSTILE
+from tests.inspection.documents import HOSTILE
 from tests.page_text import part, said
 
 TASK = "image_multilabel"
@@ -129,16 +129,6 @@ def test_damaged_details_are_said_and_the_page_is_drawn() -> None:
     assert MultilabelDetails.of(planted.make_evaluation()) is None
 
 
-def test_the_summary_names_the_hardest_labels() -> None:
-    pages = find_pages(TASK)
-    assert pages is not None
-    lines = [line for line in pages.summary(make_evaluation()).splitlines() if line.startswith("|")]
-    assert [line.split("|")[1].strip() for line in lines[2:4]] == ["unsaid", "beach"]
-    assert "Hardest labels (1 without a sample left out)" in pages.summary(make_evaluation())
-    assert "| 40 | 0.8125 | 0.3750 | 0.6667 | 0.6000 | 0.7500 |" in lines[3]
-    assert "\n# e" not in "\n".join(lines) and len(lines) == 2 + 3
-
-
 def test_vertex_ai_gets_metrics_and_is_told_that_there_is_no_confusion() -> None:
-    assert _classify(make_evaluation()) == {"note": f"The task {TASK} is no classification into one class each."}
+    assert describe_classes(make_evaluation()) == {"note": f"The task {TASK} is no classification into one class each."}
     assert is_share(TASK, "validation_average_precision") and is_share(TASK, "f1_micro") and not is_share(TASK, "loss")

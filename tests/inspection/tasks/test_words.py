@@ -18,7 +18,7 @@ from inspection.tasks.pictures import NamedSamples
 from records.index import key_of
 from records.samples import open_samples
 from tests.inspection import planted
-from tests.inspection.stages.documents import HOSTILE, make_evaluation
+from tests.inspection.documents import HOSTILE, make_evaluation
 from tests.page_text import part, said
 from tests.trainer.tasks.text_classification.texts import CLASSES, make_shards
 

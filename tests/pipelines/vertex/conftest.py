@@ -21,7 +21,7 @@ from contracts import storage
 from contracts.canonical import canonical
 from contracts.config import RunConfig
 from contracts.config.load import parse_config
-from pipelines.graph.compile import CompiledLine
+from pipelines.compile import CompiledLine
 from rehearsal.clock import Clock
 from rehearsal.doors.server import VertexServer
 from rehearsal.gcs import BucketServer
@@ -238,12 +238,12 @@ def tiny_spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     from kfp import compiler, dsl
 
     @dsl.container_component
-    def begin(line: str, region: str):  # type: ignore[no-untyped-def]
-        return dsl.ContainerSpec(image="image", command=["true"], args=[line, region])
+    def begin(region: str):  # type: ignore[no-untyped-def]
+        return dsl.ContainerSpec(image="image", command=["true"], args=[region])
 
     @dsl.pipeline(name="tiny")  # type: ignore[untyped-decorator]
-    def tiny(line: str, region: str, strategy: str, max_wait: str) -> None:
-        begin(line=line, region=region).set_caching_options(False)
+    def tiny(region: str, strategy: str, max_wait: str) -> None:
+        begin(region=region).set_caching_options(False)
 
     path = tmp_path_factory.mktemp("spec") / "tiny.yaml"
     compiler.Compiler().compile(tiny, str(path))
@@ -276,7 +276,7 @@ def compiled_line(config: RunConfig, spec: dict[str, Any]) -> CompiledLine:
     line = storage.join(config.run.root, config.run.name)
     return CompiledLine(
         spec=spec,
-        parameters={"line": line, "region": config.cloud.region, "strategy": "SPOT", "max_wait": "86400s"},
+        parameters={"region": config.cloud.region, "strategy": "SPOT", "max_wait": "86400s"},
         documents={storage.join(line, "configs", "0123.json"): b"{}\n"},
         display_name=config.run.name,
         pipeline_root=storage.join(line, "pipeline"),

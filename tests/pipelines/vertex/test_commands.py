@@ -11,13 +11,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-import pipelines.graph.compile
+import pipelines.compile
 import pipelines.runs.cancel
 import pipelines.runs.regions
+import pipelines.submission.launch
 from contracts.canonical import canonical_hash
 from contracts.config import RunConfig
 from pipelines.cli import app
-from pipelines.graph.compile import CompiledLine, compile_line
+from pipelines.compile import CompiledLine, compile_line
 from pipelines.plan import Plan
 from pipelines.submission.submit import to_dict
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, STOCKOUT, Cloud
@@ -60,7 +61,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
             COMPILED[key] = compile_line(config, plan)
         return COMPILED[key]
 
-    monkeypatch.setattr(pipelines.graph.compile, "compile_line", compile_once)
+    for user in (pipelines.compile, pipelines.submission.launch):
+        monkeypatch.setattr(user, "compile_line", compile_once)
     monkeypatch.setattr(pipelines.runs.regions.follow_regions, "__kwdefaults__", {"poll_s": 0.05})
     defaults = pipelines.runs.cancel.cancel.__kwdefaults__ or {}
     monkeypatch.setattr(pipelines.runs.cancel.cancel, "__kwdefaults__", {**defaults, "poll_s": 0.05})

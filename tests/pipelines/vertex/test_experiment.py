@@ -1,25 +1,27 @@
 """The record of a run becomes a row of its experiment: by the real SDK, in the local Vertex."""
 
-import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.cloud.aiplatform_v1 import types
 
+from components.describe import describe
+from components.entry import main
+from components.experiment import CLASSIFICATION_NAME, MAX_LENGTH, describe_params, run_name
+from components.record_run import TASKS
+from components.task import Task
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, RunRecord
 from contracts.artifacts.classification import RocCurve
 from contracts.config import STAGES, RunConfig
 from contracts.fingerprint import combine, train_inputs
-from contracts.pinned import pin
-from contracts.result import leave_result
 from inspection.summary import make_record
 from inspection.trace import StageTrace
-from pipeline_tasks.experiment import CLASSIFICATION_NAME, MAX_LENGTH, describe_params, run_name
-from pipeline_tasks.task import main
 from pipelines.submission.submit import prepare, submit
-from tests.inspection.stages.documents import evaluation, trained_with_evaluation
+from tests.inspection.documents import evaluation, trained_with_evaluation
 from tests.inspection.test_summary import DOCUMENTS
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, Cloud, MakeConfig, compiled_line
 
@@ -27,22 +29,45 @@ NAMES = ["cat", "dog"]
 CURVE = RocCurve(area=1.0, points=[(0.5, 0, 3), (0.0, 3, 3)])
 
 
-def finish_run(config: RunConfig, spec: dict[str, Any], run_id: str, *, accuracy: float = 0.9) -> tuple[str, list[str]]:
-    """Submit a run, leave what its stages would, and return its line and the words of its record's task."""
+def executor_input(config: RunConfig, run_id: str, job: str, *outputs: str) -> str:
+    """Return what a task of a run is given."""
+    root = f"{config.run.root}/{config.run.name}/pipeline/{NUMBER}/{run_id}/task"
+    artifacts = {name: {"artifacts": [{"name": name, "uri": f"{root}/{name}"}]} for name in outputs}
+    values = {"config": config.model_dump_json(), "job": job}
+    outputs_of = {"artifacts": artifacts, "outputFile": f"{root}/executor_output.json"}
+    return json.dumps({"inputs": {"parameterValues": values}, "outputs": outputs_of})
+
+
+def finish_run(
+    cloud: Cloud,
+    config: RunConfig,
+    spec: dict[str, Any],
+    run_id: str,
+    *,
+    accuracy: float = 0.9,
+    stages: tuple[str, ...] = STAGES,
+) -> list[str]:
+    """Submit a run, leave what its stages would, and return the words of its record's task."""
     compiled = compiled_line(config, spec)
     prepared = prepare(config, compiled, run_id=run_id)
-    submit(prepared, prepared.submission())
+    job = submit(prepared, prepared.submission()).name.resource.replace(PROJECT, NUMBER)
     line = storage.join(config.run.root, config.run.name)
     found = evaluation(NAMES, [(0, 0, 3), (1, 1, 3)], [CURVE, CURVE])
     trained = trained_with_evaluation(found)
     trained = trained.model_copy(update={"metrics": {"test_accuracy": accuracy, "validation_accuracy": 0.8}})
-    for stage in STAGES:
+    details = []
+    for stage in stages:
         uri = storage.join(line, stage, run_id)
         document = trained if stage == "train" else DOCUMENTS[stage]
         storage.replace(storage.join(uri, MANIFEST_NAME), document.to_json())
         if stage == "train":
             storage.replace(storage.join(uri, EVALUATION_NAME), found)
-        leave_result(line, run_id, stage, uri, reused=False)
+        artifacts = {TASKS[stage]: {"artifacts": [{"name": f"{job}-{stage}", "uri": uri}]}}
+        state: Any = types.PipelineTaskDetail.State.SUCCEEDED
+        details.append({"task_name": stage, "state": state, "outputs": artifacts})
+    while cloud.store.get(job).state != types.PipelineState.PIPELINE_STATE_SUCCEEDED:
+        time.sleep(0.01)
+    cloud.store.update(job, lambda message: setattr(message.job_detail, "task_details", details))
     events = [
         {"time": 1000.0, "event": "start", "launched_at": 1000.0},
         {"time": 1001.0, "event": "folder", "fingerprint": "t"},
@@ -53,13 +78,9 @@ def finish_run(config: RunConfig, spec: dict[str, Any], run_id: str, *, accuracy
     ]
     attempt = storage.join(line, "train", "attempts", f"{run_id}.a", "events.jsonl")
     storage.replace(attempt, "".join(json.dumps(event) + "\n" for event in events).encode())
-    content = config.model_dump_json().encode()
-    where = storage.join(line, "configs", f"{run_id}.json")
-    storage.replace(where, content)
-    pinned = pin(where, hashlib.sha256(content).hexdigest())
     start = {"id": run_id, "started_at": "2026-11-22T06:00:00Z", "config": config.model_dump(mode="json")}
     storage.replace(storage.join(line, "runs", run_id, "run-start.json"), json.dumps(start).encode())
-    return line, ["record", "--line", line, "--run-id", run_id, "--config", pinned]
+    return ["record", "--executor-input", executor_input(config, run_id, job, "report")]
 
 
 def make(make_config: MakeConfig, experiment: str, **train: Any) -> RunConfig:
@@ -83,11 +104,10 @@ def test_a_run_is_a_row_with_what_was_asked_and_what_came_out(
     cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = make(make_config, "rows", learning_rate=0.25)
-    _, first = finish_run(config, tiny_spec, "rows-1")
-    assert main(first) == 0
+    assert main(finish_run(cloud, config, tiny_spec, "rows-1")) == 0
     assert "record: experiment rows has the run as rows-1" in capsys.readouterr().out
     other = make(make_config, "rows", learning_rate=0.5)
-    assert main(finish_run(other, tiny_spec, "rows-2", accuracy=0.95)[1]) == 0
+    assert main(finish_run(cloud, other, tiny_spec, "rows-2", accuracy=0.95)) == 0
     found = rows("rows")
     assert set(found) == {"rows-1", "rows-2"}
     run = found["rows-1"]
@@ -121,7 +141,7 @@ def test_a_record_that_is_written_again_makes_no_second_row(
     cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]
 ) -> None:
     config = make(make_config, "again")
-    _, words = finish_run(config, tiny_spec, "again-1")
+    words = finish_run(cloud, config, tiny_spec, "again-1")
     assert main(words) == main(words) == 0
     (run,) = rows("again").values()
     assert len(run.get_classification_metrics()) == len(run.get_logged_pipeline_jobs()) == 1
@@ -137,7 +157,7 @@ def test_a_record_that_ended_early_is_completed_by_the_next(
     from google.cloud import aiplatform
 
     config = make(make_config, "retried")
-    _, words = finish_run(config, tiny_spec, "retried-1")
+    words = finish_run(cloud, config, tiny_spec, "retried-1")
     aiplatform.init(project=PROJECT, location=REGION)
     # What a task leaves that ends right after it has made the row.
     aiplatform.ExperimentRun.create("retried-1", experiment=aiplatform.Experiment.get_or_create("retried"))
@@ -148,19 +168,17 @@ def test_a_record_that_ended_early_is_completed_by_the_next(
 
 
 def test_a_number_has_one_name_in_both_comparisons(
-    tmp_path: Path, cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]
+    cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]
 ) -> None:
-    line, words = finish_run(make(make_config, "names"), tiny_spec, "names-1")
-    assert main(words) == 0
+    config = make(make_config, "names")
+    assert main(finish_run(cloud, config, tiny_spec, "names-1")) == 0
     row = rows("names")["names-1"].get_metrics()
-    outputs = {name: {"artifacts": [{"name": name, "uri": "gs://b/a"}]} for name in ("metrics", "summary", "page")}
-    executor = json.dumps({"outputs": {"artifacts": outputs, "outputFile": str(tmp_path / "output.json")}})
-    files = [f"--write-{name}={tmp_path / name}" for name in ("uri", "metrics", "summary", "page")]
     for stage in ("profile", "train", "export"):
-        given = ["--stage", stage, "--line", line, "--run-id", "names-1", "--executor-input", executor]
-        assert main(["report", *given, *files]) == 0
-        reported = json.loads((tmp_path / "metrics").read_text())
-        assert reported and {name: row.get(name) for name in reported} == pytest.approx(reported)
+        output = TASKS[stage]
+        task = Task.parse(executor_input(config, "names-1", "", output, "metrics", "summary", "page"))
+        describe(task, config, stage, output, f"{config.run.root}/names/{stage}/names-1")
+        metrics = task.artifacts["metrics"]["metadata"]
+        assert metrics and {name: row.get(name) for name in metrics} == pytest.approx(metrics)
 
 
 def test_one_recipe_has_one_hash_in_two_lines(make_config: MakeConfig) -> None:
@@ -194,7 +212,7 @@ def test_the_comparison_table(cloud: Cloud, make_config: MakeConfig, tiny_spec: 
     pytest.importorskip("pandas")
     from google.cloud import aiplatform
 
-    assert main(finish_run(make(make_config, "table"), tiny_spec, "table-1")[1]) == 0
+    assert main(finish_run(cloud, make(make_config, "table"), tiny_spec, "table-1")) == 0
     aiplatform.init(project=PROJECT, location=REGION)
     table = aiplatform.get_experiment_df("table")
     (row,) = table.to_dict("records")
@@ -204,9 +222,8 @@ def test_the_comparison_table(cloud: Cloud, make_config: MakeConfig, tiny_spec: 
 
 
 def test_a_failed_run_is_a_row_too(cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]) -> None:
-    line, words = finish_run(make(make_config, "failed"), tiny_spec, "failed-1")
-    storage.delete(storage.join(line, "runs", "failed-1", "results", "export.json"))
-    assert main(words) == 0
+    config = make(make_config, "failed")
+    assert main(finish_run(cloud, config, tiny_spec, "failed-1", stages=STAGES[:3])) == 0
     (run,) = rows("failed").values()
     assert run.state.name == "FAILED"
 
@@ -214,14 +231,11 @@ def test_a_failed_run_is_a_row_too(cloud: Cloud, make_config: MakeConfig, tiny_s
 def test_an_experiment_that_cannot_be_told_fails_no_record(
     cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line, words = finish_run(make(make_config, "untold"), tiny_spec, "untold-1")
     # Of this name there is something else: the pipeline that the runs belong to.
     config = make_config(run={"name": "untold"}, vertex={"experiment": "tiny", "model": {"upload": False}})
-    content = config.model_dump_json().encode()
-    storage.replace(storage.join(line, "configs", "other.json"), content)
-    words[-1] = pin(storage.join(line, "configs", "other.json"), hashlib.sha256(content).hexdigest())
-    assert main(words) == 0
-    assert "warning: experiment tiny was not told: ValueError" in capsys.readouterr().out
+    assert main(finish_run(cloud, config, tiny_spec, "untold-1")) == 0
+    assert "warning: the row of the experiment cannot be shown: " in capsys.readouterr().err
+    line = storage.join(config.run.root, "untold")
     record = RunRecord.model_validate_json(storage.read_bytes(storage.join(line, "runs", "untold-1", "run.json")))
     assert record.state == "succeeded"
 

@@ -1,5 +1,6 @@
 import dataclasses
 import io
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -178,18 +179,6 @@ def test_a_users_error_stops(cloud: Cloud, prepared: Prepared) -> None:
     assert followed.ending.diagnosis.advice == "shard first"
 
 
-def test_the_marker_of_an_ended_job_is_read(cloud: Cloud, prepared: Prepared) -> None:
-    cloud.pipelines.script.outcomes["us-central1"] = "The replica workerpool0-0 exited with a non-zero status of 2."
-    submit(prepared, prepared.submission())
-    client = pipeline_client(REGION)
-    wait_for(lambda: read_status(client, name_of(prepared.run_id)).state == "FAILED")
-    job = read_status(client, name_of(prepared.run_id)).jobs[0]
-    document = ErrorDocument(kind="ModelError", exit_code=2, message="no such model")
-    storage.publish(f"gs://bucket-1/runs/tiny/train/jobs/{job.id}/ended.json", document.model_dump_json().encode())
-    found = read_status(client, name_of(prepared.run_id)).diagnosis
-    assert found is not None and found.kind == "user error" and "no such model" in found.evidence
-
-
 def test_cancel_ends_what_the_service_leaves_running(cloud: Cloud, prepared: Prepared) -> None:
     cloud.pipelines.script.outcomes["us-east4"] = "running"
     cloud.pipelines.script.deaf = cloud.pipelines.script.dataflow = True
@@ -197,8 +186,13 @@ def test_cancel_ends_what_the_service_leaves_running(cloud: Cloud, prepared: Pre
     client, name = pipeline_client("us-east4"), dataclasses.replace(name_of(prepared.run_id), region="us-east4")
     wait_for(lambda: len(read_status(client, name).jobs) == 2)
     said: list[str] = []
+    folder = f"gs://bucket-1/runs/tiny/runs/{name.id}"
+    start = {"started_at": "2026-11-22T06:00:00Z", "config": prepared.config.model_dump(mode="json")}
+    storage.replace(f"{folder}/run-start.json", json.dumps(start).encode())
     done = cancel(client, name, say=said.append, patience_s=0, poll_s=POLL_S)
     assert not done.had_ended
+    # Else it would count as one that works.
+    assert json.loads(storage.read_bytes(f"{folder}/run.json"))["state"] == "interrupted"
     assert {job.kind: job.state for job in done.jobs} == {"CustomJob": "CANCELLED", "Dataflow": "CANCELLED"}
     assert len(done.by_hand) == 2
     assert read_status(client, name).state == "CANCELLED"
@@ -212,13 +206,13 @@ def test_cancel_leaves_jobs_of_others_alone(cloud: Cloud, prepared: Prepared) ->
     client, name = pipeline_client(REGION), name_of(prepared.run_id)
     wait_for(lambda: len(read_status(client, name).jobs) == 1)
     since = read_job(client, name).create_time
-    line = prepared.compiled.parameters["line"]
+    root = prepared.compiled.pipeline_root
     words = {
         # One of this run that nobody told of, and others that only look like it.
-        "own": ["--line", line, "--run", name.id],
-        "line": ["--line", f"{line}-b", "--run", name.id],
-        "run": ["--line", line, "--run", f"{name.id}-b"],
-        "word": ["--mode", name.id, line],
+        "own": ["--executor-input", f'{{"outputs": {{"outputFile": "{root}/1/{name.id}/train_2/output.json"}}}}'],
+        "line": ["--executor-input", f"gs://bucket-1/other/pipeline/1/{name.id}/train_2/output.json"],
+        "run": ["--executor-input", f"{root}/1/{name.id}-b/train_2/output.json"],
+        "word": ["--mode", name.id, root],
     }
     for display_name, args in words.items():
         job_name = f"projects/{NUMBER}/locations/{REGION}/customJobs/{cloud.store.new_id()}"
@@ -248,7 +242,7 @@ def test_a_dataflow_job_that_no_task_names_is_found_by_its_label(cloud: Cloud, p
         labels = {"shardline-run": run, "shardline-line": line}
         cloud.add_dataflow_job(f"lost-{number}", "shardline-0123", labels=labels, create_time=since)
     assert len(read_status(client, name).jobs) == 1, "nothing was launched"
-    launcher = {"task_id": 5, "parent_task_id": 1, "task_name": "launch-dataflow", "state": "FAILED"}
+    launcher = {"task_id": 5, "parent_task_id": 1, "task_name": "shard", "state": "FAILED"}
 
     def launch(job: Any) -> None:
         job.job_detail.task_details = [*job.job_detail.task_details, launcher]

@@ -1,17 +1,20 @@
-"""Launching the shard stage beside a Dataflow job of the same name: by Beam's own client, on a local Dataflow."""
+"""The shard stage beside a Dataflow job of the same work: by Google's own client, on a local Dataflow."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.cloud.dataflow_v1beta3 import types
 
 from contracts import storage
+from contracts.errors import ErrorDocument
 from contracts.result import run_label
 from contracts.stage import run_stage
 from sharding.adoption import name_job
 from sharding.task import shard
-from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud
+from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, Cloud
 
 DATAFLOW: dict[str, Any] = {
     "resources": {"beam_runner": "dataflow"},
@@ -19,10 +22,8 @@ DATAFLOW: dict[str, Any] = {
 }
 
 
-def job_of(path: Path) -> str:
-    (resource,) = json.loads(path.read_text())["resources"]
-    assert resource["resourceType"] == "DataflowJob"
-    return str(resource["resourceUri"]).rpartition("/")[2]
+def end(job: Any) -> None:
+    job.current_state = types.JobState.JOB_STATE_DONE
 
 
 def test_a_job_that_runs_already_is_joined_before_anything_is_touched(
@@ -31,7 +32,7 @@ def test_a_job_that_runs_already_is_joined_before_anything_is_touched(
     root = tmp_path / "shard"
     section = {"sharding": {"source": str(image_folder)}}
     given = ["--root", root.as_uri(), "--config-json", json.dumps({**section, **DATAFLOW})]
-    assert run_stage("shard", shard, [*given, "--where"]) == 0
+    assert run_stage("shard", shard, [*given, "--list"]) == 0
     uri = capsys.readouterr().out.splitlines()[-1]
     name = name_job(uri, uri.rpartition("/")[2])
     for job_id, state in (("old", "DONE"), ("there", "RUNNING"), ("failed", "FAILED")):
@@ -39,31 +40,16 @@ def test_a_job_that_runs_already_is_joined_before_anything_is_touched(
     cloud.add_dataflow_job("other", "shardline-98")
     # What the first run has left, up to its refusal, is its own.
     folder = storage.local_path(uri)
-    (folder / ".work").mkdir(parents=True)
     (folder / ".work" / "plan-2.json").write_text("the first run's")
-    (folder / "refusal.json").write_text("the first run's")
+    document = ErrorDocument(kind="DataError", exit_code=2, message="the first run's")
+    (folder / "refusal.json").write_text(document.model_dump_json())
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    launch = tmp_path / "gcp" / "resources"
-    assert run_stage("shard", shard, [*given, "--launch", str(launch)]) == 0
-    assert "job there of the same work runs already: this run joins it" in capsys.readouterr().err
-    assert job_of(launch) == "there"
+    ended = threading.Timer(2, cloud.store.update, (f"projects/{NUMBER}/locations/{REGION}/jobs/there", end))
+    ended.start()
+    assert run_stage("shard", shard, given) == 2
+    said = capsys.readouterr().err
+    assert "job there of the same work runs already: this run joins it" in said and "the first run's" in said
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-
-def test_shards_that_another_run_has_finished_meanwhile(
-    cloud: Cloud, tmp_path: Path, capsys: pytest.CaptureFixture[str], image_folder: Path
-) -> None:
-    root = (tmp_path / "shard").as_uri()
-    section = {"sharding": {"source": str(image_folder)}}
-    assert run_stage("shard", shard, ["--root", root, "--config-json", json.dumps(section)]) == 0
-    uri = capsys.readouterr().out.splitlines()[-1]
-    launch = tmp_path / "resources"
-    given = ["--root", root, "--config-json", json.dumps({**section, **DATAFLOW}), "--launch", str(launch)]
-    assert run_stage("shard", shard, given) == 75
-    assert "run again, and it is reused" in capsys.readouterr().err and not launch.exists()
-    cloud.add_dataflow_job("made-it", name_job(uri, uri.rpartition("/")[2]), "DONE")
-    assert run_stage("shard", shard, given) == 0
-    assert job_of(launch) == "made-it"
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Pipelines for tests. (kfp reads annotations as they are: no `from __future__ import annotations` here.)"""
 
 from google_cloud_pipeline_components.v1.custom_job import CustomTrainingJobOp
-from google_cloud_pipeline_components.v1.wait_gcp_resources import WaitGcpResourcesOp
+from google_cloud_pipeline_components.v1.vertex_notification_email import VertexNotificationEmailOp
 from kfp import dsl
 
 IMAGE = "europe-west4-docker.pkg.dev/acme/images/any@sha256:" + "0" * 64
@@ -18,19 +18,21 @@ import os, sys
 os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)
 open(sys.argv[1], "w").write(sys.argv[2])
 """
+# An executor output with an artifact that has a folder of its own, where the executor input says.
+GIVE = """
+import json, sys
+made = {"uri": "gs://line/made", "metadata": {"text": sys.argv[2]}}
+with open(json.loads(sys.argv[1])["outputs"]["outputFile"], "w") as stream:
+    json.dump({"artifacts": {"made": {"artifacts": [made]}}}, stream)
+"""
 PLACES = [
     dsl.PIPELINE_JOB_NAME_PLACEHOLDER,
     dsl.PIPELINE_JOB_RESOURCE_NAME_PLACEHOLDER,
-    dsl.PIPELINE_JOB_ID_PLACEHOLDER,
     dsl.PIPELINE_JOB_CREATE_TIME_UTC_PLACEHOLDER,
     dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
-    dsl.PIPELINE_TASK_NAME_PLACEHOLDER,
-    dsl.PIPELINE_TASK_ID_PLACEHOLDER,
-    dsl.PIPELINE_ROOT_PLACEHOLDER,
     "{{$.pipeline_google_cloud_project_id}}",
     "{{$.pipeline_google_cloud_location}}",
     "{{$.pipeline_persistent_resource_id}}",
-    "{{$.pipeline_service_account}}",
 ]
 
 
@@ -67,45 +69,18 @@ def sleep(pid_file: str):
 
 @dsl.container_component
 def make_text(text: str, made: dsl.Output[dsl.Artifact]):
-    return dsl.ContainerSpec(image=IMAGE, command=["python3", "-c", WRITE], args=[made.path, text])
+    return dsl.ContainerSpec(image=IMAGE, command=["python3", "-c", GIVE], args=["{{$}}", text])
 
 
 @dsl.container_component
 def read_text(made: dsl.Input[dsl.Artifact], heard: dsl.OutputPath(str)):
-    read = f"{WRITE}\nimport json; open(sys.argv[1], 'w').write(json.dumps([open(sys.argv[2]).read(), *sys.argv[3:]]))"
-    return dsl.ContainerSpec(image=IMAGE, command=["python3", "-c", read], args=[heard, made.path, made.uri, "{{$}}"])
+    return dsl.ContainerSpec(image=IMAGE, command=["python3", "-c", WRITE], args=[heard, "{{$}}"])
 
 
 @dsl.container_component
-def flaky(marker: str):
-    return dsl.ContainerSpec(
-        image=IMAGE,
-        command=["sh", "-c", 'echo "$CLOUD_ML_JOB_ID" >> "$0.jobs"; test -e "$0" || { touch "$0"; exit 3; }'],
-        args=[marker],
-    )
-
-
-@dsl.container_component
-def fail_to_write(out: dsl.OutputPath(str)):
-    return dsl.ContainerSpec(image=IMAGE, command=["sh", "-c", "true"], args=[out])
-
-
-@dsl.component(base_image="python:3.11", install_kfp_package=False)
-def python_component(
-    made: dsl.Input[dsl.Artifact], report: dsl.Output[dsl.Markdown], metrics: dsl.Output[dsl.Metrics]
-) -> str:
-    with open(made.path) as stream:
-        text = stream.read()
-    with open(report.path, "w") as stream:
-        stream.write(f"# {text}")
-    metrics.log_metric("letters", len(text))
-    return text.upper()
-
-
-@dsl.component(base_image="python:3.11", install_kfp_package=False)
-def measure(count: int, metrics: dsl.Output[dsl.Metrics]):
-    for number in range(count):
-        metrics.log_metric(f"metric {number}", number)
+def tell(said: str, metrics: dsl.Output[dsl.Metrics]):
+    tell = "import json, sys; open(json.loads(sys.argv[1])['outputs']['outputFile'], 'w').write(sys.argv[2])"
+    return dsl.ContainerSpec(image=IMAGE, command=["python3", "-c", tell], args=["{{$}}", said])
 
 
 @dsl.pipeline(name="values")
@@ -117,17 +92,6 @@ def values(text: str, number: int):
     )
 
 
-@dsl.pipeline(name="inner")
-def inner(text: str):
-    say(text=f"inside: {text}")
-
-
-@dsl.pipeline(name="nested")
-def nested(text: str):
-    given = write(value=text)
-    inner(text=f"from outside: {given.outputs['out']} in {dsl.PIPELINE_JOB_NAME_PLACEHOLDER}")
-
-
 @dsl.container_component
 def say_places(heard: dsl.OutputPath(str)):
     return dsl.ContainerSpec(image=IMAGE, command=["python3", "-c", SAY], args=[heard, *PLACES])
@@ -136,13 +100,6 @@ def say_places(heard: dsl.OutputPath(str)):
 @dsl.pipeline(name="places")
 def places():
     say_places()
-
-
-@dsl.pipeline(name="unreadable")
-def unreadable(marker: str):
-    asked = fail_to_write()
-    with dsl.If(asked.outputs["out"] == "true"):
-        flaky(marker=marker)
 
 
 @dsl.pipeline(name="failing")
@@ -156,35 +113,34 @@ def failing():
         say(text=other.outputs["out"], number=0, struct={}).after(never).ignore_upstream_failure()
 
 
-@dsl.pipeline(name="fast")
-def fast():
+@dsl.pipeline(name="mailed")
+def mailed():
+    with dsl.ExitHandler(VertexNotificationEmailOp(recipients=["a@b.c", "d@e.f"])):
+        write(value="well")
+
+
+@dsl.pipeline(name="siblings")
+def siblings():
+    for number in range(32):
+        say(number=number)
+
+
+@dsl.pipeline(name="two")
+def two():
     with dsl.ExitHandler(final()):
-        bad = fail(code=1)
-        always = write(value="always").after(bad).ignore_upstream_failure()
-        write(value="what always comes after a success").after(always)
+        first = say(text="a")
+        say(text="b").after(first)
 
 
 @dsl.pipeline(name="artifacts")
 def artifacts(text: str):
     made = make_text(text=text)
     read_text(made=made.outputs["made"])
-    python_component(made=made.outputs["made"])
 
 
-@dsl.pipeline(name="measured")
-def measured(few: int, many: int):
-    measure(count=few).set_display_name("few")
-    measure(count=many).set_display_name("many")
-
-
-@dsl.pipeline(name="imported")
-def imported(uri: str, image: str):
-    model = dsl.importer(
-        artifact_uri=uri,
-        artifact_class=dsl.Artifact,
-        metadata={"containerSpec": {"imageUri": image, "ports": [{"port": 8000}]}},
-    )
-    read_text(made=model.output)
+@dsl.pipeline(name="told")
+def told(metadata: str, name: str):
+    tell(said=f'{{"artifacts": {{"metrics": {{"artifacts": [{{"name": "{name}", "metadata": {metadata}}}]}}}}}}')
 
 
 @dsl.pipeline(name="long")
@@ -219,21 +175,6 @@ def trained(code: str, text: str, folder: str, strategy: str):
         strategy=strategy,
         restart_job_on_worker_restart=True,
     )
-
-
-@dsl.container_component
-def launch(config: str, output: str, gcp_resources: dsl.OutputPath(str)):
-    return dsl.ContainerSpec(
-        image=IMAGE,
-        command=["python", "-m", "sharding.task"],
-        args=["--config-json", config, "--output", output, "--launch", gcp_resources],
-    )
-
-
-@dsl.pipeline(name="sharded")
-def sharded(config: str, output: str):
-    launched = launch(config=config, output=output)
-    WaitGcpResourcesOp(gcp_resources=launched.outputs["gcp_resources"])
 
 
 @dsl.container_component

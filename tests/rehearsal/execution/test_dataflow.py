@@ -23,9 +23,8 @@ from rehearsal.jobs.dataflow import DataflowJobs
 from rehearsal.machines.processes import clean_environment
 from rehearsal.resources.states import has_ended
 from rehearsal.resources.store import Store
-from tests.rehearsal.execution import graphs
 from tests.rehearsal.execution.cloud import Cloud
-from tests.rehearsal.execution.world import LIMIT_S, NUMBERS, Clock, Logs, states
+from tests.rehearsal.execution.world import LIMIT_S, NUMBERS, Clock, Logs
 
 # As a launcher's process does it: a graph with a function of its own, pickled, and a side input.
 SUBMIT = """
@@ -140,43 +139,23 @@ def test_a_failure_is_told_and_a_job_is_cancelled(cloud: Cloud, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_shard_stage_is_launched_and_waited_for(
-    cloud: Cloud, bucket_environment: BucketServer, tmp_path: Path
-) -> None:
+def test_two_shard_stages_of_the_same_work_at_once_are_one_job(cloud: Cloud, bucket_environment: BucketServer) -> None:
     root = f"gs://line/{cloud.folder.name}"
-    config = _shards_of_pictures(root)
-    name = cloud.submit(graphs.sharded, config=config, output=f"{root}/shards")
-    job = cloud.wait(name)
-    assert set(states(job).values()) == {"SUCCEEDED"}, "\n".join(cloud.logs.texts())
-    manifest = json.loads(storage.read_bytes(f"{root}/shards/manifest.json"))
-    assert sum(split["samples"] for split in manifest["splits"].values()) == 12
-
-
-@pytest.mark.slow
-def test_two_launches_of_the_same_work_at_once_are_one_job(cloud: Cloud, bucket_environment: BucketServer) -> None:
-    root = f"gs://line/{cloud.folder.name}"
-    config = _shards_of_pictures(root)
-    launches = [cloud.folder / f"resources-{number}" for number in range(2)]
-    stage = [sys.executable, "-m", "sharding.task", "--root", f"{root}/shard", "--config-json", config]
+    stage = [sys.executable, "-m", "sharding.task", "--root", f"{root}/shard"]
+    stage += ["--config-json", _shards_of_pictures(root)]
     environment = clean_environment(cloud.environment, {"HOME": str(cloud.folder)})
-    begun = [
-        subprocess.Popen([*stage, "--launch", str(path)], env=environment, stderr=subprocess.PIPE, text=True)
-        for path in launches
-    ]
-    said = [process.communicate(timeout=LIMIT_S)[1] for process in begun]
-    assert [process.returncode for process in begun] == [0, 0], said
-    (created,) = {path.read_text() for path in launches}
-    assert sum("runs already" in text for text in said) == 1, said
-    job_id = json.loads(created)["resources"][0]["resourceUri"].rpartition("/")[2]
-    name = f"projects/{NUMBERS['acme-vision']}/locations/europe-west4/jobs/{job_id}"
-    assert _wait(cloud, name) == "JOB_STATE_DONE", "\n".join(cloud.logs.texts())
-    manifests = [info.name for info in storage.list_objects(f"{root}/shard") if info.name.endswith("manifest.json")]
-    assert len(manifests) == 1
-    found = ShardManifest.load(f"{root}/shard/{manifests[0].rpartition('/')[0]}")
-    assert sum(split.samples for split in found.splits.values()) == 12
+    pipes: Any = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    begun = [subprocess.Popen(stage, **pipes) for _ in range(2)]
+    ended = [process.communicate(timeout=LIMIT_S) for process in begun]
+    assert [process.returncode for process in begun] == [0, 0], ended
+    (uri,) = {printed.splitlines()[-1] for printed, _ in ended}
+    assert sum("runs already" in errors for _, errors in ended) == 1, ended
+    (job,) = cloud.store.list(f"projects/{NUMBERS['acme-vision']}/locations/europe-west4/jobs/")
+    assert job.current_state.name == "JOB_STATE_DONE", "\n".join(cloud.logs.texts())
+    assert sum(split.samples for split in ShardManifest.load(uri).splits.values()) == 12
     # A third, afterwards, finds what is there.
     again = subprocess.run(stage, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert again.returncode == 0 and again.stdout.strip().endswith(manifests[0].rpartition("/")[0]), again.stderr
+    assert again.returncode == 0 and again.stdout.splitlines()[-1] == uri, again.stderr
 
 
 def _shards_of_pictures(root: str) -> str:

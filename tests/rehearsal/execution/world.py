@@ -62,15 +62,13 @@ class Pipelines:
 
     def submit(self, pipeline: Callable[..., Any] | Any, run: str = "run-1", **parameters: Any) -> str:
         """Compile, add and start; return the name."""
-        failure_policy = parameters.pop("failure_policy", 0)
         spec = json_format.MessageToDict(pipeline.pipeline_spec)
         values = {name: json_format.ParseDict(value, struct_pb2.Value()) for name, value in parameters.items()}
         job = aiplatform_v1.PipelineJob(
             name=f"{PARENT}/pipelineJobs/{run}",
             pipeline_spec=spec,
             runtime_config=aiplatform_v1.PipelineJob.RuntimeConfig(
-                gcs_output_directory=f"gs://line/{self.folder.name}",
-                failure_policy=failure_policy,
+                gcs_output_directory=f"gs://line/{self.folder.name}"
             ),
         )
         for name, value in values.items():

@@ -1,6 +1,6 @@
 """What a task may say of its artifacts: as the consoles render it, and under the name that it was given."""
 
-# No `from __future__ import annotations` here: kfp reads the types of parameters from the functions.
+from __future__ import annotations
 
 import math
 from typing import Any
@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from kfp import dsl
 
-from rehearsal.pipelines.artifact_metadata import find_fault
+from rehearsal.pipelines.task import check_metadata
+from rehearsal.pipelines.values import TaskFailed
+from tests.rehearsal.execution import graphs
 from tests.rehearsal.execution.world import Pipelines, detail
 
 METRICS, CLASSIFICATION = dsl.Metrics.schema_title, dsl.ClassificationMetrics.schema_title
@@ -25,34 +27,23 @@ METRICS, CLASSIFICATION = dsl.Metrics.schema_title, dsl.ClassificationMetrics.sc
         (CLASSIFICATION, {"confusionMatrix": [[1, 0], [0, 1]]}, "with a row per name"),
         (CLASSIFICATION, {"confidenceMetrics": [{"recall": 1}]}, "no list of points"),
         (CLASSIFICATION, {"confidenceMetrics": [{"recall": -math.inf}]}, "not finite"),
+        (METRICS, dict.fromkeys(map(str, range(20_000)), 1), "bytes, and 200,000 are allowed"),
         ("system.Dataset", {"deep": {"loss": [math.inf]}}, "deep holds a number that is not finite"),
     ],
 )
 def test_metadata_that_no_console_renders(kind: str, metadata: dict[str, Any], said: str) -> None:
-    assert said in find_fault(kind, metadata)
+    with pytest.raises(TaskFailed, match=f"metadata of artifact made: .*{said}"):
+        check_metadata("made", kind, metadata)
 
 
 def test_metadata_that_kfp_writes_is_fine() -> None:
     made = dsl.ClassificationMetrics()
     made.log_confusion_matrix(["cat", "dog"], [[2, 0], [1, 3]])
     made.log_roc_curve([0, 0.5], [0, 1], [0.9, 0.1])
-    assert find_fault(CLASSIFICATION, made.metadata) == ""
+    check_metadata("made", CLASSIFICATION, made.metadata)
     metrics = dsl.Metrics()
     metrics.log_metric("accuracy", 0.5)
-    assert find_fault(METRICS, metrics.metadata) == ""
-
-
-@dsl.container_component  # type: ignore[untyped-decorator]
-def tell(said: str, metrics: dsl.Output[dsl.Metrics]) -> dsl.ContainerSpec:
-    write = 'mkdir -p "$(dirname "$1")" && printf %s "$2" > "$1"'
-    return dsl.ContainerSpec(
-        image="debian", command=["sh", "-c", write, "sh"], args=["{{$.outputs.output_file}}", said]
-    )
-
-
-@dsl.pipeline(name="tells")  # type: ignore[untyped-decorator]
-def tells(metadata: str, name: str) -> None:
-    tell(said=f'{{"artifacts": {{"metrics": {{"artifacts": [{{"name": "{name}", "metadata": {metadata}}}]}}}}}}')
+    check_metadata("metrics", METRICS, metrics.metadata)
 
 
 @pytest.mark.parametrize(
@@ -63,5 +54,5 @@ def tells(metadata: str, name: str) -> None:
     ],
 )
 def test_a_task_that_says_otherwise_fails(pipelines: Pipelines, metadata: str, name: str, said: str) -> None:
-    job = pipelines.run(tells, metadata=metadata, name=name)
+    job = pipelines.run(graphs.told, metadata=metadata, name=name)
     assert said in detail(job, "tell").error.message

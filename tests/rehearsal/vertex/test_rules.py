@@ -140,6 +140,12 @@ def command(*words: str, image: str = IMAGE) -> dict[str, Any]:
     return {"deploymentSpec": {"executors": {"exec-say": {"container": {"image": image, "command": list(words)}}}}}
 
 
+def task(**changes: Any) -> dict[str, Any]:
+    root = copy.deepcopy(SPEC["root"])
+    root["dag"]["tasks"]["say"] |= changes
+    return {"root": root}
+
+
 _EXECUTOR = {"container": {"image": "i", "comand": ["true"]}}
 
 
@@ -194,9 +200,9 @@ def test_pipeline_jobs_that_are_none(cloud_of_module: Cloud, changes: dict[str, 
     [
         # The second document of a compiled file, and what only Kubernetes has.
         ({"platforms": {"kubernetes": {"deploymentSpec": {}}}}, "a document for Kubernetes"),
-        (command("ls", "{{$.workspace_path}}"), "a workspace"),
-        (command("sh", "-c", "python3 -m pip install 'no-such-package==1' && true"), "no-such-package==1"),
-        (command(image="oci://registry/image"), "image oci://registry/image"),
+        (command("ls", "{{$.workspace_path}}"), "the placeholder {{$.workspace_path}}"),
+        (command("sh", "-c", "python3 -m kfp.dsl.executor_main"), "executor exec-say: a Python component"),
+        (task(retryPolicy={"maxRetryCount": 1}), "component root: task say: retryPolicy"),
         (command(), f"the own command of image {IMAGE}"),
     ],
 )
@@ -205,6 +211,13 @@ def test_pipeline_jobs_that_are_not_played(cloud_of_module: Cloud, changes: dict
     with pytest.raises(exceptions.MethodNotImplemented, match=re.escape(named)):
         client.create_pipeline_job(parent=PARENT, pipeline_job=pipeline_job(pipeline_spec=spec(**changes)))
     assert cloud_of_module.pipelines.started == []
+
+
+def test_failing_fast_is_not_played(cloud_of_module: Cloud) -> None:
+    runtime = parameters(region="r") | {"failure_policy": gapic.PipelineFailurePolicy.PIPELINE_FAILURE_POLICY_FAIL_FAST}
+    client = rest(cloud_of_module, gapic.PipelineServiceClient)
+    with pytest.raises(exceptions.MethodNotImplemented, match="the rehearsal does not play failing fast"):
+        client.create_pipeline_job(parent=PARENT, pipeline_job=pipeline_job(runtime_config=runtime))
 
 
 def test_a_pipeline_jobs_id_has_a_form(cloud_of_module: Cloud) -> None:

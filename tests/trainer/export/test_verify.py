@@ -13,14 +13,12 @@ import onnx
 import pytest
 from PIL import Image
 
+from components.entry import main as run_task
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ExportManifest, FileEntry, Gate, ShardManifest, Verification
-from contracts.config import RunConfig
 from contracts.errors import EXIT_UNPROVEN, ConfigError
 from contracts.proof import find_unproven, read_verifications, require_proven
-from pipeline_tasks.task import main as inspection_main
 from rehearsal.gcs import BucketServer
-from tests.pipeline_tasks.test_task import publish_config
 from tests.trainer.export.conftest import Finished
 from trainer.export import verify as verify_module
 from trainer.export.bundle.shipped import Shipped
@@ -329,26 +327,29 @@ def test_one_byte_of_what_is_served_stops_verify_upload_and_predict(
     copy: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path, name: str
 ) -> None:
     """The document that proves it is whole: only the file is another."""
-    line = storage.normalise(tmp_path)
-    config = publish_config(line, RunConfig.model_validate({"export": {"allow_unproven": True}}))
-    arguments = [f"--export={storage.normalise(copy)}", f"--config={config}", f"--line={line}", "--run-id=r-1"]
-    written = [tmp_path / name for name in ("verdict", "artifact-uri", "image")]
-    upload = ["gate", *arguments, *(f"--write-{path.name}={path}" for path in written)]
+    task = tmp_path / "pipeline" / "run-1" / "register"
+    served = {"artifacts": [{"uri": storage.normalise(copy)}]}
+    outputs = {name: {"artifacts": [{"uri": storage.normalise(task / name)}]} for name in ("registered", "summary")}
+    values = {"config": json.dumps({"run": {"root": str(tmp_path), "name": "line"}})}
+    message = {
+        "inputs": {"parameterValues": values, "artifacts": {"served": served}},
+        "outputs": {"artifacts": outputs, "outputFile": str(task / "executor_output.json")},
+    }
+    upload = ["register", "--executor-input", json.dumps(message)]
     picture = tmp_path / "picture.png"
     Image.new("RGB", (32, 32)).save(picture)
     predict = [f"--folder={copy}", str(picture)]
-    assert inspection_main(upload) == 0
+    assert run_task(upload) == 0 and "refused" in (task / "executor_output.json").read_text()
     assert predict_task.main(predict) == 0
     assert f"{Path(SERVED).name} by onnxruntime" in capfd.readouterr().err
-    for path in written:
-        path.unlink()
+    (task / "executor_output.json").unlink()
 
     change_byte(copy / name)
     shutil.rmtree(copy.parents[1] / "shard")
     assert failed_gates(copy, capfd) == {"checksum"}
-    assert inspection_main(upload) == 2
+    assert run_task(upload) == 2
     assert f"is damaged: {name} has crc32c" in capfd.readouterr().err
-    assert not any(path.exists() for path in written)
+    assert not (task / "executor_output.json").exists()
     # The settings say how the model is run: both are used to predict.
     assert predict_task.main(predict) == 2
     assert f"{name} has crc32c" in capfd.readouterr().err

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from contracts import storage
-from contracts.errors import ConfigError, ErrorDocument, PeerPreempted, Preempted, TryAgain
-from contracts.job import ToldError
+from contracts.errors import ConfigError, ErrorDocument, PeerPreempted, Preempted, ToldError, TryAgain
 from trainer.launch.attempts import AttemptCounter, JobRecord
 
 BAD = ErrorDocument.of(ConfigError("given", allowed="allowed", todo="todo"))

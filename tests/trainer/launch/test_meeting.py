@@ -15,8 +15,7 @@ import pytest
 
 from contracts import storage
 from contracts.config import ResourcesSection
-from contracts.errors import ConfigError, ErrorDocument, Preempted, TryAgain
-from contracts.job import ToldError
+from contracts.errors import ConfigError, ErrorDocument, Preempted, ToldError, TryAgain
 from trainer.launch import generations, shared_output
 from trainer.launch import meeting as meeting_module
 from trainer.launch.assignment import Assignment

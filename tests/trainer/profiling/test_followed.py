@@ -129,10 +129,6 @@ def test_the_stage_reuses_it_says_why_and_measures_where_it_is_told_to(
     said = capfd.readouterr()
     assert said.out.splitlines()[-1] == kept
     assert "bb is reused, as the training in " in said.err and "--fresh measures again" in said.err
-    answers = [tmp_path / "uri", tmp_path / "finished"]
-    where = ["--where", "--machine", "m", "--software", "s", "--write-uri", str(answers[0])]
-    assert profile(*line, *where, "--write-finished", str(answers[1])) == kept
-    assert [answer.read_text() for answer in answers] == [kept, "yes"]
     own = profile("--output", str(tmp_path / "own"))
     assert own == storage.normalise(tmp_path / "own") and ProfileReport.load(own).method == "off"
     again = profile(*line, "--fresh")

@@ -10,7 +10,7 @@ import pytest
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from contracts.job import ToldError
+from contracts.errors import ToldError
 from tests.conftest import small_config
 from trainer.profiling.indicators import Counted
 from trainer.profiling.measure import ComputeTime, Failed, JointRate, LoaderRate

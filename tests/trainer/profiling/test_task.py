@@ -240,32 +240,3 @@ def test_a_budget_that_ends_before_the_start_leaves_the_defaults_and_a_warning(
     assert warning in capfd.readouterr().err
     assert report.files == []
     assert "these are the values that training has by default" in page_of(tmp_path / "out").read_text()
-
-
-def test_off_starts_nothing_imports_no_torch_and_is_told_to_a_service_that_looks(
-    small_shards: str, tmp_path: Path
-) -> None:
-    values = small_config(profile={"method": "off"}, parallel={"slot_size": "auto"}, train={"global_batch_size": 64})
-    text = json.dumps({name: value for name, value in values.items() if name != "sharding"})
-    program = (
-        "import subprocess, sys\n"
-        "def refuse(*words, **options): raise AssertionError('a process is started')\n"
-        "subprocess.Popen.__init__ = refuse\n"
-        "from contracts.stage import run_stage\n"
-        "from trainer.profiling.task import execute\n"
-        "code = run_stage('profile', execute, sys.argv[1:])\n"
-        "assert 'torch' not in sys.modules\n"
-        "sys.exit(code)"
-    )
-    place = ["--line", storage.normalise(tmp_path / "line"), "--shards", small_shards, "--config-json", text]
-    looks = ["--where", "--machine", "a2-highgpu-4g+4xNVIDIA_TESLA_A100", "--software", "sha256:0"]
-    answers = ["--write-uri", str(tmp_path / "uri"), "--write-finished", str(tmp_path / "finished")]
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *place, *looks, *answers], capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-        assert (tmp_path / "finished").read_text() == "yes"
-    report = ProfileReport.load((tmp_path / "uri").read_text())
-    assert report.method == "off" and not report.choice.measured and not report.files
-    assert (report.ranks, report.choice.slot_size, report.torch_version) == (4, 16, "sha256:0")

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from components.describe import describe_classes
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, Headline
 from contracts.errors import ConfigError, UserError
 from contracts.own_code import append_code
+from inspection.metrics import stage_metrics
 from inspection.page import render_report
 from inspection.run.view import RunView
-from inspection.stages.train import Beside, tell
-from pipeline_tasks.stage_report import _classify
 from tests.conftest import OWN_CODE, small_config
 from tests.trainer.one_rank import logs, newest, one_rank, train
 from trainer.parallel.process_group import Rank
@@ -99,11 +99,8 @@ def test_its_page_shows_headline_and_metrics_and_no_part_of_another_task(trained
         assert name in page, name
     for word in ("Confusion", "ROC", "Accuracy", "accuracy", "recall", "Worst classified"):
         assert word not in page, word
-    told = tell(manifest, Beside(report, "not known"))
-    text = "\n".join(told.lines)
-    assert "test distance" in text and "Hardest classes" not in text
-    assert told.numbers["train_test_distance"] == report.metrics["distance"]
-    assert "confusionMatrix" not in _classify(report) and "no classification" in _classify(report)["note"]
+    assert stage_metrics(manifest)["train_test_distance"] == report.metrics["distance"]
+    assert "confusionMatrix" not in describe_classes(report) and "no classification" in describe_classes(report)["note"]
 
 
 def test_an_unknown_metric_ends_training_before_it_begins(rank: Rank, small_shards: str, tmp_path: Path) -> None:

@@ -1,0 +1,153 @@
+"""Entry point of all components' containers: `python -m components.entry NAME --executor-input JSON`.
+
+    list-source, shard, profile, train, export    the stage's command, with its keys of the configuration and the URIs
+                                                   of its inputs; then its artifacts (components/describe.py)
+    register, record                              components/register_model.py, components/record_run.py
+
+The exit code is the stage's, as Vertex AI reads it (contracts/process.py); what it prints goes on to the task's log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from components.launch import STAGE_MODULES, last_line, stage_command
+from components.task import Task, is_first_machine
+from contracts import storage
+from contracts.config import RunConfig
+from contracts.config.load import read_stage_config
+from contracts.errors import EXIT_OK, ErrorDocument, ShardlineError
+from contracts.events import ERROR_NAME
+from contracts.process import final_exit_code, outliving_notice, run_process
+from inspection.attempts import leave_error
+
+# Options of a stage's command by input artifact, and the artifact that stands for its folder.
+INPUTS = {
+    "shard": {},
+    "profile": {"shards": "shards"},
+    "train": {"shards": "shards", "report": "profile"},
+    "export": {"shards": "shards", "model": "checkpoint"},
+}
+OUTPUTS = {"shard": "shards", "profile": "report", "train": "model", "export": "served"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a task and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m components.entry", allow_abbrev=False)
+    parser.add_argument("name", choices=["list-source", *STAGE_MODULES, "register", "record"])
+    parser.add_argument("--executor-input", required=True)
+    options = parser.parse_args(arguments)
+    say = functools.partial(print, f"{options.name}:", file=sys.stderr, flush=True)
+    with outliving_notice(say):
+        place: tuple[str, str] | None = None
+        try:
+            task = Task.parse(options.executor_input)
+            config = read_stage_config(task.parameter("config"))
+            place = storage.join(storage.normalise(config.run.root), config.run.name), task.run_id
+            code, document = run_task(options.name, task, config, place[0]), None
+        except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
+            document = ErrorDocument.of(error, traceback.format_exc())
+            code = document.exit_code
+            if code not in (1, 2):
+                print(document.traceback, file=sys.stderr)
+            say(f"error: {document.message}")
+        if place is not None and (document is not None or is_first_machine()):
+            try:
+                leave_error(*place, options.name, document)
+            except (OSError, ShardlineError) as error:
+                # A bucket that is gone does not change how the task ends.
+                say(f"runs/{place[1]}/errors could not be brought up to date: {error}")
+        return final_exit_code(code, document, say) if document is not None else code
+
+
+def run_task(name: str, task: Task, config: RunConfig, line: str) -> int:
+    """Run a task; return its exit code.
+
+    Args:
+        name: Its name.
+        task: Its inputs and outputs.
+        config: Its keys of the configuration.
+        line: URI of the line's folder.
+    """
+    if name == "register":
+        from components.register_model import register
+
+        register(task, config)
+    elif name == "record":
+        from components.record_run import record
+
+        record(task, config)
+    elif name == "list-source":
+        task.set_parameter("listing", _list_source(task, config, line))
+    else:
+        options = {option: task.input_uri(given) for given, option in INPUTS[name].items()}
+        options |= {"line": line, "run": task.run_id, "listing": task.parameter("listing")}
+        code, printed = _run_command(stage_command(name, config, options))
+        if code != EXIT_OK or not is_first_machine():
+            return code
+        from components.describe import describe
+
+        describe(task, config, name, OUTPUTS[name], last_line(printed))
+    if is_first_machine():
+        task.finish()
+    return EXIT_OK
+
+
+def _list_source(task: Task, config: RunConfig, line: str) -> str:
+    """Begin the run, and return the URI of the source's listing.
+
+    Raises:
+        ToldError, TryAgain: The source cannot be listed: list-source keeps no attempt, so its error is raised here.
+    """
+    from components.begin import begin
+
+    options = {"line": line, "run": task.run_id, "data-date": begin(task, config, line)}
+    with tempfile.TemporaryDirectory(prefix="shardline-") as folder:
+        code, printed = _run_command(stage_command("shard", config, {**options, "events": folder}, flags=["list"]))
+        if code != EXIT_OK:
+            raise ErrorDocument.model_validate_json(Path(folder, ERROR_NAME).read_bytes()).to_error()
+    return last_line(printed)
+
+
+def _run_command(command: Sequence[str]) -> tuple[int, bytes]:
+    """Run a stage's command, which gets this process's signals; return its exit code and what it printed."""
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        # One that comes before the stage is there is its first.
+        early.append(number) if child is None else child.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    printed = b""
+    try:
+        # CLOUD_ML_JOB_ID stays: the stage maps its exit code for Vertex AI (contracts/process.py).
+        environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment)
+        for number in early:
+            child.send_signal(number)
+        assert child.stdout is not None
+        for words in child.stdout:
+            sys.stdout.buffer.write(words)
+            sys.stdout.flush()
+            printed += words
+        child.stdout.close()
+        code = child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code, printed
+
+
+if __name__ == "__main__":
+    run_process(main)

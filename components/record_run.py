@@ -1,0 +1,189 @@
+"""Record of a run on Vertex AI, whatever happened: run.json, report.md, the report, the row of the experiment."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from components.task import Task, Unreadable, attempt, require_finished
+from contracts import storage
+from contracts.artifacts import RunRecord
+from contracts.config import STAGES, RunConfig
+from contracts.errors import DataError, ErrorDocument
+from contracts.result import RUN_START_NAME, run_uri
+from inspection.attempts import find_errors, find_last_error
+from inspection.goodput import read_goodput
+from inspection.profile_page import leave_profile_page
+from inspection.report_file import write_report
+from inspection.run.events import list_attempts, of_run, read_events_of
+from inspection.summary import close_run, make_record
+from inspection.trace import StageTrace
+from pages.document import plain_page
+
+# Tasks of the pipeline, and the artifact that stands for a stage's folder.
+TASKS = {
+    "list-source": "",
+    "shard": "shards",
+    "profile": "report",
+    "train": "model",
+    "export": "served",
+    "register": "registered",
+}
+# For which the service is asked how the tasks ended.
+_LIMIT_S = 180.0
+
+
+def record(task: Task, config: RunConfig) -> None:
+    """Write the record and the report of the run, and copy them to the line's top.
+
+    Raises:
+        DataError: All tasks were in KFP's cache, and what one of them stands for was deleted: the run has failed,
+            though no task before this one has.
+    """
+    line, job = storage.join(storage.normalise(config.run.root), config.run.name), task.parameter("job")
+    read = attempt("how the tasks ended", lambda: read_tasks(job))
+    tasks = {} if isinstance(read, Unreadable) else read
+    run_record = leave_profile_page(collect(line, task.run_id, config, tasks), run_uri(line, task.run_id))
+    close_run(run_record, line=line)
+    page = attempt("the report", lambda: storage.read_bytes(write_report(run_uri(line, task.run_id), None)).decode())
+    metadata = {"state": run_record.state, "error": run_record.error, "run": run_uri(line, task.run_id)}
+    if isinstance(page, Unreadable):
+        page = plain_page(f"Run {task.run_id}", run_record.error or page)
+    task.set_artifact("report", metadata, content=page)
+    if config.vertex.experiment:
+        attempt("the row of the experiment", lambda: _log_experiment(run_record, config, line, job))
+    print(f"record: {run_record.state}{': ' + run_record.error.splitlines()[0] if run_record.error else ''}")
+    task.finish()
+    lost = next(filter(None, (_find_loss(name, detail) for name, detail in tasks.items())), None)
+    if lost is not None and all(map(_is_good, tasks.values())):
+        raise lost
+
+
+def collect(line: str, run_id: str, config: RunConfig, tasks: Mapping[str, Any]) -> RunRecord:
+    """Return the record of a run from what its stages have left.
+
+    Args:
+        line: URI of the line's folder.
+        run_id: Id of the run.
+        config: Its whole configuration.
+        tasks: How the pipeline's tasks ended: PipelineTaskDetail by name.
+    """
+    started_at_s, started_at = _find_start(line, run_id)
+    traces = [_read_trace(line, stage, run_id, tasks.get(stage)) for stage in STAGES]
+    kept = find_errors(line, run_id)
+    errors = [_explain(line, run_id, name, detail, kept.get(name)) for name, detail in tasks.items()]
+    made = make_record(
+        run_id=run_id,
+        started_at=started_at,
+        config=config,
+        traces=traces,
+        wall_s=time.time() - started_at_s,
+        error=next(filter(None, errors), "") or _find_gap(traces, config),
+        goodput=read_goodput(line, run_id),
+    )
+    registered = _find_artifact("register", tasks["register"]) if "register" in tasks else None
+    results = {"register": dict(registered.metadata)} if registered is not None and registered.metadata else {}
+    return made.model_copy(update={"results": {**made.results, **results}})
+
+
+def read_tasks(job: str) -> dict[str, Any]:
+    """Return how the tasks of a PipelineJob ended, by name; one that never began is left out.
+
+    Args:
+        job: projects/P/locations/REGION/pipelineJobs/ID.
+    """
+    from google.api_core.retry import Retry
+    from google.cloud import aiplatform_v1
+
+    region = job.split("/")[3]
+    client = aiplatform_v1.PipelineServiceClient(client_options={"api_endpoint": f"{region}-aiplatform.googleapis.com"})
+    message = client.get_pipeline_job(name=job, retry=Retry(timeout=_LIMIT_S), timeout=_LIMIT_S)
+    details = {detail.task_name: detail for detail in message.job_detail.task_details}
+    return {name: details[name] for name in TASKS if name in details}
+
+
+def _is_good(detail: Any) -> bool:
+    """Whether a task's outputs are there: it has made them (SUCCEEDED), or KFP's cache has (SKIPPED)."""
+    return detail.state.name in ("SUCCEEDED", "SKIPPED")
+
+
+def _find_artifact(name: str, detail: Any) -> Any | None:
+    output = TASKS[name]
+    artifacts = detail.outputs[output].artifacts if output in detail.outputs else []
+    return artifacts[0] if artifacts else None
+
+
+def _read_trace(line: str, stage: str, run_id: str, detail: Any | None) -> StageTrace:
+    """Return what the attempts of a run tell about a stage, taken together."""
+    attempts, problems = read_events_of(line, stage, of_run(list_attempts(line, stage), run_id))
+    for problem in problems:
+        print(f"record: warning: stage {stage}: {problem}")
+    events = sorted((event for told in attempts.values() for event in told), key=lambda event: float(event["time"]))
+    trace = StageTrace(stage, Path())
+    for event in events:
+        trace.apply(event)
+    starts = [float(event["launched_at"]) for event in events if event["event"] == "start"]
+    trace.launched_at = min(starts, default=None)
+    artifact = _find_artifact(stage, detail) if detail is not None and _is_good(detail) else None
+    if detail is not None and artifact is not None and _find_loss(stage, detail) is None:
+        trace.uri, trace.exit_code, trace.reused = artifact.uri, 0, trace.reused or detail.state.name == "SKIPPED"
+        trace.launched_at = trace.launched_at or time.time()
+        trace.exit_wall_s = max(0.0, trace.last_at - trace.launched_at)
+    elif detail is None and trace.uri is not None:
+        # The service has not told: the stage's own word is enough.
+        trace.exit_code = 0
+    return trace
+
+
+def _find_start(line: str, run_id: str) -> tuple[float, str]:
+    try:
+        start = json.loads(storage.read_bytes(storage.join(run_uri(line, run_id), RUN_START_NAME)))
+    except FileNotFoundError:
+        # The first task has failed.
+        return time.time(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return datetime.datetime.fromisoformat(start["started_at"]).timestamp(), start["started_at"]
+
+
+def _explain(line: str, run_id: str, name: str, detail: Any, kept: ErrorDocument | None) -> str:
+    """Return why a task's outputs are not there; empty: they are, or another one's failure is why it never began."""
+    if _is_good(detail):
+        return str(_find_loss(name, detail) or "")
+    if kept is not None:
+        return f"task {name}: {kept.message}"
+    if name in STAGES and (error := find_last_error(line, name, run_id)) is not None:
+        return f"stage {name}: {error.message}"
+    if detail.state.name in ("NOT_TRIGGERED", "PENDING"):
+        return ""
+    return f"task {name}: {detail.error.message or detail.state.name}\n  to do: shardline status {run_id}"
+
+
+def _find_loss(name: str, detail: Any) -> DataError | None:
+    """Return that the folder of a task's artifact was deleted; None: it is there."""
+    artifact = _find_artifact(name, detail)
+    try:
+        if artifact is not None:
+            require_finished(f"task {name}", artifact.uri)
+    except DataError as error:
+        return error
+    return None
+
+
+def _find_gap(traces: list[StageTrace], config: RunConfig) -> str:
+    """Return that a stage has no output, of which no task says why; empty: all have one."""
+    wanted = [trace for trace in traces if trace.name != "profile" or config.profile.method != "off"]
+    gap = next((trace.name for trace in wanted if not trace.finished), None)
+    return "" if gap is None else f"stage {gap}: no output, and no task gives a reason"
+
+
+def _log_experiment(run_record: RunRecord, config: RunConfig, line: str, job: str) -> None:
+    """Write the run into its experiment."""
+    from components.experiment import log_run
+    from inspection.run.find import RunPlace
+    from inspection.run.read import read_run
+
+    name = log_run(run_record, config, read_run(RunPlace(line, run_record.id), pictures=False), job)
+    print(f"record: experiment {config.vertex.experiment} has the run as {name}")

@@ -1,0 +1,215 @@
+"""What a finished stage's task leaves for the consoles and for lineage, whatever the stage's documents hold."""
+
+import json
+from collections.abc import Callable, Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from components import describe as describing
+from components.describe import MAX_PAGE_BYTES, describe, make_page
+from components.entry import INPUTS, OUTPUTS
+from components.task import MAX_INPUT_BYTES, MAX_METADATA_BYTES, Task, Unreadable
+from contracts import storage
+from contracts.artifacts import ExportManifest, ProfileReport
+from contracts.artifacts.classification import RocCurve
+from contracts.config import STAGES
+from inspection.run.find import RunPlace
+from inspection.run.read import read_run
+from rehearsal.gcs import BucketServer
+from tests.browser import NEEDS_CHROMIUM, opened, started_chromium
+from tests.components.tasks import (
+    LINE,
+    RUN,
+    executor_input,
+    make_config,
+    publish,
+    publish_training,
+    read_artifacts,
+    read_output,
+    write_attempt,
+)
+from tests.inspection.documents import HOSTILE, evaluation, hostile_shards
+from tests.inspection.test_metrics import check_markdown, check_numbers
+from tests.inspection.test_summary import DOCUMENTS
+from tests.rehearsal.artifacts import FOLDERS, check_artifact, follow_engine
+
+Change = Callable[[dict[str, Any]], None]
+pytestmark = pytest.mark.usefixtures("bucket_server")
+
+
+def report_on(stage: str, uri: str) -> dict[str, dict[str, Any]]:
+    """Describe a stage; return its artifacts."""
+    inputs = dict.fromkeys(INPUTS[stage], "gs://bucket-1/x")
+    parameters = {"listing": uri} if stage == "shard" else {}
+    config = make_config()
+    task = Task.parse(executor_input(stage, config, inputs, **parameters))
+    describe(task, config, stage, OUTPUTS[stage], uri)
+    task.finish()
+    return read_artifacts(stage)
+
+
+@pytest.fixture
+def uris(bucket_server: BucketServer) -> dict[str, str]:
+    """What four stages have made of a source that means harm, in a run that goes on."""
+    swept, exported = DOCUMENTS["profile"], DOCUMENTS["export"]
+    assert isinstance(swept, ProfileReport) and isinstance(exported, ExportManifest)
+    curve = RocCurve(area=0.9, points=[(0.9, 0, 2), (0.5, 1, 3), (0.0, 3, 3)])
+    found = {
+        "shard": publish("shard", hostile_shards().to_json()),
+        "profile": publish("profile", swept.model_copy(update={"made_from": {"shards": "s"}}).to_json()),
+        "train": publish_training(evaluation([HOSTILE, "plain"], [(0, 0, 2), (0, 1, 1), (1, 1, 3)], [curve, curve])),
+        "export": publish("export", exported.model_copy(update={"made_from": {"checkpoint": "ab"}}).to_json()),
+    }
+    start = {"id": RUN, "started_at": "2026-11-22T06:00:00Z", "config": make_config().model_dump(mode="json")}
+    storage.replace(f"{LINE}/runs/{RUN}/run-start.json", json.dumps(start).encode())
+    for stage, uri in found.items():
+        ends = {"time": 5.0, "event": "finish", "uri": uri, "made": HOSTILE}
+        write_attempt(stage, f"{RUN}.a", [{"time": 1.0, "event": "start", "launched_at": 1.0}, ends])
+    return found
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with started_chromium() as browser:
+        yield browser
+
+
+def test_every_artifact_is_one_that_the_consoles_render_and_lineage_follows(uris: dict[str, str]) -> None:
+    found = {stage: report_on(stage, uri) for stage, uri in uris.items()}
+    expected = {
+        "shard": ("shard_samples", 7),
+        "profile": ("profile_slot_size", 16),
+        "train": ("train_test_accuracy", 0.98765),
+        "export": ("export_fp32_accuracy", 0.25),
+    }
+    for stage, artifacts in found.items():
+        kinds = {"metrics", "summary", "page", FOLDERS[stage]} | ({"classes"} if stage == "train" else set())
+        assert set(artifacts) == kinds
+        for name, artifact in artifacts.items():
+            check_artifact(name, artifact)
+        folder, metrics = artifacts[FOLDERS[stage]], artifacts["metrics"]["metadata"]
+        assert (folder["uri"], folder["metadata"]["contract_uri"]) == (uris[stage], f"{uris[stage]}/manifest.json")
+        check_numbers(stage, metrics)
+        name, value = expected[stage]
+        assert metrics[name] == folder["metadata"][name] == value
+        summary = read_output(stage, "summary")
+        assert summary.startswith(f"# {stage}\n") and folder["metadata"]["manifest_sha256"] in summary
+        check_markdown(summary.splitlines())
+        assert "<img" not in summary
+    classes = found["train"]["classes"]["metadata"]
+    assert classes["confusionMatrix"]["rows"] == [{"row": [2, 1]}, {"row": [0, 3]}]
+    assert [point["recall"] for point in classes["confidenceMetrics"]] == [0.0, pytest.approx(2 / 3), 1.0, 1.0]
+    assert follow_engine(found, "sm80") == ["cd" * 32, "ab", "s", "l" * 64]
+
+
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_page_is_quiet_and_whole(uris: dict[str, str], stage: str, chromium: Browser, tmp_path: Path) -> None:
+    found = report_on(stage, uris[stage])["page"]["metadata"]
+    page = read_output(stage, "page")
+    assert "said" not in found, found["said"]
+    assert len(page.encode()) < MAX_PAGE_BYTES and "<script" not in page and "<img src=x" not in page
+    path = tmp_path / "page.html"
+    path.write_text(page)
+    with opened(chromium, path) as shown:
+        shown.check_quiet()
+        assert shown.page.locator("h1").count() == 1
+        assert "cannot be shown" not in shown.page.inner_text("body")
+
+
+def test_a_page_that_cannot_be_shown_says_why(uris: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    page, said = make_page(Unreadable("deep <b>"), "shard")
+    assert said == {"said": "the page cannot be shown: deep <b>"} and "deep &lt;b&gt;" in page
+    monkeypatch.setattr(describing, "MAX_PAGE_BYTES", 1000)
+    page, said = make_page(read_run(RunPlace(LINE, RUN)), "shard")
+    assert "1,000 are shown: see the run's own page" in said["said"] and said["said"] in unescape(page)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "holds no manifest.json"), (b'{"kind": "evaluation"', "is not JSON")]
+)
+def test_a_damaged_evaluation_is_said_and_fails_nothing(content: bytes | None, words: str) -> None:
+    found = report_on("train", publish_training(content))
+    check_artifact("classes", found["classes"])
+    assert words in found["classes"]["metadata"]["note"]
+    assert found["metrics"]["metadata"]["train_test_accuracy"] == 0.98765
+
+
+def test_the_largest_matrix_leaves_room_for_its_curve() -> None:
+    names = [f"{number}" + "\u00e4" * 60 for number in range(60)]
+    curve = RocCurve(area=0.9, points=[(1 - n / 500, n, 1000 + n) for n in range(500)])
+    cells = [(label, guess, 12345) for label in range(60) for guess in range(60)]
+    found = report_on("train", publish_training(evaluation(names, cells, [curve] * 60)))["classes"]
+    check_artifact("classes", found)
+    assert {"confusionMatrix", "confidenceMetrics"} <= set(found["metadata"]) and "left_out" not in found["metadata"]
+
+
+def test_hostile_events_fail_nothing(uris: dict[str, str]) -> None:
+    folder = {"time": 1.0, "event": "folder", "fingerprint": "t"}
+    write_attempt("train", f"{RUN}.b", [folder, {"time": "x", "event": "spent"}, {"time": 2.0, "event": 7}])
+    # Of a process that nobody has told of.
+    write_attempt("train", f"{RUN}.c", [folder, {"time": 2.0, "event": "spent", "life": "?", "step": "many"}])
+    storage.replace(f"{LINE}/runs/{RUN}/run-start.json", b"{")
+    found = report_on("train", uris["train"])
+    assert found["model"]["uri"] == uris["train"]
+    assert found["metrics"]["metadata"]["train_test_accuracy"] == 0.98765
+    assert "- warning: where the time went cannot be shown" in read_output("train", "summary")
+
+
+def report_on_changed(stage: str, change: Change) -> tuple[str, dict[str, dict[str, Any]]]:
+    """Describe a stage whose manifest was changed; return its summary and its artifacts."""
+    content = json.loads(DOCUMENTS[stage].to_json())
+    change(content)
+    found = report_on(stage, publish(stage, json.dumps(content).encode()))
+    return read_output(stage, "summary"), found
+
+
+def set_at(path: str, value: Any) -> Change:
+    def apply(document: dict[str, Any]) -> None:
+        *folders, name = path.split(".")
+        for folder in folders:
+            document = document[folder]
+        document[name] = value
+
+    return apply
+
+
+def test_what_is_larger_than_the_consoles_take_is_cut_and_said() -> None:
+    def fill(document: dict[str, Any]) -> None:
+        document["metrics"] = {f"n{number}": 1.0 for number in range(20_000)}
+        document["made_from"] = {f"n{number}": "h" * 64 for number in range(5000)}
+
+    summary, found = report_on_changed("train", fill)
+    assert "- and 19,965 more in " in summary and "- and 4,960 more in " in summary
+    # The way back is there, whatever else is not.
+    assert "/0123456789abcdef`" in summary
+    for name, artifact in found.items():
+        most = MAX_INPUT_BYTES if name == "model" else MAX_METADATA_BYTES
+        assert len(json.dumps(artifact["metadata"])) < most + 100, name
+        if name != "metrics":
+            assert artifact["metadata"]["contract_uri"].endswith("/0123456789abcdef/manifest.json")
+            assert artifact["metadata"]["fingerprint"]
+
+
+def test_a_stage_that_ended_well_is_described_whatever_its_document_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    summary, found = report_on_changed("profile", set_at("points", []))
+    assert summary.startswith("# profile\n\n- warning: the metrics cannot be shown: ")
+    assert found["report"]["uri"].endswith("/0123456789abcdef") and found["metrics"]["metadata"] == {}
+    # More digits than Python writes out, and more than any float holds.
+    _, found = report_on_changed("train", set_at("epoch", 10**400))
+    metrics = found["metrics"]["metadata"]
+    assert "train_epochs" not in metrics and metrics["train_test_accuracy"] == 0.98765
+    # What was not measured is no metric.
+    points = json.loads(DOCUMENTS["profile"].to_json())["points"]
+    unmeasured = [{**point, "data_time_fraction": None} for point in points]
+    _, found = report_on_changed("profile", set_at("points", unmeasured))
+    assert "profile_data_time_fraction" not in found["metrics"]["metadata"]
+    # A defect of ours.
+    monkeypatch.setattr(describing, "write", lambda summary: 1 / 0)
+    summary, found = report_on_changed("shard", set_at("warnings", []))
+    assert summary == "the summary cannot be shown: division by zero\n"
+    assert found["metrics"]["metadata"]["shard_samples"] == 7
