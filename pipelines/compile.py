@@ -126,10 +126,15 @@ def stage_parameters(config: RunConfig) -> dict[str, str]:
     texts = {f"{name}_config": json.dumps(values, sort_keys=True) for name, values in found.items()}
     for name, text in texts.items():
         if len(text) > MAX_PARAMETER:
+            sizes = {
+                f"{section}.{key}": len(json.dumps(value))
+                for section, keys in found[name.removesuffix("_config")].items()
+                for key, value in keys.items()
+            }
             raise ConfigError(
                 f"the parameter {name} has {len(text):,} characters",
                 allowed=f"{MAX_PARAMETER:,}: a job's payload holds it once per worker pool",
-                todo="shorten what is longest in the configuration, e.g. task.arguments or model.arguments",
+                todo=f"shorten {max(sizes, key=lambda key: sizes[key])}, which is the longest value in it",
             )
     return texts
 
