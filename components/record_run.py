@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from components.experiment import log_run
 from components.task import Task, Unreadable, attempt, require_finished
 from contracts import storage
 from contracts.artifacts import RunRecord
+from contracts.canonical import canonical
 from contracts.config import STAGES, RunConfig
 from contracts.errors import DataError, ErrorDocument
 from contracts.result import RUN_START_NAME, run_uri
@@ -20,6 +22,8 @@ from inspection.goodput import read_goodput
 from inspection.profile_page import leave_profile_page
 from inspection.report_file import write_report
 from inspection.run.events import list_attempts, of_run, read_events_of
+from inspection.run.find import RunPlace
+from inspection.run.read import read_run
 from inspection.summary import close_run, make_record
 from inspection.trace import StageTrace
 from pages.document import plain_page
@@ -55,7 +59,8 @@ def record(task: Task, config: RunConfig) -> None:
         page = plain_page(f"Run {task.run_id}", run_record.error or page)
     task.set_artifact("report", metadata, content=page)
     if config.vertex.experiment:
-        attempt("the row of the experiment", lambda: _log_experiment(run_record, config, line, job))
+        place = RunPlace(line, task.run_id)
+        attempt("the row of the experiment", lambda: log_run(run_record, config, read_run(place, pictures=False), job))
     print(f"record: {run_record.state}{': ' + run_record.error.splitlines()[0] if run_record.error else ''}")
     task.finish()
     lost = next(filter(None, (_find_loss(name, detail) for name, detail in tasks.items())), None)
@@ -83,11 +88,10 @@ def collect(line: str, run_id: str, config: RunConfig, tasks: Mapping[str, Any])
         traces=traces,
         wall_s=time.time() - started_at_s,
         error=next(filter(None, errors), "") or _find_gap(traces, config),
-        goodput=read_goodput(line, run_id),
+        goodput=read_goodput(line, run_id, training=_find_fingerprint(tasks.get("train"))),
     )
-    registered = _find_artifact("register", tasks["register"]) if "register" in tasks else None
-    results = {"register": dict(registered.metadata)} if registered is not None and registered.metadata else {}
-    return made.model_copy(update={"results": {**made.results, **results}})
+    decision = _read_decision(tasks["register"]) if "register" in tasks else {}
+    return made.model_copy(update={"results": {**made.results, **({"register": decision} if decision else {})}})
 
 
 def read_tasks(job: str) -> dict[str, Any]:
@@ -115,6 +119,17 @@ def _find_artifact(name: str, detail: Any) -> Any | None:
     output = TASKS[name]
     artifacts = detail.outputs[output].artifacts if output in detail.outputs else []
     return artifacts[0] if artifacts else None
+
+
+def _read_decision(detail: Any) -> dict[str, Any]:
+    """Return the decision that the task `register` has left, as JSON values; empty: it has left none."""
+    from google.protobuf.json_format import MessageToDict
+
+    artifact = _find_artifact("register", detail)
+    if artifact is None:
+        return {}
+    decision: dict[str, Any] = canonical(MessageToDict(type(artifact).pb(artifact).metadata))
+    return decision
 
 
 def _read_trace(line: str, stage: str, run_id: str, detail: Any | None) -> StageTrace:
@@ -158,7 +173,15 @@ def _explain(line: str, run_id: str, name: str, detail: Any, kept: ErrorDocument
         return f"stage {name}: {error.message}"
     if detail.state.name in ("NOT_TRIGGERED", "PENDING"):
         return ""
-    return f"task {name}: {detail.error.message or detail.state.name}\n  to do: shardline status {run_id}"
+    return (
+        f"task {name}: {detail.error.message or detail.state.name}\n  to do: shardline status {run_uri(line, run_id)}"
+    )
+
+
+def _find_fingerprint(detail: Any | None) -> str:
+    """Return the fingerprint that a task's artifact names; empty: it has none."""
+    artifact = _find_artifact("train", detail) if detail is not None else None
+    return str(dict(artifact.metadata or {}).get("fingerprint", "")) if artifact is not None else ""
 
 
 def _find_loss(name: str, detail: Any) -> DataError | None:
@@ -177,13 +200,3 @@ def _find_gap(traces: list[StageTrace], config: RunConfig) -> str:
     wanted = [trace for trace in traces if trace.name != "profile" or config.profile.method != "off"]
     gap = next((trace.name for trace in wanted if not trace.finished), None)
     return "" if gap is None else f"stage {gap}: no output, and no task gives a reason"
-
-
-def _log_experiment(run_record: RunRecord, config: RunConfig, line: str, job: str) -> None:
-    """Write the run into its experiment."""
-    from components.experiment import log_run
-    from inspection.run.find import RunPlace
-    from inspection.run.read import read_run
-
-    name = log_run(run_record, config, read_run(RunPlace(line, run_record.id), pictures=False), job)
-    print(f"record: experiment {config.vertex.experiment} has the run as {name}")

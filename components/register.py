@@ -8,16 +8,18 @@ from components.container import container
 @dsl.container_component
 def register(
     config: str,
+    shards: dsl.Input[dsl.Dataset],
     served: dsl.Input[dsl.Model],
     registered: dsl.Output[dsl.Artifact],
     summary: dsl.Output[dsl.Markdown],
 ) -> dsl.ContainerSpec:
-    """Upload an export that is proven, or that may be unproven, as a new version of the line's model.
+    """Upload an export as a new version of the line's model; put it into production where it is not worse.
 
     Args:
         config: The keys of the configuration that registration reads, as JSON.
+        shards: Their test split is what the export in production is compared on.
         served: The export.
-        registered: The version in the model registry; of one that is not uploaded, why.
+        registered: The decision, and the version in the model registry.
         summary: The same in Markdown.
     """
     return container("register")

@@ -1,4 +1,7 @@
-"""The registration of a served model: an export that is not proven is not uploaded, unless the configuration allows it.
+"""The registration of a served model: an upload to Vertex AI's model registry, and the alias `production`.
+
+An export that is not proven is not uploaded, unless export.allow_unproven. The gate (components/gate.py) compares it
+with the version that has the alias, and moves alias and `default` where it is not worse.
 
 Triton under Vertex AI listens where the environment says, which Vertex AI sets from the port and the routes here
 (https://docs.cloud.google.com/vertex-ai/docs/predictions/using-nvidia-triton).
@@ -6,27 +9,28 @@ Triton under Vertex AI listens where the environment says, which Vertex AI sets 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from components.gate import decide, read_production, record_decision, run_to_end
 from components.task import Task
 from contracts import storage
 from contracts.artifacts import ExportManifest
 from contracts.config import RunConfig
-from contracts.errors import ConfigError
-from contracts.proof import describe_proof, find_unproven, read_verifications, require_proven
-from contracts.result import LINE_LABEL, run_label
+from contracts.errors import ConfigError, TryAgain
+from contracts.proof import find_unproven, read_verifications, require_proven
+from contracts.result import LINE_LABEL, RUN_LABEL, run_label
 from contracts.serving import NO_RELEASE, REPOSITORY, image_of, model_name
 
+if TYPE_CHECKING:
+    from google.cloud import aiplatform
+
+ALIAS = "production"
 SERVING_PORT = 8080
 PREDICT_ROUTE, HEALTH_ROUTE = "/predict", "/health"
-_TODO = (
-    "export with export.runtime=tensorrt on the GPU that serves, run `shardline verify` on a GPU of each target, or "
-    "set export.allow_unproven=true"
-)
 
 
 def register(task: Task, config: RunConfig) -> None:
-    """Upload an export as a new version of the line's model, where it may be; say so either way.
+    """Upload an export as a version of the line's model, where it may be, and decide whether it goes into production.
 
     Args:
         task: Of the pipeline.
@@ -34,25 +38,46 @@ def register(task: Task, config: RunConfig) -> None:
 
     Raises:
         ConfigError, DataError: The export is unreadable or was changed, or no known Triton release loads it.
+        ShardlineError: The comparison with production came to no end.
     """
-    uri = storage.normalise(task.input_uri("served") or "")
-    document = ExportManifest.load(uri)
+    export, shards = (storage.normalise(task.input_uri(name) or "") for name in ("served", "shards"))
+    line = storage.join(storage.normalise(config.run.root), config.run.name)
+    document = ExportManifest.load(export)
     # What is damaged is refused whatever is allowed: an error, not a verdict.
-    require_proven(uri, document, allow_unproven=True)
-    verifications = read_verifications(uri, document)
-    unproven = find_unproven(document, verifications)
-    said = f"unproven: {', '.join(unproven)}" if unproven else describe_proof(document, verifications)
-    if unproven and not config.export.allow_unproven:
-        words = f"{said}; it is not uploaded\n  to do: {_TODO}"
-        print(f"register: {storage.display(uri)} is {words}")
-        task.set_artifact("registered", {"verdict": "refused", "unproven": ", ".join(unproven)}, uri=uri)
-        task.set_artifact("summary", {}, content=f"Not uploaded: {words}\n")
-        return
-    name = _upload(config, document, uri)
-    print(f"register: {name}: {said}")
-    metadata = {"verdict": "uploaded", "unproven": ", ".join(unproven), "resourceName": name}
-    task.set_artifact("registered", metadata, uri=uri)
-    task.set_artifact("summary", {}, content=f"Uploaded as {name}: {said}\n")
+    require_proven(export, document, allow_unproven=True)
+    known = read_production(line)
+    current, resource, registry = None, "", None
+    if config.export.allow_unproven or not find_unproven(document, read_verifications(export, document)):
+        registry, version = _find_or_upload(config, document, export, task.run_id)
+        resource = f"{registry.model_resource_name}@{version}"
+        # Where somebody took the alias away, the line's document knows.
+        current = _find_production(registry) or (known.export_uri(line) if known is not None else None)
+    decided = known.decided if known is not None else {}
+    decision = decide(config, export, shards, current=current, decided=decided, run=run_to_end)
+    if registry is not None and decision["verdict"] == "production" and current != export:
+        if (_find_production(registry) or current) != current:
+            raise TryAgain("production has changed meanwhile: the next try compares again")
+        move_alias(resource)
+    record_decision(config, line, task.run_id, document.fingerprint, decision)
+    print(f"register: {resource or storage.display(export)}: {decision['verdict']}: {decision['reason']}")
+    metadata = {**decision, **({"resourceName": resource} if resource else {})}
+    task.set_artifact("registered", metadata, uri=export)
+    uploaded = f"Uploaded as {resource}." if resource else "Not uploaded."
+    task.set_artifact("summary", {}, content=f"{uploaded}\n\n**{decision['verdict']}**: {decision['reason']}\n")
+
+
+def move_alias(resource: str) -> None:
+    """Put a version into production: the alias, and `default`, which is served where no version is named.
+
+    Args:
+        resource: projects/P/locations/REGION/models/ID@VERSION.
+    """
+    from google.cloud import aiplatform
+
+    model, _, version = resource.partition("@")
+    project, region = model.split("/")[1:4:2]
+    registry = aiplatform.models.ModelRegistry(model, location=region, project=project)
+    registry.add_version_aliases([ALIAS, "default"], version)
 
 
 def container_spec(image: str, model: str) -> dict[str, Any]:
@@ -72,8 +97,10 @@ def container_spec(image: str, model: str) -> dict[str, Any]:
     }
 
 
-def _upload(config: RunConfig, document: ExportManifest, uri: str) -> str:
-    """Return the resource name of the version of this export: one that is there, else a new one."""
+def _find_or_upload(
+    config: RunConfig, document: ExportManifest, uri: str, run_id: str
+) -> tuple[aiplatform.models.ModelRegistry, str]:
+    """Return the versions of the line's model, and the number of this export's: one that is there, else a new one."""
     from google.cloud import aiplatform
 
     cloud = config.cloud
@@ -85,22 +112,35 @@ def _upload(config: RunConfig, document: ExportManifest, uri: str) -> str:
             todo="set cloud.images.serving to a Triton image with this TensorRT in your Artifact Registry",
         )
     place = {"project": cloud.project, "location": cloud.region}
-    found = aiplatform.Model.list(filter=f'display_name="{config.run.name}"', order_by="create_time desc", **place)
     label = {LINE_LABEL: run_label(config.run.name)}
+    found = aiplatform.Model.list(filter=f'display_name="{config.run.name}"', order_by="create_time desc", **place)
     parent = next((each.resource_name for each in found if label.items() <= each.labels.items()), None)
-    description = f"export {document.fingerprint}"
-    for version in aiplatform.models.ModelRegistry(parent).list_versions() if parent else ():
-        if version.version_description == description:
-            return f"{parent}@{version.version_id}"
+    identity = f"export {document.fingerprint}:"
+    if parent is not None:
+        registry = aiplatform.models.ModelRegistry(parent, **place)
+        for version in registry.list_versions():
+            if version.version_description.startswith(identity):
+                return registry, version.version_id
+    values = ", ".join(f"{name} {value:.4f}" for name, value in document.headline_values.items())
     model = aiplatform.Model.upload(
         display_name=config.run.name,
         parent_model=parent,
-        version_description=description,
+        # The gate decides what is served where no version is named.
+        is_default_version=parent is None,
         version_aliases=["latest"],
+        version_description=f"{identity} {document.verdict}; {document.headline.metric}: {values}",
         artifact_uri=storage.join(uri, REPOSITORY),
-        labels={**cloud.labels, **label},
+        labels={**cloud.labels, **label, RUN_LABEL: run_label(run_id)},
         encryption_spec_key_name=cloud.kms_key or None,
         **container_spec(image, model_name(config.task.name)),
         **place,
     )
-    return f"{model.resource_name}@{model.version_id}"
+    return aiplatform.models.ModelRegistry(model.resource_name, **place), model.version_id
+
+
+def _find_production(registry: aiplatform.models.ModelRegistry) -> str | None:
+    """Return the URI of the export whose version has the alias; None: no version has."""
+    version = next((each for each in registry.list_versions() if ALIAS in each.version_aliases), None)
+    if version is None:
+        return None
+    return str(registry.get_model(version.version_id).uri).removesuffix(f"/{REPOSITORY}")

@@ -3,7 +3,7 @@
 Every other package imports this one; it imports none of them, and nothing heavy (no torch, Beam or kfp).
 """
 
-# The packages of this project, which its wheel and its images hold.
+# The packages of this project, which its wheel holds.
 PACKAGES = (
     "contracts",
     "pages",

@@ -1,6 +1,6 @@
 """Findings of the checks before the first stage: one JSON document from `python -m trainer.check`.
 
-`shardline run`, `plan` and `submit` ask for it (pipelines/rules/checks.py).
+`shardline run`, `plan` and `submit` ask for it (pipelines/checks.py).
 """
 
 from __future__ import annotations

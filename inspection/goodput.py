@@ -15,18 +15,21 @@ from inspection.run.events import list_attempts, of_run, read_events_of
 _STAGE = "train"
 
 
-def read_goodput(line: str, run_id: str | None) -> GoodputRecord | None:
+def read_goodput(line: str, run_id: str | None, *, training: str = "") -> GoodputRecord | None:
     """Return the account of a training of a line; None when there was none.
 
     Args:
         line: URI of the line's folder.
         run_id: The run that used the training; None: the newest run that has one.
+        training: Fingerprint of the training that a run without attempts used: KFP's cache gave it.
     """
-    attempts = find_attempts(line, run_id)
+    attempts = find_attempts(line, run_id, training=training)
     return account(attempts.values()) if attempts else None
 
 
-def find_attempts(line: str, run_id: str | None, *, known: Mapping[str, Events] | None = None) -> dict[str, Events]:
+def find_attempts(
+    line: str, run_id: str | None, *, known: Mapping[str, Events] | None = None, training: str = ""
+) -> dict[str, Events]:
     """Return the events of every attempt at a training, by the attempt's name; none when there was no training.
 
     A training whose first attempt was in this run is told by this run's attempts alone. One that this run has
@@ -37,6 +40,7 @@ def find_attempts(line: str, run_id: str | None, *, known: Mapping[str, Events] 
         line: URI of the line's folder.
         run_id: The run that used the training; None: the newest run that has one.
         known: Events that were read before, by the attempt's name.
+        training: Fingerprint of the training that a run without attempts used.
     """
     names = list_attempts(line, _STAGE)
     read: dict[str, Events] = dict(known or {})
@@ -50,7 +54,7 @@ def find_attempts(line: str, run_id: str | None, *, known: Mapping[str, Events] 
         run_id = next((name for name in reversed(names) if _training_of(read[name])), "").partition(".")[0]
     own = of_run(names, run_id)
     read_all(own)
-    chosen = next((found for name in reversed(own) if (found := _training_of(read[name]))), "")
+    chosen = next((found for name in reversed(own) if (found := _training_of(read[name]))), training)
     if not chosen:
         return {}
     if not any(_began(read[name]) for name in own if _training_of(read[name]) == chosen):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -71,6 +72,8 @@ def result_rows(record: RunRecord) -> list[Row]:
         rows.append(Row(f"engine {engine['target']}", None, f"{storage.display(engine['uri'])} ({size})"))
     if engines := results.get("engines"):
         rows.append(Row("built by", None, engines[0]["builder"]))
+    if register := as_object(results.get("register")):
+        rows.append(Row("production", None, describe_decision(register)))
     if gates := results.get("gates"):
         rows.append(Row("gates", None, describe_gates(gates)))
     for ran, by_precision in results.get("parity", {}).items():
@@ -96,6 +99,13 @@ def profile_rows(profile: dict[str, Any]) -> list[Row]:
     if page := profile.get("page"):
         rows.append(Row("profile page", None, storage.display(page)))
     return rows
+
+
+def describe_decision(register: Mapping[str, Any]) -> str:
+    """Say on one line whether the export went into production, and why, from `results.register`."""
+    verdict, reason = str(register.get("verdict", "")), str(register.get("reason", "")).split("\n")[0]
+    resource = f" ({register['resourceName']})" if "resourceName" in register else ""
+    return f"{'in production' if verdict == 'production' else verdict}: {reason}{resource}"
 
 
 def describe_gates(gates: list[dict[str, Any]]) -> str:

@@ -16,7 +16,7 @@ from contracts.artifacts import ProfileChoice, ProfileReport
 from contracts.errors import DataError
 from contracts.goodput import count_stops
 from inspection.profile import OFF, describe_findings, describe_rate
-from inspection.report import describe_gates, describe_parity
+from inspection.report import describe_decision, describe_gates, describe_parity
 from inspection.run.door import plain
 from inspection.run.headline import NEXT, STATE_NOTES, FigureName, headline, metric_title
 from inspection.run.summary import RunLine
@@ -163,6 +163,8 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
             for precision, parity in by_precision.items():
                 yield f"parity {ran}", f"{precision}: {describe_parity(parity.model_dump())}"
         yield "gates", describe_gates([gate.model_dump() for gate in exported.gates])
+    if view.registration:
+        yield "production", describe_decision(view.registration)
     for entry in view.lineage:
         yield entry.name, f"sha256 {entry.sha256}" if entry.sha256 else entry.fingerprint
     for missing in view.missing:

@@ -2,8 +2,8 @@
 
 Only folders LINE/STAGE/FINGERPRINT are deleted, manifests first. Besides the outputs of the newest runs, of as many
 that succeeded, and of those that are working, it keeps the newest finished training (`model.weights: previous`), the
-shards that a kept output was made from, and what was written since the oldest kept run began. Other lines, schedules
-and served models are not known here.
+export in production (production.json), the shards that a kept output was made from, and what was written since the
+oldest kept run began. Other lines, schedules and served models are not known here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from components.gate import read_production
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ShardManifest
 from contracts.config import STAGES
@@ -159,6 +160,8 @@ def _find_needed(line: str, named: set[Output]) -> set[Output]:
     waiting = [*named, *(("shard", parent) for parent in _parents_of_unfinished(line))]
     if (previous := find_previous(line)) is not None:
         waiting.append(_output_of(previous))
+    if (production := read_production(line)) is not None:
+        waiting.append(("export", production.fingerprint))
     needed: set[Output] = set()
     while waiting:
         stage, fingerprint = output = waiting.pop()

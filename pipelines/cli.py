@@ -7,7 +7,6 @@ stand inside the commands, so that `--help` loads nothing heavy.
 from __future__ import annotations
 
 import csv
-import functools
 import json
 import os
 import re
@@ -25,13 +24,14 @@ from typer.core import TyperCommand, TyperGroup
 from contracts.environment import settle
 
 if TYPE_CHECKING:
+    from google.cloud.aiplatform import PipelineJob, PipelineJobSchedule
+
     from contracts.config import RunConfig
     from pipelines.local import StageOutput
-    from pipelines.runs.name import RunName
-    from pipelines.submission.schedule import Schedules
+
 
 GROUPS = {
-    "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify"),
+    "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify", "promote"),
     "Look at runs": ("runs", "inspect", "report", "tensorboard", "clean"),
     "Google Cloud": (
         *("init", "plan", "compile", "submit", "status", "logs", "cancel", "schedule", "images", "rehearse"),
@@ -41,6 +41,7 @@ GROUPS = {
 # The class that typer.BadParameter has in common with an unknown option and an unknown command.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_EXIT_INTERRUPTED = 130
 # `CONFIG` in a message stands for the configuration that was given, and a stage's `--output` is this program's `--to`.
 _CONFIG, _OUTPUT = re.compile(r"\bCONFIG\b"), re.compile(r"--output\b")
 
@@ -393,6 +394,14 @@ def verify(model: Model, shards: Shards = None, form: Answer = "table") -> None:
     raise typer.Exit(code)
 
 
+@command()
+def promote(run: Run, why: Annotated[str, _opt("Reason that production.json keeps.", metavar="TEXT")] = "") -> None:
+    """Put a run's export into production by hand, or back."""
+    from pipelines.promote import promote as promote_run
+
+    print(f"in production: {promote_run(run, why or 'by hand')}", flush=True)
+
+
 # ---- look at runs ----
 
 
@@ -491,11 +500,11 @@ def init(
     to: ToFile = None,
 ) -> None:
     """Write a configuration for a project of Google Cloud."""
-    from pipelines.initial_config import Names, write_initial
+    from pipelines.initial_config import write_initial
 
-    path = write_initial(Names(project, bucket, source, region=region, task=task), to)
+    path = write_initial(to, source, task, project=project, bucket=bucket, region=region)
     print(path, flush=True)
-    say(f"next: shardline submit {path} (docs/quickstart-vertex.md: what the project needs)")
+    say(f"next: shardline images build {path} (docs/quickstart-vertex.md: what the project needs)")
 
 
 @command()
@@ -505,22 +514,26 @@ def plan(config: ConfigPath, overrides: Overrides = None, run_id: RunId = "", fo
     Exit code 2 when it cannot work.
     """
     from contracts.errors import EXIT_OK, EXIT_USER_ERROR
-    from pipelines.plan import plan_ahead, print_plan, to_json
+    from pipelines.plan import print_plan, to_json
+    from pipelines.submit import look_ahead
 
-    found = plan_ahead(load(config, overrides), run_id, say)
+    *_, found = look_ahead(load(config, overrides), say, run_id=run_id, complete=True)
     print(to_json(found)) if form == "json" else print_plan(found, sys.stdout)
-    raise typer.Exit(EXIT_OK if found.ok else EXIT_USER_ERROR)
+    raise typer.Exit(EXIT_USER_ERROR if found.problems else EXIT_OK)
 
 
 @command("compile")
 def compile_config(config: ConfigPath, overrides: Overrides = None, to: ToFile = None) -> None:
     """Write the pipeline for Vertex AI (.yaml or .json)."""
-    from pipelines.compile import compile_ahead, write_spec
+    from pipelines.compile import require_target, write_spec
+    from pipelines.submit import make_ready
 
-    compiled = compile_ahead(load(config, overrides), say)
-    path = to or Path(f"{compiled.display_name}.pipeline.yaml")
-    write_spec(compiled.spec, path)
-    print(f"{path}\nsha256:{compiled.hash}")
+    resolved = load(config, overrides)
+    path = to or Path(f"{resolved.run.name}.pipeline.yaml")
+    require_target(path)
+    ready = make_ready(resolved, say)
+    write_spec(ready.compiled.spec, path)
+    print(f"{path}\nsha256:{ready.compiled.hash}")
 
 
 @command()
@@ -530,26 +543,48 @@ def submit(
     run_id: RunId = "",
     wait: Annotated[bool, _opt("Follow the run; without machines, try the next region.", "--wait")] = False,
     dry_run: DryRun = False,
-    keep_images: Annotated[bool, _opt("Take images of other sources than this.", "--keep-images")] = False,
     no_cache: Annotated[bool, _opt("Run each task, whatever the cache of Vertex AI has.", "--no-cache")] = False,
-    yes: Yes = False,
 ) -> None:
     """Run the line on Vertex AI Pipelines.
 
-    Data of this machine is uploaded and images are built first, after a question.
+    Data of this machine is uploaded first.
     """
-    from pipelines.submission.launch import describe_request, launch, make_ready
+    from dataclasses import asdict
+
+    from pipelines.plan import describe_cost
+    from pipelines.submit import describe_job, make_job, make_ready, make_run_id, submit_once
 
     resolved = load(config, overrides)
+    ready = make_ready(resolved, say, run_id=run_id, online=not dry_run, cache=not no_cache)
+    run_id = run_id or make_run_id(resolved.run.name)
+    for line in describe_cost(ready.plan.cost):
+        say(line)
     if dry_run:
-        print_json(describe_request(resolved, run_id, say, cache=not no_cache))
+        request = describe_job(make_job(ready, run_id, offline=True))
+        print_json({**request, "estimate": asdict(ready.plan.cost)})
         return
-    agreed = functools.partial(ask, yes=yes)
-    prepared = make_ready(resolved, run_id, say, keep_images=keep_images, cache=not no_cache, agreed=agreed)
-    if prepared is not None:
-        tell = functools.partial(print, flush=True)
-        again = shlex.join([str(config), *(overrides or ()), *(["--no-cache"] if no_cache else [])])
-        raise typer.Exit(launch(prepared, shlex.quote(str(config)), again, say, tell, wait=wait))
+    from contracts.errors import TryAgain
+    from pipelines.follow import submit_and_wait
+
+    told: list[str] = []
+
+    def tell(name: str) -> None:
+        print(name, flush=True)
+        told.append(name)
+
+    again = f"the same command with --run-id {run_id} goes on"
+    try:
+        if wait:
+            raise typer.Exit(submit_and_wait(ready, run_id, say, tell))
+        tell(submit_once(ready, run_id, say).resource_name)
+    except TryAgain:
+        say(again)
+        raise
+    except KeyboardInterrupt:
+        for name in told[-1:]:
+            say(f"interrupted; the run goes on: `shardline status {name}` shows it, `shardline cancel {name}` ends it")
+        say(again)
+        raise typer.Exit(_EXIT_INTERRUPTED) from None
 
 
 @command()
@@ -557,15 +592,14 @@ def status(
     run: CloudRun, config: ConfigOption = None, project: Project = "", region: Region = "", form: Answer = "table"
 ) -> None:
     """Show tasks and jobs of a submitted run, and why it failed."""
-    from pipelines.google import pipeline_client
-    from pipelines.runs.status import print_status, read_status, to_json
+    from pipelines.runs import read_status, status_lines
 
-    found = [read_status(pipeline_client(name.region), name) for name in _find_tries(run, config, project, region)]
+    *earlier, found = map(read_status, _find_runs(run, config, project, region))
     if form == "json":
-        print_json({**to_json(found[-1]), "earlier": list(map(to_json, found[:-1]))})
+        print_json({**found, "earlier": earlier})
     else:
-        for each in found:
-            print_status(each, sys.stdout)
+        for each in (*earlier, found):
+            print("\n".join(status_lines(each)))
 
 
 @command()
@@ -575,60 +609,57 @@ def logs(
     project: Project = "",
     region: Region = "",
     task: Annotated[str, _opt("Only this task, e.g. train.", metavar="NAME")] = "",
+    machine: Annotated[str, _opt("Only this machine, e.g. workerpool1-0.", metavar="NAME")] = "",
     follow: Annotated[bool, _opt("Go on until the run has ended.", "-f", "--follow")] = False,
-    tail: Annotated[int | None, _opt("Only the last N lines.", metavar="N", min=0)] = None,
+    tail: Annotated[int | None, _opt("Only the last N lines.", metavar="N", min=1)] = None,
     since: Annotated[str, _opt("Only from then on: 90s, 10m, 2h, 1d ago, ISO 8601.", metavar="TIME")] = "",
 ) -> None:
     """Print what the tasks and jobs of a submitted run printed."""
-    from pipelines.google import pipeline_client
-    from pipelines.runs.logs import parse_since, read_logs
+    from pipelines.logs import parse_since, read_logs
 
     moment = parse_since(since) if since else None
-    tries = _find_tries(run, config, project, region)
-    for name in tries:
-        if len(tries) > 1:
-            say(f"run {name.id} in {name.region}")
-        client = pipeline_client(name.region)
-        for entry in read_logs(client, name, task=task, follow=follow, tail=tail, since=moment):
-            print(entry, flush=True)
+    for job in _find_runs(run, config, project, region):
+        say(f"run {job.name} in {job.location}")
+        for line in read_logs(job, task=task, machine=machine, follow=follow, tail=tail, since=moment):
+            print(line, flush=True)
 
 
 @command()
 def cancel(run: CloudRun, config: ConfigOption = None, project: Project = "", region: Region = "") -> None:
     """End a submitted run and its jobs; wait until none runs."""
-    from pipelines.google import pipeline_client
-    from pipelines.runs.cancel import cancel as cancel_run
+    from pipelines.follow import cancel as cancel_run
+    from pipelines.submit import state_of
 
-    ended = [
-        cancel_run(pipeline_client(name.region), name, say=say) for name in _find_tries(run, config, project, region)
-    ]
-    for each in ended:
-        print("\n".join(each.in_words()))
-    print(f"nothing of it runs any more ({sum(len(each.jobs) for each in ended)} jobs)")
+    for job in _find_runs(run, config, project, region):
+        jobs = cancel_run(job, say)
+        print(f"run {job.name} in {job.location}: {state_of(job)}; none of its {len(jobs)} jobs runs any more")
 
 
 @command("create", of=schedule_app)
 def create_schedule(config: ConfigPath, overrides: Overrides = None, dry_run: DryRun = False) -> None:
     """Schedule a line that is not scheduled yet."""
-    from pipelines.submission.launch import prepare_schedule
-    from pipelines.submission.schedule import describe
+    from dataclasses import asdict
 
-    resolved = load(config, overrides)
-    prepared, request = prepare_schedule(resolved, say, online=not dry_run)
+    from pipelines.schedule import create, describe_schedule, in_words, make_schedule
+    from pipelines.submit import make_ready
+
+    ready = make_ready(load(config, overrides), say, scheduled=True, online=not dry_run)
     if dry_run:
-        print_json(request)
+        request = describe_schedule(make_schedule(ready, offline=True))
+        print_json({"schedule": request, "estimate": asdict(ready.plan.cost)})
     else:
-        print(describe(_schedules(resolved).create(prepared)))
+        print(in_words(create(ready, say)))
 
 
 @command("list", of=schedule_app)
 def list_schedules(config: ConfigPath, overrides: Overrides = None, form: Table = "table") -> None:
     """Print the schedules of the configuration's project and region."""
-    from pipelines.submission.schedule import describe, to_row
+    from pipelines.schedule import in_words, to_row
+    from pipelines.schedule import list_schedules as list_all
 
-    found = _schedules(load(config, overrides)).list()
+    found = list_all(load(config, overrides))
     if form == "table":
-        print("\n".join(map(describe, found)) or "no schedules here")
+        print("\n".join(map(in_words, found)) or "no schedules here")
     else:
         (print_json if form == "json" else print_csv)(list(map(to_row, found)))
 
@@ -636,54 +667,43 @@ def list_schedules(config: ConfigPath, overrides: Overrides = None, form: Table 
 @command("pause", of=schedule_app)
 def pause_schedule(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "") -> None:
     """Stop a line's schedule from firing; a run of it goes on."""
-    schedules, found = _find_schedule(config, overrides, schedule_id)
-    schedules.pause(found)
-    print(f"schedule {found.name.rpartition('/')[2]}: paused")
+    from pipelines.schedule import pause
+
+    pause(found := _find_schedule(config, overrides, schedule_id))
+    print(f"schedule {found.name}: paused")
 
 
 @command("resume", of=schedule_app)
-def resume_schedule(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    schedule_id: ScheduleId = "",
-    catch_up: Annotated[bool, _opt("Make up for the runs that it missed.", "--catch-up")] = False,
-) -> None:
+def resume_schedule(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "") -> None:
     """Let a line's schedule fire again."""
-    schedules, found = _find_schedule(config, overrides, schedule_id)
-    schedules.resume(found, catch_up=catch_up)
-    print(f"schedule {found.name.rpartition('/')[2]}: active")
+    from pipelines.schedule import resume
+
+    resume(found := _find_schedule(config, overrides, schedule_id))
+    print(f"schedule {found.name}: active")
 
 
 @command("delete", of=schedule_app)
 def delete_schedule(config: ConfigPath, overrides: Overrides = None, schedule_id: ScheduleId = "") -> None:
     """Delete a line's schedule; a run of it goes on."""
-    schedules, found = _find_schedule(config, overrides, schedule_id)
-    schedules.delete(found)
-    print(f"schedule {found.name.rpartition('/')[2]}: deleted")
+    from pipelines.schedule import delete
+
+    delete(found := _find_schedule(config, overrides, schedule_id))
+    print(f"schedule {found.name}: deleted")
 
 
 @command("build", of=images_app)
 def build_images(
     config: ConfigPath,
     overrides: Overrides = None,
-    tool: Annotated[
-        Literal["cloud", "docker"], _opt("What builds: Cloud Build, or an engine here.", "--with")
-    ] = "cloud",
-    tensorrt: Annotated[
-        str | None, _opt("TensorRT of the export's image [the newest Triton's].", metavar="VERSION|none")
-    ] = None,
-    rtx: Annotated[bool, _opt("TensorRT-RTX too [as export.runtime says].", "--rtx")] = False,
-    cuda: Annotated[Literal["cu126", "cu130"] | None, _opt("CUDA of torch's wheels [as the machines need].")] = None,
-    user: Annotated[Literal["root", "shardline"], _opt("Whom containers run as.")] = "root",
-    form: Answer = "table",
+    region: Annotated[str, _opt("Region of the build [cloud.region].", metavar="REGION")] = "",
+    tensorrt: Annotated[str, _opt("Version of TensorRT, or none [the newest Triton's].", metavar="VERSION")] = "",
+    cuda: Annotated[Literal["cu126", "cu130"] | None, _opt("CUDA of torch [as the GPUs need].")] = None,
 ) -> None:
-    """Build and push the images, and record the digests that a submission pins."""
-    from pipelines.images import build
+    """Build both images by Cloud Build, and record the digests that a submission pins."""
+    from pipelines import images
 
-    version = "" if tensorrt == "none" else tensorrt
-    resolved = load(config, overrides)
-    record = build.build_images(resolved, tool=tool, say=say, tensorrt=version, rtx=rtx, cuda=cuda or "", user=user)
-    print(record.model_dump_json(indent=1) if form == "json" else record.in_words())
+    record = images.build_images(load(config, overrides), say, region=region, cuda=cuda, tensorrt=tensorrt)
+    print(f"cpu: {record.cpu}\ngpu: {record.gpu}")
 
 
 @command()
@@ -831,24 +851,16 @@ def _print_place(uri: str, what: str = "") -> None:
     print(f"{what}{storage.display(uri)}", flush=True)
 
 
-def _find_tries(run: str, config: Path | None, project: str, region: str) -> list[RunName]:
-    from pipelines.runs.name import find_run
-    from pipelines.runs.regions import find_tries
+def _find_runs(run: str, config: Path | None, project: str, region: str) -> list[PipelineJob]:
+    from pipelines.runs import find_runs
 
-    given = load(config) if config else None
-    return find_tries(find_run(run, config=given, project=project, region=region))
+    return find_runs(run, config=load(config) if config else None, project=project, region=region)
 
 
-def _find_schedule(config: Path, overrides: list[str] | None, schedule_id: str) -> tuple[Schedules, Any]:
-    resolved = load(config, overrides)
-    schedules = _schedules(resolved)
-    return schedules, schedules.require(resolved, schedule_id)
+def _find_schedule(config: Path, overrides: list[str] | None, schedule_id: str) -> PipelineJobSchedule:
+    from pipelines.schedule import find_schedule
 
-
-def _schedules(config: RunConfig) -> Schedules:
-    from pipelines.submission.schedule import Schedules
-
-    return Schedules(config.cloud.project, config.cloud.region)
+    return find_schedule(load(config, overrides), schedule_id)
 
 
 def _count_files(name: str) -> Callable[[int, int], None]:

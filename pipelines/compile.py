@@ -6,10 +6,8 @@ configuration that each stage reads, are its parameters: a try in another region
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +20,6 @@ from contracts.config import STAGES, RunConfig
 from contracts.config.load import stage_config
 from contracts.errors import ConfigError
 from contracts.own_code import pin_code
-from contracts.result import PIPELINE_FOLDER
 
 if TYPE_CHECKING:
     from pipelines.plan import Plan
@@ -40,9 +37,6 @@ class CompiledLine:
     """Values for a run in `cloud.region`; also the specification's defaults."""
     documents: dict[str, bytes]
     """By URI: own code, which must be there before a submission; named by its content."""
-    display_name: str
-    pipeline_root: str
-    labels: dict[str, str]
 
     @property
     def hash(self) -> str:
@@ -50,38 +44,16 @@ class CompiledLine:
         return canonical_hash(self.spec)
 
 
-def compile_ahead(config: RunConfig, say: Callable[[str], None]) -> CompiledLine:
-    """Compile the line of a configuration as its submission would have it, before anything of it is made.
-
-    Args:
-        config: The resolved configuration, with absolute paths.
-        say: Called with each placeholder (image, data).
-
-    Raises:
-        ConfigError: The plan's first problem.
-    """
-    from pipelines.plan import plan_of
-    from pipelines.submission.preparations import look_ahead
-
-    ahead = look_ahead(config, say)
-    compiled = compile_line(ahead.config, plan_of(ahead.config, local_source=ahead.local_source))
-    for placeholder in ahead.placeholders:
-        say(f"placeholder: {placeholder}")
-    return compiled
-
-
 def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
     """Compile the line of a configuration.
 
     Args:
-        config: The resolved configuration, with absolute paths.
+        config: The resolved configuration, with absolute paths and both images (pipelines/images.py).
         plan: Its plan (pipelines/plan.py).
 
     Raises:
         ConfigError: The plan's first problem.
     """
-    from pipelines.images.record import find_image
-
     plan.require()
     line = storage.join(storage.normalise(config.run.root), config.run.name)
     code = pin_code(config, line)
@@ -93,26 +65,10 @@ def compile_line(config: RunConfig, plan: Plan) -> CompiledLine:
         "max_wait": f"{config.resources.max_wait_s}s",
         "timeout": f"{int(config.resources.timeout_hours * 3600)}s",
         # A cap on the cost is of the training alone.
-        "train_timeout": f"{plan.timeout_s}s",
-        **stage_parameters(_as_it_runs(config, find_image(config, "pipeline"), plan.price_usd_per_h)),
+        "train_timeout": f"{plan.cost.timeout_s}s",
+        **stage_parameters(_as_it_runs(config, plan.cost.price_usd_per_h)),
     }
-    return CompiledLine(
-        spec=_compile(config, parameters),
-        parameters=parameters,
-        documents=code.documents(),
-        display_name=config.run.name,
-        pipeline_root=storage.join(line, PIPELINE_FOLDER),
-        labels=dict(config.cloud.labels),
-    )
-
-
-def without_cache(compiled: CompiledLine) -> CompiledLine:
-    """Return the line with KFP's cache off for every task."""
-    spec = json.loads(json.dumps(compiled.spec))
-    for component in (spec["root"], *spec["components"].values()):
-        for task in component.get("dag", {}).get("tasks", {}).values():
-            task["cachingOptions"] = {}
-    return dataclasses.replace(compiled, spec=spec)
+    return CompiledLine(_compile(config, parameters), parameters, code.documents())
 
 
 def stage_parameters(config: RunConfig) -> dict[str, str]:
@@ -145,12 +101,7 @@ def write_spec(spec: dict[str, Any], path: Path) -> None:
     Raises:
         ConfigError: It cannot be written, or another file than a compiled pipeline is there.
     """
-    if path.suffix not in (".yaml", ".yml", ".json") or (path.is_file() and b"deploymentSpec" not in path.read_bytes()):
-        raise ConfigError(
-            f"--to {path} {'exists and is not a compiled pipeline' if path.is_file() else 'has another ending'}",
-            allowed="a new file ending in .yaml or .json, or one that this command has written",
-            todo="choose another --to",
-        )
+    require_target(path)
     text = json.dumps(spec, indent=1, sort_keys=True) + "\n"
     if path.suffix != ".json":
         text = yaml.dump(spec, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=True, width=120)
@@ -158,25 +109,36 @@ def write_spec(spec: dict[str, Any], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         storage.replace(storage.normalise(path), text.encode())
     except OSError as error:
-        raise ConfigError(
-            f"--to {path} cannot be written ({error.strerror})",
-            allowed="a file ending in .yaml or .json, in a folder that you may write",
-            todo="choose another --to",
-        ) from None
+        raise _refused(path, error.strerror) from None
 
 
-def _as_it_runs(config: RunConfig, pipeline_image: str, price_usd_per_h: float | None) -> RunConfig:
-    """Return the configuration as the stages on Vertex AI are given it: Dataflow shards, and the price is known."""
-    resources: dict[str, Any] = {"beam_runner": "dataflow"}
-    images = config.cloud.images.model_copy(update={"pipeline": pipeline_image})
-    if config.resources.price_usd_per_h is None:
-        resources["price_usd_per_h"] = price_usd_per_h
-    return config.model_copy(
-        update={
-            "resources": config.resources.model_copy(update=resources),
-            "cloud": config.cloud.model_copy(update={"images": images}),
-        }
+def require_target(path: Path) -> None:
+    """Refuse a file that no compiled pipeline may be written to.
+
+    Raises:
+        ConfigError: It has another ending, cannot be read, or is another file.
+    """
+    if path.suffix not in (".yaml", ".yml", ".json"):
+        raise _refused(path, "another ending")
+    try:
+        if path.is_file() and b"deploymentSpec" not in path.read_bytes():
+            raise _refused(path, "it is not a compiled pipeline")
+    except OSError as error:
+        raise _refused(path, error.strerror) from None
+
+
+def _refused(path: Path, why: str | None) -> ConfigError:
+    return ConfigError(
+        f"--to {path} cannot be written ({why})",
+        allowed="a file ending in .yaml or .json, new or written by this command, in a folder that you may write",
+        todo="choose another --to",
     )
+
+
+def _as_it_runs(config: RunConfig, price_usd_per_h: float | None) -> RunConfig:
+    """Return the configuration as the stages on Vertex AI are given it: Dataflow shards, and the price is known."""
+    resources = {"beam_runner": "dataflow", "price_usd_per_h": price_usd_per_h}
+    return config.model_copy(update={"resources": config.resources.model_copy(update=resources)})
 
 
 def _compile(config: RunConfig, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -184,14 +146,11 @@ def _compile(config: RunConfig, parameters: dict[str, Any]) -> dict[str, Any]:
 
     from pipelines.pipeline import make_pipeline
 
+    # Of yaml, the C loader reads a specification in a tenth of the time, where it was built.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with tempfile.TemporaryDirectory(prefix="shardline-") as folder:
         path = Path(folder) / "line.yaml"
         compiler.Compiler().compile(make_pipeline(config), str(path), pipeline_parameters=parameters)
-        spec = canonical(yaml.load(path.read_text(encoding="utf-8"), Loader=_loader()))
+        spec = canonical(yaml.load(path.read_text(encoding="utf-8"), Loader=loader))
     assert isinstance(spec, dict)
     return spec
-
-
-def _loader() -> Any:
-    # The C one reads a specification in a tenth of the time, where it was built.
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)

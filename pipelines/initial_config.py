@@ -7,50 +7,38 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import Template
 
 from contracts.config.run import TASKS
 from contracts.errors import ConfigError
-from pipelines.rules.cloud_names import check_name
-from pipelines.rules.names import MAX_NAME
+from pipelines.rules import MAX_NAME, check_name
 
 _TEMPLATES = Path(__file__).parent / "initial"
 
 
-@dataclass(frozen=True)
-class Names:
-    """Names that the template is filled in with."""
-
-    project: str
-    bucket: str
-    source: str
-    """Path, or URI in a bucket; the line is named after it."""
-    region: str = "us-central1"
-    task: str = TASKS[0]
-
-
-def write_initial(names: Names, path: Path | None) -> Path:
+def write_initial(path: Path | None, source: str, task: str, **names: str) -> Path:
     """Write a configuration, and return its path.
 
     Args:
-        names: The user's names.
         path: The file; None: NAME.yaml in the current folder.
+        source: Path, or URI in a bucket; the line is named after it.
+        task: One of contracts.config.run.TASKS.
+        names: Names of project, bucket and region.
 
     Raises:
         ConfigError: Google would refuse a name, there is no such task, or the file exists or cannot be written.
     """
-    for kind in ("project", "bucket", "region"):
-        for problem in check_name(kind, f"--{kind}", getattr(names, kind)):
-            raise ConfigError(problem.given, allowed=problem.allowed, todo=problem.todo)
-    if names.task not in TASKS:
+    for kind, value in names.items():
+        for problem in check_name(kind, f"--{kind}", value):
+            raise problem.error()
+    if task not in TASKS:
         todo = "choose one of them; a task of your own is set in the file (docs/tasks.md)"
-        raise ConfigError(f"--task {names.task}", allowed=", ".join(TASKS), todo=todo)
-    name = _name_of_line(names.source)
-    template = Template((_TEMPLATES / f"{names.task}.yaml").read_text(encoding="utf-8"))
+        raise ConfigError(f"--task {task}", allowed=", ".join(TASKS), todo=todo)
+    name = _name_of_line(source)
+    template = Template((_TEMPLATES / f"{task}.yaml").read_text(encoding="utf-8"))
     # The source in JSON's quotes: YAML would read some paths as something else.
-    text = template.substitute({**asdict(names), "name": name, "source": json.dumps(names.source)})
+    text = template.substitute(names, name=name, source=json.dumps(source))
     target = path or Path(f"{name}.yaml")
     try:
         with target.open("x", encoding="utf-8") as file:

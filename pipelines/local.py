@@ -9,6 +9,7 @@ this process, also where that is killed: the same command goes on.
         runs/ID/run-start.json             first, create-only: the configuration
         runs/ID/profile.html               the profile's page
         runs/ID/run.json, report.md        last: what happened
+        production.json                    the export in production (components/gate.py)
         code/HASH.tar.gz                   own code: what the stages import
         STAGE/FINGERPRINT/                 outputs, shared by all runs of the line
         STAGE/attempts/ID/                 events.jsonl, log.txt and error.json of the run's attempt
@@ -23,12 +24,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 
+from components.gate import PRODUCTION_NAME, Decision, require_comparable
 from components.launch import attempt_folder, last_line, stage_command, stage_environment
 from contracts import storage
 from contracts.artifacts import RunRecord
@@ -54,10 +57,10 @@ from contracts.result import RUN_START_NAME, run_uri
 from contracts.stage import new_attempt_id
 from inspection.attempts import read_warnings
 from inspection.trace import StageTrace
+from pipelines.checks import check_here
 from pipelines.place import line_uri, stage_root
 from pipelines.progress import Bars, PlainLines, make_view
-from pipelines.rules.checks import check_here
-from pipelines.rules.preflight import check_cost_cap, check_line
+from pipelines.rules import check_cost_cap, check_line
 
 # Short enough to look alive, long enough to cost nothing.
 _POLL_S = 0.1
@@ -124,10 +127,11 @@ def run_line(config: RunConfig, *, fresh: bool, started_at_s: float) -> LineRun:
     check_line(config)
     _require_source(config)
     line, run_id = line_uri(config), new_attempt_id()
+    require_comparable(config, line)
     code = pin_code(config, line)
     if fresh or not _has_succeeded(code.config, line):
         # With the user's folder: the archive is not published yet.
-        check_here(config).require(say)
+        check_here(config, say)
     config = code.config
     with _writable(f"run.root = {config.run.root!r}: ", line):
         require_room(line)
@@ -138,7 +142,7 @@ def run_line(config: RunConfig, *, fresh: bool, started_at_s: float) -> LineRun:
     threading.Thread(target=_import_closing, daemon=True).start()
     traces = {stage: StageTrace(stage, attempt_folder(storage.join(line, stage), run_id)) for stage in STAGES}
     uris: dict[str, str] = {}
-    error = None
+    error, decision = None, None
     with _caught_signals() as received, make_view(STAGES) as view:
         for stage, trace in traces.items():
             options = {"line": line, "run": run_id, "attempt": run_id}
@@ -151,7 +155,12 @@ def run_line(config: RunConfig, *, fresh: bool, started_at_s: float) -> LineRun:
             except StageFailed as failure:
                 error = failure.document.model_copy(update={"message": f"stage {stage}: {failure}"})
                 break
-    record = _close_run(config, line, run_id, list(traces.values()), error, started_at_s)
+        else:
+            try:
+                decision = _decide(config, line, run_id, uris, received)
+            except ShardlineError as failure:
+                error = ErrorDocument.of(failure)
+    record = _close_run(config, line, run_id, list(traces.values()), error, started_at_s, decision)
     # Not where there is no record: then the kernel drops it, and what is left of it says that nobody works any more.
     lock.release()
     return LineRun(line, record, error)
@@ -258,6 +267,39 @@ def _require_source(config: RunConfig) -> None:
         )
 
 
+def _decide(config: RunConfig, line: str, run_id: str, uris: Mapping[str, str], received: list[int]) -> Decision:
+    """Decide whether the export goes into production, and say what needs a user.
+
+    Raises:
+        ShardlineError: The comparison came to no end, or a signal to this process ended it.
+    """
+    from pipelines.promote import decide_here
+
+    def run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
+        say("gate: compares the export with the one in production")
+        # Files, not pipes: nothing here reads while the process works.
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            environment = stage_environment()
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, process_group=0
+            )
+            while _is_running(process) and not received:
+                pass
+            if process.poll() is None:
+                _end_group(process)
+            if received:
+                raise StageFailed(ErrorDocument.interrupted(signal.Signals(received[0])))
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess(command, process.returncode, out.read(), err.read())
+
+    decision = decide_here(config, line, run_id, export=uris["export"], shards=uris["shard"], run=run)
+    if decision["verdict"] in ("kept out", "not compared"):
+        reason = decision["reason"].replace("promote RUN", f"promote {storage.display(run_uri(line, run_id))}")
+        say(f"gate: {decision['verdict']}, {storage.display(line)}/{PRODUCTION_NAME} is unchanged: {reason}")
+    return decision
+
+
 def _has_succeeded(config: RunConfig, line: str) -> bool:
     """Whether the line's newest run was of this very configuration, and succeeded: its stages are reused."""
     try:
@@ -287,6 +329,7 @@ def _close_run(
     traces: list[StageTrace],
     error: ErrorDocument | None,
     started_at_s: float,
+    decision: Decision | None,
 ) -> RunRecord:
     """Write the run's record, report and profile page."""
     from inspection.goodput import read_goodput
@@ -303,6 +346,8 @@ def _close_run(
         interrupted=error is not None and error.kind in (INTERRUPTED, Preempted.__name__),
         goodput=read_goodput(line, run_id),
     )
+    if decision is not None:
+        record = record.model_copy(update={"results": {**record.results, "register": decision}})
     record = leave_profile_page(record, run_uri(line, run_id))
     close_run(record, line=line)
     return record
@@ -440,4 +485,5 @@ def _ask(stage: str, command: list[str]) -> bytes:
     said = answer.stderr.decode(errors="replace").strip()
     # A stage's last words are `NAME: error: MESSAGE`, over several lines; warnings of libraries may stand before.
     message = said.rpartition(f"{stage}: error: ")[2] or f"the command of stage {stage} ended with {answer.returncode}"
-    raise StageFailed(ErrorDocument(kind="Answer", exit_code=abs(answer.returncode), message=message))
+    code = max(answer.returncode, 0) or EXIT_FAULT
+    raise StageFailed(ErrorDocument(kind="Answer", exit_code=code, message=message))

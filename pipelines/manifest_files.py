@@ -13,6 +13,9 @@ from typing import Any
 from contracts.config import ShardingSection
 from contracts.config.sharding import FILE_KINDS
 
+MANIFEST_SUFFIXES = (".csv", ".jsonl", ".parquet")
+"""Endings of sources that are manifests (sharding/sources/tables.py)."""
+
 _MOST_CELL_BYTES = 1 << 24
 
 
@@ -30,42 +33,34 @@ def find_named_files(manifest: Path, section: ShardingSection) -> list[Path]:
         columns = [section.uri_column]
     folder_uri = f"{section.source.rpartition('/')[0]}/"
     names: set[str] = set()
-    # A file that is none is named by sharding too.
+    # A manifest that cannot be read is named by sharding too.
     with contextlib.suppress(csv.Error, ValueError):
-        for cell in _read_cells(manifest, columns) if columns else ():
-            text = cell.decode(errors="surrogateescape") if isinstance(cell, bytes) else str(cell)
-            path = text.removeprefix(folder_uri)
-            name = posixpath.normpath(path)
-            if "\0" not in name and "://" not in path and not name.startswith(("/", "../")):
-                names.add(name)
+        for row in _read_rows(manifest, columns):
+            for cell in filter(None, map(row.get, columns)):
+                text = cell.decode(errors="surrogateescape") if isinstance(cell, bytes) else str(cell)
+                path = text.removeprefix(folder_uri)
+                name = posixpath.normpath(path)
+                if "\0" not in name and "://" not in path and not name.startswith(("/", "../")):
+                    names.add(name)
     return [Path(name) for name in sorted(names) if (manifest.parent / name).is_file()]
 
 
-def _read_cells(manifest: Path, columns: list[str]) -> Iterator[Any]:
-    """Yield the cells of some columns that are not empty."""
+def _read_rows(manifest: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
     suffix = manifest.suffix.lower()
     if suffix == ".parquet":
-        yield from _read_parquet(manifest, columns)
+        import pyarrow.parquet  # type: ignore[import-untyped]
+
+        table = pyarrow.parquet.ParquetFile(manifest)
+        for batch in table.iter_batches(columns=[name for name in columns if name in table.schema_arrow.names]):
+            yield from batch.to_pylist()
         return
     with manifest.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
         csv.field_size_limit(_MOST_CELL_BYTES)
-        for row in csv.DictReader(stream, skipinitialspace=True) if suffix == ".csv" else map(_parse_line, stream):
-            yield from (row[column] for column in columns if row.get(column))
-
-
-def _read_parquet(manifest: Path, columns: list[str]) -> Iterator[Any]:
-    import pyarrow.parquet  # type: ignore[import-untyped]
-
-    table = pyarrow.parquet.ParquetFile(manifest)
-    wanted = [column for column in columns if column in table.schema_arrow.names]
-    for batch in table.iter_batches(columns=wanted):
-        for column in wanted:
-            yield from (cell for cell in batch.column(column).to_pylist() if cell)
-
-
-def _parse_line(line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return {}
-    return row if isinstance(row, dict) else {}
+        if suffix == ".csv":
+            yield from csv.DictReader(stream, skipinitialspace=True)
+            return
+        for line in stream:
+            with contextlib.suppress(ValueError):
+                row = json.loads(line)
+                if isinstance(row, dict):
+                    yield row

@@ -27,28 +27,27 @@ from contracts import storage
 from contracts.config import MachineSection, RunConfig
 from contracts.machines import find_machine, serving_section
 from contracts.result import RUNS_FOLDER
-from pipelines.images.record import find_image
 
 
 def make_pipeline(config: RunConfig) -> Callable[..., Any]:
     """Return the pipeline of a configuration, to be compiled.
 
     Args:
-        config: The resolved configuration.
+        config: The resolved configuration, with both images (pipelines/images.py).
 
     Raises:
-        ConfigError: Unknown machine type, or an image that is not named or not pinned by its digest.
+        ConfigError: Unknown machine type.
     """
     # Made here: within the pipeline's function they cannot be (kubeflow/pipelines#9320).
     nodes, measures = config.resources.num_nodes, config.profile.method != "off"
     machine, serving = config.resources.machine, serving_section(config)
-    image, trainer, exporter = (find_image(config, role) for role in ("pipeline", "trainer", "export"))
-    list_task, shard_task, record_task = (with_image(each, image) for each in (list_source, shard, record))
-    profile_job = custom_job(config, with_image(profile, trainer), "profile", machine, nodes=nodes)
-    trains = with_image(train, trainer, without="" if measures else "report")
+    cpu, gpu = config.cloud.images.cpu, config.cloud.images.gpu
+    list_task, shard_task, record_task = (with_image(each, cpu) for each in (list_source, shard, record))
+    profile_job = custom_job(config, with_image(profile, gpu), "profile", machine, nodes=nodes)
+    trains = with_image(train, gpu, without="" if measures else "report")
     train_job = custom_job(config, trains, "train", machine, nodes=nodes)
-    export_job = custom_job(config, with_image(export, exporter), "export", serving)
-    register_job = custom_job(config, with_image(register, exporter), "register", serving)
+    export_job = custom_job(config, with_image(export, gpu), "export", serving)
+    register_job = custom_job(config, with_image(register, gpu), "register", serving)
 
     # Named by the run, so train always misses KFP's cache: the stage finds a finished training itself.
     folder = storage.join(config.run.root, config.run.name, RUNS_FOLDER, dsl.PIPELINE_JOB_NAME_PLACEHOLDER)
@@ -70,8 +69,8 @@ def make_pipeline(config: RunConfig) -> Callable[..., Any]:
         trained = train_job(config=configs["train"], **data, **cut, **board, **{**place, "timeout": train_timeout})
         exported = export_job(config=configs["export"], model=trained.outputs["model"], **data, **place)
         tasks += [trained, exported]
-        if config.vertex.model.upload:
-            tasks.append(register_job(config=configs["register"], served=exported.outputs["served"], **place))
+        if config.register.upload:
+            tasks.append(register_job(config=configs["register"], served=exported.outputs["served"], **data, **place))
         last = record_task(config=configs["run"], job=job).after(*tasks)
         last.ignore_upstream_failure().set_caching_options(False)
 

@@ -291,7 +291,7 @@ def open_job(handle: JobHandle) -> OpenJob:
         raise ConfigError(
             f"the job was planned by revision {handle.revision} of sharding, the worker has revision {REVISION}",
             allowed="workers with the version of the package that plans",
-            todo="build the worker's image anew (cloud.images.pipeline) from the version that you submit with",
+            todo="build the worker's image anew (cloud.images.cpu) from the version that you submit with",
         )
     planned = PlannedJob.model_validate_json(storage.read_bytes(plan_uri(handle.output_uri, handle.fingerprint)))
     storage.bill(handle.billing_project, planned.source_uri)

@@ -14,7 +14,8 @@ import yaml
 
 from contracts import PACKAGES
 from examples.digits import write_digits
-from pipelines.images.build import CONTEXT, IMAGE_FILES, stage_context
+from pipelines import images
+from pipelines.images import CONTEXT, IMAGE_FILES, list_sources
 
 ROOT = Path(__file__).parents[1]
 # Python files of the checkout, or shared libraries and data below it, that a process of the installed package opens.
@@ -81,7 +82,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
         found = opened.namelist()
     assert len(found) == len(set(found))
     held = {name for name in found if ".dist-info/" not in name}
-    shipped = {f"{IMAGE_FILES}/{name}" for name in tracked(*(name for name in CONTEXT if name not in PACKAGES))}
+    shipped = {f"{IMAGE_FILES}/{name}" for name in tracked(*(name for name in CONTEXT if name not in images.PACKAGES))}
     assert held == tracked(*PACKAGES) | shipped
     assert {f"{package}/py.typed" for package in PACKAGES} < held
     (metadata,) = {name.partition("/")[0] for name in set(found) - held}
@@ -91,26 +92,27 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
 
 
 def test_an_installed_package_builds_the_images_of_the_checkout(installed: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys, pathlib; from pipelines.images.build import *; root = find_sources(); print(find_commit(root))\n"
-    )
-    code += "stage_context(root, pathlib.Path(sys.argv[1]))"
-    command = [str(installed / "bin" / "python"), "-c", code, str(tmp_path / "installed")]
+    code = "from pipelines.images import hash_sources; print(hash_sources())"
+    command = [str(installed / "bin" / "python"), "-c", code]
     done = subprocess.run(command, cwd=tmp_path, env=clean(), capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
-    stage_context(ROOT, tmp_path / "checkout")
-    contexts = [
-        {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        for folder in (tmp_path / "installed", tmp_path / "checkout")
-    ]
-    assert contexts[0] == contexts[1] and len(contexts[0]) > 100
-    # The build in an image: no docker/ is there. It holds what the wheel of the checkout holds, but for that.
-    subprocess.run(["rm", "-r", str(tmp_path / "installed" / "docker")], check=True)
+    assert (done.returncode, done.stdout) == (0, f"{images.hash_sources()}\n"), done.stderr
+
+
+def test_the_sources_of_an_image_install(tmp_path: Path) -> None:
+    """As docker/gpu.Dockerfile does it: README.md and LICENSE are empty files, and there is no docker/."""
+    packages = [name for name in images.PACKAGES if name != "sharding"]
+    for name, path in list_sources().items():
+        if name.partition("/")[0] in (*packages, "pyproject.toml"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_bytes(path.read_bytes())
+    for name in ("README.md", "LICENSE"):
+        (tmp_path / name).touch()
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
-    subprocess.run(build, cwd=tmp_path / "installed", check=True, capture_output=True, timeout=120)
-    (built,) = (tmp_path / "installed" / "dist").glob("*.whl")
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    (built,) = (tmp_path / "dist").glob("*.whl")
     with zipfile.ZipFile(built) as opened:
-        assert {name.partition("/")[0] for name in opened.namelist() if ".dist-info/" not in name} == set(PACKAGES)
+        held = {name.partition("/")[0] for name in opened.namelist() if ".dist-info/" not in name}
+    assert held == {*packages, "pipelines"}
 
 
 def test_an_editable_installation_is_the_checkout(tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_an_editable_installation_is_the_checkout(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", build], cwd=ROOT, check=True, capture_output=True, text=True)
     folder = install(tmp_path / "environment", tmp_path / done.stdout.strip())
     (tmp_path / "line.yaml").write_text("{}")
-    code = "import pipelines.images.build; print(pipelines.images.build.find_sources())"
+    code = "import pipelines; from pathlib import Path; print(Path(pipelines.__file__).parents[1])"
     for command, arguments in (("python", ["-c", code]), ("shardline", ["config", "show", "line.yaml"])):
         said = subprocess.run(
             [str(folder / "bin" / command), *arguments],

@@ -6,6 +6,7 @@ Every model is frozen and refuses unknown keys, so a typing mistake is found bef
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from pydantic import field_validator, model_validator
@@ -25,7 +26,7 @@ from contracts.config.sharding import (
     ShardingSection,
     SplitFractions,
 )
-from contracts.config.stages import ExportSection, ProfileSection, read_off
+from contracts.config.stages import ExportSection, ProfileSection, RegisterSection, read_off
 from contracts.config.training import (
     CheckpointSection,
     EarlyStoppingSection,
@@ -58,6 +59,7 @@ __all__ = [
     "ModelSection",
     "ParallelSection",
     "ProfileSection",
+    "RegisterSection",
     "ResourcesSection",
     "RunConfig",
     "RunSection",
@@ -69,6 +71,9 @@ __all__ = [
     "TrainSection",
     "VertexSection",
 ]
+
+# The metaclass, abc.ABCMeta, has a method of this name, which models do not use.
+warnings.filterwarnings("ignore", 'Field name "register" in "RunConfig" shadows')
 
 
 class RunConfig(Section):
@@ -85,6 +90,7 @@ class RunConfig(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     profile: ProfileSection = ProfileSection()
     export: ExportSection = ExportSection()
+    register: RegisterSection = RegisterSection()
     resources: ResourcesSection = ResourcesSection()
     inspect: InspectSection = InspectSection()
     cloud: CloudSection = CloudSection()
@@ -152,7 +158,7 @@ STAGE_KEYS: dict[str, dict[str, Any]] = {
         "resources": {"beam_runner": True, "beam_workers": True, "beam_options": True},
         "cloud": {
             **dict.fromkeys(("project", "region", "billing_project", "service_account", "kms_key", "labels"), True),
-            "images": {"pipeline": True},
+            "images": {"cpu": True},
         },
         "dataflow": True,
     },
@@ -164,11 +170,12 @@ STAGE_KEYS: dict[str, dict[str, Any]] = {
     },
     "train": _TRAINED,
     "export": {**_MODEL, "export": True},
-    # The task of the pipeline that uploads what serves.
+    # The gate before production, and on Vertex AI the upload.
     "register": {
+        **_MODEL,
         "run": {"name": True, "root": True},
-        "task": {"name": True},
         "export": {"allow_unproven": True},
+        "register": {"tolerance": True},
         "cloud": {
             **dict.fromkeys(("project", "region", "kms_key", "labels"), True),
             "images": {"serving": True},

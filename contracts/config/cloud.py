@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from contracts.config.base import Section
 
+_PINNED = re.compile(
+    r"[a-z0-9.-]+\.[a-z]+(:\d+)?/[a-z0-9]+([._/-][a-z0-9_]+)*(:[\w.-]+)?@sha256:[0-9a-f]{64}", re.ASCII
+)
+
+
+def _check_pinned(reference: str) -> str:
+    if reference and not _PINNED.fullmatch(reference):
+        raise ValueError(f"HOST/PATH@sha256: and 64 hex digits, not {reference}: a tag may move under a running job")
+    return reference
+
+
+PinnedImage = Annotated[str, AfterValidator(_check_pinned)]
+"""Reference that names one container image for ever; empty: none."""
+
 
 class ImagesSection(Section):
-    """Container images, each pinned by its digest: HOST/PATH@sha256:HEX.
-
-    A digest of one repeated digit is a placeholder of an example, and counts as unset.
-    """
+    """Container images."""
 
     repository: str = ""
     """Where built images are pushed: REGION-docker.pkg.dev/PROJECT/REPOSITORY."""
     build_account: str = ""
     """E-mail address of the account that Cloud Build builds as; unset: the project's default account."""
-    pipeline: str = ""
-    """Image of the pipeline's own tasks and of Dataflow's workers."""
-    trainer: str = ""
-    """Image of profiling and training."""
-    export: str = ""
-    """Image of the export."""
+    cpu: PinnedImage = ""
+    """Image of list-source, shard, record and Dataflow's workers: HOST/PATH@sha256:HEX; unset: the one built last."""
+    gpu: PinnedImage = ""
+    """Image of profile, train, export and register: HOST/PATH@sha256:HEX; unset: the one built last."""
     serving: str = ""
-    """Triton image in your Artifact Registry that serves the model; needed where `vertex.model.upload` is true: the one
+    """Triton image in your Artifact Registry that serves the model; needed where `register.upload` is true: the one
     that the export names lies in NVIDIA's registry, where Vertex AI cannot pull it."""
 
 
@@ -64,13 +74,6 @@ class DataflowSection(Section):
     """Whether workers get addresses outside of the network."""
 
 
-class RegisteredModelSection(Section):
-    """The model in Vertex AI's registry, called `run.name`; one that exists gets a new version."""
-
-    upload: bool = False
-    """Whether a proven export is uploaded; it needs `cloud.images.serving` (docs/vertex.md)."""
-
-
 class VertexSection(Section):
     """How the line runs on Vertex AI. Nothing here changes a result."""
 
@@ -84,4 +87,3 @@ class VertexSection(Section):
     """Experiment that each run is a row of, scheduled ones too, once it has ended; unset: none."""
     mail: Annotated[list[str], Field(max_length=3)] = []
     """Up to three addresses that are told when a run ends."""
-    model: RegisteredModelSection = RegisteredModelSection()

@@ -82,8 +82,8 @@ class ResourcesSection(Section):
     max_hours: Annotated[float, Field(gt=0), NotBool] | None = None
     """Hours that training may take over all its attempts; then it ends with its best checkpoint. Unset: no limit."""
     max_cost_usd: Annotated[float, Field(gt=0), NotBool] | None = None
-    """US dollars that training may cost, by `price_usd_per_h`; likewise. On Vertex AI it also refuses a submission that
-    would cost more, and sets the timeout of the training job, not that of profile and export."""
+    """US dollars that training may cost, by `price_usd_per_h`; likewise. On Vertex AI it also sets the timeout of the
+    training job, not that of profile and export."""
     price_usd_per_h: Annotated[float, Field(gt=0), NotBool] | None = None
     """What all machines of the training cost in an hour, in US dollars; unset: the price in the table of machine types,
     where it has one (docs/plan.md)."""

@@ -1,4 +1,4 @@
-"""Sections `profile` and `export`: what the profiling run tries, and what the model is exported to."""
+"""Sections `profile`, `export` and `register`: measurements, the exported model, and the gate before production."""
 
 from __future__ import annotations
 
@@ -60,8 +60,7 @@ class ExportSection(Section):
     bench: bool = False
     """Measure latency and throughput of what was exported beside torch and ONNX Runtime, on this machine."""
     allow_unproven: bool = False
-    """Let engines pass that never ran on their GPU, so that nothing proves them, where contracts.proof.require_proven
-    is asked: before an upload."""
+    """Let an export that never ran on its GPU, so that nothing proves it, be uploaded and go into production."""
 
     @property
     def batches(self) -> tuple[int, int, int]:
@@ -77,3 +76,14 @@ class ExportSection(Section):
                 "fp32 what it cannot hold"
             )
         return given
+
+
+class RegisterSection(Section):
+    """The gate before production: each new export is compared with the one in production (docs/retraining.md)."""
+
+    upload: bool = False
+    """On Vertex AI: whether the export becomes a version of the model `run.name` in the registry; it needs
+    `cloud.images.serving` (docs/vertex.md)."""
+    tolerance: Annotated[float, Field(ge=0, lt=1), NotBool] = 0.02
+    """Loss of the headline metric on the test split with which a new export still goes into production, in units of the
+    metric; where lower is better, a share of production's value."""

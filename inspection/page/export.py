@@ -82,7 +82,7 @@ def _parts(subject: Subject, found: ExportManifest, unproven: Sequence[str]) -> 
         if speeds := _latency(subject, each.latency, f"{key}-latency", f"Latency of {where}"):
             yield speeds
     if registration := subject.view.registration:
-        yield Title("Model registry")
+        yield Title("Production")
         known = list(registration.items())[:12]
         words = [(shorten(str(name), 60), subject.name(_in_words(value)) or NO_VALUE) for name, value in known]
         yield Pairs(words, "registration")

@@ -10,6 +10,7 @@ from contracts.process import ASKS_AGAIN
 from inspection.page.facts import facts
 from inspection.page.links import console, console_page, make_link
 from inspection.page.subject import NO_VALUE, Subject, left_out
+from inspection.report import describe_decision
 from inspection.run.headline import NEXT, RunHeadline, headline
 from inspection.run.headline import Figure as HeadlineFigure
 from inspection.run.view import AttemptView, RunView, StageView
@@ -210,17 +211,14 @@ def _stage(subject: Subject, stage: StageView) -> tuple[Cell, ...]:
 
 def _register(view: RunView) -> list[StageView]:
     """Return the model registry's task as one more row, where the run has it: a pipeline's last, and no stage."""
-    found, vertex = view.registration, view.config.get("vertex")
-    model = vertex.get("model") if isinstance(vertex, dict) else None
-    asked = view.place == "vertex" and isinstance(model, dict) and model.get("upload") is True
+    found, section = view.registration, view.config.get("register")
+    asked = view.place == "vertex" and isinstance(section, dict) and section.get("upload") is True
     if view.stage("register") is not None or not (found or asked):
         return []
     if not found:
         waits = view.state in ("running", "silent")
         return [StageView(name="register", state="waiting" if waits else "not started")]
-    made = f"uploaded as {found.get('resourceName', '')}" if found.get("verdict") == "uploaded" else "refused"
-    unproven = f", unproven: {found['unproven']}" if found.get("unproven") else ""
-    return [StageView(name="register", state="done", made=f"{made}{unproven}")]
+    return [StageView(name="register", state="done", made=describe_decision(found))]
 
 
 def _attempt(subject: Subject, place: int, stage: StageView, attempt: AttemptView) -> tuple[Cell, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from inspection.page.links import Href, elsewhere
+from inspection.run.door import as_object
 from inspection.run.view import RunView, StageView
 from pages.markup import shorten
 
@@ -70,6 +71,8 @@ class Subject:
         found = self.view.stage(stage)
         if found is None:
             return f"{what}: this run has no stage {stage}"
+        if stage == "profile" and as_object(self.view.config.get("profile")).get("method") == "off":
+            return f"{what}: none: profile.method is off"
         return f"{what}: {_WHY[found.state].format(stage=stage)}{self._cause(found)}"
 
     def _cause(self, stage: StageView) -> str:

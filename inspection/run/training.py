@@ -34,8 +34,9 @@ def read_training(
     points: int,
 ) -> dict[str, Any]:
     """Return the fields of a RunView that training fills; without curves and marks where `points` is 0."""
+    place, used = reading.place, trained.fingerprint if trained is not None else ""
     attempts = reading.attempt(
-        "the attempts at training", lambda: find_attempts(reading.place.line, reading.place.run_id, known=told)
+        "the attempts at training", lambda: find_attempts(place.line, place.run_id, known=told, training=used)
     )
     if not attempts:
         return {}

@@ -310,7 +310,7 @@ class RunView(Document):
     export: ExportManifest | None = None
     verifications: list[Verification] = Field(default=[])
     registration: dict[str, Any] | None = None
-    """What became of it in the model registry."""
+    """Decision on production (components/gate.py)."""
     lineage: list[LineageView] = Field(default=[])
     before: BeforeView | None = None
     missing: list[Missing] = Field(default=[])

@@ -90,5 +90,5 @@ def ask_why(path: Path, run_id: str) -> str:
         status = json.loads(answer.stdout)
     except ValueError:
         return "the submission was refused"
-    found = status["diagnosis"]
-    return f"{found['kind']}: {found['cause']}" if found else str(status["state"]).lower()
+    found = status["failure"]
+    return found["cause"] or found["told"] or found["said"] if found else str(status["state"])

@@ -6,7 +6,6 @@ A configuration that names a project, a bucket and images is rehearsed as it is:
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,14 +16,13 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import find_machine
 from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
-from pipelines.images.record import ROLES, record_path
-from pipelines.manifest_files import find_named_files
-from pipelines.rules.preflight import MANIFEST_SUFFIXES
+from pipelines.images import find_images
+from pipelines.manifest_files import MANIFEST_SUFFIXES, find_named_files
 
 PROJECT, REGION = "rehearsal-project", "us-central1"
 ROOT, SOURCE, WEIGHTS = "gs://rehearsal-line/lines", "gs://rehearsal-source", "gs://rehearsal-weights"
 MACHINE = "n1-standard-4"
-_IMAGE = "us-central1-docker.pkg.dev/rehearsal-project/stand-in/{}@sha256:{}"
+_SERVING = f"us-central1-docker.pkg.dev/rehearsal-project/stand-in/triton@sha256:{64 * '1'}"
 
 
 @dataclass
@@ -154,24 +152,14 @@ def prepare(config: RunConfig, source: Path | None, weights: Path | None = None)
 
 
 def _images(config: RunConfig, stand_ins: list[str]) -> Any:
-    images = config.cloud.images
-    missing = [role for role in ROLES if not getattr(images, role)]
-    if record_path(config).exists():
-        missing = []
-        if not config.cloud.project:
-            # The record's name goes by the project, which is filled in.
-            images = images.model_copy(update={"file": str(record_path(config))})
-    if config.vertex.model.upload and not images.serving:
-        missing.append("serving")
-    if not missing:
-        return images
-    stand_ins.append(f"cloud.images: stand-ins for {', '.join(missing)}")
-    return images.model_copy(update={role: stand_in_image(role) for role in missing})
-
-
-def stand_in_image(role: str) -> str:
-    """Return the reference of a rehearsal's image of a role: no registry has it, and nothing is pulled."""
-    return _IMAGE.format(role, hashlib.sha256(role.encode()).hexdigest())
+    """Return the images: nothing is pulled here, and a placeholder does."""
+    found, missing = find_images(config)
+    stand_ins += missing
+    images = found.cloud.images
+    if config.register.upload and not images.serving:
+        images = images.model_copy(update={"serving": _SERVING})
+        stand_ins.append(f"cloud.images.serving = {_SERVING}")
+    return images
 
 
 def _find_source(config: RunConfig, source: Path | None) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from pipelines.rules.preflight import find_regions
+from pipelines.rules import find_regions
 
 if TYPE_CHECKING:
     from rehearsal.cloud import LocalCloud

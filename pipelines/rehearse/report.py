@@ -96,9 +96,9 @@ def to_json(found: Rehearsed) -> str:
 
 def _cost(found: Rehearsed) -> str:
     """Return what the rehearsed seconds of training machines would have cost at the planned price."""
-    from pipelines.plan import outline
+    from pipelines.plan import find_cost
 
-    price = outline(found.config).price_usd_per_h
+    price = find_cost(found.config).price_usd_per_h
     seconds = sum(s for name, _, s, _ in found.jobs if name.endswith("-train"))
     if price is None:
         return "price of the machines unknown: set resources.price_usd_per_h"

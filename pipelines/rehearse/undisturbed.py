@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from contracts.artifacts import CheckpointManifest, ShardManifest
 from contracts.config.load import stage_config
 from inspection.run.events import find_output
-from pipelines.google import job_client, write_options
 from pipelines.rehearse.rehearsed import UNDISTURBED, Comparison, Rehearsed
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def _for_undisturbed(executor_input: str, line: str) -> str:
 
 def _train(cloud: LocalCloud, config: RunConfig, line: str) -> str:
     """Run the training job again for another line; return why it did not end well."""
-    from google.cloud.aiplatform_v1 import types
+    from google.cloud.aiplatform_v1 import JobServiceClient, types
 
     from rehearsal.resources.states import has_ended
 
@@ -133,9 +132,12 @@ def _train(cloud: LocalCloud, config: RunConfig, line: str) -> str:
         "network": given.network,
     }
     parent, _, _ = disturbed.name.partition("/customJobs/")
-    client = job_client(parent.rpartition("/")[2])
-    request = {"display_name": UNDISTURBED, "job_spec": job_spec}
-    job = client.create_custom_job(parent=parent, custom_job=request, **write_options()).name
+    region = parent.rpartition("/")[2]
+    # Not gRPC, which reads the certificates that it trusts once a process.
+    client = JobServiceClient(
+        transport="rest", client_options={"api_endpoint": f"https://{region}-aiplatform.googleapis.com"}
+    )
+    job = client.create_custom_job(parent=parent, custom_job={"display_name": UNDISTURBED, "job_spec": job_spec}).name
     ended = cloud.store.wait(job, has_ended, _LIMIT_S)
     if ended.state.name.endswith("_SUCCEEDED"):
         return ""

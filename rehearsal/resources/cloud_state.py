@@ -37,6 +37,8 @@ class CloudState:
     """Custom jobs of which a launcher has heard that they run."""
     dataflow: Jobs | None = None
     """What executes Dataflow jobs."""
+    preflight_errors: list[str] = field(default_factory=list)
+    """What the service's own checks say of each pipeline job that asks for them; empty: they find nothing."""
     stopping: threading.Event = field(default_factory=threading.Event)
     schedules_changed: threading.Event = field(default_factory=threading.Event)
 

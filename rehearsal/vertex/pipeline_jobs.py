@@ -14,7 +14,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc.status_pb2 import Status
 
-from rehearsal.doors.errors import CODES, invalid
+from rehearsal.doors.errors import CODES, ServiceError, invalid
 from rehearsal.doors.messages import plain
 from rehearsal.resources.cloud_state import Caller, CloudState
 from rehearsal.resources.listing import list_page
@@ -39,6 +39,12 @@ def create(cloud: CloudState, request: types.CreatePipelineJobRequest, caller: C
     if _ID.fullmatch(job_id) is None:
         raise invalid("pipeline_job_id", f"{job_id!r} does not match [a-z][-a-z0-9]{{0,127}}")
     check_pipeline_job(cloud, job, parent, named=True)
+    if job.preflight_validations and cloud.preflight_errors:
+        # In the form that the SDK takes apart; the words of each are the test's.
+        told = "".join(
+            f'CreatePipelineJobApiErrorDetail"\n message={one}, cause=null\n' for one in cloud.preflight_errors
+        )
+        raise ServiceError("FAILED_PRECONDITION", f'Preflight validations failed: "{told}')
     return add(cloud, f"{parent}/pipelineJobs/{job_id}", job)
 
 

@@ -1,6 +1,6 @@
 """The stage as a Dataflow job: its options, and its submission.
 
-Workers run a container image that holds this project (`cloud.images.pipeline`): nothing of the submitting
+Workers run a container image that holds this project (`cloud.images.cpu`): nothing of the submitting
 process, no pickled main session and no package list travels. Options: https://cloud.google.com/dataflow/docs/reference/pipeline-options
 """
 
@@ -46,7 +46,7 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
     needed = {
         "cloud.project": cloud.project,
         "cloud.region": cloud.region,
-        "cloud.images.pipeline": cloud.images.pipeline,
+        "cloud.images.cpu": cloud.images.cpu,
     }
     if absent := [name for name, value in needed.items() if not value]:
         raise ConfigError(
@@ -69,7 +69,7 @@ def dataflow_flags(config: RunConfig, *, job_name: str, output_uri: str, run_id:
         f"--job_name={job_name}",
         f"--temp_location={temp_location}",
         f"--staging_location={temp_location}",
-        f"--sdk_container_image={cloud.images.pipeline}",
+        f"--sdk_container_image={cloud.images.cpu}",
         # The image holds everything: nothing is installed or downloaded when a worker starts.
         "--sdk_location=container",
         f"--machine_type={dataflow.machine_type}",

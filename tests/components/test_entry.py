@@ -129,7 +129,8 @@ def test_a_bucket_that_is_gone_does_not_change_how_a_task_ends(
     bucket_server: BucketServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = make_config(run={"root": "gs://bucket-gone/lines", "name": "weekly"})
-    assert perform("register", config, {"served": "gs://bucket-gone/lines/weekly/export/0"}) == 2
+    inputs = {name: f"gs://bucket-gone/lines/weekly/{name}/0" for name in ("shards", "served")}
+    assert perform("register", config, inputs) == 2
     said = capfd.readouterr().err
     assert "register: error: " in said and "errors could not be brought up to date" in said
 

@@ -1,4 +1,4 @@
-"""Which exports are uploaded; the upload itself is rehearsed (tests/rehearsal/test_cloud.py)."""
+"""Which exports are uploaded; the upload and the alias are in tests/pipelines/vertex/test_register.py."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Gate
-from tests.components.tasks import LINE, make_config, perform, read_artifacts, read_output, root_of
+from tests.components.tasks import LINE, make_config, perform, publish, read_artifacts, read_output, root_of
 from tests.contracts.test_proof import make_engine, make_served
 
 URI = f"{LINE}/export/0123456789abcdef"
@@ -20,14 +20,16 @@ pytestmark = pytest.mark.usefixtures("bucket_server")
 def publish_export(**changes: Any) -> dict[str, str]:
     document = make_served(URI, "sm80", **{"engines": [UNKNOWN], **changes})
     storage.replace(storage.join(URI, MANIFEST_NAME), document.to_json())
-    return {"served": URI}
+    return {"served": URI, "shards": publish("shard")}
 
 
 def test_what_is_unproven_is_not_uploaded_and_says_so() -> None:
     assert perform("register", make_config(), publish_export()) == 0
     registered = read_artifacts("register")["registered"]
-    assert (registered["uri"], registered["metadata"]) == (URI, {"verdict": "refused", "unproven": "sm80"})
-    assert "Not uploaded: unproven: sm80" in read_output("register", "summary")
+    found = registered["metadata"]
+    assert (registered["uri"], found["verdict"], found["unproven"]) == (URI, "refused", "sm80")
+    assert "resourceName" not in found and "to do: export with" in found["reason"]
+    assert read_output("register", "summary").startswith("Not uploaded.\n\n**refused**: unproven: sm80")
 
 
 @pytest.mark.parametrize("is_proven", [False, True])

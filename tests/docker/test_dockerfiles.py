@@ -1,7 +1,5 @@
 """What the Dockerfiles and the Cloud Build file name is there: nothing here can build an image."""
 
-import importlib.util
-import json
 import re
 import shlex
 import subprocess
@@ -11,26 +9,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contracts import PACKAGES
-from contracts.config import MachineSection
-from pipelines.images.build import _build_arguments, stage_context
-from pipelines.images.cloud_build import BUILD_FILE
-from pipelines.images.record import ROLES, find_tensorrt
+import contracts
+from pipelines.images import PACKAGES, ROLES, list_sources
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PROJECT = SETTINGS["project"]
-CONSTRAINTS = dict(
-    line.split("==") for line in (ROOT / "constraints" / "constraints.txt").read_text().splitlines() if "==" in line
-)
 
 
 def instructions(role: str) -> list[tuple[str, str]]:
     """Return the instructions of a Dockerfile, in order, continued lines joined."""
     text = (ROOT / "docker" / f"{role}.Dockerfile").read_text()
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    joined = "\n".join(lines).replace("\\\n", " ")
-    found = [line.partition(" ") for line in joined.splitlines() if line.strip()]
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    found = [line.partition(" ") for line in "\n".join(lines).replace("\\\n", " ").splitlines()]
     return [(name, rest.strip()) for name, _, rest in found]
 
 
@@ -38,127 +27,78 @@ def all_of(role: str, name: str) -> list[str]:
     return [rest for instruction, rest in instructions(role) if instruction == name]
 
 
-@pytest.fixture(scope="module")
-def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("images") / "context"
-    stage_context(ROOT, folder)
-    return folder
+def copied(role: str) -> set[str]:
+    """Return what a Dockerfile copies out of the context."""
+    copies = [shlex.split(rest) for rest in all_of(role, "COPY") if not rest.startswith("--from")]
+    return {source for words in copies for source in words[:-1]}
+
+
+def test_what_is_copied_is_there_and_nothing_else_is_sent() -> None:
+    names, used = set(list_sources()), copied("cpu") | copied("gpu")
+    assert {name for name in used - names if not any(sent.startswith(f"{name}/") for sent in names)} == set()
+    files = {*used, "docker/cloudbuild.yaml", *(f"docker/{role}.Dockerfile" for role in ROLES)}
+    assert {name for name in names if name not in files and name.partition("/")[0] not in used} == set()
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_what_is_copied_is_there(role: str, context: Path) -> None:
-    copies = [shlex.split(rest) for rest in all_of(role, "COPY")]
-    sources = [source for words in copies if not words[0].startswith("--from") for source in words[:-1]]
-    assert sources
-    assert [source for source in sources if not (context / source).exists()] == []
-    assert set(PACKAGES) <= set(sources)
+def test_an_image_holds_all_packages_that_are_imported_in_it(role: str) -> None:
+    held, ours = copied(role) & set(PACKAGES), "|".join(contracts.PACKAGES)
+    for name, path in list_sources().items():
+        if name.partition("/")[0] in held and name.endswith(".py"):
+            assert set(re.findall(rf"^ *(?:from|import) ({ours})\b", path.read_text(), re.MULTILINE)) <= held, name
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_extras_exist_and_constraints_are_those_of_the_local_install(role: str) -> None:
-    (install, *_) = [rest for rest in all_of(role, "RUN") if re.search(r'pip install .*"\.\[', rest)]
-    assert "--constraint constraints/constraints.txt" in install
-    for extras in re.findall(r'"\.\[([a-z,]+)\]"', install):
-        assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
+def test_an_edit_of_the_sources_installs_no_dependency_again(role: str) -> None:
+    lines = [f"{name} {rest}" for name, rest in instructions(role)]
+    first = next(number for number, line in enumerate(lines) if line.split()[1] in PACKAGES)
+    assert not [line for line in lines[:first] if "README" in line or "LICENSE" in line]
+    installs = [line for line in lines if "pip install" in line]
+    assert [line for line in installs if line not in lines[:first]] == installs[-1:] and "--no-deps" in installs[-1]
+    assert all("--constraint constraints.txt" in line or '"torch==' in line for line in installs[:-1])
 
 
 @pytest.mark.parametrize(
     ("given", "installed"),
     [
-        ({}, ["[export,bucket,vertex]", "tensorrt_cu12==11.3.0.*"]),
-        ({"CUDA": "cu130", "RTX": "rtx"}, ["[export,bucket,vertex]", "[rtx]", "tensorrt_cu13==11.3.0.*"]),
-        ({"TENSORRT": ""}, ["[export,bucket,vertex]"]),
-        ({"TENSORRT": "11.2.1", "CUDA": "cu126"}, ["[export,bucket,vertex]", "tensorrt_cu12==11.2.1.*"]),
+        ({}, ["tensorrt_cu12==11.3.0.*"]),
+        ({"CUDA": "cu130", "RTX": "rtx"}, ["tensorrt_cu13==11.3.0.*", "rtx", "rtx.txt"]),
+        ({"TENSORRT": ""}, []),
     ],
 )
-def test_the_export_has_the_tensorrt_of_its_torch_s_cuda(
+def test_the_gpu_image_has_the_tensorrt_of_its_torch_s_cuda(
     given: dict[str, str], installed: list[str], tmp_path: Path
 ) -> None:
-    """Docker's own shell runs the line; only `python` is another one, which notes what pip is to install."""
-    (line,) = [rest for rest in all_of("export", "RUN") if '".[' in rest]
-    tool = tmp_path / "python"
-    tool.write_text('#!/bin/sh\nfor last; do :; done\necho "$last"\n')
-    tool.chmod(0o755)
-    defaults = dict(argument.split("=", 1) for argument in all_of("export", "ARG"))
-    done = subprocess.run(
-        ["/bin/sh", "-c", line],
-        env={**defaults, **given, "PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert [word.removeprefix(".") for word in done.stdout.splitlines()[:-1]] == installed
-    assert defaults["TENSORRT"] == find_tensorrt(MachineSection(type="g2-standard-12"))
-    # Wheels of both CUDAs are NVIDIA's own packages; the extra is of CUDA 13.
-    (extra,) = PROJECT["optional-dependencies"]["tensorrt"]
-    assert extra == f"tensorrt=={defaults['TENSORRT']}.*"
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_images_run_as_root_unless_another_user_is_given(role: str) -> None:
-    order = [(name, rest) for name, rest in instructions(role) if name in ("USER", "RUN", "COPY")]
-    assert order[-1] == ("USER", "${USER}")
-    assert all_of(role, "ARG")[-1] == "USER=root"
-    assert any("useradd" in rest and rest.endswith("shardline") for rest in all_of(role, "RUN"))
-
-
-@pytest.mark.parametrize(("role", "module"), [("trainer", "trainer.task"), ("export", "trainer.export.task")])
-def test_the_entry_point_is_the_stage_s_command(role: str, module: str) -> None:
-    (entry,) = all_of(role, "ENTRYPOINT")
-    assert json.loads(entry) == ["python", "-m", module]
-    assert importlib.util.find_spec(module) is not None
-
-
-def test_workers_of_dataflow_start_by_beam_s_boot_program() -> None:
-    (entry,) = all_of("pipeline", "ENTRYPOINT")
-    (program,) = json.loads(entry)
-    copied = [shlex.split(rest) for rest in all_of("pipeline", "COPY") if rest.startswith("--from=beam")]
-    assert any(program.startswith(words[-1] + "/") for words in copied)
-    assert any("RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1" in rest for rest in all_of("pipeline", "ENV"))
+    """Docker's own shell runs the line; only `python` is another one, which notes what it is asked for."""
+    (line,) = [rest for rest in all_of("gpu", "RUN") if "tensorrt_" in rest]
+    (tmp_path / "log").touch()
+    (tmp_path / "python").write_text('#!/bin/sh\nfor last; do :; done\necho "$last" >> log\n')
+    (tmp_path / "python").chmod(0o755)
+    defaults = dict(argument.split("=", 1) for argument in all_of("gpu", "ARG"))
+    environment = {**defaults, **given, "PATH": str(tmp_path)}
+    subprocess.run(["/bin/sh", "-c", line], env=environment, cwd=tmp_path, check=True, timeout=60)
+    assert (tmp_path / "log").read_text().split() == installed
 
 
 def test_versions_are_those_of_the_constraints() -> None:
-    beam = CONSTRAINTS["apache-beam"]
-    assert f"BEAM={beam}" in all_of("pipeline", "ARG")
-    assert any(f"'{beam}'" in rest for rest in all_of("pipeline", "RUN"))
-    sdk, base = all_of("pipeline", "FROM")
-    assert sdk.startswith("apache/beam_python3.11_sdk:")
-    assert base.startswith("python:3.11-")
-    for role in ("trainer", "export"):
-        assert f"TORCH={CONSTRAINTS['torch']}" in all_of(role, "ARG") and "CUDA=cu126" in all_of(role, "ARG")
-        assert all_of(role, "FROM") == [base]
+    pinned = (ROOT / "constraints" / "constraints.txt").read_text().splitlines()
+    (beam,) = [line.partition("==")[2] for line in pinned if line.startswith("apache-beam==")]
+    assert f"BEAM={beam}" in all_of("cpu", "ARG") and any(f"'{beam}'" in rest for rest in all_of("cpu", "RUN"))
+    arguments = dict(argument.split("=", 1) for argument in all_of("gpu", "ARG"))
+    assert f"torch=={arguments['TORCH']}" in pinned
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["tensorrt"] == [f"tensorrt=={arguments['TENSORRT']}.*"]
 
 
-@pytest.mark.parametrize("role", ["trainer", "export"])
-def test_the_driver_s_libraries_are_the_machine_s(role: str) -> None:
-    (variables,) = all_of(role, "ENV")
-    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64 " in variables + " "
-    assert "compat" not in variables
-
-
-def test_cloud_build_builds_every_role(context: Path) -> None:
-    build = yaml.safe_load((context / BUILD_FILE).read_text())
-    assert build["options"]["logging"] == "CLOUD_LOGGING_ONLY"
-    steps = {step["id"]: step for step in build["steps"]}
-    assert set(steps) == set(ROLES)
-    for role, step in steps.items():
-        arguments = step["args"]
-        file = arguments[arguments.index("--file") + 1]
-        assert file == f"docker/{role}.Dockerfile"
-        assert (context / file).is_file()
-        assert arguments[-1] == "."
-        tag = arguments[arguments.index("--tag") + 1]
-        assert tag in build["images"]
-        assert tag == f"${{_REPOSITORY}}/{role}:${{_TAG}}"
-        assert set(step["waitFor"]) <= {"-", *ROLES}
-    used = set(re.findall(r"\$\{(_[A-Z_]+)\}", (context / BUILD_FILE).read_text()))
-    assert used == set(build["substitutions"])
-    given = {argument for step in steps.values() for argument in step["args"] if argument.startswith("TENSORRT=")}
-    assert given
-    options = dict.fromkeys(("_TENSORRT", "_RTX", "_USER", "_CUDA_TRAINER", "_CUDA_EXPORT"), "x")
-    for role, step in steps.items():
-        here = [word.partition("=")[0] for word in _build_arguments(role, options) if "=" in word]
-        there = [word.partition("=")[0] for word in step["args"] if re.fullmatch(r"[A-Z]+=\$\{\w+\}", word)]
-        assert here == there
-        assert set(there) <= {word.partition("=")[0] for word in all_of(role, "ARG")}
+def test_cloud_build_builds_both() -> None:
+    text = (ROOT / "docker" / "cloudbuild.yaml").read_text()
+    build = yaml.safe_load(text)
+    assert [step["id"] for step in build["steps"]] == list(ROLES)
+    for step in build["steps"]:
+        role, words = step["id"], step["args"]
+        tags = [f"${{_REPOSITORY}}/{role}:{tag}" for tag in ("latest", "${_TAG}")]
+        assert {f"--file=docker/{role}.Dockerfile", *(f"--tag={tag}" for tag in tags)} <= set(words)
+        assert set(tags) <= set(build["images"]) and f"--cache-from={tags[0]}" in words
+        given = re.findall(r"--build-arg=([A-Z]+)=\$", " ".join(words))
+        assert set(given) <= {word.partition("=")[0] for word in all_of(role, "ARG")}
+    assert set(re.findall(r"\$\{(_[A-Z]+)\}", text)) == set(build["substitutions"])

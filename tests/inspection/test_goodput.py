@@ -69,6 +69,12 @@ def test_all_attempts_of_one_training_count(line: Path) -> None:
     assert ask(line, None).attempts == 1, "the newest training is another one"
 
 
+def test_a_training_that_kfps_cache_gave_is_told_by_the_run_that_did_it(line: Path) -> None:
+    place = storage.normalise(line)
+    assert read_goodput(place, OTHER_ID) is None
+    assert read_goodput(place, OTHER_ID, training="f") == ask(line)
+
+
 def test_attempts_before_a_first_checkpoint_count(line: Path) -> None:
     """The next run begins at step 0 again, and yet it is not the first attempt at this training."""
     write_attempt(line, "20261121-110000-0001", 50)

@@ -8,6 +8,6 @@ def image(role: str) -> str:
     return f"us-central1-docker.pkg.dev/acme-vision/shardline/{role}@sha256:{digest}"
 
 
-IMAGES = tuple(f"cloud.images.{role}={image(role)}" for role in ("pipeline", "trainer", "export"))
+IMAGES = tuple(f"cloud.images.{role}={image(role)}" for role in ("cpu", "gpu"))
 # With a model that is registered too.
-REGISTERED = (*IMAGES, f"cloud.images.serving={image('triton')}", "vertex.model.upload=true")
+REGISTERED = (*IMAGES, f"cloud.images.serving={image('triton')}", "register.upload=true")

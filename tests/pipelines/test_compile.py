@@ -16,7 +16,7 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 from contracts.canonical import canonical_hash
 from contracts.config.load import load_config
 from contracts.errors import ConfigError
-from pipelines.compile import MAX_PARAMETER, CompiledLine, without_cache, write_spec
+from pipelines.compile import MAX_PARAMETER, CompiledLine, write_spec
 from tests.pipelines.compiled import compile_config
 from tests.pipelines.images import REGISTERED
 
@@ -29,6 +29,7 @@ EDGES = {
     ("profile", "train", "report"),
     ("shard", "export", "shards"),
     ("train", "export", "model"),
+    ("shard", "register", "shards"),
     ("export", "register", "served"),
 }
 
@@ -103,13 +104,10 @@ def test_the_line_is_flat_and_stages_are_joined_by_artifacts(line: CompiledLine)
     assert sorted(tasks["record"]["dependentTasks"]) == sorted(set(tasks) - {"record"})
     cached = {name for name, task in tasks.items() if task.get("cachingOptions", {}).get("enableCache")}
     assert cached == {"shard", "profile", "train", "export", "register"}
-    again = without_cache(line).spec
-    assert not [name for name, task in tasks_of(again).items() if task["cachingOptions"].get("enableCache")]
-    assert tasks["shard"]["cachingOptions"] == {"enableCache": True}
 
 
 def test_what_is_known_when_compiling_leaves_no_task() -> None:
-    tasks = tasks_of(compile_config(load("digits-vertex", "profile=off", "vertex.model.upload=false")).spec)
+    tasks = tasks_of(compile_config(load("digits-vertex", "profile=off", "register.upload=false")).spec)
     assert set(tasks) == {"list-source", "shard", "train", "export", "record"}
 
 
@@ -164,7 +162,7 @@ def test_place_and_machines_can_be_changed_at_submission() -> None:
 def test_a_stage_is_given_the_keys_that_it_reads() -> None:
     values = {name: json.loads(text) for name, text in _configs(compile_config(load())).items()}
     assert values["shard_config"]["resources"]["beam_runner"] == "dataflow"
-    assert values["shard_config"]["cloud"]["images"]["pipeline"] == load().cloud.images.pipeline
+    assert values["shard_config"]["cloud"]["images"]["cpu"] == load().cloud.images.cpu
     assert "train" not in values["shard_config"] and "sharding" not in values["train_config"]
     # Another learning rate is another training; shards and profile are KFP's to keep.
     changed = _configs(compile_config(load("digits-vertex", "train.learning_rate=0.5")))
@@ -193,21 +191,6 @@ def test_a_value_with_quotes_and_lines_is_kept() -> None:
     config = load("digits-vertex", f"resources.env={json.dumps({'GREETING': text})}")
     (env,) = pools_of(compile_config(config).spec, "train")[0]["container_spec"]["env"]
     assert env == {"name": "GREETING", "value": text}
-
-
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("run.root=runs", "run.root"),
-        ("sharding.source=raw/digits", "sharding.source"),
-        ("cloud.project=", "cloud.project"),
-        ("resources.machine.type=n1-standard-5", "n1-standard-5"),
-        ("cloud.images.trainer=a.io/b:latest", "not pinned"),
-    ],
-)
-def test_what_cannot_run_is_refused(override: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words.replace(".", r"\.")):
-        compile_config(load("digits-vertex", override))
 
 
 def test_the_file_is_what_was_asked_for(tmp_path: Path) -> None:

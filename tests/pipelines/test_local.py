@@ -21,7 +21,7 @@ from inspection.trace import StageTrace
 from pipelines import local
 from pipelines.local import StageFailed, run_stage_alone
 from pipelines.progress import PlainLines
-from pipelines.rules.preflight import check_line
+from pipelines.rules import check_line
 
 Shardline = Callable[..., subprocess.CompletedProcess[str]]
 # Refused before the stage starts a process that loads torch.
@@ -192,7 +192,7 @@ def test_signals_are_caught_once_and_an_ignored_one_stays_ignored(monkeypatch: p
 @pytest.mark.parametrize(
     ("sections", "given"),
     [
-        ({"train": {"global_batch_size": 2}, "resources": {"ranks": 4}}, "global_batch_size 2 for resources.ranks = 4"),
+        ({"train": {"global_batch_size": 2}, "resources": {"ranks": 4}}, "global_batch_size = 2 on 4 ranks"),
         ({"sharding": {"splits": {"train": 0.9, "validation": 0.1, "test": 0}}}, "sharding.splits.test = 0"),
         ({"resources": {"max_cost_usd": 5, "machine": {"type": "n1-standard-4"}}}, "resources.max_cost_usd = 5"),
     ],
@@ -220,7 +220,7 @@ def test_what_may_succeed_is_not_refused() -> None:
 def test_the_checks_come_before_any_document(shardline: Shardline, project: Path) -> None:
     batch = ("train.global_batch_size=1", "resources.ranks=2", "parallel.slot_size=1")
     for words, said in (
-        (batch, "train.global_batch_size to 2 or more"),
+        (batch, "at least 2: one sample per rank"),
         (("sharding.source=no",), "no does not exist"),
     ):
         done = shardline("run", "tiny.yaml", "run.root=refused", *words)

@@ -16,7 +16,7 @@ from pipelines.compile import CompiledLine
 from tests.conftest import OWN_CODE, small_config
 from tests.pipelines.compiled import compile_config
 from tests.pipelines.conftest import Shardline
-from tests.pipelines.test_plan import VALID
+from tests.pipelines.test_rules import VALID
 
 # Every process that imports it says where it looks for modules.
 NET = """

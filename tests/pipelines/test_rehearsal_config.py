@@ -43,7 +43,8 @@ def test_a_laptops_configuration_gets_stand_ins_that_are_named(tmp_path: Path) -
     assert named == {
         "cloud.project",
         "cloud.region",
-        "cloud.images",
+        "cloud.images.cpu",
+        "cloud.images.gpu",
         "run.root",
         "resources.machine.type",
         "sharding.source",

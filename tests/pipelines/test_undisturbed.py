@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.cloud.aiplatform_v1 import JobServiceClient, types
+from google.cloud.aiplatform_v1 import types
 
 from contracts.config import RunConfig
-from pipelines.rehearse import undisturbed
 from pipelines.rehearse.rehearsed import UNDISTURBED
 from pipelines.rehearse.undisturbed import begin_training
 from rehearsal.cloud import LocalCloud
@@ -47,14 +46,6 @@ def executor_input(name: str, line: str, run: str) -> str:
 @pytest.fixture
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloud]:
     """A local cloud in which the job "small-train" runs."""
-
-    def job_client(region: str) -> Any:
-        # gRPC reads the certificates that it trusts once a process, and other tests have clouds of their own.
-        return JobServiceClient(
-            transport="rest", client_options={"api_endpoint": f"https://{region}-aiplatform.googleapis.com"}
-        )
-
-    monkeypatch.setattr(undisturbed, "job_client", job_client)
     with LocalCloud(
         tmp_path / "cloud", projects={"acme": "123456789012"}, buckets=["line-1"], scale=Scale(time_scale=0.01)
     ) as found:

@@ -38,7 +38,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """A training of minutes on two machines."""
-    images = {role: f"us-docker.pkg.dev/a/b/{role}@sha256:{'0' * 64}" for role in ("pipeline", "trainer", "export")}
+    images = {role: f"us-docker.pkg.dev/a/b/{role}@sha256:{'0' * 64}" for role in ("cpu", "gpu")}
     values = small_config(
         run={"name": "small", "root": "gs://line-1/lines"},
         sharding={"source": "gs://line-1/raw"},
@@ -46,7 +46,6 @@ def config(tmp_path: Path) -> Path:
         train={"epochs": 2000},
         resources={"machine": {"type": "n1-standard-4"}, "nodes": 2, "ranks": 1},
         cloud={"project": PROJECT, "region": "us-central1", "images": images},
-        vertex={"model": {"upload": False}},
     )
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump(RunConfig.model_validate(values).model_dump(mode="json")))

@@ -30,7 +30,7 @@ CLOUD = {
     "project": "acme-vision",
     "region": "europe-west4",
     "service_account": "sharding@acme-vision.iam.gserviceaccount.com",
-    "images": {"pipeline": IMAGE},
+    "images": {"cpu": IMAGE},
     "kms_key": "projects/acme-vision/locations/europe-west4/keyRings/line/cryptoKeys/shards",
     "labels": {"team": "vision", "line": "digits"},
 }

@@ -134,9 +134,9 @@ def test_a_dataflow_job_of_another_run_is_joined(monkeypatch):
 
 
 def test_flags_for_dataflow():
-    with pytest.raises(ConfigError, match=r"cloud.project, cloud.region, cloud.images.pipeline"):
+    with pytest.raises(ConfigError, match=r"cloud.project, cloud.region, cloud.images.cpu"):
         dataflow_flags(RunConfig(), job_name="job", output_uri="gs://b/o")
-    cloud = {"project": "p", "region": "r", "images": {"pipeline": "i"}}
+    cloud = {"project": "p", "region": "r", "images": {"cpu": f"a.io/i@sha256:{64 * '0'}"}}
     config = parse_config({"cloud": cloud}, where="test")
     flags = dataflow_flags(config, job_name="job", output_uri="gs://bucket/o/x")
     assert "--temp_location=gs://bucket/dataflow/temp" in flags

@@ -103,7 +103,7 @@ def _warn_of_images(config: RunConfig, findings: Findings) -> None:
                 f"{setting} {name!r} is of an installed package, {package}, and images hold what code.requirements "
                 f"names: without it the stages on Vertex AI end with No module named {package!r}, after the shards "
                 "were made and paid for; set code.requirements and build the images again, or name images that have it "
-                "(cloud.images.trainer, cloud.images.export; docs/own-code.md)"
+                "(cloud.images.gpu; docs/own-code.md)"
             )
 
 

@@ -79,7 +79,7 @@ def _check_planned_export(config: RunConfig, machine: Machine, findings: Finding
     findings.warnings.extend(warnings)
     if runtime == TENSORRT:
         findings.leave_unchecked(
-            "whether the export's image has tensorrt (`shardline images build` puts it there), which builds "
+            "whether the gpu image has tensorrt (`shardline images build` puts it there), which builds "
             f"for the GPU of {machine.label}",
             "no image is looked into",
         )

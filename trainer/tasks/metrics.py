@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +37,8 @@ _PREFIXES = ("validation_", "test_")
 Reduction = Literal["sum", "max", "min", "cat"]
 Calling = Callable[[str], AbstractContextManager[Any]]
 """Returns what a member of a task is called in (trainer/tasks/load.py, `calling`)."""
+HeadlineStates = list[Any]
+"""Tensors, and lists of tensors."""
 
 
 class SplitMetrics:
@@ -93,6 +95,43 @@ class SplitMetrics:
         """Return the metrics of what this process alone took in; one whose value is no finite number is left out."""
         values = {name: _compute(name, metric) for name, metric in self._metrics.items()}
         return {name: value for name, value in values.items() if math.isfinite(value)}
+
+    def take_states(self) -> HeadlineStates:
+        """Return the headline's states of the batches since the last call, and begin anew."""
+        values = [getattr(state.metric, state.name) for state in self._headline_states()]
+        # A list is emptied in place.
+        found = [list(value) if isinstance(value, list) else value for value in values]
+        for metric in self._metrics.values():
+            metric.reset()
+        return found
+
+    def headline_of(self, parts: Sequence[HeadlineStates], counts: Sequence[int]) -> float:
+        """Return the headline of batches that were taken in before, those of each part as often as `counts` says.
+
+        Args:
+            parts: What `take_states` has returned.
+            counts: A number for each part.
+        """
+        metric, drawn = self._metrics[self.headline.metric], [place for place, count in enumerate(counts) if count]
+        for place, state in enumerate(self._headline_states()):
+            values = [parts[number][place] for number in drawn]
+            found: Any
+            if state.reduction == "cat":
+                found = [value for number, part in zip(drawn, values, strict=True) for value in part * counts[number]]
+            elif state.reduction == "sum":
+                stacked = torch.stack(values)
+                weights = torch.tensor([counts[number] for number in drawn], dtype=stacked.dtype)
+                found = torch.tensordot(weights, stacked, dims=1)
+            else:
+                found = torch.stack(values).amax(0) if state.reduction == "max" else torch.stack(values).amin(0)
+            setattr(state.metric, state.name, found)
+            state.metric._update_count, state.metric._computed = 1, None
+        metric._update_count, metric._computed = 1, None
+        return _compute(self.headline.metric, metric)
+
+    def _headline_states(self) -> list[_State]:
+        own = set(self._metrics[self.headline.metric].modules())
+        return [state for state in self._states if state.metric in own]
 
     def reduce(self, totals: torch.Tensor) -> tuple[list[float], dict[str, float]]:
         """Return totals over all ranks, and the metrics of all samples; every rank must call this.

@@ -101,7 +101,7 @@ def test_what_is_served_and_what_nothing_ran_of_it_is_said() -> None:
     assert 'data-verdict="proven"' in page and "All of it ran and passed its gates." in page
 
 
-VERTEX: dict[str, Any] = {"place": "vertex", "config": {"vertex": {"model": {"upload": True}}}}
+VERTEX: dict[str, Any] = {"place": "vertex", "config": {"register": {"upload": True}}}
 UPLOADED = {"verdict": "uploaded", "unproven": "", "resourceName": "projects/1/locations/l/models/2@1"}
 
 

@@ -1,7 +1,7 @@
-"""A local Vertex in this process, the real clients against it, and runs that play how things end."""
+"""A local Vertex in this process, Google's SDK against it, and runs that play how things end."""
 
-import json
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +22,8 @@ from contracts.canonical import canonical
 from contracts.config import RunConfig
 from contracts.config.load import parse_config
 from pipelines.compile import CompiledLine
+from pipelines.plan import Plan, find_cost
+from pipelines.submit import Ready
 from rehearsal.clock import Clock
 from rehearsal.doors.server import VertexServer
 from rehearsal.gcs import BucketServer
@@ -53,19 +55,19 @@ class Script:
     outcomes: dict[str, str] = field(default_factory=dict)
     """Region -> succeed | pending | running | an error message, with which the job fails; succeed where unset."""
     deaf: bool = False
-    """Whether cancelling a pipeline leaves its jobs alone."""
+    """Whether custom jobs do not end when their pipeline is cancelled."""
     dataflow: bool = False
-    """Whether the run starts a Dataflow job, which goes on until it is cancelled."""
+    """Whether the run's sharding starts a Dataflow job, which goes on until it is cancelled."""
 
 
 class PlayedPipelines:
-    """Each run has a task `begin`, and a task `train` whose inner task starts one custom job."""
+    """Each run has a task `shard` that has ended, and a task `train` that starts one custom job."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.script = Script()
         self.started: list[str] = []
-        self.dataflow_jobs = 0
+        self.deaf: set[str] = set()
 
     def start(self, name: str) -> None:
         self.started.append(name)
@@ -87,19 +89,16 @@ class PlayedPipelines:
         region = parameters.get("region", REGION)
         outcome = self.script.outcomes.get(region, "succeed")
         job_name = f"projects/{NUMBER}/locations/{region}/customJobs/{self.store.new_id()}"
-        resources = [{"resourceType": "CustomJob", "resourceUri": f"https://x-aiplatform.googleapis.com/v1/{job_name}"}]
+        self.store.update(name, _begin)
         if self.script.dataflow:
-            flow = f"projects/{PROJECT}/locations/{region}/jobs/flow-{self.dataflow_jobs}"
-            stored = flow.replace(PROJECT, NUMBER)
-            running = dataflow_types.JobState.JOB_STATE_RUNNING
-            job = dataflow_types.Job(id=flow.rpartition("/")[2], name="shard", current_state=running)
-            self.store.add(stored, job)
-            self.dataflow_jobs += 1
-            uri = f"https://dataflow.googleapis.com/v1b3/{flow}"
-            resources.append({"resourceType": "DataflowJob", "resourceUri": uri})
-        self.store.update(name, lambda job: _begin(job, json.dumps({"resources": resources})))
-        run_id = name.rpartition("/")[2]
-        self.store.add(job_name, _custom_job(job_name, run_id, pipeline, deaf=self.script.deaf))
+            flow, running = f"flow-{self.store.new_id()}", dataflow_types.JobState.JOB_STATE_RUNNING
+            labels = {"shardline-line": pipeline.display_name, "shardline-run": name.rpartition("/")[2]}
+            job = dataflow_types.Job(id=flow, name="shardline-0123", current_state=running, labels=labels)
+            job.create_time = pipeline.create_time
+            self.store.add(f"projects/{NUMBER}/locations/{region}/jobs/{flow}", job)
+        self.store.add(job_name, _custom_job(job_name, pipeline))
+        if self.script.deaf:
+            self.deaf.add(job_name)
         if outcome == "pending":
             return
         self.store.update(job_name, lambda job: _set(job, _JOB.JOB_STATE_RUNNING))
@@ -118,15 +117,19 @@ class PlayedPipelines:
 
 
 class PlayedJobs:
-    """Custom jobs that run only as PlayedPipelines says; they end when they are cancelled."""
+    """Custom jobs that run only as PlayedPipelines says; deaf ones end when they are cancelled twice."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, deaf: set[str]) -> None:
         self.store = store
+        self.deaf = deaf
 
     def start(self, name: str) -> None:
         raise AssertionError("no custom job is created through the API here")
 
     def cancel(self, name: str) -> None:
+        if name in self.deaf:
+            self.deaf.remove(name)
+            return
         self.store.update(name, lambda job: _set(job, _JOB.JOB_STATE_CANCELLED))
 
 
@@ -143,13 +146,12 @@ class PlayedDataflow(PlayedJobs):
         return []
 
 
-def _custom_job(name: str, run_id: str, pipeline: Any, *, deaf: bool) -> Any:
-    container = {"command": ["python", "-m", "trainer.task"], "args": ["--run", run_id], "image_uri": "image"}
-    pools = [{"replica_count": 1, "container_spec": container}]
-    job = types.CustomJob(name=name, display_name="train", job_spec={"worker_pool_specs": pools})
+def _custom_job(name: str, pipeline: Any) -> Any:
+    pools = [{"replica_count": 1, "container_spec": {"image_uri": "image"}}]
+    display_name = f"{pipeline.display_name}-train"
+    job = types.CustomJob(name=name, display_name=display_name, job_spec={"worker_pool_specs": pools})
     job.state, job.create_time = _JOB.JOB_STATE_PENDING, pipeline.create_time
-    if not deaf:
-        job.labels = {_LABEL: pipeline.labels[_LABEL]}
+    job.labels = {_LABEL: pipeline.labels[_LABEL]}
     return job
 
 
@@ -161,18 +163,17 @@ def _set(job: Any, state: Any, message: str = "") -> None:
         job.error = {"code": 8, "message": message}
 
 
-def _begin(job: Any, resources: str) -> None:
+def _begin(job: Any) -> None:
     if job.state in _DONE:
         return
     job.state = _PIPELINE.PIPELINE_STATE_RUNNING
     details: list[Mapping[str, Any]] = [
         {"task_id": 1, "task_name": "tiny", "state": _TASK.RUNNING},
-        {"task_id": 2, "parent_task_id": 1, "task_name": "begin", "state": _TASK.SUCCEEDED},
+        {"task_id": 2, "parent_task_id": 1, "task_name": "shard", "state": _TASK.SUCCEEDED},
         {"task_id": 3, "parent_task_id": 1, "task_name": "train", "state": _TASK.RUNNING},
-        {"task_id": 4, "parent_task_id": 3, "task_name": "custom-training-job", "state": _TASK.RUNNING},
     ]
     job.job_detail.task_details = details
-    job.job_detail.task_details[3].execution = {"metadata": {"output:gcp_resources": resources}}
+    job.job_detail.task_details[1].start_time = job.create_time
 
 
 def _end(job: Any, *, failed: bool) -> None:
@@ -199,12 +200,12 @@ class Cloud:
         self.server = VertexServer(
             self.store,
             pipelines=self.pipelines,
-            custom_jobs=PlayedJobs(self.store),
+            custom_jobs=PlayedJobs(self.store, self.pipelines.deaf),
             clock=self.clock,
             projects={PROJECT: NUMBER},
             folder=folder,
             buckets=buckets,
-            dataflow=PlayedDataflow(self.store),
+            dataflow=PlayedDataflow(self.store, set()),
         )
 
     def add_dataflow_job(self, job_id: str, name: str, state: str = "RUNNING", **fields: Any) -> None:
@@ -244,6 +245,7 @@ def tiny_spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     @dsl.pipeline(name="tiny")  # type: ignore[untyped-decorator]
     def tiny(region: str, strategy: str, max_wait: str) -> None:
         begin(region=region).set_caching_options(False)
+        begin(region=region)
 
     path = tmp_path_factory.mktemp("spec") / "tiny.yaml"
     compiler.Compiler().compile(tiny, str(path))
@@ -271,14 +273,18 @@ def make_config() -> MakeConfig:
     return make
 
 
-def compiled_line(config: RunConfig, spec: dict[str, Any]) -> CompiledLine:
-    """Return a line as `compile_line` does, with a small spec."""
+def make_ready(config: RunConfig, spec: dict[str, Any]) -> Ready:
+    """Return a line as `pipelines.submit.make_ready` does, with a small spec."""
     line = storage.join(config.run.root, config.run.name)
-    return CompiledLine(
-        spec=spec,
-        parameters={"region": config.cloud.region, "strategy": "SPOT", "max_wait": "86400s"},
-        documents={storage.join(line, "configs", "0123.json"): b"{}\n"},
-        display_name=config.run.name,
-        pipeline_root=storage.join(line, "pipeline"),
-        labels=dict(config.cloud.labels),
-    )
+    parameters = {"region": config.cloud.region, "strategy": "SPOT", "max_wait": "86400s"}
+    documents = {storage.join(line, "configs", "0123.json"): b"{}\n"}
+    plan = Plan(created=(), problems=(), warnings=(), cost=find_cost(config))
+    return Ready(config, plan, CompiledLine(spec=spec, parameters=parameters, documents=documents), None)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until something is so; two minutes at most."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)

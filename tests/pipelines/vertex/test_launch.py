@@ -14,7 +14,7 @@ from contracts.result import run_label
 from contracts.stage import run_stage
 from sharding.adoption import name_job
 from sharding.task import shard
-from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, Cloud
+from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, Cloud, wait_for
 
 DATAFLOW: dict[str, Any] = {
     "resources": {"beam_runner": "dataflow"},
@@ -44,8 +44,13 @@ def test_a_job_that_runs_already_is_joined_before_anything_is_touched(
     document = ErrorDocument(kind="DataError", exit_code=2, message="the first run's")
     (folder / "refusal.json").write_text(document.model_dump_json())
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    ended = threading.Timer(2, cloud.store.update, (f"projects/{NUMBER}/locations/{REGION}/jobs/there", end))
-    ended.start()
+
+    def end_once_joined() -> None:
+        wait_for(lambda: any("GetJob" in entry.method for entry in cloud.server.access_log.entries()[asked:]))
+        cloud.store.update(f"projects/{NUMBER}/locations/{REGION}/jobs/there", end)
+
+    asked = len(cloud.server.access_log.entries())
+    threading.Thread(target=end_once_joined, daemon=True).start()
     assert run_stage("shard", shard, given) == 2
     said = capsys.readouterr().err
     assert "job there of the same work runs already: this run joins it" in said and "the first run's" in said

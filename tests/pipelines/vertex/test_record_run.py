@@ -46,8 +46,8 @@ def test_a_run_is_recorded_from_its_tasks_and_what_its_stages_left(cloud: Cloud)
         write_attempt(stage, f"{RUN}.a", [{"time": at, "event": "start", "launched_at": at}])
         ends = {"time": at + 60, "event": "finish", "uri": uri, "made": f"made by {stage}"}
         write_attempt(stage, f"{RUN}.b", [{"time": at + 50, "event": "start", "launched_at": at + 50}, ends])
-    refused = {"verdict": "refused", "unproven": "sm80"}
-    details.append(ended("register", "SUCCEEDED", f"{LINE}/export/0123456789abcdef", refused))
+    decision = {"verdict": "kept out", "interval": [-0.25, 0.5], "samples": 50}
+    details.append(ended("register", "SUCCEEDED", f"{LINE}/export/0123456789abcdef", decision))
     job = aiplatform_v1.PipelineJob(name=JOB, job_detail={"task_details": details})
     cloud.store.add(JOB, job)
     start = {"id": RUN, "started_at": "2026-11-22T06:00:00Z", "config": make_config().model_dump(mode="json")}
@@ -58,7 +58,7 @@ def test_a_run_is_recorded_from_its_tasks_and_what_its_stages_left(cloud: Cloud)
     assert [(stage.name, stage.state, stage.wall_s) for stage in record.stages] == [
         (stage, "reused" if stage == "profile" else "done", 0.0 if stage == "profile" else 60.0) for stage in STAGES
     ]
-    assert (record.results["parameters_sha256"], record.results["register"]) == ("ab", refused)
+    assert (record.results["parameters_sha256"], record.results["register"]) == ("ab", decision)
     assert storage.read_bytes(f"{LINE}/run.json") == storage.read_bytes(f"{FOLDER}/run.json")
     assert b"made by train" in storage.read_bytes(f"{LINE}/report.md")
     report = read_artifacts("record")["report"]
@@ -81,7 +81,11 @@ FAILED = ended("profile", "FAILED", error="exit code 2")
         (("attempt",), FAILED, "stage profile: train.epochs = -1"),
         (("attempt", "task"), FAILED, "task profile: input shards holds no manifest.json"),
         (("task",), FAILED, "task profile: input shards holds no manifest.json"),
-        ((), FAILED, "task profile: exit code 2\n  to do: shardline status 20261122-060000-0001"),
+        (
+            (),
+            FAILED,
+            "task profile: exit code 2\n  to do: shardline status gs://bucket-1/lines/weekly/runs/20261122-060000-0001",
+        ),
         (
             (),
             ended("profile", "SKIPPED", f"{LINE}/profile/gone"),

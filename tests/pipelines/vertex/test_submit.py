@@ -4,126 +4,175 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from contracts import storage
-from contracts.canonical import canonical_hash
+from contracts.config.load import load_config
 from contracts.errors import ConfigError, ShardlineError, StorageError
-from pipelines.google import pipeline_client
-from pipelines.submission.submit import Prepared, find_job, prepare, publish, submit, to_dict
-from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud, MakeConfig, compiled_line
+from pipelines.local_data import find_local_data, upload
+from pipelines.place import make_absolute
+from pipelines.rules import check_name
+from pipelines.submit import (
+    Ready,
+    describe_job,
+    find_job,
+    make_job,
+    make_run_id,
+    state_of,
+    submit,
+    to_dict,
+)
+from rehearsal.gcs import BucketServer
+from tests.conftest import write_pictures
+from tests.pipelines.vertex.conftest import PROJECT, QUOTA, REGION, Cloud, MakeConfig, make_ready, wait_for
 
 DOCUMENT = "gs://bucket-1/runs/tiny/configs/0123.json"
 
 
 @pytest.fixture
-def prepared(make_config: MakeConfig, tiny_spec: dict[str, Any]) -> Prepared:
-    config = make_config(cloud={"labels": {"team": "vision"}, "service_account": "runner@example.com"})
-    return prepare(config, compiled_line(config, tiny_spec))
+def ready(make_config: MakeConfig, tiny_spec: dict[str, Any]) -> Ready:
+    account = f"runner@{PROJECT}.iam.gserviceaccount.com"
+    return make_ready(make_config(cloud={"labels": {"team": "vision"}, "service_account": account}), tiny_spec)
 
 
-def received(cloud: Cloud, prepared: Prepared) -> Any:
-    found = find_job(pipeline_client(REGION), prepared_name(prepared))
-    assert found is not None
-    return found
-
-
-def prepared_name(prepared: Prepared) -> Any:
-    from pipelines.runs.name import RunName
-
-    return RunName(PROJECT, REGION, prepared.run_id)
-
-
-def test_what_is_printed_is_what_the_service_receives(cloud: Cloud, prepared: Prepared) -> None:
-    submission = prepared.submission()
-    printed = json.loads(json.dumps(submission.to_json()))
-    made = submit(prepared, submission)
-    assert not made.existed and made.warning == ""
-    job = to_dict(received(cloud, prepared))
-    assert canonical_hash(job["pipelineSpec"]) == printed["pipelineSpecSha256"]
+def test_what_is_printed_is_what_the_service_receives(cloud: Cloud, ready: Ready) -> None:
+    printed = json.loads(json.dumps(describe_job(make_job(ready, "printed-1", offline=True))))
+    made = submit(ready, "printed-1", lambda _: None)
+    wait_for(lambda: "succeeded" in (made.state.name.lower(), state_of(made)))
+    received = to_dict(made.gca_resource)
+    assert made.gca_resource.preflight_validations
     for name, value in printed["pipelineJob"].items():
         if name == "labels":
-            assert value.items() <= job["labels"].items()
+            assert value.items() <= received["labels"].items()
+            assert value == {"team": "vision", "shardline-line": "tiny"}
         else:
-            assert canonical_hash(job[name]) == canonical_hash(value), name
-    assert job["runtimeConfig"]["failurePolicy"] == "PIPELINE_FAILURE_POLICY_FAIL_SLOW"
+            assert received[name] == value, name
+    assert received["runtimeConfig"]["failurePolicy"] == "PIPELINE_FAILURE_POLICY_FAIL_SLOW"
+    assert received["pipelineSpec"]["root"]["dag"]["tasks"]["begin"]["cachingOptions"] == {}
+    cached, not_cached = (
+        describe_job(make_job(replace(ready, cache=cache), offline=True))["pipelineJob"]["pipelineSpec"]["root"]["dag"]
+        for cache in (True, False)
+    )
+    assert cached["tasks"]["begin-2"]["cachingOptions"] == {"enableCache": True}
+    assert not_cached["tasks"]["begin-2"]["cachingOptions"] in ({}, {"enableCache": False})
     assert storage.read_bytes(DOCUMENT) == b"{}\n"
 
 
-def test_the_caching_of_each_task_is_kept(cloud: Cloud, prepared: Prepared) -> None:
-    submit(prepared, prepared.submission())
-    task = to_dict(received(cloud, prepared))["pipelineSpec"]["root"]["dag"]["tasks"]["begin"]
-    assert task["cachingOptions"] == {}
-
-
-def test_the_same_run_id_twice_is_the_same_job(cloud: Cloud, prepared: Prepared) -> None:
-    submission = prepared.submission()
-    submit(prepared, submission)
+def test_the_same_run_id_twice_is_the_same_job_and_no_other(cloud: Cloud, ready: Ready) -> None:
+    said: list[str] = []
+    submit(ready, "twice-1", said.append)
     before = len(cloud.pipelines.started)
-    again = submit(prepared, submission)
-    assert again.existed
+    wait_for(lambda: submit(ready, "twice-1", said.append).gca_resource.state.name == "PIPELINE_STATE_SUCCEEDED")
+    assert said[0] == "run twice-1 submitted" and said[-2] == "run twice-1 exists: succeeded"
+    assert "/pipelines/runs/twice-1?project=" in said[1]
+    compiled = ready.compiled
+    for changed, told in (
+        ({"parameters": {**compiled.parameters, "strategy": "STANDARD"}}, "strategy is SPOT there, STANDARD here"),
+        ({"spec": {**compiled.spec, "defaultPipelineRoot": "gs://bucket-1/other"}}, "the pipeline is"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            submit(replace(ready, compiled=replace(compiled, **changed)), "twice-1", said.append)
     assert len(cloud.pipelines.started) == before
 
 
-def test_the_same_run_id_for_another_job_is_refused(cloud: Cloud, prepared: Prepared) -> None:
-    submit(prepared, prepared.submission())
-    compiled = prepared.compiled
-    for changed, said in (
-        ({"parameters": {**compiled.parameters, "strategy": "STANDARD"}}, "parameter strategy: SPOT there, STANDARD"),
-        ({"spec": {**compiled.spec, "defaultPipelineRoot": "gs://bucket-1/other"}}, "pipeline spec"),
-    ):
-        other = replace(prepared, compiled=replace(compiled, **changed))
-        with pytest.raises(ConfigError, match=said):
-            submit(other, other.submission())
+def test_what_the_services_own_checks_refuse_is_a_users_error(cloud: Cloud, ready: Ready) -> None:
+    cloud.server.state.preflight_errors.append(QUOTA)
+    try:
+        with pytest.raises(ConfigError, match="custom_model_training_nvidia_l4_gpus") as caught:
+            submit(ready, "checked-1", lambda _: None)
+    finally:
+        cloud.server.state.preflight_errors.clear()
+    assert "custom_model_training_nvidia_l4_gpus at https://console" in caught.value.todo
+    assert find_job("checked-1", PROJECT, REGION) is None
 
 
-def test_a_submission_that_ended_before_its_job_leaves_nothing_half_committed(cloud: Cloud, prepared: Prepared) -> None:
-    publish(prepared.compiled.documents)
-    assert find_job(pipeline_client(REGION), prepared_name(prepared)) is None
-    assert not submit(prepared, prepared.submission()).existed
-
-
-def test_another_content_under_a_documents_name_is_a_fault(cloud: Cloud, prepared: Prepared) -> None:
+def test_what_cannot_be_published_creates_no_job(
+    cloud: Cloud, ready: Ready, make_config: MakeConfig, tiny_spec: dict[str, Any]
+) -> None:
+    elsewhere = make_ready(make_config(run={"root": "gs://bucket-gone/runs"}), tiny_spec)
+    with pytest.raises(StorageError, match="no such bucket"):
+        submit(elsewhere, "none-1", lambda _: None)
     storage.publish(DOCUMENT, b"other")
     with pytest.raises(ShardlineError, match="something else"):
-        submit(prepared, prepared.submission())
-    assert find_job(pipeline_client(REGION), prepared_name(prepared)) is None
+        submit(ready, "none-1", lambda _: None)
+    nobody = make_ready(make_config(cloud={"project": "nobody-1"}), tiny_spec)
+    with pytest.raises(ConfigError, match=r"projects/nobody-1/.*\n.*\n.*cloud.project"):
+        submit(nobody, "none-1", lambda _: None)
+    assert find_job("none-1", PROJECT, REGION) is None
 
 
-def test_a_missing_bucket_is_found_before_the_job(
-    cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]
-) -> None:
-    config = make_config(run={"root": "gs://bucket-gone/runs"})
-    prepared = prepare(config, compiled_line(config, tiny_spec))
-    with pytest.raises(StorageError, match="no such bucket"):
-        submit(prepared, prepared.submission())
-    assert find_job(pipeline_client(REGION), prepared_name(prepared)) is None
+@given(st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True))
+def test_a_made_run_id_is_taken_for_every_line(name: str) -> None:
+    assert not list(check_name("run", "--run-id", make_run_id(name)))
 
 
-def test_an_unknown_project_is_named(cloud: Cloud, make_config: MakeConfig, tiny_spec: dict[str, Any]) -> None:
-    config = make_config(cloud={"project": "nobody"})
-    prepared = prepare(config, compiled_line(config, tiny_spec))
-    with pytest.raises(ConfigError, match=r"projects/nobody/"):
-        submit(prepared, prepared.submission())
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with data and a configuration in it."""
+    monkeypatch.chdir(tmp_path)
+    write_pictures(tmp_path / "raw", per_class=4)
+    (tmp_path / "raw" / ".DS_Store").write_text("hidden")
+    values = {"run": {"name": "line", "root": "gs://bucket-1/runs"}, "sharding": {"source": "raw"}}
+    (tmp_path / "line.yaml").write_text(yaml.safe_dump(values))
+    return tmp_path
 
 
-def test_without_credentials_it_says_how_to_get_them(
-    cloud: Cloud, prepared: Prepared, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match="no credentials"):
-        submit(prepared, prepared.submission())
+def find(here: Path, *overrides: str) -> Any:
+    return find_local_data(make_absolute(load_config(here / "line.yaml", overrides)), lambda _: None)
 
 
-@pytest.mark.parametrize("run_id", ["Tiny", "1st", "a_b", "a" * 129])
-def test_a_run_id_that_vertex_does_not_take(make_config: MakeConfig, tiny_spec: dict[str, Any], run_id: str) -> None:
-    config = make_config()
-    with pytest.raises(ConfigError, match="--run-id"):
-        prepare(config, compiled_line(config, tiny_spec), run_id=run_id)
+def test_an_upload_that_was_killed_is_gone_on_with(bucket_server: BucketServer, here: Path) -> None:
+    data, said = find(here), list[str]()
+    assert len(data.files) == 12
+    names = sorted(data.files)
+    # Some files are there, one under its name but of other bytes, as a file that was written to meanwhile.
+    for name in names[:5]:
+        storage.publish(storage.join(data.folder, name), (data.root / name).read_bytes())
+    storage.publish(storage.join(data.folder, names[5]), b"other")
+    with pytest.raises(ConfigError, match="holds something else"):
+        upload(data, said.append)
+    storage.delete(storage.join(data.folder, names[5]))
+    for _ in range(2):
+        upload(data, said.append)
+    assert len(said) == 2 and said[-1].endswith(f" of 12 files to {data.folder}")
+    there = {one.name: (one.size, one.crc32c) for one in storage.list_objects(data.folder)}
+    assert there == data.files
+    # Data that changed goes elsewhere.
+    (here / "raw" / "red" / "000.png").write_bytes((here / "raw" / "blue" / "000.png").read_bytes())
+    assert find(here).folder != data.folder
 
 
-def test_made_run_ids_are_taken_and_differ(make_config: MakeConfig, tiny_spec: dict[str, Any]) -> None:
-    config = make_config(run={"name": "1st_line"})
-    made = {prepare(config, compiled_line(config, tiny_spec)).run_id for _ in range(3)}
-    assert len(made) > 1 and all(run_id.startswith("line-1st-line-") for run_id in made)
+def test_a_file_that_changes_meanwhile_leaves_nothing_wrong(bucket_server: BucketServer, here: Path) -> None:
+    data = find(here)
+    name = min(data.files)
+    content = (data.root / name).read_bytes()
+    (data.root / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ConfigError, match=f"{name} was changed while it was uploaded"):
+        upload(data, lambda _: None)
+    assert not storage.exists(storage.join(data.folder, name))
+
+
+def test_of_a_table_the_files_that_it_names_are_taken_and_no_others(here: Path) -> None:
+    (here / "letter.txt").write_text("private")
+    (here / "photos.csv").write_text("uri,label\nraw/red/000.png,red\nraw/blue/001.png,blue\n../elsewhere.png,blue\n")
+    found = find(here, "sharding.source=photos.csv")
+    assert sorted(found.files) == ["photos.csv", "raw/blue/001.png", "raw/red/000.png"]
+    assert found.source.endswith("/photos.csv")
+    (here / "rows.csv").write_text("review,label\ngood,a\n")
+    fields = "sharding.fields={text: {column: review, kind: text}, label: {column: label, kind: class}}"
+    assert list(find(here, "sharding.source=rows.csv", fields).files) == ["rows.csv"]
+    for nothing in ("gs://bucket-1/raw", "absent", "line.yaml"):
+        assert find(here, f"sharding.source={nothing}") is None
+
+
+def test_a_link_to_a_folder_above_it_is_refused_and_another_is_followed(here: Path) -> None:
+    (here / "elsewhere").mkdir()
+    (here / "elsewhere" / "a.png").write_bytes(b"a")
+    (here / "raw" / "red" / "more").symlink_to(here / "elsewhere")
+    assert "red/more/a.png" in find(here).files
+    # Around two links: more -> elsewhere, elsewhere/back -> raw.
+    (here / "elsewhere" / "back").symlink_to(here / "raw")
+    with pytest.raises(ConfigError, match=r"raw/red/more/back is a link to a folder above it, .*raw: "):
+        find(here)

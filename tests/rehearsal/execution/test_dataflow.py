@@ -169,6 +169,6 @@ def _shards_of_pictures(root: str) -> str:
     config = {
         "sharding": {"source": f"{root}/raw", "splits": {"train": 0.5, "validation": 0.25, "test": 0.25}},
         "resources": {"beam_runner": "dataflow"},
-        "cloud": {"project": "acme-vision", "region": "europe-west4", "images": {"pipeline": image}},
+        "cloud": {"project": "acme-vision", "region": "europe-west4", "images": {"cpu": image}},
     }
     return json.dumps(config)

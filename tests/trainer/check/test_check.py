@@ -267,7 +267,7 @@ def test_what_hangs_on_the_export_s_image_is_left_unchecked() -> None:
     assert (known.problems, known.unchecked) == ([], [])
     for settings in ({}, {"runtime": "tensorrt"}, {"runtime": "tensorrt", "targets": ["h100"]}):
         own = planned(H100, export=settings)
-        assert own.problems == [] and "whether the export's image has tensorrt" in own.unchecked[0]
+        assert own.problems == [] and "whether the gpu image has tensorrt" in own.unchecked[0]
     wrong = planned(H100, export={"runtime": "tensorrt_rtx"})
     assert "which exports, has a GPU of sm90" in in_words(wrong)
 

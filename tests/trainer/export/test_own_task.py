@@ -37,6 +37,7 @@ from tests.conftest import OWN_CODE
 from tests.own_code.segmentation import CLASSES, SIZE, Segmentation
 from tests.trainer.export.conftest import steps_in_this_process
 from tests.trainer.export.graphs import parse_config, run_outputs
+from trainer import judge
 from trainer.export import verify
 from trainer.export.bundle.arrays_bundle import hold_to_evaluation
 from trainer.export.gates import proof
@@ -45,8 +46,6 @@ from trainer.export.gates.scores import Scores
 from trainer.export.inputs import Inputs, check_inputs
 from trainer.export.targets import Builder
 from trainer.export.task import export
-from trainer.judge.by_task import compare_by_task
-from trainer.judge.judging import Limits, Trial, judge
 from trainer.model.build import parameters_sha256
 from trainer.predict import predict_task
 
@@ -268,41 +267,36 @@ def with_one_answer(folder: Path, place: Path) -> Path:
 
 
 def test_two_exports_of_it_are_compared_by_its_own_metric(
-    exported_task: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported_task: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(OWN_CODE)
-    worse, sound = (storage.normalise(path) for path in (tmp_path / "worse", exported_task.folder))
-    with_one_answer(exported_task.folder, tmp_path / "worse")
-    shards_uri = storage.normalise(exported_task.shards)
-    shards = ShardManifest.load(shards_uri)
-
-    trial = Trial(RunConfig.model_validate(CONFIG), worse, shards_uri, shards)
-    found = judge(trial, sound, Limits(metric="loss"))
-    assert (found.verdict, found.metric, found.samples, found.higher_is_better) == ("keep", "loss", TEST, False)
-    assert found.method == "jackknife of 20 groups" and found.interval is not None and found.interval[0] > 1
-    assert found.champion_value == pytest.approx(exported_task.document.metrics["fp16"]["loss"], rel=1e-3)
-    assert "of production's value, more than largest_loss 0.02" in found.reasons[0]
-
-    # By its headline, of which more is better: what always says one class is right where it stands.
-    document = exported_task.document
-    graphs = [(path / document.graph().name, document.precision) for path in (exported_task.folder, tmp_path / "worse")]
-    (tmp_path / "work").mkdir()
-    again = compare_by_task(trial, *graphs, document, "", tmp_path / "work", 1)
-    assert (again.metric, again.lower_is_better) == ("pixel_accuracy", False)
-    old, new = again.difference.champion, again.difference.challenger
-    assert new == pytest.approx(np.mean([mask == 0 for mask in exported_task.masks]))
-    assert old == pytest.approx(document.metrics["fp16"]["pixel_accuracy"], abs=1e-3)
-    assert again.difference.interval[0] < new - old < again.difference.interval[1]
-    (tmp_path / "broken.onnx").write_bytes(b"no graph")
-    (tmp_path / "third").mkdir()
-    with pytest.raises(ValueError, match="the challenger's graph failed: "):
-        broken = (tmp_path / "broken.onnx", "fp32")
-        compare_by_task(trial, graphs[0], broken, document, "", tmp_path / "third", 1)
-    (tmp_path / "again").mkdir()
-    with pytest.raises(ValueError, match=r"iou is no .* metric of the task \(loss, .*pixel_accuracy"):
-        compare_by_task(trial, *graphs, document, "iou", tmp_path / "again", 1)
-    lost = judge(trial, storage.normalise(tmp_path / "none"), Limits(metric="loss"))
-    assert (lost.verdict, "the model in production, " in lost.reasons[0]) == ("not judged", True)
+    worse = with_one_answer(exported_task.folder, tmp_path / "worse")
+    given = [
+        "--candidate",
+        str(worse),
+        "--production",
+        str(exported_task.folder),
+        "--shards",
+        str(exported_task.shards),
+    ]
+    assert judge.main(given) == EXIT_USER_ERROR
+    assert "--config-json is not given" in capsys.readouterr().err
+    # What always says one class is right where it stands.
+    share = np.mean([mask == 0 for mask in exported_task.masks])
+    expected = exported_task.document.metrics["fp16"]["pixel_accuracy"]
+    code = judge.main([*given, "--config-json", json.dumps(CONFIG)])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["metric"], found["samples"], found["direction"]) == ("pixel_accuracy", TEST, "max")
+    assert (found["candidate"], found["production"]) == (pytest.approx(share), pytest.approx(expected, abs=1e-3))
+    low, high = found["interval"]
+    assert low < share - expected < high and (code == 1) == (expected - share > found["limit"])
+    # By its loss, of which less is better.
+    monkeypatch.setattr("segmentation.Segmentation.headline", "loss")
+    assert judge.main([*given, "--config-json", json.dumps(CONFIG)]) == 1
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["verdict"], found["metric"], found["direction"]) == ("worse", "loss", "min")
+    assert found["production"] == pytest.approx(exported_task.document.metrics["fp16"]["loss"], rel=1e-3)
+    assert found["interval"][0] > 1
 
 
 def test_it_is_verified_without_its_code(exported_task: Exported, capsys: pytest.CaptureFixture[str]) -> None:

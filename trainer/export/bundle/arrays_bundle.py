@@ -21,7 +21,6 @@ from pages.markdown import code
 from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
 from trainer.export.bundle.shipped import (
     PROGRAMS,
-    Answers,
     Shipped,
     ShippedFailed,
     ShippedProgram,
@@ -90,11 +89,6 @@ def check_again(shipped: Shipped, document: ExportManifest, work: Path) -> Gate:
     """Say that without the task's code nothing is compared."""
     reason = f"only the code of task {document.task} makes inputs of samples; its export did so"
     return Gate(name=GATE_NAME, precision="fp32", status="not run", ran=f"not run: {reason}", reason=reason)
-
-
-def answer_split(shipped: Shipped, document: ExportManifest, work: Path) -> Answers:
-    """Refuse: only the task's code makes inputs of samples."""
-    raise ShippedFailed(f"only the code of task {document.task} makes inputs of samples")
 
 
 def read_inputs(shipped: Shipped, document: ExportManifest, work: Path) -> StoredArrays:

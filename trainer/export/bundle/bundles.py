@@ -20,7 +20,7 @@ from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 
 if TYPE_CHECKING:
-    from trainer.export.bundle.shipped import Answers, Shipped
+    from trainer.export.bundle.shipped import Shipped
     from trainer.export.gates.arrays import Arrays, StoredArrays
     from trainer.export.gates.proof import TestSplit
     from trainer.export.gates.scores import Scores
@@ -101,19 +101,6 @@ class Bundle(Protocol):
             shipped: The export; its checksums are right.
             document: Its manifest.
             work: A folder for files in between.
-        """
-
-    def answer_split(self, shipped: Shipped, document: ExportManifest, work: Path) -> Answers:
-        """Ask this package's own predict.py, on an export's files, about samples. For a process of its own.
-
-        Args:
-            shipped: The export, whose checksums are right, and the samples; its shards may be others than it has seen.
-            document: Its manifest.
-            work: A folder for files in between.
-
-        Raises:
-            ShippedFailed: The program came to no end, or there is none that is asked about samples of the task.
-            DataError: A shard is damaged, or lacks what the program needs.
         """
 
     def read_inputs(self, shipped: Shipped, document: ExportManifest, work: Path) -> StoredArrays:

@@ -56,16 +56,6 @@ class Shipped:
     """Which samples; None: all."""
 
 
-@dataclass(frozen=True)
-class Answers:
-    """A test split that a program has answered, in its order."""
-
-    truths: list[Any]
-    """Names of classes."""
-    said: list[Any]
-    """The same of each sample; None: it was answered by an error."""
-
-
 def lay_out_again(
     shipped: Shipped, document: ExportManifest, work: Path, names: Iterable[str], *, program: Path
 ) -> Shipped:

@@ -137,7 +137,7 @@ Inputs: {inputs}; the model card beside this folder says how they are made.
 Batches of up to {model.batches[2]}; requests wait up to {QUEUE_DELAY_US} microseconds for one of {model.batches[1]}.
 
 To have proven exports of this line registered in Vertex AI: copy the image to your Artifact Registry, and set
-`cloud.images.serving` to the copy with its digest, and `vertex.model.upload: true` (docs/vertex.md).
+`cloud.images.serving` to the copy with its digest, and `register.upload: true` (docs/vertex.md).
 """
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,8 +24,7 @@ from trainer.export.gates.samples import SPLIT, Places, draw_samples
 if TYPE_CHECKING:
     from torch import nn
 
-    from contracts.artifacts import ShardManifest
-    from contracts.config import RunConfig
+    from trainer.export.inputs import Inputs
     from trainer.tasks.protocol import Task
 
 # Below it one sample more or less decides; a smaller test split is filled up with noise, for parity alone.
@@ -70,34 +69,15 @@ class TestSplit:
         return sum(self.sizes)
 
 
-class HasShards(Protocol):
-    """What samples are prepared by."""
-
-    @property
-    def config(self) -> RunConfig:
-        """Of the run."""
-
-    @property
-    def shards_uri(self) -> str:
-        """Folder of its shards."""
-
-    @property
-    def shards(self) -> ShardManifest:
-        """Their manifest."""
-
-
-def write_test_split(
-    inputs: HasShards, task: Task, folder: Path, *, most: int, seed: int, batch: int = _BATCH
-) -> TestSplit:
+def write_test_split(inputs: Inputs, task: Task, folder: Path, *, most: int, seed: int) -> TestSplit:
     """Write samples of the test split into files of `folder`; fewer than `LEAST_INPUTS` are filled up with noise.
 
     Args:
-        inputs: The shards.
+        inputs: What is exported, with its shards.
         task: The task.
         folder: Where new files are made.
         most: Most samples (samples.py).
         seed: What they are drawn by.
-        batch: Samples of a batch.
     """
     import torch
 
@@ -118,8 +98,8 @@ def write_test_split(
     sizes: list[int] = []
 
     def prepare() -> Iterator[Arrays]:
-        for start in range(0, len(wanted), batch):
-            found = dataset[wanted[start : start + batch]]
+        for start in range(0, len(wanted), _BATCH):
+            found = dataset[wanted[start : start + _BATCH]]
             if isinstance(found, UserError):
                 raise found
             with calling(inputs.config, "to_model"):

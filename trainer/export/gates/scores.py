@@ -7,11 +7,11 @@ needs what else the test split's batches hold. torch and torchmetrics are import
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from contracts.artifacts import LOSS, Direction, Gate, Headline
+from contracts.artifacts import LOSS, Gate, Headline
 from contracts.artifacts.export import Figure
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ class Scores:
     values: Mapping[str, float]
     """By name, `loss` among them; without those that are no finite number."""
     headline: Headline
-    directions: Mapping[str, Direction] = field(default_factory=dict)
-    """Of each metric but the loss, by name."""
 
     @property
     def headline_value(self) -> float | None:
@@ -41,17 +39,8 @@ class Scores:
         return self.values.get(self.headline.metric)
 
 
-def measure_scores(
-    task: Task,
-    config: RunConfig,
-    split: TestSplit,
-    outputs: StoredArrays,
-    kind: str,
-    *,
-    without: int | None = None,
-    groups: int = 1,
-) -> Scores:
-    """Return the metrics of outputs on the test split, or on it without one group of its batches.
+def measure_scores(task: Task, config: RunConfig, split: TestSplit, outputs: StoredArrays, kind: str) -> Scores:
+    """Return the metrics of outputs on the test split.
 
     Args:
         task: The task.
@@ -59,8 +48,6 @@ def measure_scores(
         split: The test split.
         outputs: Of the split's inputs, in their order; those of noise behind them are left out.
         kind: What the model returns (`tensors.kind_of`).
-        without: Number of the group that is left out, from 0; None: none is.
-        groups: Number of groups, which batches belong to in turn.
     """
     import torch
 
@@ -75,9 +62,7 @@ def measure_scores(
     total = count = 0.0
     with torch.inference_mode():
         batches = zip(split.rest, split.inputs.split(split.sizes), outputs.split(split.sizes), strict=False)
-        for number, (rest, inputs, found) in enumerate(batches):
-            if number % groups == without:
-                continue
+        for rest, inputs, found in batches:
             batch = torch.load(rest, weights_only=True)
             batch |= {name: torch.from_numpy(array) for name, array in inputs.items()}
             given = restore_outputs(found, kind)
@@ -87,7 +72,7 @@ def measure_scores(
             total, count = total + float(loss), count + float(counted)
     with within("metrics"):
         values = metrics.values() | ({LOSS: total / count} if count else {})
-    return Scores(values, metrics.headline, metrics.directions)
+    return Scores(values, metrics.headline)
 
 
 def allowed_loss(headline: Headline, value: float) -> float:

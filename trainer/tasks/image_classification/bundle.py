@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -11,7 +10,7 @@ from urllib.parse import unquote
 from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifest
 from contracts.artifacts.export import Figure, Gate
 from contracts.artifacts.signature import Signature
-from trainer.export.bundle.shipped import Answers, Shipped, ShippedFailed
+from trainer.export.bundle.shipped import Shipped
 from trainer.tasks.classes.accuracy import judge_accuracy
 from trainer.tasks.classes.shipped_answers import Expected, add_reason, compare_answers
 from trainer.tasks.images import bundle as images
@@ -74,20 +73,6 @@ def check_bundle(
 def check_again(shipped: Shipped, document: ExportManifest, work: Path) -> Gate:
     """Run this package's own predict.py on the folder's files, and count as its manifest has counted."""
     return try_program(images.lay_out_again(shipped, document, work), Expected.of_finished(document))
-
-
-def answer_split(shipped: Shipped, document: ExportManifest, work: Path) -> Answers:
-    """Return the class of each image by its name, and the label that the program says first."""
-    tried = replace(images.lay_out_again(shipped, document, work), places=shipped.places)
-    answers = Answers([], [])
-
-    def judge(label: int, predictions: Predictions | None) -> None:
-        answers.truths.append(shipped.shards.classes[label])
-        answers.said.append(predictions[0][0] if predictions else None)
-
-    if failure := ask_about_split(tried, top=1, judge=judge).failure:
-        raise ShippedFailed(failure)
-    return answers
 
 
 def introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) -> tuple[str, list[str]]:

@@ -16,7 +16,7 @@ from contracts.artifacts.export import Figure, Gate
 from contracts.artifacts.multilabel import MultilabelDetails, thresholds_of
 from contracts.artifacts.signature import Signature
 from trainer.export.bundle.bundles import GATE_NAME
-from trainer.export.bundle.shipped import Answers, Shipped, ShippedFailed
+from trainer.export.bundle.shipped import Shipped
 from trainer.export.gates.scores import judge_scores
 from trainer.tasks.images import bundle as images
 from trainer.tasks.images.gate import (
@@ -99,11 +99,6 @@ def check_again(shipped: Shipped, document: ExportManifest, work: Path) -> Gate:
     recorded = next((gate for gate in document.gates if gate.name == GATE_NAME), None)
     tried = images.lay_out_again(shipped, document, work)
     return try_program(tried, recorded=None if recorded is None else recorded.figures)
-
-
-def answer_split(shipped: Shipped, document: ExportManifest, work: Path) -> Answers:
-    """Refuse: sets of labels are not compared yet."""
-    raise ShippedFailed("sets of labels are not compared")
 
 
 def introduce(document: ExportManifest, checkpoint: CheckpointManifest | None) -> tuple[str, list[str]]:

@@ -24,7 +24,6 @@ from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from trainer.export.bundle.bundles import GATE_NAME, PREDICT_NAME
 from trainer.export.bundle.shipped import (
-    Answers,
     Shipped,
     ShippedFailed,
     ShippedProgram,
@@ -132,14 +131,6 @@ def check_bundle(
 def check_again(shipped: Shipped, document: ExportManifest, work: Path) -> Gate:
     """Run this package's own predict.py on the folder's files, and count as its manifest has counted."""
     return try_program(_lay_out_again(shipped, document, work), Expected.of_finished(document))
-
-
-def answer_split(shipped: Shipped, document: ExportManifest, work: Path) -> Answers:
-    """Return the class of each text by its name, and the label that the program says."""
-    found = _ask(replace(_lay_out_again(shipped, document, work), places=shipped.places))
-    if found.failure:
-        raise ShippedFailed(found.failure)
-    return found.answers
 
 
 def _lay_out_again(shipped: Shipped, document: ExportManifest, work: Path) -> Shipped:
@@ -256,7 +247,6 @@ class _Findings:
     """Why the program came to no end."""
     predicted: set[str] = field(default_factory=set)
     scores: float = 0.0
-    answers: Answers = field(default_factory=lambda: Answers([], []))
 
     @property
     def mean_score(self) -> float | None:
@@ -265,9 +255,7 @@ class _Findings:
 
     def add(self, truth: str, answer: dict[str, Any]) -> None:
         self.texts += 1
-        self.answers.truths.append(truth)
         if "error" in answer:
-            self.answers.said.append(None)
             self.unanswered += 1
             self.first_error = self.first_error or str(answer["error"])
             return
@@ -275,7 +263,6 @@ class _Findings:
         self.predicted.add(label)
         self.right += label == truth
         self.scores += score
-        self.answers.said.append(label)
 
     def reasons(self) -> Iterator[str]:
         if self.failure:

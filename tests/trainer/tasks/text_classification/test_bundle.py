@@ -33,6 +33,7 @@ from rehearsal.gcs import BucketServer
 from tests.conftest import OWN_CODE
 from tests.export_fields import served_file
 from tests.trainer.tasks.text_classification.texts import CLASSES, sections
+from trainer import judge
 from trainer.data.evaluation import evaluation_batches
 from trainer.export.bundle.shipped import Shipped
 from trainer.export.graph.onnx_graph import EXAMPLE_BATCH, export_graph
@@ -226,6 +227,27 @@ def test_every_mutation_is_seen(export: Export, copy: Path, mutate: Callable[[Pa
     gate = export.check(copy, score=export.score)
     assert gate.status == "failed" and gate.reason, gate
     gate.model_dump_json()
+
+
+def test_two_exports_are_compared_with_their_own_tokens(
+    export: Export, copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = json.loads((copy / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    special = {token["content"] for token in tokenizer["added_tokens"]}
+    tokens = [token for token in vocabulary if token not in special]
+    moved = zip(tokens, [vocabulary[token] for token in (*tokens[7:], *tokens[:7])], strict=True)
+    tokenizer["model"]["vocab"] = vocabulary | dict(moved)
+    (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
+    document = ExportManifest.load(storage.normalise(export.folder))
+    names = [entry.name for entry in document.files]
+    write_manifest(copy, document.signature, names, metrics={"fp32": {"accuracy": 1.0}})
+    given = ["--candidate", str(copy), "--production", str(export.folder), "--shards", export.shards_uri]
+    assert judge.main(given) in (0, 1)
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["metric"], found["samples"]) == ("accuracy", len(export.texts))
+    assert found["production"] == pytest.approx(export.right / len(export.texts))
+    assert found["candidate"] != found["production"]
 
 
 def test_nothing_to_compare_with_decides_nothing(export: Export) -> None:

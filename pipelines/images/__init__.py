@@ -1,1 +1,0 @@
-"""Container images: who is what, pinned by digest, and their build."""

@@ -1,0 +1,368 @@
+"""`shardline status`: what a submitted run and its jobs do, and why one failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from components.record_run import TASKS
+from contracts.config import STAGES, RunConfig
+from contracts.errors import EXIT_FAULT, EXIT_USER_ERROR, ConfigError, ShardlineError
+from contracts.goodput import count_stops
+from contracts.result import LINE_LABEL, PIPELINE_FOLDER, RUN_LABEL, run_label
+from inspection.attempts import find_errors, find_last_error, read_warnings
+from inspection.goodput import read_goodput
+from inspection.run.events import find_output
+from inspection.run.find import LATEST, find_place, read_start
+from pipelines.google import CALL_TIMEOUT_S, Cause, explained, find_cause, first_line, import_sdk
+from pipelines.rules import find_regions
+from pipelines.submit import find_job, state_of
+
+if TYPE_CHECKING:
+    from google.cloud.aiplatform import PipelineJob
+
+ENDED = frozenset({"succeeded", "failed", "cancelled", "skipped", "not_triggered", "expired", "partially_succeeded"})
+# Vertex Pipelines labels a run, and Google's launchers the CustomJobs that they start for it.
+_BILLING_LABEL = "vertex-ai-pipelines-run-billing-id"
+_DATAFLOW_ENDED = frozenset({"done", "failed", "cancelled", "updated", "drained"})
+_JOB_PREFIX = "shardline-"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of a run; times are None until they are known."""
+
+    name: str
+    state: str
+    error: str
+    started_at: datetime | None
+    ended_at: datetime | None
+    containers: tuple[str, ...]
+    """Full names of the CustomJobs that ran its own container, one for each attempt."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A CustomJob or Dataflow job that a run started."""
+
+    kind: str
+    id: str
+    region: str
+    task: str
+    state: str
+    error: str
+    console: str
+    created_at: datetime | None
+    started_at: datetime | None
+    """When it first had machines: one that waits after a preemption has had some."""
+    ended_at: datetime | None
+    resource: Any = None
+    """Of a CustomJob, the SDK's object."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.state in (_DATAFLOW_ENDED if self.kind == "Dataflow job" else ENDED)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is a CustomJob that never had machines; Dataflow queues by itself, for hours where told to."""
+        return self.kind == "CustomJob" and self.state in ("queued", "pending") and self.started_at is None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run failed."""
+
+    task: str
+    """The task that failed first; empty: none did."""
+    said: str
+    """What the service says of the task, its job, or the run."""
+    told: str
+    """What the stage itself says: its error.json; empty: it left none."""
+    cause: str
+    """Likely cause in words; empty: unknown."""
+    kind: str
+    """Name of the cause; empty: unknown."""
+    todo: str
+    exit_code: int
+
+
+def find_runs(run: str, *, config: RunConfig | None = None, project: str = "", region: str = "") -> list[PipelineJob]:
+    """Return the jobs of a run: one for each region in which it was tried, in the order of the regions.
+
+    Args:
+        run: Id or full resource name of a PipelineJob; a run's folder, or a line's, for the job that was submitted
+            last; LINE:latest, where the configuration says where lines are.
+        config: Configuration that names project, regions and line.
+        project: Project that wins over the configuration's.
+        region: Region that wins over the configuration's; the run is looked for there alone.
+
+    Raises:
+        ConfigError: There is no such run, or project and region cannot be known.
+    """
+    line, places = "", [("", "")]
+    if not run.startswith("projects/") and ("/" in run or run.endswith(LATEST)):
+        run = _job_of(run if config is None or "/" in run else f"{config.run.root}/{run}")
+    elif not run.startswith("projects/"):
+        if config is not None:
+            line, project = config.run.name, project or config.cloud.project
+        regions = [region] if region else find_regions(config) if config is not None else []
+        places = [(project, place) for place in regions if place and project]
+        if not places:
+            raise ConfigError(
+                f"{run}: its project and region are not known",
+                allowed="projects/PROJECT/locations/REGION/pipelineJobs/ID, or an id with its project and region",
+                todo="add --config CONFIG, or --project and --region",
+            )
+    found = [job for place in places if (job := find_job(run, *place)) is not None]
+    found = [job for job in found if line in ("", job.labels.get(LINE_LABEL))]
+    if not found:
+        where = ", ".join(f"project {one}, region {two}" for one, two in places if one)
+        raise ConfigError(
+            f"there is no run {run}{' of line ' + line if line else ''}{' in ' + where if where else ''}",
+            allowed="the id of a run that was submitted there",
+            todo="check id, project and region; `shardline submit` prints all three",
+        )
+    return found
+
+
+def _job_of(run: str) -> str:
+    """Return the resource name of the job that a run's folder names."""
+    arguments = read_start(find_place(run)).get("arguments") or {}
+    if not (job := str(arguments.get("job", ""))):
+        raise ConfigError(
+            f"{run} is a run of this machine",
+            allowed="runs of Vertex AI",
+            todo=f"look at it with: shardline inspect {run} (or report); its logs are in its page",
+        )
+    return job
+
+
+def line_of(job: PipelineJob) -> str:
+    """Return the URI of the line's folder of a run."""
+    return str(job.gca_resource.runtime_config.gcs_output_directory).removesuffix(f"/{PIPELINE_FOLDER}")
+
+
+def read_tasks(job: PipelineJob) -> list[Task]:
+    """Return the tasks of a run as they were read last, in the order of the line.
+
+    Those that only hold others (the pipeline) are left out; one that KFP's cache has is `reused`.
+    """
+    names = [*TASKS, "record"]
+    details = sorted(
+        job.gca_resource.job_detail.task_details,
+        key=lambda each: names.index(each.task_name) if each.task_name in names else len(names),
+    )
+    parents = {detail.parent_task_id for detail in details}
+    tasks = []
+    for detail in details:
+        if detail.task_id in parents:
+            continue
+        container = detail.executor_detail.container_detail
+        tasks.append(
+            Task(
+                name=detail.task_name,
+                state="reused" if (state := state_of(detail)) == "skipped" else state.replace("_", " "),
+                error=detail.error.message,
+                started_at=detail.start_time or None,
+                ended_at=detail.end_time or None,
+                containers=tuple(filter(None, (*container.failed_main_jobs, container.main_job))),
+            )
+        )
+    return tasks
+
+
+def find_jobs(job: PipelineJob, *, complete: bool = False) -> list[Job]:
+    """Return the CustomJobs and Dataflow jobs that a run started, the oldest first; jobs of others never are.
+
+    Args:
+        job: The run.
+        complete: Whether it is an error when the account may not look for Dataflow jobs.
+    """
+    found = [*_find_custom_jobs(job), *_find_dataflow_jobs(job, complete=complete)]
+    return sorted(found, key=lambda each: each.created_at or datetime.max.replace(tzinfo=UTC))
+
+
+def _find_custom_jobs(job: PipelineJob) -> Iterator[Job]:
+    message = job.gca_resource
+    own = {name.rpartition("/")[2] for task in read_tasks(job) for name in task.containers}
+    since = message.create_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    with explained(f"the jobs in {job.location}"):
+        started = import_sdk().CustomJob.list(
+            filter=f'create_time>="{since}"', project=job.project, location=job.location
+        )
+    for each in started:
+        found = each.gca_resource
+        label = found.labels.get(_BILLING_LABEL)
+        # The container of a plain task is a CustomJob too; the service ends it with its task.
+        if each.name in own or not label or label != message.labels.get(_BILLING_LABEL):
+            continue
+        yield Job(
+            kind="CustomJob",
+            id=each.name,
+            region=job.location,
+            task=found.display_name.removeprefix(f"{message.display_name}-"),
+            state=state_of(found),
+            error=found.error.message,
+            console=f"https://console.cloud.google.com/ai/platform/locations/{job.location}/training/{each.name}"
+            f"?project={job.project}",
+            created_at=found.create_time or None,
+            started_at=found.start_time or None,
+            ended_at=found.end_time or None,
+            resource=each,
+        )
+
+
+def _find_dataflow_jobs(job: PipelineJob, *, complete: bool) -> Iterator[Job]:
+    """Yield the Dataflow jobs with the labels of line and run; the service filters by no label."""
+    from google.api_core.exceptions import Forbidden
+    from google.cloud import dataflow_v1beta3 as dataflow
+
+    message = job.gca_resource
+    if not any(task.name == "shard" and task.started_at for task in read_tasks(job)):
+        return
+    # Sharding runs in cloud.region, wherever the run is tried.
+    config = json.loads(dict(message.runtime_config.parameter_values).get("shard_config", "{}"))
+    region = str(config.get("cloud", {}).get("region", "")) or job.location
+    wanted = {LINE_LABEL: message.labels.get(LINE_LABEL), RUN_LABEL: run_label(job.name)}.items()
+    place = {"project_id": job.project, "location": region}
+    with explained(f"the Dataflow jobs in {region}"):
+        client = dataflow.JobsV1Beta3Client()
+        try:
+            for summary in client.list_jobs(request=place, timeout=CALL_TIMEOUT_S):
+                is_older = summary.create_time and summary.create_time < message.create_time
+                if is_older or not summary.name.startswith(_JOB_PREFIX):
+                    continue
+                # A list holds summaries, mostly without labels.
+                request = {**place, "job_id": summary.id, "view": dataflow.JobView.JOB_VIEW_ALL}
+                found = summary if summary.labels else client.get_job(request=request, timeout=CALL_TIMEOUT_S)
+                if wanted <= dict(found.labels).items():
+                    yield Job(
+                        kind="Dataflow job",
+                        id=found.id,
+                        region=region,
+                        task="shard",
+                        state=found.current_state.name.lower().removeprefix("job_state_"),
+                        error="",
+                        console=f"https://console.cloud.google.com/dataflow/jobs/{region}/{found.id}"
+                        f"?project={job.project}",
+                        created_at=found.create_time or None,
+                        started_at=found.start_time or None,
+                        ended_at=None,
+                    )
+        except Forbidden:
+            if complete:
+                raise
+
+
+def explain(job: PipelineJob, tasks: Sequence[Task], jobs: Sequence[Job]) -> Failure:
+    """Return why a run failed: the error of its task, its stage's own error, and the cause that the texts name."""
+    failed = next((task for task in tasks if task.state == "failed"), None)
+    name = failed.name if failed else ""
+    document = None
+    # The bucket itself may be what failed.
+    with suppress(ShardlineError):
+        document = find_errors(line_of(job), job.name).get(name)
+        if document is None and name in STAGES:
+            document = find_last_error(line_of(job), name, job.name)
+    own = [each.error for each in jobs if each.task == name and each.error]
+    said = [*own, failed.error if failed else "", job.gca_resource.error.message]
+    of_stage = [document.message] if document is not None and document.exit_code == EXIT_FAULT else []
+    cause: Cause | None = find_cause([*said, *of_stage])
+    if document is not None and document.exit_code == EXIT_USER_ERROR:
+        # A stage knows best what it was given.
+        cause = None
+    code = cause.exit_code if cause else document.exit_code if document else EXIT_FAULT
+    logs = f"see `shardline logs {job.resource_name}{' --task ' + name if name else ''}`"
+    return Failure(
+        task=name,
+        said=next(filter(None, said), ""),
+        told=document.message if document else "",
+        cause=cause.cause if cause else "",
+        kind=cause.kind if cause else "",
+        todo=cause.todo if cause else "" if document and "to do:" in document.message else logs,
+        exit_code=code,
+    )
+
+
+def read_status(job: PipelineJob) -> dict[str, Any]:
+    """Return a run as it was read last, as JSON values."""
+    tasks, jobs, line = read_tasks(job), find_jobs(job), line_of(job)
+    goodput, note, warnings = None, "", []
+    try:
+        goodput = read_goodput(line, job.name)
+        made = find_output(line, job.name, "shard")
+        warnings = read_warnings(made) if made is not None else []
+    except ShardlineError as error:
+        # The services have answered: that is worth showing without the bucket.
+        note = f"no account of the training: {first_line(error)}"
+    message = job.gca_resource
+    return {
+        "run": job.resource_name,
+        "state": state_of(job),
+        "console": job._dashboard_uri(),
+        "line": line,
+        "created_at": message.create_time.isoformat(timespec="seconds"),
+        "ended_at": message.end_time.isoformat(timespec="seconds") if message.end_time else None,
+        "tasks": [_values(task) for task in tasks],
+        "jobs": [_values(each) for each in jobs],
+        "training": goodput.model_dump(mode="json") if goodput else None,
+        "stops": count_stops(goodput) if goodput else "",
+        "note": note,
+        "warnings": warnings,
+        "failure": asdict(explain(job, tasks, jobs)) if state_of(job) == "failed" else None,
+    }
+
+
+def _values(found: Task | Job) -> dict[str, Any]:
+    """Return a task or a job as JSON values, with the seconds that it has taken."""
+    values = {name: value for name, value in vars(found).items() if name != "resource"}
+    took = (found.ended_at - found.started_at).total_seconds() if found.started_at and found.ended_at else None
+    times = {name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)}
+    return {**values, **times, "took_s": took}
+
+
+def status_lines(status: dict[str, Any]) -> Iterator[str]:
+    """Yield a status in lines: the run, its tasks, its jobs, its training, and why it failed."""
+    name = status["run"].rpartition("/")[2]
+    yield f"run {name}: {status['state']}"
+    yield f"  {status['console']}"
+    ended = f", ended {status['ended_at']}" if status["ended_at"] else ""
+    yield f"  line {status['line']}, created {status['created_at']}{ended}"
+    for task in status["tasks"]:
+        took = "" if task["took_s"] is None else f"  {task['took_s']:.1f} s"
+        attempts = f"  {len(task['containers'])} attempts" if len(task["containers"]) > 1 else ""
+        yield f"  {task['name']:<12} {task['state']}{took}{attempts}"
+    for job in status["jobs"]:
+        yield f"{job['kind']} {job['id']} of {job['task']}: {job['state']} in {job['region']}"
+        yield f"  {job['console']}"
+    if (trained := status["training"]) is not None:
+        yield (
+            f"training: {trained['steps']} steps, {trained['attempts']} attempts and {trained['starts']} starts, "
+            f"{status['stops']}, {trained['goodput_percent']:.1f} % goodput"
+        )
+    yield from filter(None, [status["note"], *(f"warning: {text}" for text in status["warnings"])])
+    if status["failure"] is not None:
+        yield from failure_lines(Failure(**status["failure"]))
+
+
+def failure_lines(failure: Failure) -> Iterator[str]:
+    """Yield why a run failed, in lines."""
+    yield f"error: {'task ' + failure.task if failure.task else 'the run'} failed: {failure.said or 'nothing was said'}"
+    if failure.told:
+        yield from ("  the stage says: " + failure.told).splitlines()
+    if failure.cause:
+        yield f"  likely cause: {failure.cause} ({failure.kind})"
+    if failure.todo:
+        yield f"  to do: {failure.todo}"
+
+
+def refresh(job: PipelineJob) -> None:
+    """Read a run again."""
+    with explained(f"run {job.name}"):
+        _ = job.state

@@ -1,1 +1,0 @@
-"""From a compiled line to a run of Vertex Pipelines: requests, local data, schedules."""

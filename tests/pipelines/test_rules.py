@@ -1,0 +1,166 @@
+"""What a submission is refused for before anything is paid: each rule has a configuration that breaks it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from contracts.config import RunConfig
+from contracts.config.load import apply_override, parse_config
+from pipelines.cli import app
+from pipelines.rules import find_problems, find_regions, find_warnings
+
+DIGEST = "@sha256:" + "0123456789abcdef" * 4
+VALID: dict[str, Any] = {
+    "run": {"name": "flowers", "root": "gs://my-bucket/runs"},
+    "sharding": {"source": "gs://my-bucket/raw"},
+    "resources": {"machine": {"type": "g2-standard-12"}, "nodes": 2},
+    "cloud": {
+        "project": "my-project",
+        "region": "us-central1",
+        "images": {role: f"us-docker.pkg.dev/p/r/{role}{DIGEST}" for role in ("cpu", "gpu", "serving")},
+    },
+    "register": {"upload": True},
+}
+ACCOUNT = "cloud.service_account=a@my-project.iam.gserviceaccount.com"
+KEY = "keyRings/r/cryptoKeys/k"
+V100 = "{type: n1-standard-8, accelerator_type: NVIDIA_TESLA_V100}"
+
+# What breaks each rule -> what the problem says.
+BREAKS: list[tuple[Sequence[str], str]] = [
+    (["cloud.project=''"], "cloud.project is not set"),
+    (["cloud.project=My Project"], "cloud.project = My Project"),
+    (["cloud.region=us-central1-a"], "not a zone"),
+    (["resources.regions=[Iowa]"], "resources.regions.0 = Iowa"),
+    (["run.root=/tmp/runs"], "run.root = /tmp/runs | gs://BUCKET/FOLDER: no machine of Vertex AI sees"),
+    (["run.root=gs://My_Bucket!/x"], "run.root = gs://My_Bucket!/x"),
+    (["sharding.source=''"], "sharding.source is not set"),
+    (["model.weights=/data/w.pt"], "model.weights = /data/w.pt"),
+    (["run.name=9_flowers"], "run.name = 9_flowers"),
+    (["run.name=" + "a" * 41], "up to 39 letters"),
+    (["cloud.labels={Team: vision}"], "cloud.labels = Team: vision"),
+    (["cloud.labels={team: Vision}"], "cloud.labels = team: Vision"),
+    (["cloud.labels={goog-team: vision}"], "not with goog"),
+    (["resources.env={RANK: '0'}"], "resources.env = RANK"),
+    (["resources.env={CLUSTER_SPEC: '{}'}"], "resources.env = CLUSTER_SPEC"),
+    (["resources.env={AIP_MODEL_DIR: '2'}"], "resources.env = AIP_MODEL_DIR"),
+    (["resources.env={a-b: '2'}"], "resources.env = a-b"),
+    (["cloud.service_account=me"], "cloud.service_account = me"),
+    (["vertex.mail=[a@b.com, nobody]"], "vertex.mail.1 = nobody"),
+    ([f"vertex.experiment={81 * 'e'}"], "up to 80"),
+    (["vertex.peered_network=vpc"], "vertex.peered_network = vpc | a full name"),
+    (
+        ["vertex.psc_attachment=projects/p/regions/us-east1/networkAttachments/a"],
+        "vertex.psc_attachment is in us-east1",
+    ),
+    (["vertex.tensorboard=projects/12/locations/us-central1/tensorboards/34"], "without cloud.service_account"),
+    (["vertex.tensorboard=projects/1/locations/us-east1/tensorboards/3", ACCOUNT], "jobs run in us-central1"),
+    ([f"cloud.kms_key=projects/p/locations/us-central1/{KEY}", "resources.regions=[us-east1]"], "jobs run in us-east1"),
+    (["resources.regions=[us-east4, us-east4]"], "us-east4 is there twice"),
+    (["resources.regions=[us-central1]"], "or is cloud.region"),
+    (["resources.strategy=FLEX_START", "resources.timeout_hours=200"], "with FLEX_START | up to 168"),
+    (["resources.machine.type=''"], "resources.machine: type is not set"),
+    (["resources.machine={type: n1-standard-8, accelerator_type: NVIDIA_L4}"], "NVIDIA_L4 comes with g2-standard-4"),
+    (["resources.serving_machine.type=g2-standard-5"], "resources.serving_machine: g2-standard-5"),
+    (["resources.machine.type=a3-highgpu-1g", "resources.strategy=STANDARD"], "a3-highgpu-1g with 1 x"),
+    ([f"resources.machine={V100}"], "resources.machine: n1-standard-8 with 1 x NVIDIA_TESLA_V100, which exports"),
+    ([f"resources.serving_machine={V100}"], "no code for earlier GPUs"),
+    (["resources.ranks=2"], "resources.ranks = 2 on g2-standard-12"),
+    (["train.global_batch_size=1"], "train.global_batch_size = 1 on 2 ranks"),
+    (["train.early_stopping={}", "sharding.splits={train: 1, validation: 0, test: 0}"], "splits.validation = 0"),
+    (["sharding.splits={train: 0.8, validation: 0.2, test: 0}"], "sharding.splits.test = 0"),
+    (["code.path=/nonexistent", "model.architecture='net:build'"], "code.path"),
+    (["cloud.images.serving=''"], "cloud.images.serving is not set | for a model that is registered"),
+    (["cloud.images.serving=nvcr.io/nvidia/tritonserver:26.08-py3"], "*.pkg.dev"),
+    (["cloud.images.serving=docker.io/gcr.io/x"], "cloud.images.serving = docker.io/gcr.io/x"),
+    (["schedule.cron=0 6 * *"], "schedule.cron = 0 6 * *: it has 4 fields"),
+    (["schedule.cron=0 6 L * *"], "'L' is not of unix-cron"),
+    (["schedule.cron=60 6 * * *"], "schedule.cron = 60 6 * * *: Bad minute"),
+    (["schedule.cron=0 6 31 2 *"], "Bad day-of-month"),
+    (["schedule.cron=0 6 * * 1", "schedule.time_zone=Mars/Olympus"], "schedule.time_zone = Mars/Olympus"),
+]
+
+
+def config(*overrides: str) -> RunConfig:
+    values = json.loads(json.dumps(VALID))
+    for override in overrides:
+        apply_override(values, override)
+    return parse_config(values, where="test", overrides=overrides)
+
+
+@pytest.fixture(autouse=True)
+def _no_record_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("overrides", "said"), BREAKS)
+def test_a_rule_is_broken(overrides: Sequence[str], said: str) -> None:
+    problems = find_problems(config(*overrides))
+    texts = [f"{problem.given} | {problem.allowed} | {problem.todo}" for problem in problems]
+    assert any(said in text for text in texts), texts
+    assert len(problems) <= 2, texts
+
+
+def test_what_a_command_says_beside_the_configuration() -> None:
+    for run_id in ("Tiny", "1st", "a_b", "a" * 129):
+        given = [problem.given for problem in find_problems(config(), run_id=run_id, scheduled=True)]
+        assert given == [f"--run-id = {run_id}", "schedule.cron is not set"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["cloud.images.serving=''", "register.upload=false"],
+        ["cloud.images.serving=eu.gcr.io/p/triton:1", "model.weights=previous"],
+        ["schedule.cron='*/15 0-23/2 1,15 JAN-mar mon-FRI'", "schedule.time_zone=Europe/Berlin"],
+        ["schedule.cron=' 0  6 29 2 * '", "resources.env={NCCL_DEBUG: INFO, PATHS: x}"],
+        ["sharding.source=gs://b-1/rows.CSV", "sharding.splits={train: 1, validation: 0, test: 0}"],
+        [f"resources.machine={V100}", "resources.serving_machine={type: g2-standard-8}"],
+        [f"cloud.kms_key=projects/p/locations/us-central1/{KEY}", "cloud.labels={team: vision_2, a: ''}"],
+        ["vertex.tensorboard=projects/12/locations/us-central1/tensorboards/34", ACCOUNT, "vertex.mail=[a.b@c.de]"],
+    ],
+)
+def test_a_valid_configuration_has_no_problem(overrides: list[str]) -> None:
+    assert find_problems(config(*overrides)) == ()
+
+
+def test_time_zones_are_known_without_those_of_the_system() -> None:
+    # In a slim image the zones are those of the package tzdata.
+    command = "import zoneinfo; zoneinfo.reset_tzpath([]); zoneinfo.ZoneInfo('Europe/Berlin')"
+    subprocess.run([sys.executable, "-c", command], check=True)
+
+
+def test_what_costs_money_unawares_is_warned_of() -> None:
+    tried = config("resources.regions=[us-east1]", "resources.strategy=FLEX_START", "resources.max_wait_s=0")
+    elsewhere, forever = find_warnings(tried)
+    assert find_regions(tried) == ["us-central1", "us-east1"]
+    assert "only `submit --wait` tries us-east1" in elsewhere and "for ever" in forever
+    (late,) = find_warnings(config("resources.max_hours=200"))
+    assert "beyond resources.timeout_hours = 168" in late
+    assert not list(find_warnings(config()))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("resources.regions=[us-central1]", "us-central1 is there twice"),
+        ("cloud.labels={Team: vision}", "cloud.labels = Team: vision"),
+        ("resources.machine.type=n1-standard-5", "n1-standard-5 is no machine type"),
+        ("cloud.images.gpu=us-docker.pkg.dev/p/r/gpu:1", "@sha256: and 64 hex digits"),
+        ("schedule.cron=61 6 * * *", "schedule.cron = 61 6 * * *: Bad minute"),
+    ],
+)
+def test_bad_input_ends_each_command_with_2_before_anything_is_created(change: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "line.yaml").write_text(yaml.safe_dump(VALID))
+    for command in (["compile"], ["submit"], ["schedule", "create"]):
+        answer = CliRunner().invoke(app, [*command, "line.yaml", change])
+        assert answer.exit_code == 2 and said in answer.output, answer.output
+        assert "allowed: " in answer.output and "to do: " in answer.output
+    assert [path.name for path in tmp_path.iterdir()] == ["line.yaml"]
