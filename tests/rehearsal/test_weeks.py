@@ -31,6 +31,7 @@ from pipelines.runs import read_tasks
 from pipelines.submit import state_of
 from rehearsal.clock import Clock
 from rehearsal.cloud import LocalCloud
+from rehearsal.gcs import Rule
 from rehearsal.machines.machine import Scale
 from sharding.plan import choose_split
 from tests.conftest import small_config
@@ -38,7 +39,7 @@ from tests.pipelines.images import image
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION
 
 ROOT = Path(__file__).parents[2]
-LINE = "gs://bucket-1/lines/weekly"
+LINE, SOURCE = "gs://bucket-1/lines/weekly", "gs://source-1/raw"
 # Profiling is off.
 TASKS = ("list-source", "shard", "train", "export", "register", "record")
 WEEK_S = 7 * 86400.0
@@ -53,7 +54,7 @@ def make_config() -> RunConfig:
     """Return the configuration of the line: small pictures, one epoch, nothing measured."""
     values = small_config(
         run={"name": "weekly", "root": "gs://bucket-1/lines"},
-        sharding={"source": "gs://bucket-1/raw", "splits": FRACTIONS, "incremental": True},
+        sharding={"source": SOURCE, "splits": FRACTIONS, "incremental": True},
         profile={"method": "off"},
         train={"epochs": 1, "global_batch_size": 8},
         resources={"machine": {"type": "n1-standard-4"}, "ranks": 1},
@@ -98,7 +99,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     with LocalCloud(
         tmp_path / "cloud",
         projects={PROJECT: NUMBER},
-        buckets=["bucket-1"],
+        buckets=["bucket-1", "source-1"],
         scale=Scale(time_scale=0.01),
         clock=Clock(SUNDAY),
     ) as found:
@@ -141,8 +142,6 @@ class Weeks:
     def __init__(self, cloud: LocalCloud, path: Path) -> None:
         self.cloud, self.path = cloud, path
         (self.schedule,) = aiplatform.PipelineJobSchedule.list(project=PROJECT, location=REGION)
-        self.source: dict[str, bytes] = {}
-        """Files of the source, by URI."""
         self.number = 0
         self.run: Any = None
         """The run of this week."""
@@ -155,12 +154,7 @@ class Weeks:
         """Put pictures of some classes into the source."""
         for name in names:
             for number in numbers:
-                self.put(f"gs://bucket-1/raw/{name}/{number:03d}.png", draw(name, number))
-
-    def put(self, uri: str, content: bytes) -> None:
-        """Put a file into the source."""
-        self.source[uri] = content
-        storage.replace(uri, content)
+                storage.replace(f"{SOURCE}/{name}/{number:03d}.png", draw(name, number))
 
     def fire(self) -> None:
         """Let a week pass, and wait until its run has ended."""
@@ -268,9 +262,9 @@ def test_eight_weeks_of_a_line(cloud: LocalCloud, tmp_path: Path) -> None:
     assert weeks.aliases() == {"default": "2", "latest": "2", "production": "2"}
 
     # Wrong labels.
-    wrong = [f"gs://bucket-1/raw/{name}" for name in wrong_names(48)]
+    wrong = [f"{SOURCE}/{name}" for name in wrong_names(48)]
     for number, uri in enumerate(wrong):
-        weeks.put(uri, draw("red", 500 + number))
+        storage.replace(uri, draw("red", 500 + number))
     weeks.fire()
     assert (weeks.record["state"], weeks.decision["verdict"]) == ("succeeded", "kept out")
     assert weeks.decision["candidate"] < weeks.decision["production"] - 0.1
@@ -278,7 +272,6 @@ def test_eight_weeks_of_a_line(cloud: LocalCloud, tmp_path: Path) -> None:
 
     # They are gone, and there are more files.
     for uri in wrong:
-        del weeks.source[uri]
         storage.delete(uri)
     weeks.add(range(40, 80), *known)
     weeks.fire()
@@ -293,19 +286,17 @@ def test_eight_weeks_of_a_line(cloud: LocalCloud, tmp_path: Path) -> None:
     assert weeks.shards().classes == [*known, "white"]
     assert weeks.aliases() == {"default": "5", "latest": "5", "production": "5"}
 
-    # An empty source.
-    for uri in weeks.source:
-        storage.delete(uri)
+    # A source that nobody may read.
+    cloud.buckets.faults.set(Rule(bucket="source-1", status=403))
     weeks.fire()
+    cloud.buckets.faults.set()
     assert weeks.ran == {"record"} and state_of(weeks.run) == "failed"
     assert weeks.record["state"] == "failed" and weeks.record["error"].startswith("task list-source: ")
     failure = weeks.status()["failure"]
-    assert failure["task"] == "list-source" and "gs://bucket-1/raw" in failure["told"]
+    assert failure["task"] == "list-source" and SOURCE in failure["told"]
     assert weeks.aliases() == {"default": "5", "latest": "5", "production": "5"}
 
     # As it was before.
-    for uri, content in weeks.source.items():
-        storage.replace(uri, content)
     weeks.fire()
     assert weeks.ran == {"list-source", "record"} and weeks.record["state"] == "succeeded"
     assert weeks.aliases() == {"default": "5", "latest": "5", "production": "5"}
