@@ -10,6 +10,10 @@ their environments are made, once; what cannot be installed is said.
 
 All arms do the same work: whole epochs in random order in batches of 32; a random resized crop and a flip drawn per
 sample, 224 px, decoded by trainer/data's scaled decoding, bytes to the main process, float32 and normalisation there.
+Two more arms read the shards from a bucket on this machine, with 30 ms to the first byte and a limit to each stream:
+`pipe` copies whole shards to a disk, as many at a time as the reader does, and `bucket` reads an epoch in block order
+with nothing in the cache.
+
 An arm (`reading.py arm KIND PLACE`) runs with the interpreter of a peer as well, so that it imports nothing which a
 peer's environment lacks.
 """
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -31,10 +36,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.shared import describe_machine, make_peers, ratios, record, run, summary, write_pictures
 
 PEERS = {"litdata": "litdata==0.2.76", "mosaicml": "mosaicml-streaming==0.13.0"}
-SECTION = {"splits": {"train": 1.0, "validation": 0.0, "test": 0.0}, "target_shard_bytes": 16 << 20}
+SPLITS = {"train": 1.0, "validation": 0.0, "test": 0.0}
 BATCH_SIZE = 32
 IMAGE_SIZE = 224
 CHUNK_BYTES = 16 << 20
+# A bucket's: 8 streams pass 32 MB/s, less than the reader decodes; shards so small that there are many windows.
+BUCKET, LATENCY_S, STREAM_BYTES_PER_S, BUCKET_SHARD_BYTES = "gs://bucket-1/shards", 0.03, 4e6, 1 << 20
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -63,6 +70,7 @@ def main() -> None:
     parser.add_argument("--kilobytes", type=int, default=50, help="size of a picture [default: 50]")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
+    parser.add_argument("--bucket", action="store_true", help="read from a bucket too")
     parser.add_argument("--peers", type=Path, default=None, help="folder for the environments of peers")
     parser.add_argument("--folder", type=Path, default=None, help="where to work [default: a temporary folder]")
     parser.add_argument("--record", type=Path, default=None, help="folder for a dated result file")
@@ -70,7 +78,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         place, size = Path(name), options.kilobytes * 1000
         write_pictures(place / "raw", total_bytes=options.files * size, file_bytes=size)
-        shards = shard(place)
+        shards = shard(place, "out", CHUNK_BYTES)
         peers, missing = make_peers(options.peers, {name: (requirement,) for name, requirement in PEERS.items()})
         for path in (place / "raw").glob("*/*"):
             path.read_bytes()
@@ -84,12 +92,17 @@ def main() -> None:
             out = place / name
             run([python, __file__, "arm", f"write-{name}", str(place / "raw"), f"--out={out}"])
             arms[name] = Arm(name, str(out), python)
+        if options.bucket:
+            server = serve_bucket(shard(place, "small", BUCKET_SHARD_BYTES), place)
+            arms |= {kind: Arm(kind, BUCKET) for kind in ("pipe", "bucket")}
         asked = {"files": options.files, "kilobytes": options.kilobytes, "rounds": options.rounds}
         report: dict[str, object] = {
             "about": {**describe_machine("torch", "webdataset", "simplejpeg", "pillow"), **PEERS, **asked},
             "not installed": missing,
             **{f"{number} workers": compare(arms, number, options.rounds) for number in options.workers},
         }
+        if options.bucket:
+            server.stop()
     print(json.dumps(report, indent=1))
     if options.record:
         record(options.record, "reading", report)
@@ -104,18 +117,39 @@ def compare(arms: dict[str, Arm], workers: int, rounds: int) -> dict[str, object
             words = f"round {number + 1}, {workers} workers: {name} {rates[name][-1]:.0f} samples/s"
             print(words, file=sys.stderr, flush=True)
     ours = rates["shardline"]
-    return {
+    found = {
         "samples_per_s": {name: summary(values) for name, values in rates.items()},
         "to the folder": {name: ratios(values, rates["folder"]) for name, values in rates.items() if name != "folder"},
         "shardline to": {name: ratios(ours, values) for name, values in rates.items() if name != "shardline"},
     }
+    if "pipe" in rates:
+        found["bucket to pipe"] = ratios(rates["bucket"], rates["pipe"])
+    return found
 
 
-def shard(place: Path) -> str:
+def serve_bucket(shards: str, place: Path) -> Any:
+    """Start a bucket that holds the shards, found by this process and its children; return its server."""
+    from contracts import storage
+    from rehearsal.gcs import BucketServer
+    from rehearsal.gcs.faults import Rule
+
+    server = BucketServer(place / "buckets", is_open=True)
+    server.start()
+    os.environ.update(server.environment)
+    server.objects.create_bucket("bucket-1", {})
+    for name in storage.list_names(shards):
+        if not name.startswith("."):
+            storage.replace(storage.join(BUCKET, name), storage.read_bytes(storage.join(shards, name)))
+    server.faults.set(Rule(operation="objects.media", latency_s=LATENCY_S, bytes_per_s=STREAM_BYTES_PER_S))
+    return server
+
+
+def shard(place: Path, name: str, shard_bytes: int) -> str:
     """Write shards of the pictures; return their URI."""
-    config = {"sharding": {"source": str(place / "raw"), **SECTION}}
-    run([sys.executable, "-m", "sharding.task", "--config-json", json.dumps(config), "--output", str(place / "out")])
-    return f"file://{(place / 'out').absolute()}"
+    section = {"source": str(place / "raw"), "target_shard_bytes": shard_bytes, "splits": SPLITS}
+    config = json.dumps({"sharding": section})
+    run([sys.executable, "-m", "sharding.task", "--config-json", config, "--output", str(place / name)])
+    return f"file://{(place / name).absolute()}"
 
 
 @dataclass
@@ -127,7 +161,7 @@ class FolderReader:
     def __len__(self) -> int:
         return len(self.files)
 
-    def prepare(self, places: list[int], request: Any) -> None:
+    def prepare(self, places: list[int]) -> None:
         """Do nothing, as on any disk."""
 
     def sample(self, place: int) -> dict[str, Any]:
@@ -188,6 +222,56 @@ def read_ours(kind: str, place: str, workers: int) -> Iterator[int]:
     requests = slot_requests(0, order=FullOrder(len(reader), 0), epochs=1, **cut)
     for slot in read_slots(make_loader(dataset, requests, num_workers=workers, prefetch_factor=2, pin_memory=False)):
         yield len(dataset.task.to_model(slot.batch, Mode(training=True))["label"])
+
+
+def read_bucket(kind: str, place: str, workers: int) -> Iterator[int]:
+    """Yield the sizes of batches, read by our loader from a bucket with nothing in the cache, as training does."""
+    from contracts.artifacts import SampleOrder, ShardManifest
+    from contracts.config import DataSection
+    from trainer.data.loader import SlotDataset, make_loader, read_slots
+    from trainer.data.order.block_order import WINDOW_SHARDS
+    from trainer.data.order.cursor import slot_requests
+    from trainer.data.order.resolve import make_order
+    from trainer.data.reader import ShardReader
+
+    manifest = ShardManifest.load(place)
+    with tempfile.TemporaryDirectory() as folder:
+        reader = ShardReader(place, manifest, "train", DataSection(cache_dir=folder, cache_bytes=1 << 40))
+        order = make_order(SampleOrder(kind="blocks", window_shards=WINDOW_SHARDS), manifest, seed=0)
+        cut = {"global_batch_size": BATCH_SIZE, "slot_size": BATCH_SIZE, "rank": 0, "ranks": 1}
+        requests = slot_requests(0, order=order, epochs=1, **cut)
+        position, ahead = 0, reader.prefetcher(order, 0, epochs=1)
+        loader = make_loader(
+            SlotDataset(reader, make_task(), 0),
+            ahead.start_with(requests),
+            num_workers=workers,
+            prefetch_factor=2,
+            pin_memory=False,
+        )
+        for slot in read_slots(loader):
+            position += slot.request.batch_samples
+            ahead.advance(position)
+            yield slot.request.batch_samples
+        ahead.stop()
+
+
+def copy_bucket(kind: str, place: str, workers: int) -> Iterator[int]:
+    """Copy the shards of a bucket to files, and nothing else; yield their samples."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from contracts import storage
+    from contracts.artifacts import ShardManifest
+    from trainer.data.prefetch import STREAMS
+
+    shards = ShardManifest.load(place).shards
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(STREAMS) as pool:
+
+        def copy(number: int) -> int:
+            with (Path(folder) / str(number)).open("wb") as stream:
+                storage.copy_range(shards[number].uri(place), 0, shards.bytes[number], stream.write)
+            return shards.samples[number]
+
+        yield from pool.map(copy, shards.numbers_of("train"))
 
 
 def read_webdataset(kind: str, place: str, workers: int) -> Iterator[int]:
@@ -277,6 +361,8 @@ def write_mosaicml(source: Path, out: Path) -> None:
 READERS: dict[str, Callable[[str, str, int], Iterator[int]]] = {
     "folder": read_ours,
     "shards": read_ours,
+    "bucket": read_bucket,
+    "pipe": copy_bucket,
     "webdataset": read_webdataset,
     "litdata": read_litdata,
     "mosaicml": read_mosaicml,

@@ -303,8 +303,8 @@ def make_parts(config: RunConfig, shards: str, rank: int, ranks: int) -> tuple[A
     torch.use_deterministic_algorithms(True)
     task = load_task(config, manifest, shards)
     model = build_model(task, config)
-    reader = ShardReader(shards, manifest, "train", config.data, None)
-    choice = resolve_order(config.data, shards, manifest, None)
+    reader = ShardReader(shards, manifest, "train", config.data)
+    choice = resolve_order(config.data, shards, None)
     order = make_order(choice.order, manifest, seed=config.run.seed)
     assert isinstance(config.parallel.slot_size, int) and isinstance(config.data.num_workers, int)
     requests = slot_requests(

@@ -14,5 +14,4 @@ PACKAGES = (
     "pipelines",
     "rehearsal",
     "inspection",
-    "data_tools",
 )

@@ -17,7 +17,7 @@ from contracts.own_code import code_hash
 # Hex digits of a fingerprint: 64 bits, far beyond the number of runs below one root.
 FINGERPRINT_DIGITS = 16
 # Fields of data that say how samples are read, and change none of them.
-LOADER_FIELDS = {"num_workers", "prefetch_factor", "cache_dir", "cache_bytes", "memory_bytes"}
+LOADER_FIELDS = {"num_workers", "prefetch_factor", "cache_dir", "cache_bytes"}
 # Fields of parallel that say where parameters lie and in which order gradients are added.
 SPREAD_FIELDS = {"strategy", "bucket_mb"}
 
@@ -41,7 +41,9 @@ def shard_inputs(config: RunConfig, listing: str, tokenizer: str = "") -> dict[s
         listing: Hash of the source listing.
         tokenizer: Hash of the content of `sharding.tokenizer.file`; empty: none is named.
     """
-    without = {"source", "max_rejected_fraction", "duplicates", "incremental"}
+    # How files are compared is in the listing's hash.
+    limits = {"max_rejected_fraction", "duplicates", "max_class_shift", "new_classes"}
+    without = {"source", "incremental", "compare", *limits}
     fields = config.sharding.model_dump(mode="json", exclude=without)
     fields["format"] = config.sharding.shard_format
     if tokenizer:

@@ -131,6 +131,24 @@ def require_room(uri: str) -> None:
         ) from None
 
 
+def check_apart(source: str | None, place: str) -> None:
+    """Raise ConfigError when the shards would become files of their own source.
+
+    Args:
+        source: `sharding.source`.
+        place: URI of the shard stage's output, or of the folder of its outputs.
+    """
+    if not source:
+        return
+    uri = storage.normalise(source)
+    if f"{place}/".startswith(f"{uri}/"):
+        raise ConfigError(
+            f"the output {storage.display(place)} is inside of sharding.source {storage.display(uri)}",
+            allowed="a folder outside of the source, which is never changed",
+            todo="choose another --output or run.root",
+        )
+
+
 def mark_folder(uri: str, stage: str) -> None:
     """See to it that a folder given by --output is a stage's own: new, empty, or marked by an attempt of it.
 

@@ -181,7 +181,8 @@ class Stage:
             if output.reused:
                 self.events.emit("reused", uri=uri)
                 return output
-            if not looks:
+            # A listing beside what is damaged would be deleted with it.
+            if not looks or self.list:
                 self.log(f"{storage.display(uri)} is damaged ({damage}): it is made again")
                 self.discard(uri)
         if self.locate:

@@ -20,7 +20,6 @@ from contracts.artifacts import (
     ProfileReport,
     ShardManifest,
 )
-from contracts.artifacts.shard_table import shard_numbers
 from inspection.run.door import finite
 from inspection.run.headline import RunHeadline, Verdict, find_verdict, headline
 from inspection.run.view import RunView
@@ -82,7 +81,7 @@ def shard_metrics(shards: ShardManifest) -> dict[str, float]:
         "shard_samples": sum(split.samples for split in shards.splits.values()),
         **{f"shard_{name}_samples": split.samples for name, split in shards.splits.items()},
         "shard_files": len(shards.shards),
-        "shard_bytes": sum(shard.bytes for shard in shard_numbers(shards.shards)),
+        "shard_bytes": sum(shards.shards.bytes),
         "shard_source_bytes": sum(split.source_bytes for split in shards.splits.values()),
         "shard_classes": len(shards.classes),
         "shard_rejected": shards.count_rejected,

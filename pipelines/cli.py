@@ -773,16 +773,26 @@ def show_config(
 @command("describe", of=data_app)
 def describe_data(
     uri: Annotated[str, _arg("Folder of shards, or a RUN as for inspect.", metavar="URI")],
+    split: Annotated[
+        Literal["train", "validation", "test"] | None, _opt("List the samples of a split: path and class.")
+    ] = None,
     grid: Annotated[Path | None, _opt("Write pictures too.", metavar="FILE.png")] = None,
     form: Answer = "table",
 ) -> None:
     """Print what shards hold."""
     from contracts.artifacts import ShardManifest
-    from data_tools.show import describe, draw_grid, find_shards
+    from records.tools.describe import describe, draw_grid, list_samples
 
-    folder = find_shards(uri)
+    folder = _find_shards(uri)
     manifest = ShardManifest.load(folder)
-    if form == "json":
+    if split is not None:
+        samples = list_samples(folder, manifest, split)
+        if form == "json":
+            print_json(list(samples))
+        else:
+            for sample in samples:
+                print(sample["path"], ", ".join(sample.get("labels") or [sample.get("label") or ""]), sep="\t")
+    elif form == "json":
         print_json(manifest.model_dump(mode="json", exclude={"shards"}))
     else:
         print("\n".join(describe(manifest)))
@@ -800,7 +810,7 @@ def verify_data(
     """Compare every byte of shards with its checksum; exit code 1 when something is wrong."""
     from contracts.errors import CheckFailed
     from contracts.storage import normalise
-    from data_tools.verify import verify as verify_shards
+    from records.tools.verify import verify as verify_shards
 
     damage = verify_shards(normalise(uri), processes=processes, progress=_count_files("verify"), stored=stored)
     if form == "json":
@@ -818,11 +828,10 @@ def adopt_data(
     classes: Annotated[Path | None, _opt("Names of the classes, one per line.", metavar="FILE")] = None,
     decode: Annotated[bool, _opt("Decode every image, not only its header.", "--decode")] = False,
 ) -> None:
-    """Write index and manifest for WebDataset or TFRecord shards made elsewhere."""
+    """Write indices and a manifest for WebDataset or TFRecord shards made elsewhere."""
     from contracts.storage import normalise
-    from data_tools.adopt import adopt
-    from data_tools.foreign import parse_patterns, read_classes
-    from data_tools.show import describe
+    from records.tools.adopt import adopt, parse_patterns, read_classes
+    from records.tools.describe import describe
 
     manifest = adopt(
         normalise(uri),
@@ -832,6 +841,31 @@ def adopt_data(
         progress=_count_files("adopt"),
     )
     print("\n".join(describe(manifest)))
+
+
+def _find_shards(given: str) -> str:
+    """Return the URI of the folder of shards that a user means: a folder, or a run as `find_place` takes it."""
+    from contracts import storage
+    from contracts.artifacts import MANIFEST_NAME
+
+    uri = storage.normalise(given)
+    if storage.exists(storage.join(uri, MANIFEST_NAME)):
+        return uri
+    from contracts.errors import ConfigError, DataError
+    from inspection.run.find import find_place
+    from inspection.run.read import find_folder
+
+    try:
+        found = find_folder(find_place(given), "shard")
+    except ConfigError:
+        found = None
+    if found is None or not storage.exists(storage.join(found, MANIFEST_NAME)):
+        raise DataError(
+            f"{given} holds no {MANIFEST_NAME}, and is no run that has shards",
+            allowed="the folder that stage shard has printed, or a run (LINE, LINE/runs/ID or an id below ./runs)",
+            todo="check the path; `shardline runs` lists the runs",
+        )
+    return found
 
 
 def _with_path(config: Path | None, text: str) -> str:

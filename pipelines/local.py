@@ -50,7 +50,7 @@ from contracts.errors import (
     StorageError,
 )
 from contracts.events import LOG_NAME, EventLog
-from contracts.output import Lock, mark_folder, require_room
+from contracts.output import Lock, check_apart, mark_folder, require_room
 from contracts.own_code import pin_code, publish_code
 from contracts.previous import RUN_NAME, describe_previous
 from contracts.result import RUN_START_NAME, run_uri
@@ -191,6 +191,8 @@ def run_stage_alone(
     inputs = locate_inputs(stage, config, given)
     place = {"output": storage.normalise(to)} if to is not None else {"root": stage_root(config, stage)}
     root = place["root"] if to is None else place["output"].rpartition("/")[0]
+    if stage == "shard":
+        check_apart(config.sharding.source, next(iter(place.values())))
     attempt = new_attempt_id()
     trace = StageTrace(stage, attempt_folder(root, attempt))
     with _writable("", root):

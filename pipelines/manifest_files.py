@@ -14,7 +14,7 @@ from contracts.config import ShardingSection
 from contracts.config.sharding import FILE_KINDS
 
 MANIFEST_SUFFIXES = (".csv", ".jsonl", ".parquet")
-"""Endings of sources that are manifests (sharding/sources/tables.py)."""
+"""Endings of sources that are manifests (sharding/tables.py)."""
 
 _MOST_CELL_BYTES = 1 << 24
 

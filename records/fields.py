@@ -1,7 +1,7 @@
-"""The fields of a sample, taken out of the bytes that are stored for it; no Beam, no torch.
+"""Fields of a sample, read from the bytes that the index points at: its members of a tar, or its tf.train.Example.
 
-What a shard holds for each kind is written by records/tar.py and records/tfrecord.py. Whoever reads has compared the
-bytes with their checksum (records.index.read_payload), so what does not parse is wrong in the shard.
+Shards that `shardline data adopt` has indexed are read as well: their samples are an image and a label, and the label
+is in the index. The bytes agree with their checksum already, so what does not parse is wrong in the shard.
 """
 
 from __future__ import annotations
@@ -11,30 +11,32 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from contracts.artifacts import ShardManifest
 from contracts.config import FieldKind
 from contracts.errors import DataError
+from records import tar
 from records.index import DamagedSample
-from records.whole_sample import (
-    IMAGE_FEATURE,
-    bytes_value,
-    extract_image,
-    integer_values,
-    iterate_features,
-    iterate_members,
-    unreadable,
+from records.tfrecord import Example, find_image, first_value
+
+# What json, struct, protobuf and our own checks raise of bytes that are no sample.
+_UNREADABLE = (
+    *(AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError),
+    *(struct.error, DecodeError),
 )
+_PATHS = ("image/filename", "sample/path")
 
 
 class FieldReader:
-    """Takes fields of samples out of their stored bytes.
+    """Reads fields of samples from their stored bytes.
 
     Args:
         manifest: Of the shards.
         wanted: Names of the fields; None: all.
 
     Raises:
-        DataError: The samples have no such field, or the index of version 1 does not say where it is.
+        DataError: The samples have no such field.
     """
 
     def __init__(self, manifest: ShardManifest, wanted: Sequence[str] | None = None) -> None:
@@ -47,27 +49,14 @@ class FieldReader:
                 todo="name these, or map the missing ones in sharding.fields and shard again",
             )
         self._format = manifest.format
-        self._is_whole = manifest.whole_samples
-        self._is_mapped = bool(manifest.fields)
-        self._image_feature = (manifest.image_field or "").encode() if self._is_mapped else IMAGE_FEATURE
-        self._first_image = next((name for name in wanted if name == manifest.image_field), None)
+        self._has_names = bool(manifest.fields)
         # The index holds the label of samples that have one.
         label = manifest.label_field
         self._label = label if label in wanted and fields[label].kind == "class" else None
-        self._stored: dict[str, FieldKind] = {name: fields[name].kind for name in wanted if name != self._label}
-        if not self._is_whole and self._stored.keys() - {self._first_image}:
-            raise DataError(
-                "index version 1 holds no lists of labels",
-                allowed="shards with one label for each image, or of this version",
-                todo="shard the source again",
-            )
-        # By the start of its name, what a member of its own holds.
-        self._members = {
-            name.encode(): (name, kind) for name, kind in self._stored.items() if kind in ("image", "bytes", "text")
+        self._image = manifest.image_field if manifest.image_field in wanted else None
+        self._others: dict[str, FieldKind] = {
+            name: fields[name].kind for name in wanted if name not in (self._label, self._image)
         }
-        self._described = {name: kind for name, kind in self._stored.items() if name.encode() not in self._members}
-        self._members.pop((self._first_image or "").encode(), None)
-        self._is_image_alone = not self._stored.keys() - {self._first_image}
 
     def read(self, stored: bytes, label: int) -> dict[str, Any]:
         """Return the value of each wanted field by name.
@@ -76,108 +65,113 @@ class FieldReader:
         the value. Classes are places in the field's list in the manifest, ascending.
 
         Args:
-            stored: What the index points at: the whole sample, or in version 1 of the index the image alone.
+            stored: The whole sample, as the index points at it.
             label: Of the sample, from the index.
 
         Raises:
             DamagedSample: A field is not in it, or cannot be read.
         """
-        found: dict[str, Any] = {}
-        if self._label is not None:
-            found[self._label] = label
-        if self._is_image_alone:
-            # The way of images with labels: it takes no other field apart.
-            if self._first_image is not None:
-                found[self._first_image] = (
-                    extract_image(stored, self._format, self._image_feature) if self._is_whole else stored
-                )
-            return found
+        values: dict[str, Any] = {} if self._label is None else {self._label: label}
         try:
             if self._format == "webdataset":
-                self._read_members(stored, found)
-            elif self._is_mapped:
-                self._read_features(stored, found)
+                self._read_members(stored, values)
             else:
-                self._read_lists(stored, found)
-        except DamagedSample:
-            raise
-        except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
-            raise unreadable(error) from None
-        if missing := self._stored.keys() - found.keys():
-            raise unreadable(ValueError(f"it has no {', '.join(sorted(missing))}"))
-        return found
+                self._read_example(stored, values)
+        except _UNREADABLE as error:
+            raise _damaged(error) from None
+        return values
 
-    def _read_members(self, sample: bytes, found: dict[str, Any]) -> None:
-        """Take wanted fields out of the members of a tar."""
-        remaining = len(self._stored)
-        for extension, begin, end in iterate_members(sample):
-            field, dot, _ = extension.partition(b".")
-            if dot:
-                if field not in self._members:
-                    continue
-                name, kind = self._members[field]
-                content = sample[begin:end]
-                found[name] = content.decode() if kind == "text" else content
-                remaining -= 1
-            elif extension == b"json":
-                if self._described:
-                    self._read_description(sample[begin:end], found)
-                    remaining -= len(self._described)
-            elif extension != b"cls" and self._first_image is not None:
-                found[self._first_image] = sample[begin:end]
-                remaining -= 1
-            if not remaining:
-                return
-
-    def _read_description(self, content: bytes, found: dict[str, Any]) -> None:
-        description = json.loads(content)
-        if not self._is_mapped:
-            (name,) = self._described
-            found[name] = tuple(description["labels"])
+    def _read_members(self, stored: bytes, values: dict[str, Any]) -> None:
+        if self._image is not None:
+            values[self._image] = _require(tar.find_image(stored))
+        if not self._others:
             return
-        values = description["fields"]
-        for name, kind in self._described.items():
-            value = values[name]
-            if kind == "class":
-                found[name] = value["index"]
+        files: dict[str, bytes] = {}
+        described: dict[str, Any] = {}
+        for extension, begin, end in tar.members(stored):
+            name, dot, _ = extension.partition(".")
+            if extension == "json":
+                described = json.loads(stored[begin:end])
+            elif dot and name in self._others:
+                files[name] = stored[begin:end]
+        for name, kind in self._others.items():
+            if kind in ("image", "bytes"):
+                values[name] = files[name]
+            elif kind == "text":
+                values[name] = files[name].decode()
+            elif not self._has_names:
+                values[name] = tuple(described["labels"])
+            elif kind == "class":
+                values[name] = described["fields"][name]["index"]
             elif kind == "classes":
-                found[name] = tuple(value["index"])
+                values[name] = tuple(described["fields"][name]["index"])
+            else:
+                value = described["fields"][name]
+                values[name] = float(value) if kind == "number" else value
+
+    def _read_example(self, stored: bytes, values: dict[str, Any]) -> None:
+        if self._image is None and not self._others:
+            return
+        example = Example.FromString(stored)
+        if self._image is not None:
+            values[self._image] = _require(
+                first_value(example, self._image) if self._has_names else find_image(example)
+            )
+        feature = example.features.feature
+        for name, kind in self._others.items():
+            key = name if self._has_names else "image/class/label"
+            if kind == "classes":
+                values[name] = tuple(feature[key].int64_list.value) if key in feature else _require(None)
             elif kind == "number":
-                found[name] = float(value)
+                (values[name],) = struct.unpack("<d", first_value(example, f"{name}/float64"))
             else:
-                found[name] = value
+                value = _require(first_value(example, key))
+                values[name] = value.decode() if kind == "text" else json.loads(value) if kind == "json" else value
 
-    def _read_features(self, sample: bytes, found: dict[str, Any]) -> None:
-        """Take wanted fields out of a tf.train.Example."""
-        remaining = len(self._stored)
-        for feature, at in iterate_features(sample):
-            field, _, suffix = feature.partition(b"/")
-            name = field.decode()
-            kind = self._stored.get(name)
-            # What stands behind a slash is for other readers, but for the digits that float32 loses.
-            if kind is None or suffix != (b"float64" if kind == "number" else b""):
-                continue
-            if kind in ("class", "classes"):
-                values = integer_values(sample, at)
-                found[name] = values if kind == "classes" else values[0]
-            else:
-                content = bytes_value(sample, at)
-                if kind == "text":
-                    found[name] = content.decode()
-                elif kind == "json":
-                    found[name] = json.loads(content)
-                elif kind == "number":
-                    (found[name],) = struct.unpack("<d", content)
-                else:
-                    found[name] = content
-            remaining -= 1
-            if not remaining:
-                return
 
-    def _read_lists(self, sample: bytes, found: dict[str, Any]) -> None:
-        """Take the image and its list of labels out of a tf.train.Example that has no named fields."""
-        for feature, at in iterate_features(sample):
-            if feature == IMAGE_FEATURE and self._first_image is not None:
-                found[self._first_image] = bytes_value(sample, at)
-            elif feature == b"image/class/label":
-                found["label"] = integer_values(sample, at)
+def image_of(stored: bytes, manifest: ShardManifest) -> bytes:
+    """Return the image file of a sample: of several images, the first.
+
+    Args:
+        stored: The whole sample, as the index points at it.
+        manifest: Of the shards, which have a field of kind image.
+
+    Raises:
+        DamagedSample: There is none in it.
+    """
+    assert manifest.image_field is not None
+    image: bytes = FieldReader(manifest, [manifest.image_field]).read(stored, 0)[manifest.image_field]
+    return image
+
+
+def path_in(stored: bytes, shard_format: str) -> str | None:
+    """Return the path of a sample in its source; None where it has none, or cannot be read.
+
+    Args:
+        stored: The whole sample, as the index points at it.
+        shard_format: webdataset or tfrecord.
+    """
+    try:
+        if shard_format == "webdataset":
+            texts = [stored[begin:end] for extension, begin, end in tar.members(stored) if extension == "json"]
+            path = json.loads(texts[0])["path"]
+        else:
+            example = Example.FromString(stored)
+            path = next(value for name in _PATHS if (value := first_value(example, name)) is not None).decode()
+    except (*_UNREADABLE, StopIteration):
+        return None
+    return path if isinstance(path, str) else None
+
+
+def _require(value: Any) -> Any:
+    if value is None:
+        raise LookupError("a field is missing")
+    return value
+
+
+def _damaged(error: Exception) -> DamagedSample:
+    return DamagedSample(
+        f"a sample cannot be taken apart ({error})",
+        allowed="samples as the shard stage wrote them",
+        todo="run the shard stage again with --fresh",
+    )

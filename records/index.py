@@ -1,16 +1,18 @@
-"""The packed index: one file that says, for every sample of all shards, where its image bytes are.
+"""The index of a shard, NAME.idx.npy: where each sample lies, its label, and what it was made of.
 
-A header of 64 bytes, then 40 bytes a sample, little-endian, ordered by split (train, validation, test), then shard,
-then place in the shard: a split is a contiguous range. It is read by the record (records/index_file.py), so
-opening 10^8 samples costs nothing. Readers need nothing else: `read_payload` is the same for all formats. Nothing here
-knows how shards are framed.
+An index is a NumPy file of one array [samples] of dtype `ROW`, in the order of the samples in the shard; `numpy.load`
+reads it. The manifest has its size and crc32c. Samples are numbered over all shards in the manifest's order
+(`SampleIndex`), so a split is a contiguous range of places.
 """
 
 from __future__ import annotations
 
+import io
 import os
-import struct
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,144 +21,241 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import storage
+from contracts.artifacts import ShardEntry, ShardManifest
 from contracts.errors import DataError
 
-INDEX_NAME = "index.bin"
-RECORD = np.dtype(
+ROW = np.dtype(
     [
-        ("shard", "<u4"),  # place in ShardManifest.shards
-        ("label", "<i4"),
-        ("offset", "<u8"),  # of the image bytes in the shard file
-        ("size", "<u4"),  # of the image, in bytes
-        ("crc32c", "<u4"),  # of the image
-        ("key", "V16"),
+        ("offset", "<u8"),  # of the whole sample in the shard: its tar members with their padding, or its Example
+        ("size", "<u4"),  # of the whole sample, in bytes
+        ("crc32c", "<u4"),  # of the whole sample
+        ("label", "<i4"),  # place in ShardManifest.classes; NO_LABEL where a sample may have several, or none
+        ("key", "V16"),  # hash of the sample's path in its source
+        ("source", "<u8"),  # hash of what the sample was made of: size and version of its file, classes, cells
+        ("content", "<u8"),  # hash of its first file as it is stored (of a row without files, of its cells)
     ]
 )
-MAX_IMAGE_BYTES = 2**32 - 1
-# Label of an image that may have several: they are in its shard.
+Index = npt.NDArray[np.void]
+"""Rows [n] of dtype `ROW`."""
 NO_LABEL = -1
 
-_MAGIC = b"SHARDIDX"
-_VERSION = 1
-# Magic, version, bytes a record, count; padded so that records start aligned.
-_HEADER = struct.Struct("<8sIIQ40x")
-HEADER_BYTES = _HEADER.size
-
-Index = npt.NDArray[np.void]
+# Rows that a SampleIndex keeps: those of some hundred shards.
+_KEPT_BYTES = 64 << 20
+# Ranged reads under way, which is also the number of samples held: enough to hide a bucket's latency of some 30 ms.
+_THREADS = 32
+_TODO = "run the shard stage again with --fresh, or copy the folder of shards again"
 
 
 class DamagedSample(DataError):
     """The bytes of one sample are wrong, or are no image; what is around it may be right."""
 
 
-def write_index(path: Path, parts: Index | Iterable[Index]) -> int:
-    """Write an index file and flush it to the disk; return the number of its records.
-
-    Args:
-        path: File to write; one that is there is replaced, so give a temporary name and publish it.
-        parts: The records [N] of dtype `RECORD`, in the order of the index, whole or as an iterable of such pieces:
-            of all shards together they may be more than fits into memory.
-    """
-    count = 0
-    with path.open("wb") as stream:
-        stream.write(bytes(_HEADER.size))
-        for part in [parts] if isinstance(parts, np.ndarray) else parts:
-            assert part.dtype == RECORD and part.ndim == 1, part.dtype
-            stream.write(part.tobytes())
-            count += len(part)
-        stream.seek(0)
-        stream.write(_HEADER.pack(_MAGIC, _VERSION, RECORD.itemsize, count))
-        stream.flush()
-        os.fsync(stream.fileno())
-    return count
+def pack_index(rows: Index) -> bytes:
+    """Return an index file; equal rows are equal bytes."""
+    assert rows.dtype == ROW and rows.ndim == 1, rows.dtype
+    stream = io.BytesIO()
+    np.save(stream, rows, allow_pickle=False)
+    return stream.getvalue()
 
 
-def check_length(path: Path, descriptor: int) -> int:
-    """Return the number of records of an open index file.
+def unpack_index(content: bytes, entry: ShardEntry) -> Index:
+    """Return the rows [samples] of an index file, compared with the manifest.
 
     Raises:
-        DataError: It is no index, is of a newer version, or its length does not fit its header.
+        DataError: It is damaged, or is no index of this version.
     """
+    name = entry.index.relative_path
+    if storage.crc32c(content) != entry.index.crc32c:
+        raise damaged_index(name, "has another crc32c than the manifest says")
     try:
-        count = _read_header(path, read_fully(descriptor, 0, _HEADER.size))
-        found_bytes = os.fstat(descriptor).st_size
-    except OSError as error:
-        raise damaged_index(path, f"cannot be read ({error.strerror})") from None
-    expected_bytes = _HEADER.size + count * RECORD.itemsize
-    if found_bytes != expected_bytes:
-        raise damaged_index(path, f"has {found_bytes} bytes, its header says {expected_bytes}")
-    return count
+        rows = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    except ValueError as error:
+        raise damaged_index(name, f"is no NumPy file: {error}") from None
+    if rows.dtype != ROW:
+        raise damaged_index(name, f"has the type {rows.dtype}, not that of this version")
+    if rows.shape != (entry.samples,):
+        raise damaged_index(name, f"has {len(rows)} samples, the manifest says {entry.samples}")
+    return np.asarray(rows)
 
 
-def read_part(uri: str, first: int, count: int) -> Index:
-    """Read a range of an index, wherever it lies: [count] of dtype `RECORD`.
+def read_index(folder_uri: str, entry: ShardEntry) -> Index:
+    """Return the rows [samples] of a shard.
 
     Args:
-        uri: Of the index.
-        first: Place of the first record.
-        count: Number of records.
+        folder_uri: Folder of the manifest.
+        entry: The shard.
 
     Raises:
-        DataError: The file is missing, is no index, is of a newer version, or ends before the range does.
+        DataError: The index is missing or damaged.
     """
-    shown = storage.display(uri)
     try:
-        _read_header(shown, storage.read_range(uri, 0, _HEADER.size))
-        content = storage.read_range(uri, _HEADER.size + first * RECORD.itemsize, count * RECORD.itemsize)
+        content = storage.read_bytes(entry.index.uri(folder_uri))
     except OSError as error:
-        raise damaged_index(shown, f"cannot be read ({error.strerror or 'it is not there'})") from None
-    if len(content) != count * RECORD.itemsize:
-        raise damaged_index(shown, f"ends before record {first + count}")
-    return np.frombuffer(content, RECORD)
+        reason = error.strerror or "it is not there"
+        raise damaged_index(entry.index.relative_path, f"cannot be read ({reason})") from None
+    return unpack_index(content, entry)
 
 
-def read_payload(shard: Path | int | str, record: Any, *, name: str | None = None) -> bytes:
-    """Return the image bytes of one sample, checked.
+class SampleIndex:
+    """Rows of the samples of all shards by their place; those of the shards that were asked for last are kept.
+
+    Args:
+        manifest: Of the shards.
+        folder_uri: Its folder.
+        read: Returns the content of a shard's index; unset: it is read where it lies.
+    """
+
+    def __init__(
+        self, manifest: ShardManifest, folder_uri: str, read: Callable[[ShardEntry], bytes] | None = None
+    ) -> None:
+        self.manifest = manifest
+        self._folder_uri, self._read = folder_uri, read
+        self._count = sum(manifest.shards.samples)
+        self._kept: OrderedDict[int, Index] = OrderedDict()
+        self._kept_bytes = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: int) -> Any:
+        """Return the row of a sample.
+
+        Raises:
+            DataError: The index of its shard is missing or damaged.
+        """
+        if not 0 <= place < self._count:
+            raise IndexError(f"sample {place} of {self._count}")
+        shard, row = self.manifest.shards.locate(place)
+        return self.rows(shard)[row]
+
+    def rows(self, shard: int) -> Index:
+        """Return the rows [samples] of a shard, by its number; raises as `read_index`."""
+        if shard in self._kept:
+            self._kept.move_to_end(shard)
+            return self._kept[shard]
+        entry = self.manifest.shards[shard]
+        rows = read_index(self._folder_uri, entry) if self._read is None else unpack_index(self._read(entry), entry)
+        self._kept[shard] = rows
+        self._kept_bytes += rows.nbytes
+        while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
+        return rows
+
+    def labels(self, first: int, count: int) -> npt.NDArray[np.int32]:
+        """Return the labels [count] of the samples from a place on."""
+        found = []
+        while count > 0:
+            shard, row = self.manifest.shards.locate(first)
+            own = self.rows(shard)["label"][row : row + count]
+            found.append(own)
+            first, count = first + len(own), count - len(own)
+        return np.concatenate([np.empty(0, np.int32), *found])
+
+
+def choose_by_class(index: SampleIndex, count: int) -> list[int]:
+    """Return the places of training samples: every class once before any comes twice, of the shards that are read.
+
+    Shards are read until they have eight times as many samples: each is a random part of the split.
+
+    Args:
+        index: Of all samples.
+        count: Samples at most.
+    """
+    shards = index.manifest.shards
+    places: list[int] = []
+    labels: list[npt.NDArray[np.int32]] = []
+    for shard in shards.numbers_of("train"):
+        if len(places) >= 8 * count:
+            break
+        places += range(shards.first[shard], shards.first[shard] + shards.samples[shard])
+        labels.append(index.rows(shard)["label"])
+    every = np.concatenate([np.empty(0, np.int32), *labels])
+    order = np.argsort(every, kind="stable")
+    ordered = every[order]
+    # Rank within the class: distance from the class's first place.
+    ranks = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return [places[at] for at in order[np.lexsort((ordered, ranks))][:count].tolist()]
+
+
+def read_samples(index: SampleIndex, folder_uri: str, places: Iterable[int]) -> Iterator[bytes]:
+    """Yield the bytes of samples, in order, each compared with its checksum: from a bucket many at a time.
+
+    Args:
+        index: Of all samples.
+        folder_uri: Folder of the shards.
+        places: Of the samples.
+
+    Raises:
+        DataError: A sample is damaged, or its shard is not there.
+    """
+    shards = index.manifest.shards
+
+    def read(place: int) -> bytes:
+        return read_payload(shards[shards.locate(place)[0]].uri(folder_uri), index[place])
+
+    if storage.is_local(folder_uri):
+        yield from map(read, places)
+        return
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="samples") as pool:
+        remaining = iter(places)
+        while batch := list(islice(remaining, _THREADS)):
+            for place in batch:
+                index[place]  # the index is not made for several threads
+            yield from pool.map(read, batch)
+
+
+def read_payload(shard: Path | int | str, row: Any, *, name: str | None = None) -> bytes:
+    """Return the bytes of one sample, checked.
 
     Args:
         shard: Path or URI of the shard file, or a descriptor of it; its file position is neither used nor moved.
-        record: One element of the index.
-        name: What errors call the shard; unset: its path or URI, or its number.
+        row: Its row of the index.
+        name: What errors call the shard; unset: its path or URI.
 
     Raises:
         DataError: The shard cannot be read, or no file is as long as the index says.
         DamagedSample: It is shorter than the index says, or the bytes have another crc32c.
     """
-    where = f"shard {name or (int(record['shard']) if isinstance(shard, int) else shard)}"
-    size = int(record["size"])
+    where = f"shard {name or shard}"
+    offset, size = int(row["offset"]), int(row["size"])
     try:
         if isinstance(shard, str):
-            content = storage.read_range(shard, int(record["offset"]), size)
+            content = storage.read_range(shard, offset, size)
         elif isinstance(shard, int):
-            content = read_fully(shard, int(record["offset"]), size)
+            content = _read_fully(shard, offset, size)
         else:
             with shard.open("rb") as stream:
-                content = read_fully(stream.fileno(), int(record["offset"]), size)
+                content = _read_fully(stream.fileno(), offset, size)
     except OSError as error:
-        raise _bad_payload(where, record, f"cannot be read ({error.strerror or 'it is not there'})") from None
+        raise _bad_payload(where, row, f"cannot be read ({error.strerror or 'it is not there'})") from None
     except OverflowError:
-        raise _bad_payload(where, record, "no file has that offset") from None
-    if damage := find_damage_of(content, record):
-        raise _bad_payload(where, record, damage, kind=DamagedSample)
+        raise _bad_payload(where, row, "no file has that offset") from None
+    if damage := find_damage_of(content, row):
+        raise _bad_payload(where, row, damage, kind=DamagedSample)
     return content
 
 
-def find_damage_of(content: bytes, record: Any) -> str | None:
-    """Return what is wrong with the image bytes of a sample as the index knows them, None when they are right."""
-    if len(content) != int(record["size"]):
-        return f"ends {int(record['size']) - len(content)} bytes too early"
+def find_damage_of(content: bytes, row: Any) -> str | None:
+    """Return what is wrong with the bytes of a sample as the index knows them, None when they are right."""
+    if len(content) != int(row["size"]):
+        return f"ends {int(row['size']) - len(content)} bytes too early"
     found = google_crc32c.value(content)
-    if found != int(record["crc32c"]):
-        return f"has crc32c {found:08x}, the index says {int(record['crc32c']):08x}"
+    if found != int(row["crc32c"]):
+        return f"has crc32c {found:08x}, the index says {int(row['crc32c']):08x}"
     return None
 
 
-def key_of(record: Any) -> str:
+def key_of(row: Any) -> str:
     """Return the key of a sample as its 32 hex digits."""
-    return bytes(record["key"].tobytes()).hex()
+    return bytes(row["key"].tobytes()).hex()
 
 
-def read_fully(descriptor: int, offset: int, size: int) -> bytes:
+def damaged_index(name: str, what: str) -> DataError:
+    """Return the error of an index that `what` is wrong with."""
+    return DataError(f"the index {name} {what}", allowed="the index that the shard stage wrote", todo=_TODO)
+
+
+def _read_fully(descriptor: int, offset: int, size: int) -> bytes:
     """Return the bytes [offset, offset + size) of an open file, fewer where it ends before."""
     content = os.pread(descriptor, size, offset)
     while len(content) < size:
@@ -168,28 +267,9 @@ def read_fully(descriptor: int, offset: int, size: int) -> bytes:
     return content
 
 
-def _read_header(where: Path | str, header: bytes) -> int:
-    """Return the number of records that a header tells."""
-    if len(header) < _HEADER.size or not header.startswith(_MAGIC):
-        raise damaged_index(where, "is no index of shards")
-    _, version, record_bytes, count = _HEADER.unpack(header)
-    if version != _VERSION or record_bytes != RECORD.itemsize:
-        raise damaged_index(where, f"has version {version} with {record_bytes} bytes a sample, not {_VERSION}")
-    return int(count)
-
-
-def damaged_index(path: Path | str, what: str) -> DataError:
-    """Return the error of an index that `what` is wrong with."""
-    return DataError(
-        f"{path} {what}",
-        allowed="the index that the shard stage wrote",
-        todo="run the shard stage again with --fresh, or copy the folder of shards again",
-    )
-
-
-def _bad_payload(where: str, record: Any, what: str, kind: type[DataError] = DataError) -> DataError:
+def _bad_payload(where: str, row: Any, what: str, kind: type[DataError] = DataError) -> DataError:
     return kind(
-        f"{where}, sample {key_of(record)} at offset {int(record['offset'])}: {what}",
+        f"{where}, sample {key_of(row)} at offset {int(row['offset'])}: {what}",
         allowed="shards that agree with their index",
-        todo="run the shard stage again with --fresh, or copy the folder of shards again",
+        todo=_TODO,
     )

@@ -1,26 +1,17 @@
-"""What the writers of both formats share: the sample, and a stream that counts and checksums what passes through it.
-
-A writer is made for an open stream, takes samples one by one, and returns where each one lies in the shard, with its
-checksum. Nothing here opens, names or publishes files.
-"""
+"""The types of one sample on its way into a shard, and the bytes that it becomes."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
-
-import google_crc32c
-import numpy as np
-import numpy.typing as npt
+from typing import Any, NamedTuple
 
 from contracts.config import FieldKind
 
-_Crcs = npt.NDArray[np.uint32]
+# A message of protobuf has less than 2 GiB; tars keep to the same limit.
+MAX_SAMPLE_BYTES = (1 << 31) - 1
 
 
 class Value(NamedTuple):
-    """One field of a sample, ready to be written."""
+    """One field of a sample."""
 
     name: str
     kind: FieldKind
@@ -32,7 +23,7 @@ class Value(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One accepted sample, ready to be written."""
+    """One accepted sample."""
 
     key: bytes
     """16 bytes that identify the sample: a hash of its path."""
@@ -45,116 +36,38 @@ class Sample(NamedTuple):
     path: str
     """Path relative to the source, percent-encoded where it is not plain text; '%' always is."""
     width: int
-    """In pixels; 0 where nobody looked."""
+    """In pixels; 0 where it is not known."""
     height: int
     mode: str
-    """Colour mode of the stored image, in Pillow's terms (L, RGB, CMYK, ...); empty where nobody looked."""
+    """Colour mode of the stored image, in Pillow's terms (L, RGB, CMYK, ...); empty where it is not known."""
     labels: tuple[int, ...] | None = None
     """All labels of an image that may have several; None where each image has one."""
     class_names: tuple[str, ...] = ()
     """Names of `labels`."""
     values: tuple[Value, ...] = ()
-    """The fields that `sharding.fields` named, in its order; empty where a sample is an image and a label."""
+    """The fields of `sharding.fields`, in its order; empty where a sample is an image and a label."""
 
 
-class Place(NamedTuple):
-    """Where the whole of a sample lies in its shard: all members of a tar with their padding, or a tf.train.Example."""
+class Framed(NamedTuple):
+    """One sample as a shard stores it: head, body and tail follow each other in the file."""
 
+    head: bytes
+    body: bytes
+    """The bytes that the index points at: all members of a tar with their padding, or a serialised tf.train.Example."""
+    tail: bytes
+
+
+class ForeignSample(NamedTuple):
+    """One sample of a shard that another program wrote."""
+
+    name: str
+    """Unique in its shard."""
     offset: int
-    size: int
-    crc32c: int
-
-
-class Piece(NamedTuple):
-    """Bytes that are written together, with their checksum."""
-
-    parts: tuple[bytes, ...]
-    size: int
-    """Bytes of all parts."""
-    crc32c: int
-
-    @classmethod
-    def of(cls, *parts: bytes) -> Piece:
-        """Checksum `parts`, as they follow each other."""
-        crc = 0
-        for part in parts:
-            crc = google_crc32c.extend(crc, part)
-        return cls(parts, sum(map(len, parts)), crc)
-
-
-class ShardWriter(Protocol):
-    """What the writers of all formats do."""
-
-    def write(self, sample: Sample) -> Place:
-        """Append a sample; return where it is."""
-
-    def close(self) -> None:
-        """Write what ends the format; the stream stays open."""
-
-
-class Writable(Protocol):
-    """What a shard is written to."""
-
-    def writelines(self, parts: Iterable[bytes], /) -> None:
-        """Append `parts` one after another; all of them are taken."""
-
-
-class ChecksumStream:
-    """Passes bytes on to a stream, counting them and keeping what the crc32c of all of them is made of.
-
-    Args:
-        stream: A binary stream, at its start.
-    """
-
-    def __init__(self, stream: Writable) -> None:
-        self._stream = stream
-        self._crcs: list[int] = []
-        self._sizes: list[int] = []
-        self.position = 0
-
-    def write(self, *pieces: Piece) -> None:
-        """Append pieces one after another; they are passed on together."""
-        self._stream.writelines([part for piece in pieces for part in piece.parts])
-        for piece in pieces:
-            self._crcs.append(piece.crc32c)
-            self._sizes.append(piece.size)
-            self.position += piece.size
-
-    @property
-    def crc32c(self) -> str:
-        """Checksum of everything written so far, eight hex digits."""
-        return f"{combine_crcs(self._crcs, self._sizes):08x}"
-
-
-def combine_crcs(crcs: list[int], sizes: list[int]) -> int:
-    """Return the crc32c of pieces as they follow each other, from the crc32c and the size in bytes of each.
-
-    A checksum is linear: it is the sum of what each piece's becomes over as many zero bytes as follow the piece. For
-    all pieces of a shard at once that takes a few milliseconds, where another pass takes 20 microseconds each 100 KB.
-    """
-    moved: _Crcs = np.array(crcs, np.uint32)
-    ends = np.cumsum(np.array(sizes, np.uint64))
-    if not len(moved):
-        return 0
-    following = ends[-1] - ends
-    for bit in range(int(following[0]).bit_length()):
-        chosen = (following >> np.uint64(bit)) & np.uint64(1) == 1
-        moved[chosen] = _move(_zero_bytes(bit), moved[chosen])
-    return int(np.bitwise_xor.reduce(moved))
-
-
-@functools.cache
-def _zero_bytes(bit: int) -> _Crcs:
-    """Return what 2**bit zero bytes make of a checksum: [4, 256], for each value of each of its bytes."""
-    if bit:
-        half = _zero_bytes(bit - 1)
-        return _move(half, half)
-    # Of the checksum of zeros itself, which starts and ends inverted, only the linear part is wanted.
-    constant = google_crc32c.extend(0, b"\0")
-    values = [[google_crc32c.extend(value << 8 * byte, b"\0") ^ constant for value in range(256)] for byte in range(4)]
-    return np.array(values, np.uint32)
-
-
-def _move(table: _Crcs, crcs: _Crcs) -> _Crcs:
-    found: _Crcs = table[0][crcs & 255] ^ table[1][crcs >> 8 & 255] ^ table[2][crcs >> 16 & 255] ^ table[3][crcs >> 24]
-    return found
+    """Of `body` in the file."""
+    body: bytes
+    """As `Framed.body`."""
+    image: bytes
+    """The image file."""
+    label: int | str
+    class_name: str | None
+    """Name of the class, where the shard has it beside a number."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from contracts.artifacts import ImageStatistics
 from records.decode import Pixels
 
 # Most images whose pixels are summed up: their mean is known to far more digits than training can use.
@@ -99,7 +100,7 @@ class Tally:
     """Smallest and largest width of a written image; None where none is known."""
     heights: tuple[int, int] | None = None
     remarks: Mapping[str, int] = field(default_factory=dict)
-    """Number of images by what was remarked about them (sharding/write/check.py)."""
+    """Number of images by what was remarked about them (sharding/images.py)."""
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -111,8 +112,17 @@ class Tally:
             _add_counts(self.remarks, other.remarks),
         )
 
+    def describe(self) -> ImageStatistics:
+        """Return it as the manifest holds it."""
+        return ImageStatistics(
+            formats=dict(self.formats),
+            modes=dict(self.modes),
+            width=list(self.widths) if self.widths else None,
+            height=list(self.heights) if self.heights else None,
+        )
 
-class Counter:
+
+class ImageCounter:
     """Counts images one by one, as fast as they can be copied."""
 
     def __init__(self) -> None:

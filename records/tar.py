@@ -1,152 +1,220 @@
 """WebDataset shards: tar files whose members KEY.<ext>, KEY.cls and KEY.json follow each other, sample by sample.
 
-With named fields: the first image is KEY.<ext>, a further one KEY.<field>.<ext>, bytes KEY.<field>.bin, text
-KEY.<field>.txt; all others are below "fields" in KEY.json, a class as its index and its name. The first field of kind
+With named fields the first image is KEY.<ext>, a further one KEY.<field>.<ext>, bytes KEY.<field>.bin and text
+KEY.<field>.txt. All others are below "fields" in KEY.json, a class as its index and its name. The first field of kind
 class is KEY.cls too.
 
-Headers are packed by hand from one prepared block, since tarfile builds each in dozens of calls. Time, owner and mode
-of the members are fixed, so equal samples are equal bytes. The key is hexadecimal: it holds no dot (which WebDataset
-would take for the start of the extension) and nothing that DALI's index would split on; the original path is in the
-JSON member. Layout: POSIX.1-1988 ustar, https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html
+Time, owner and mode of the members are fixed, so equal samples are equal bytes. KEY is hexadecimal: it holds no dot,
+which would begin the extension, and nothing that DALI's index splits on. The original path is in KEY.json. Headers are
+POSIX.1-1988 ustar: https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html
 """
 
 from __future__ import annotations
 
 import json
+import re
+import tarfile
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any, BinaryIO
 
-from records.sample import ChecksumStream, Piece, Place, Sample
+from contracts.errors import DataError
+from records.decode import image_format
+from records.sample import MAX_SAMPLE_BYTES, ForeignSample, Framed, Sample
 
-BLOCK_BYTES = 512
 SUFFIX = ".tar"
-# Extensions that WebDataset's and DALI's decoders go by; what is not here is its own extension.
-EXTENSIONS = {"jpeg": "jpg", "tiff": "tif"}
-# The size field holds eleven octal digits.
-MAX_MEMBER_BYTES = 8**11 - 1
+END = bytes(2 * tarfile.BLOCKSIZE)
+"""The two empty blocks that end a tar file."""
 
-_NAME_BYTES = 100
-
-
-def _prepare_header() -> bytes:
-    """Return a header block without name, size and checksum (whose place holds blanks, as its sum demands)."""
-    fields = (
-        (b"", _NAME_BYTES),  # name
-        (b"0000644\0", 8),  # mode
-        (b"0000000\0", 8),  # uid
-        (b"0000000\0", 8),  # gid
-        (b"", 12),  # size
-        (b"00000000000\0", 12),  # mtime
-        (b" " * 8, 8),  # checksum
-        (b"0", 1),  # type: a regular file
-        (b"", 100),  # link name
-        (b"ustar\0", 6),
-        (b"00", 2),  # version
-    )
-    return b"".join(value.ljust(width, b"\0") for value, width in fields).ljust(BLOCK_BYTES, b"\0")
+# Extensions by which WebDataset and DALI choose a decoder; other formats are their own extension.
+_EXTENSIONS = {"jpeg": "jpg", "tiff": "tif"}
+_NO_IMAGES = ("cls", "json", "txt")
+_KIND_ORDER = {"image": 0, "bytes": 1, "text": 2}
+# The first bytes of a file are enough for image_format.
+_MAGIC_BYTES = 16
+# Longer runs of digits are names: int() refuses thousands of them.
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 
-_TEMPLATE = _prepare_header()
-_TEMPLATE_SUM = sum(_TEMPLATE)
-_SIZE_AT = 124
-_CHECKSUM_AT = 148
+def frame(sample: Sample) -> Framed:
+    """Return the members of a sample, padding included."""
+    key = sample.key.hex()
+    parts = []
+    for extension, content in _list_fields(sample) if sample.values else _list_image(sample):
+        member = tarfile.TarInfo(f"{key}.{extension}")
+        member.size = len(content)
+        parts += [member.tobuf(tarfile.USTAR_FORMAT), content, bytes(-len(content) % tarfile.BLOCKSIZE)]
+    return Framed(b"", b"".join(parts), b"")
 
 
-def pack_header(name: bytes, size: int) -> bytes:
-    """Return the 512-byte header of a member; `name` is ASCII and shorter than 100 bytes, `size` is in bytes."""
-    assert len(name) < _NAME_BYTES and size <= MAX_MEMBER_BYTES, (name, size)
-    size_field = b"%011o" % size
-    # The checksum is the sum of all bytes; the template's share of it is known.
-    checksum = _TEMPLATE_SUM + sum(name) + sum(size_field)
-    return b"".join(
-        (
-            name,
-            _TEMPLATE[len(name) : _SIZE_AT],
-            size_field,
-            _TEMPLATE[_SIZE_AT + 11 : _CHECKSUM_AT],
-            b"%06o\0 " % checksum,
-            _TEMPLATE[_CHECKSUM_AT + 8 :],
-        )
-    )
+def members(body: bytes) -> Iterator[tuple[str, int, int]]:
+    """Yield extension, begin and end of each file among the members of a sample.
+
+    Raises:
+        ValueError: A header is damaged, or the sample ends within a member.
+    """
+    at = 0
+    while at < len(body):
+        # By hand: tarfile takes 20 times as long.
+        name = body[at : at + 100].partition(b"\0")[0]
+        size = int(body[at + 124 : at + 136].strip(b" \0"), 8)
+        is_file = body[at + 156 : at + 157] in (b"0", b"\0")
+        at += tarfile.BLOCKSIZE
+        if not 0 <= size <= len(body) - at:
+            raise ValueError("it ends within a member")
+        if is_file:
+            yield _split_name(name.decode("utf-8", "replace"))[1], at, at + size
+        at += size + -size % tarfile.BLOCKSIZE
 
 
-class TarWriter:
-    """Writes samples as members of a tar file.
+def find_image(body: bytes) -> bytes | None:
+    """Return the first image file among the members of a sample; raises as `members`."""
+    for extension, begin, end in members(body):
+        if not extension.endswith(_NO_IMAGES) and image_format(body[begin : min(end, begin + _MAGIC_BYTES)]):
+            return body[begin:end]
+    return None
+
+
+def scan(stream: BinaryIO, name: str) -> Iterator[ForeignSample]:
+    """Yield the samples of a tar that another program wrote, reading it once from front to back.
+
+    A sample is a run of members whose names are the same up to the first dot. Its label is in KEY.cls, a number or a
+    name, or in KEY.json as `label` or `class`.
 
     Args:
-        stream: Receives the bytes, from the start of the shard on.
+        stream: The file.
+        name: Its name, for errors.
+
+    Raises:
+        DataError: It is no plain tar, or a sample has no image or no label, or has 2 GiB or more.
     """
-
-    def __init__(self, stream: ChecksumStream) -> None:
-        self._stream = stream
-
-    def write(self, sample: Sample) -> Place:
-        """Append the members of a sample; return where they are, headers and padding included."""
-        if sample.values:
-            return self._write_fields(sample)
-        key = sample.key.hex()
-        extension = EXTENSIONS.get(sample.image_format, sample.image_format)
-        offset = self._stream.position
-        header = pack_header(f"{key}.{extension}".encode("ascii"), len(sample.content))
-        small = [bytes(-len(sample.content) % BLOCK_BYTES)]
-        for name, text in _describe(sample):
-            small += (pack_header(f"{key}.{name}".encode("ascii"), len(text)), text, bytes(-len(text) % BLOCK_BYTES))
-        # One call for a sample: the calls would cost more than what is small.
-        piece = Piece.of(header, sample.content, b"".join(small))
-        self._stream.write(piece)
-        return Place(offset, piece.size, piece.crc32c)
-
-    def _write_fields(self, sample: Sample) -> Place:
-        key = sample.key.hex()
-        offset = self._stream.position
-        parts = []
-        for name, content in _list_members(sample):
-            header = pack_header(f"{key}.{name}".encode("ascii"), len(content))
-            parts += [header, content, bytes(-len(content) % BLOCK_BYTES)]
-        piece = Piece.of(*parts)
-        self._stream.write(piece)
-        return Place(offset, piece.size, piece.crc32c)
-
-    def close(self) -> None:
-        """Write the two empty blocks that end a tar file."""
-        self._stream.write(Piece.of(bytes(2 * BLOCK_BYTES)))
+    recorder = _Recorder(stream)
+    try:
+        with tarfile.open(name, "r|", recorder) as archive:  # type: ignore[call-overload]
+            files = (member for member in archive if member.isfile())
+            for key, group in groupby(files, lambda member: _split_name(member.name)[0]):
+                found = []
+                for member in group:
+                    found.append(member)
+                    if member.offset_data + member.size - found[0].offset > MAX_SAMPLE_BYTES:
+                        raise _unusable(name, key, found, "2 GiB or more")
+                # The list of all members would grow with the file.
+                archive.members.clear()
+                end = found[-1].offset_data + found[-1].size
+                yield _read_foreign(name, key, found, recorder.take(found[0].offset, end + -end % tarfile.BLOCKSIZE))
+            # tarfile takes a damaged header for the end.
+            if any(recorder.take(archive.offset, archive.offset + tarfile.BLOCKSIZE)):
+                raise tarfile.ReadError(f"the header at {archive.offset} is damaged")
+    except tarfile.TarError as error:
+        raise DataError(
+            f"{name} cannot be read as a tar: {error}", allowed="plain tars, not compressed", todo="unpack it once"
+        ) from None
 
 
-def _list_members(sample: Sample) -> list[tuple[str, bytes]]:
-    """Return extension and content of the members of a sample of named fields, first that of the file that names it."""
-    images: list[tuple[str, bytes]] = []
+class _Recorder:
+    """Passes on a stream that is read from front to back, and keeps the bytes that are not taken yet."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self._kept, self._first = stream, bytearray(), 0
+
+    def read(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        self._kept += content
+        return content
+
+    def take(self, begin: int, end: int) -> bytes:
+        """Return the bytes [begin, end), fewer where the stream ends before; all bytes before `end` are dropped."""
+        content = bytes(self._kept[begin - self._first : end - self._first])
+        del self._kept[: end - self._first]
+        self._first = end
+        return content
+
+
+def _read_foreign(name: str, key: str, found: list[tarfile.TarInfo], body: bytes) -> ForeignSample:
+    label: Any = None
+    class_name = None
+    first = found[0].offset
+    for member in found:
+        extension = _split_name(member.name)[1]
+        content = body[member.offset_data - first :][: member.size] if extension in ("cls", "json") else b""
+        if extension == "cls":
+            text = content.decode("utf-8", "replace").strip()
+            label = int(text) if _NUMBER.fullmatch(text) else text or None
+        elif extension == "json" and label is None:
+            label, class_name = _parse_description(content)
+    names = [member.name for member in found]
+    if len(set(names)) < len(names):
+        raise _unusable(name, key, found, "a member twice")
+    try:
+        image = find_image(body)
+    except ValueError as error:
+        raise _unusable(name, key, found, str(error)) from None
+    if image is None or label is None:
+        raise _unusable(name, key, found, "no image" if image is None else "no label")
+    return ForeignSample(key, first, body, image, label, class_name)
+
+
+def _parse_description(content: bytes) -> tuple[int | str | None, str | None]:
+    """Return label and class name of a JSON member."""
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError):
+        return None, None
+    if not isinstance(values, dict):
+        return None, None
+    label, name = values.get("label"), values.get("class")
+    name = name if isinstance(name, str) else None
+    return (label if isinstance(label, int | str) and not isinstance(label, bool) else name), name
+
+
+def _unusable(name: str, key: str, found: list[tarfile.TarInfo], reason: str) -> DataError:
+    return DataError(
+        f"{name}, sample {key}: {reason} among {', '.join(member.name for member in found)}",
+        allowed="an image, and a label in .cls, or in .json as label or class; less than 2 GiB",
+        todo="write these shards again, or shard the source with `shardline shard`",
+    )
+
+
+def _split_name(name: str) -> tuple[str, str]:
+    """Return key and extension of a member: what is before and after the first dot of its file name."""
+    folder, slash, last = name.rpartition("/")
+    stem, _, extension = last.partition(".")
+    return folder + slash + stem, extension.lower()
+
+
+def _list_image(sample: Sample) -> list[tuple[str, bytes]]:
+    """Return extension and content of the members of an image and its label."""
+    image = (_EXTENSIONS.get(sample.image_format, sample.image_format), sample.content)
+    if sample.labels is not None:
+        # Decoders take .cls for one number: several labels are in the JSON member only.
+        return [image, _describe(sample, {"labels": list(sample.labels), "classes": list(sample.class_names)})]
+    description = _describe(sample, {"label": sample.label, "class": sample.class_name})
+    return [image, ("cls", b"%d" % sample.label), description]
+
+
+def _list_fields(sample: Sample) -> list[tuple[str, bytes]]:
+    """Return extension and content of the members of named fields: images, bytes, text, label, description."""
     files: list[tuple[str, bytes]] = []
-    texts: list[tuple[str, bytes]] = []
     labels: list[tuple[str, bytes]] = []
-    described: dict[str, object] = {}
-    for name, kind, value, image_format in sample.values:
+    fields: dict[str, object] = {}
+    for name, kind, value, kind_of_image in sorted(sample.values, key=lambda one: _KIND_ORDER.get(one.kind, 3)):
         if kind == "image":
-            extension = EXTENSIONS.get(image_format, image_format)
-            images.append((f"{name}.{extension}" if images else extension, value))
+            extension = _EXTENSIONS.get(kind_of_image, kind_of_image)
+            files.append((f"{name}.{extension}" if files else extension, value))
         elif kind == "bytes":
             files.append((f"{name}.bin", value))
         elif kind == "text":
-            texts.append((f"{name}.txt", value.encode()))
+            files.append((f"{name}.txt", value.encode()))
         elif kind in ("class", "classes"):
-            described[name] = {"index": value[0], "name": value[1]}
+            fields[name] = {"index": value[0], "name": value[1]}
             if kind == "class" and not labels:
-                labels.append(("cls", str(value[0]).encode()))
+                labels.append(("cls", b"%d" % value[0]))
         else:
-            described[name] = value
-    description: dict[str, object] = {"path": sample.path}
-    if sample.width:
-        description |= {"width": sample.width, "height": sample.height, "mode": sample.mode}
-    described_json = json.dumps({**description, "fields": described}, ensure_ascii=True, allow_nan=False)
-    return [*images, *files, *texts, *labels, ("json", described_json.encode())]
+            fields[name] = value
+    return [*files, *labels, _describe(sample, {"fields": fields})]
 
 
-def _describe(sample: Sample) -> list[tuple[str, bytes]]:
-    """Return extension and content of the members that follow the image."""
-    description: dict[str, object] = {"path": sample.path}
-    if sample.width:
-        description |= {"width": sample.width, "height": sample.height, "mode": sample.mode}
-    if sample.labels is None:
-        description |= {"label": sample.label, "class": sample.class_name}
-    else:
-        description |= {"labels": list(sample.labels), "classes": list(sample.class_names)}
-    members = [("json", json.dumps(description, ensure_ascii=True).encode())]
-    # Decoders take .cls for one number: a list of labels is in the JSON member only.
-    return members if sample.labels is not None else [("cls", str(sample.label).encode()), *members]
+def _describe(sample: Sample, more: dict[str, object]) -> tuple[str, bytes]:
+    """Return the JSON member of a sample: its path, the size of its image, and more."""
+    size = {"width": sample.width, "height": sample.height, "mode": sample.mode} if sample.width else {}
+    return "json", json.dumps({"path": sample.path, **size, **more}, allow_nan=False).encode()

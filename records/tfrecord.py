@@ -1,196 +1,199 @@
 """TFRecord shards: records of tf.train.Example with the feature names of TF-Slim.
 
-With named fields, a feature has the name of its field: an image, bytes, text and json a list of one bytes value, a
+With named fields a feature has the name of its field: an image, bytes, text and json a list of one bytes value, a
 class or classes their int64 indices, a number its float32 value. Beside them are NAME/format of an image, NAME/text
 (names) of classes, NAME/float64 (little-endian, in one bytes value: float32 alone would lose digits), and of the whole
 sample sample/path, sample/width and sample/height (of the first image).
 
-Framing and protocol buffers are written by hand: the message is small and fixed, and its image is never copied. A
-record is its length (8 bytes, little-endian), the masked crc32c of those, the data, and the masked crc32c of the data:
+A record is its length (8 bytes, little-endian), the masked crc32c of these, the Example, and its masked crc32c:
 https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
-Wire format: https://protobuf.dev/programming-guides/encoding/ ; messages: tensorflow/core/example/*.proto
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import struct
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 import google_crc32c
-import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf.message import DecodeError
 
-from records.sample import ChecksumStream, Piece, Place, Sample
+from contracts.errors import DataError
+from records.decode import image_format
+from records.sample import MAX_SAMPLE_BYTES, ForeignSample, Framed, Sample
 
 SUFFIX = ".tfrecord"
-_MASK_DELTA = 0xA282EAD8
+END = b""
+"""Nothing ends a TFRecord file."""
 
-# A record up to this size is written as one piece.
-_SMALL_BYTES = 1 << 16
-# Beginnings of features and whole features that are kept: names, sizes and classes come again and again.
-_KEPT_ENTRIES = 1 << 14
-
-# Tags of length-delimited fields: field number << 3 | 2.
-_FIELD_1 = b"\x0a"  # Example.features, Features.feature, its key, Feature.bytes_list, the lists' values
-_FIELD_2 = b"\x12"  # the value of an entry in Features.feature, Feature.float_list
-_FIELD_3 = b"\x1a"  # Feature.int64_list
+IMAGE_FEATURE = "image/encoded"
+_LABELS = ("image/class/label", "label")
+_TEXT = "image/class/text"
+_HEAD_BYTES, _CRC_BYTES = 12, 4
 
 
-class TFRecordWriter:
-    """Writes samples as records of tf.train.Example.
+# tensorflow/core/example/example.proto and feature.proto, as a descriptor.
+_EXAMPLE_PROTO = """
+    name: "shardline_example.proto" package: "tensorflow" syntax: "proto3"
+    message_type { name: "BytesList" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+    message_type { name: "FloatList" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+    message_type { name: "Int64List" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+    message_type {
+      name: "Feature"
+      oneof_decl { name: "kind" }
+      field { name: "bytes_list" number: 1 type_name: "BytesList" type: TYPE_MESSAGE oneof_index: 0 }
+      field { name: "float_list" number: 2 type_name: "FloatList" type: TYPE_MESSAGE oneof_index: 0 }
+      field { name: "int64_list" number: 3 type_name: "Int64List" type: TYPE_MESSAGE oneof_index: 0 }
+    }
+    message_type {
+      name: "Features"
+      nested_type {
+        name: "FeatureEntry"
+        options { map_entry: true }
+        field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
+        field { name: "value" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: "Feature" }
+      }
+      field { name: "feature" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "FeatureEntry" }
+    }
+    message_type {
+      name: "Example" field { name: "features" number: 1 type: TYPE_MESSAGE type_name: "Features" }
+    }
+"""
+# A pool of its own: TensorFlow describes the same names in the common one.
+_pool = descriptor_pool.DescriptorPool()
+_pool.Add(text_format.Parse(_EXAMPLE_PROTO, descriptor_pb2.FileDescriptorProto()))
+Example: Any = message_factory.GetMessageClass(_pool.FindMessageTypeByName("tensorflow.Example"))
+"""The class of tf.train.Example."""
+
+
+def frame(sample: Sample) -> Framed:
+    """Return the record of a sample; its body is the tf.train.Example."""
+    example = Example()
+    if sample.values:
+        _add_fields(example.features.feature, sample)
+    else:
+        _add_image(example.features.feature, sample)
+    body = example.SerializeToString(deterministic=True)
+    length = struct.pack("<Q", len(body))
+    return Framed(length + _masked_crc(length), body, _masked_crc(body))
+
+
+def first_value(example: Any, name: str) -> Any:
+    """Return the first value of a feature; None where there is none."""
+    feature = example.features.feature
+    kind = feature[name].WhichOneof("kind") if name in feature else None
+    values = getattr(feature[name], kind).value if kind else ()
+    return values[0] if values else None
+
+
+def find_image(example: Any) -> bytes | None:
+    """Return the image file of an Example: the feature image/encoded, else the first by name that is an image."""
+    for name in (IMAGE_FEATURE, *sorted(example.features.feature)):
+        value = first_value(example, name)
+        if isinstance(value, bytes) and image_format(value):
+            return value
+    return None
+
+
+def scan(stream: BinaryIO, name: str) -> Iterator[ForeignSample]:
+    """Yield the samples of a TFRecord file that another program wrote.
+
+    The label is the feature image/class/label or label, a number or a name; image/class/text names the class of a
+    number.
 
     Args:
-        stream: Receives the bytes, from the start of the shard on.
-    """
-
-    def __init__(self, stream: ChecksumStream) -> None:
-        self._stream = stream
-
-    def write(self, sample: Sample) -> Place:
-        """Append a record; return where its tf.train.Example is, without the framing."""
-        if sample.values:
-            parts = encode_fields(sample)
-        else:
-            before, after = encode_example(sample)
-            parts = [before, sample.content, after]
-        size = sum(map(len, parts))
-        length = struct.pack("<Q", size)
-        head = length + struct.pack("<I", mask_crc(google_crc32c.value(length)))
-        offset = self._stream.position + len(head)
-        if size <= _SMALL_BYTES:
-            # Of a row of a table the pieces would cost more than its bytes.
-            content = b"".join(parts)
-            crc32c = google_crc32c.value(content)
-            self._stream.write(Piece.of(b"".join((head, content, struct.pack("<I", mask_crc(crc32c))))))
-            return Place(offset, size, crc32c)
-        example = Piece.of(*parts)
-        self._stream.write(Piece.of(head), example, Piece.of(struct.pack("<I", mask_crc(example.crc32c))))
-        return Place(offset, size, example.crc32c)
-
-    def close(self) -> None:
-        """Nothing ends a TFRecord file."""
-
-
-def mask_crc(crc: int) -> int:
-    """Return the masked form of a crc32c: rotated right by 15 bits, plus a constant."""
-    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
-
-
-def encode_example(sample: Sample) -> tuple[bytes, bytes]:
-    """Return the serialised Example as what comes before the image bytes and what comes after them."""
-    labels: tuple[int, ...] = (sample.label,)
-    names: tuple[str, ...] = (sample.class_name,)
-    if sample.labels is not None:
-        labels, names = sample.labels, sample.class_names
-    rest = b"".join(
-        (
-            _entry(b"image/format", _bytes_feature(sample.image_format.encode())),
-            _entry(b"image/height", _int64_feature(sample.height)) if sample.width else b"",
-            _entry(b"image/width", _int64_feature(sample.width)) if sample.width else b"",
-            _entry(b"image/class/label", _int64_feature(*labels)),
-            _entry(b"image/class/text", _bytes_feature(*map(str.encode, names))),
-            _entry(b"image/filename", _bytes_feature(sample.path.encode())),
-        )
-    )
-    prefix = _open_entry("image/encoded", len(sample.content))
-    features_bytes = len(prefix) + len(sample.content) + len(rest)
-    return _FIELD_1 + _varint(features_bytes) + prefix, rest
-
-
-def encode_fields(sample: Sample) -> list[bytes]:
-    """Return the serialised Example of a sample of named fields in pieces, files first, which are not copied."""
-    files: list[bytes] = []
-    rest: list[bytes] = []
-    for field, kind, value, image_format in sample.values:
-        if kind == "number":
-            with np.errstate(over="ignore"):  # what is beyond float32's range becomes infinite
-                single = np.array(value, "<f4").tobytes()
-            rest += (_open_entry(field, len(single), _FIELD_2), single)
-            rest += (_open_entry(f"{field}/float64", 8), struct.pack("<d", value))
-        elif kind == "text":
-            content = value.encode()
-            rest += (_open_entry(field, len(content)), content)
-        elif kind == "class":
-            rest.append(_class_entries(field, *value))
-        elif kind == "classes":
-            places, names = value
-            rest.append(_entry(field.encode(), _int64_feature(*places)))
-            rest.append(_entry(field.encode() + b"/text", _bytes_feature(*map(str.encode, names))))
-        elif kind in ("image", "bytes"):
-            files += [_open_entry(field, len(value)), value]
-            if image_format:
-                rest.append(_entry(field.encode() + b"/format", _bytes_feature(image_format.encode())))
-        else:
-            rest.append(_entry(field.encode(), _bytes_feature(json.dumps(value, allow_nan=False).encode())))
-    path = sample.path.encode()
-    rest += (_open_entry("sample/path", len(path)), path)
-    if sample.width:
-        rest.append(_entry(b"sample/width", _int64_feature(sample.width)))
-        rest.append(_entry(b"sample/height", _int64_feature(sample.height)))
-    parts = [*files, b"".join(rest)]
-    return [_FIELD_1 + _varint(sum(map(len, parts))), *parts]
-
-
-@functools.lru_cache(_KEPT_ENTRIES)
-def _class_entries(field: str, place: int, name: str) -> bytes:
-    text = _entry(field.encode() + b"/text", _bytes_feature(name.encode()))
-    return _entry(field.encode(), _int64_feature(place)) + text
-
-
-def read_varint(content: bytes, at: int) -> tuple[int, int]:
-    """Return the number that starts at a place of a protocol buffer, and the place behind it.
+        stream: The file, at its start.
+        name: Its name, for errors.
 
     Raises:
-        IndexError: The content ends within it.
+        DataError: A checksum is wrong, it holds something else than tf.train.Example, or a record has no image or no
+            label, or 2 GiB or more; the offset is named.
     """
-    value = shift = 0
-    while True:
-        byte = content[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
+    start = 0
+    while head := stream.read(_HEAD_BYTES):
+        length = struct.unpack("<Q", head[:8])[0] if len(head) == _HEAD_BYTES else 0
+        if len(head) == _HEAD_BYTES and _masked_crc(head[:8]) != head[8:]:
+            raise _damaged(name, start, "its length has a wrong checksum")
+        if length > MAX_SAMPLE_BYTES:
+            raise _damaged(name, start, "it has 2 GiB or more")
+        body = stream.read(length)
+        tail = stream.read(_CRC_BYTES)
+        if len(tail) < _CRC_BYTES:
+            raise _damaged(name, start, "the file ends within it")
+        if _masked_crc(body) != tail:
+            raise _damaged(name, start, "its content has a wrong checksum")
+        yield _read_foreign(name, start, body)
+        start += _HEAD_BYTES + length + _CRC_BYTES
 
 
-def _varint(value: int) -> bytes:
-    assert value >= 0, value
-    groups = bytearray()
-    while value > 0x7F:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    groups.append(value)
-    return bytes(groups)
+def _read_foreign(name: str, start: int, body: bytes) -> ForeignSample:
+    try:
+        example = Example.FromString(body)
+    except DecodeError:
+        raise _damaged(name, start, "it is no tf.train.Example") from None
+    image = find_image(example)
+    given = next((value for one in _LABELS if isinstance(value := first_value(example, one), int | bytes)), None)
+    text = first_value(example, _TEXT)
+    class_name = text.decode("utf-8", "replace") if isinstance(text, bytes) else None
+    label = given.decode("utf-8", "replace") if isinstance(given, bytes) else class_name if given is None else given
+    if image is None or label is None:
+        raise DataError(
+            f"{name}, record at {start}: no {'image' if image is None else 'label'} among "
+            f"{', '.join(sorted(example.features.feature))}",
+            allowed=f"{IMAGE_FEATURE} and {' or '.join(_LABELS)}",
+            todo="write these records with the names of TF-Slim, or shard the source with `shardline shard`",
+        )
+    return ForeignSample(f"record {start}", start + _HEAD_BYTES, body, image, label, class_name)
 
 
-def _delimited(tag: bytes, content: bytes) -> bytes:
-    return tag + _varint(len(content)) + content
+def _damaged(name: str, start: int, reason: str) -> DataError:
+    return DataError(
+        f"{name}, record at {start}: {reason}",
+        allowed="whole TFRecord files of tf.train.Example, not compressed",
+        todo="copy or write the file again; compressed files must be unpacked",
+    )
 
 
-def _entry(name: bytes, feature: bytes) -> bytes:
-    return _delimited(_FIELD_1, _delimited(_FIELD_1, name) + _delimited(_FIELD_2, feature))
+def _masked_crc(content: bytes) -> bytes:
+    crc = google_crc32c.value(content)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-@functools.lru_cache(_KEPT_ENTRIES)
-def _open_entry(name: str, size: int, list_tag: bytes = _FIELD_1) -> bytes:
-    """Return what stands before the value of a feature of one value: the value itself is never copied.
-
-    Args:
-        name: Of the feature.
-        size: Bytes of the value.
-        list_tag: Of a list of bytes; for packed floats that of their list.
-    """
-    # From the inside out: BytesList.value, Feature.bytes_list, the entry's value.
-    prefix = b""
-    for opening in (_FIELD_1, list_tag, _FIELD_2):
-        prefix = opening + _varint(len(prefix) + size) + prefix
-    prefix = _delimited(_FIELD_1, name.encode()) + prefix
-    return _FIELD_1 + _varint(len(prefix) + size) + prefix
+def _add_image(feature: Any, sample: Sample) -> None:
+    """Set the features of an image and its label."""
+    labels = (sample.label,) if sample.labels is None else sample.labels
+    names = (sample.class_name,) if sample.labels is None else sample.class_names
+    feature[IMAGE_FEATURE].bytes_list.value.append(sample.content)
+    feature["image/format"].bytes_list.value.append(sample.image_format.encode())
+    if sample.width:
+        feature["image/height"].int64_list.value.append(sample.height)
+        feature["image/width"].int64_list.value.append(sample.width)
+    feature["image/class/label"].int64_list.value.extend(labels)
+    feature[_TEXT].bytes_list.value.extend(name.encode() for name in names)
+    feature["image/filename"].bytes_list.value.append(sample.path.encode())
 
 
-def _bytes_feature(*values: bytes) -> bytes:
-    return _delimited(_FIELD_1, b"".join(_delimited(_FIELD_1, value) for value in values))
-
-
-def _int64_feature(*values: int) -> bytes:
-    # Packed, as protocol buffers of version 3 write lists of numbers.
-    return _delimited(_FIELD_3, _delimited(_FIELD_1, b"".join(map(_varint, values))))
+def _add_fields(feature: Any, sample: Sample) -> None:
+    """Set the features of named fields."""
+    for name, kind, value, format_of_image in sample.values:
+        if kind == "number":
+            # Beyond the range of float32 it becomes infinite.
+            feature[name].float_list.value.append(value)
+            feature[f"{name}/float64"].bytes_list.value.append(struct.pack("<d", value))
+        elif kind in ("class", "classes"):
+            places, names = value if kind == "classes" else ([value[0]], [value[1]])
+            feature[name].int64_list.value.extend(places)
+            feature[f"{name}/text"].bytes_list.value.extend(one.encode() for one in names)
+        elif kind in ("image", "bytes"):
+            feature[name].bytes_list.value.append(value)
+            if format_of_image:
+                feature[f"{name}/format"].bytes_list.value.append(format_of_image.encode())
+        else:
+            text = value if kind == "text" else json.dumps(value, allow_nan=False)
+            feature[name].bytes_list.value.append(text.encode())
+    feature["sample/path"].bytes_list.value.append(sample.path.encode())
+    if sample.width:
+        feature["sample/width"].int64_list.value.append(sample.width)
+        feature["sample/height"].int64_list.value.append(sample.height)

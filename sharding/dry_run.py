@@ -1,4 +1,4 @@
-"""Dry run of the stage: classes, splits, shards and bytes by the listing, and a decoding of some files."""
+"""Dry run of the stage: classes, splits, shards and bytes by the listing, and a check of some samples."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from collections.abc import Iterator
 
 from contracts.config import SPLITS, ShardingSection
 from records.decode import UndecodableImage
-from sharding.limits import MAX_NAMED, encode_path
+from sharding.fields import Fields
+from sharding.images import Checks
+from sharding.names import MAX_NAMED, encode_path
 from sharding.plan import Plan
-from sharding.sources import Listing, Reference
-from sharding.sources.fields import Fields
-from sharding.write.check import Checks
-from sharding.write.reading import read_samples
-from sharding.write.sample import accept
+from sharding.reading import read_samples
+from sharding.reference import Listing, Reference
+from sharding.samples import accept
 
-# Samples that are read and decoded: some seconds.
-LOOKED_AT = 200
-# Requests to a bucket that are under way at a time.
-_REQUESTS = 64
+# Samples that are read and checked: some seconds.
+CHECKED = 200
 
 
 def describe(listing: Listing, plan: Plan, section: ShardingSection) -> Iterator[str]:
@@ -36,28 +34,32 @@ def describe(listing: Listing, plan: Plan, section: ShardingSection) -> Iterator
     for name, shards, samples, num_bytes in counts:
         yield f"{name}: {samples} samples in {shards} shards, {num_bytes} bytes of source files"
     yield f"{plan.total_shards} shards, from {listing.num_files} samples of {listing.total_bytes} bytes"
-    yield from _look_at_some(listing, section)
+    yield from _check_some(listing, section)
 
 
-def _look_at_some(listing: Listing, section: ShardingSection) -> Iterator[str]:
+def _check_some(listing: Listing, section: ShardingSection) -> Iterator[str]:
     """Yield lines about samples that are read and checked as the stage does; none where rows are the samples."""
     fields = Fields.of(section)
     if fields is not None and fields.file is None:
         return
     chosen = _draw(listing)
     rejected: list[tuple[Reference, UndecodableImage]] = []
-    threads = _REQUESTS if listing.is_remote else 0
-    with contextlib.closing(read_samples(listing.uri, chosen, fields, threads=threads)) as found:
-        for reference, contents in found:
+    by_content = section.compare == "content"
+    samples = read_samples(listing.uri, chosen, fields, by_content=by_content)
+    with contextlib.closing(samples):
+        for reference, contents in samples:
             try:
                 accept(reference, contents, fields, Checks.of(section), with_pixels=False)
             except UndecodableImage as reason:
                 rejected.append((reference, reason))
     yield f"{len(chosen)} of {listing.num_files} samples were looked at: {len(rejected)} cannot be used"
     yield from (f"  {encode_path(reference.path)}: {reason}" for reference, reason in rejected[:MAX_NAMED])
+    if len(rejected) > section.max_rejected_fraction * listing.num_files:
+        limit = f"{section.max_rejected_fraction:g}"
+        yield f"warning: that is more than sharding.max_rejected_fraction {limit} of all: the stage would fail"
 
 
 def _draw(listing: Listing) -> list[Reference]:
     """Return samples by chance, always the same ones of a listing."""
-    places = set(random.Random(listing.sha256).sample(range(listing.num_files), min(LOOKED_AT, listing.num_files)))
+    places = set(random.Random(listing.sha256).sample(range(listing.num_files), min(CHECKED, listing.num_files)))
     return [reference for place, reference in enumerate(listing.references()) if place in places]

@@ -1,15 +1,13 @@
 """The Beam graph of the stage, whole.
 
-    .work/listing/references-NNNNN ─place─> (shard, references) ─┐
-                       │                    (shard, nothing) ────┴─group─> write ─> (group, shard) ─group─> merge ─┐
-                                                                 index part, manifest.json <─────────── commit <───┘
+    Create(parts) | Reshuffle | place | GroupByKey | WriteShard ─┬─ results ─────────────┬─ commit: manifest.json
+                                                                 └─ contents | GroupByKey ┘
+    of an increment also: shards that have lost samples ─ new index ─ results;  samples that stay ─ contents
 
 Only references (paths, labels, sizes) are shuffled, never content: each shard is written by one worker that reads its
-files and streams them out. What is known about a shard afterwards lies in a record beside it; the records of 256 shards
-are combined into a part of the index and a summary, by many workers, and the last step reads the summaries. What is
-there already is not made again: a shard has its record, a group its summary, the whole its manifest. Any step may run
-twice, at the same time, or in another run: names decide bytes (sharding/job.py), and publishing what is there is
-success. No state, no tagged outputs, nothing from finish_bundle: the graph means the same on every runner.
+files and streams them out. What is there already is not made again: a shard has its record, the whole its manifest. Any
+step may run twice, at the same time, or in another run: names decide bytes (sharding/job.py), and publishing what is
+there is success. No state, no tagged outputs, nothing from finish_bundle: the graph means the same on every runner.
 
 What the store answers for a while is raised, and the runner tries the bundle again. The first error that only a user
 can mend ends the work as a refusal in the output's folder: no runner would bring its type and exit code back.
@@ -25,215 +23,138 @@ from typing import Any
 import apache_beam as beam
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME
+from contracts.artifacts import MANIFEST_NAME, Duplicates
 from contracts.errors import ErrorDocument, TryAgain, UserError
-from sharding.commit.duplicates import (
-    Findings,
-    check_duplicates,
-    find_in_shards,
-    find_in_source,
-    give_sizes,
-    join_findings,
-)
-from sharding.commit.kept import keep_part
-from sharding.commit.manifest import Commit, commit_shards
-from sharding.commit.records import has_record, merge_group, read_contents, save_record
-from sharding.job import REFUSAL_NAME, JobHandle, SourceChanged, open_job
+from sharding.commit import Limits, commit_shards
+from sharding.duplicates import find_copies, group_contents, list_contents, list_kept_contents, merge_copies
+from sharding.increments import drop_rows
+from sharding.job import REFUSAL_NAME, Job, JobHandle, ShardResult, SourceChanged, merge_results, open_job
 from sharding.limits import space_needed
-from sharding.sources.parts import Fields, pack_fields, read_part_fields, unpack
-from sharding.write.pool import ShardPool
+from sharding.reference import Reference, read_part, to_references
+from sharding.workers import write_in_process
+from sharding.write import shard_name
+
+# Shards of the parent whose indices one element makes anew.
+SHARDS_PER_ELEMENT = 64
+# (bucket, samples): see sharding.duplicates.group_contents.
+Contents = list[tuple[int, list[tuple[Any, ...]]]]
 
 
 def build_graph(
     pipeline: beam.Pipeline,
     handle: JobHandle,
-    commit: Commit,
+    limits: Limits,
     num_parts: int,
-    num_groups: int,
-    num_kept: int,
-    num_compared: int = 0,
+    num_kept_parts: int = 0,
+    num_changed_shards: int = 0,
 ) -> None:
-    """Add the steps that write all shards, the index and the manifest.
+    """Add the steps that write all shards, their indices and the manifest.
 
     Args:
-        pipeline: An empty pipeline on any runner that keeps to Beam's model (sharding/runners/run.py).
+        pipeline: An empty pipeline on any runner that keeps to Beam's model (sharding/runners.py).
         handle: The planned job.
-        commit: What else the manifest says.
-        num_parts: Number of files of the listing.
-        num_groups: Number of groups of shards.
-        num_kept: Number of parts of the index that an increment takes over.
-        num_compared: Number of files of references, after those of the listing, that new files may be copies of.
+        limits: What the manifest must keep to.
+        num_parts: Number of parts of the listing.
+        num_kept_parts: Number of parts, after those of the listing, of samples that new ones may be copies of.
+        num_changed_shards: Number of shards of the parent that have lost samples.
     """
-    # Beam puts a shuffle of these few numbers behind them, which spreads the parts over the workers.
-    parts = pipeline | "Parts" >> beam.Create(list(range(num_parts)))
-    groups = pipeline | "Groups" >> beam.Create(list(range(num_groups)))
-    for_shards = [
-        parts | "Place" >> beam.FlatMap(_place, handle).with_output_types(tuple[int, bytes]),
-        # So that each planned shard is written, also where nothing is left for it.
-        groups | "EachShard" >> beam.FlatMap(_each_shard, handle).with_output_types(tuple[int, bytes]),
-    ]
-    found_before = None
-    # Side inputs that shards wait for.
-    awaited = []
-    if commit.looks_in_source:
-        compared = pipeline | "Compared" >> beam.Create(list(range(num_parts, num_parts + num_compared)))
-        found_before = (
-            (parts, compared)
-            | "WithCompared" >> beam.Flatten()
-            | "Sizes" >> beam.FlatMap(_give_sizes, handle).with_output_types(tuple[int, bytes])
-            | "GroupBySize" >> beam.GroupByKey()
-            | "FindCopies" >> beam.Map(_find_in_source, handle)
-            | "JoinCopies" >> beam.CombineGlobally(join_findings)
-            | "CheckCopies" >> beam.Map(_check_copies, handle, commit)
-        )
-        if commit.duplicates == "fail":
-            # Nothing is written where copies refuse the source.
-            awaited.append(beam.pvalue.AsList(found_before))
+    finds_copies = limits.duplicates != "off"
     written = (
-        for_shards
-        | beam.Flatten()
+        pipeline
+        | "Parts" >> beam.Create(list(range(num_parts)))
+        | "SpreadParts" >> beam.Reshuffle()
+        | "Place" >> beam.FlatMap(_place, handle).with_output_types(tuple[int, Any])
         | "GroupByShard" >> beam.GroupByKey()
-        | "WriteShard" >> beam.ParDo(_WriteShard(handle), *awaited).with_output_types(tuple[int, int])
-        | "GroupByPart" >> beam.GroupByKey()
+        | "WriteShard" >> beam.FlatMap(_write_shard, handle, finds_copies=finds_copies)
     )
-    merged = written | "Merge" >> beam.FlatMap(_merge, handle)
-    if commit.looks_in_shards:
-        found = (
-            written
-            | "Contents" >> beam.FlatMap(_read_contents, handle).with_output_types(tuple[int, bytes])
-            | "GroupByContent" >> beam.GroupByKey()
-            | "FindEqual" >> beam.Map(_find_in_shards, handle)
-            | "JoinEqual" >> beam.CombineGlobally(join_findings)
-        )
-    elif found_before is not None:
-        found = found_before
-    else:
-        found = pipeline | "NoCopies" >> beam.Create([None])
-    # An increment takes over the parts of its parent's index.
-    kept = pipeline | "Parent" >> beam.Create(list(range(num_kept))) | "Keep" >> beam.FlatMap(_keep, handle)
-    # One element, so that one call sees the end of all groups.
-    sides = (beam.pvalue.AsList(merged), beam.pvalue.AsList(kept), beam.pvalue.AsList(found))
-    numbers = (num_groups, num_kept)
-    pipeline | "Once" >> beam.Create([None]) | "Commit" >> beam.Map(_commit, *sides, handle, commit, numbers)
+    starts = list(range(0, num_changed_shards, SHARDS_PER_ELEMENT))
+    changed = pipeline | "Changed" >> beam.Create(starts) | "DropRows" >> beam.FlatMap(_drop_rows, handle)
+    results = (
+        (written | "Results" >> beam.Keys(), changed)
+        | "AllResults" >> beam.Flatten()
+        | "MergeResults" >> beam.CombineGlobally(_merge_results)
+    )
+    kept_parts = list(range(num_parts, num_parts + num_kept_parts)) if finds_copies else []
+    kept = pipeline | "KeptParts" >> beam.Create(kept_parts) | "KeptContents" >> beam.FlatMap(_list_kept, handle)
+    copies = (
+        (written | "Contents" >> beam.Values() | "EachContent" >> beam.FlatMap(_each), kept)
+        | "AllContents" >> beam.Flatten().with_output_types(tuple[int, Any])
+        | "GroupByContent" >> beam.GroupByKey()
+        | "InBuckets" >> beam.Values()
+        | "FindCopies" >> beam.Map(find_copies)
+        | "MergeCopies" >> beam.CombineGlobally(merge_copies)
+    )
+    # One element, so that one call sees the end of all steps.
+    sides = (beam.pvalue.AsSingleton(results), beam.pvalue.AsSingleton(copies))
+    pipeline | "Once" >> beam.Create([None]) | "Commit" >> beam.Map(_commit, *sides, handle, limits)
 
 
-def _place(number: int, handle: JobHandle) -> Iterator[tuple[int, bytes]]:
-    """Yield (shard, blob) for a part of the listing: Beam's cost is by element, so a shard's references are one."""
+def _place(number: int, handle: JobHandle) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
+    """Yield (shard, references) for a part of the listing: a list for each shard, since Beam's cost is by element."""
     with _working(handle):
-        opened = open_job(handle)
-        # Plain tuples, of path, label, split, ...
-        references = read_part_fields(opened.planned.listing_uri(handle.output_uri), number)
-        shards = opened.plan.place_many([one[0] for one in references], [one[2] for one in references])
-        by_shard: dict[int, list[Fields]] = defaultdict(list)
+        job = open_job(handle)
+        references = read_references(job, number)
+        shards = job.planned.plan.place([one.path for one in references], [one.split for one in references])
+        by_shard: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
         for shard, reference in zip(shards.tolist(), references, strict=True):
-            by_shard[shard].append(reference)
-        for shard, own in by_shard.items():
-            yield shard, pack_fields(own)
+            # Plain tuples, which Beam's coders know.
+            by_shard[shard].append(tuple(reference))
+        yield from by_shard.items()
 
 
-def _each_shard(group: int, handle: JobHandle) -> Iterator[tuple[int, bytes]]:
-    with _working(handle):
-        yield from ((shard, b"") for shard in open_job(handle).groups[group])
+def read_references(job: Job, number: int) -> list[Reference]:
+    """Return the references of a part of the listing."""
+    return to_references(read_part(storage.read_bytes(job.part_uri(number))))
 
 
-def _give_sizes(number: int, handle: JobHandle) -> Iterator[tuple[int, bytes]]:
-    with _working(handle):
-        yield from give_sizes(number, open_job(handle))
-
-
-def _find_in_source(bucket: tuple[int, Iterable[bytes]], handle: JobHandle) -> Findings:
-    with _working(handle):
-        return find_in_source(bucket[1], open_job(handle))
-    return Findings()
-
-
-def _check_copies(found: Findings, handle: JobHandle, commit: Commit) -> Findings:
-    """End the job before it writes much, where there are copies and none may be."""
-    # The commit looks at them again.
+def _write_shard(
+    element: tuple[int, Iterable[list[tuple[Any, ...]]]], handle: JobHandle, *, finds_copies: bool
+) -> Iterator[tuple[ShardResult, Contents]]:
+    """Write one shard, unless it is written; yield its result and the contents of its samples."""
+    shard, groups = element
     with _working(handle, swallows=True):
-        if commit.duplicates == "fail" and found.groups:
-            planned = open_job(handle).planned
-            shown = f"sharding.source {storage.display(planned.source_uri)}"
-            check_duplicates(found.report(), shown, planned.sharding)
-    return found
+        job = open_job(handle)
+        references = [Reference(*one) for group in groups for one in group]
+        result = job.read_record(shard)
+        if result is None:
+            if _is_refused(handle) or _is_finished(handle):
+                return
+            try:
+                result = write_in_process(handle, shard, references)
+            except storage.AlreadyPublished:
+                # An attempt that rejected other files (a crash, the time limit) ended between its shard and its record.
+                if job.read_record(shard) is None:
+                    job.discard_shard(shard, shard_name(job, shard))
+                raise TryAgain(f"{job.stem_of(shard)} was there with other content: it is written again") from None
+            storage.publish(job.record_uri(shard), result.model_dump_json().encode())
+        contents = list_contents(job, result, references) if finds_copies else []
+        yield result, group_contents(job, contents)
 
 
-class _WriteShard(beam.DoFn):  # type: ignore[misc]
-    """Writes shards, one after another, in a process of its own: an instance works for one thread."""
-
-    def __init__(self, handle: JobHandle) -> None:
-        self._handle = handle
-        self._pool: ShardPool | None = None
-
-    def process(self, element: tuple[int, Iterable[bytes]], awaited: Any = None) -> Iterator[tuple[int, int]]:
-        """Write one shard, unless it is written; yield the number of its group and its own."""
-        shard, blobs = element
-        with _working(self._handle, swallows=True):
-            opened = open_job(self._handle)
-            if not has_record(shard, opened):
-                if _is_refused(self._handle) or _is_finished(self._handle):
-                    return
-                # Of those that `_each_shard` has made nothing is packed.
-                references = [reference for blob in blobs if blob for reference in unpack(blob)]
-                self._pool = self._pool or ShardPool()
-                split = opened.plan.split_of(shard)
-                save_record(self._pool.write(opened.stem_of(shard), shard, split, references, opened.job), opened)
-            yield opened.group_of(shard), shard
-
-    def teardown(self) -> None:
-        """End the process."""
-        if self._pool is not None:
-            self._pool.close()
-
-
-def _merge(group: tuple[int, Iterable[int]], handle: JobHandle) -> Iterator[int]:
-    number, shards = group
-    with _working(handle, swallows=True):
-        opened = open_job(handle)
-        missing = set(opened.groups[number]) - set(shards)
-        if missing:
-            # Its writer was refused, and the refusal says why; or another run of the same work has finished it.
-            if not (_is_refused(handle) or _is_finished(handle)):
-                raise TryAgain(f"shards {sorted(missing)[:10]} were refused, and another run has deleted why")
-            return
-        merge_group(number, opened)
-        yield number
-
-
-def _read_contents(group: tuple[int, Iterable[int]], handle: JobHandle) -> Iterator[tuple[int, bytes]]:
-    number, _ = group
+def _drop_rows(start: int, handle: JobHandle) -> Iterator[ShardResult]:
     with _working(handle):
-        if not _is_refused(handle):
-            yield from read_contents(number, open_job(handle))
+        yield drop_rows(open_job(handle), start, SHARDS_PER_ELEMENT)
 
 
-def _find_in_shards(bucket: tuple[int, Iterable[bytes]], handle: JobHandle) -> Findings:
+def _list_kept(number: int, handle: JobHandle) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
     with _working(handle):
-        return find_in_shards(bucket[1], open_job(handle))
-    return Findings()
+        job = open_job(handle)
+        yield from group_contents(job, list_kept_contents(read_part(storage.read_bytes(job.part_uri(number)))))
 
 
-def _keep(number: int, handle: JobHandle) -> Iterator[int]:
-    with _working(handle):
-        keep_part(number, open_job(handle))
-        yield number
+def _each(contents: Contents) -> Contents:
+    return contents
 
 
-def _commit(
-    _: None,
-    merged: list[int],
-    kept: list[int],
-    found: list[Findings | None],
-    handle: JobHandle,
-    commit: Commit,
-    numbers: tuple[int, int],
-) -> None:
+def _merge_results(results: Iterable[ShardResult]) -> ShardResult:
+    return merge_results(list(results))
+
+
+def _commit(_: None, result: ShardResult, copies: Duplicates, handle: JobHandle, limits: Limits) -> None:
     with _working(handle, swallows=True):
         # The latter by another run of the same work, which has cleaned up since.
-        if _is_refused(handle) or _is_finished(handle):
-            return
-        assert (len(set(merged)), len(set(kept))) == numbers, "a part of the index is missing"
-        commit_shards(open_job(handle), commit, found[0] if found else None)
+        if not _is_refused(handle) and not _is_finished(handle):
+            commit_shards(open_job(handle), result, copies, limits)
 
 
 @contextlib.contextmanager
@@ -242,7 +163,7 @@ def _working(handle: JobHandle, *, swallows: bool = False) -> Iterator[None]:
 
     Args:
         handle: The job.
-        swallows: End the block without an error then, as later steps see what is missing. Steps whose output nobody
+        swallows: End the block without an error then, as the commit sees what is missing. Steps whose output nobody
             counts must fail: a shard would be written without some of its files.
     """
     try:
@@ -257,7 +178,10 @@ def _working(handle: JobHandle, *, swallows: bool = False) -> Iterator[None]:
         if not swallows:
             raise
     except storage.AlreadyPublished as error:
-        raise TryAgain(f"{error} is there with other content: something else writes into the output") from None
+        raise TryAgain(
+            f"{error} is there with other content: something else writes into the output; run again, and if it stays "
+            "so, with --fresh"
+        ) from None
     except FileNotFoundError:
         # Another run of the same work has finished it and cleaned up.
         if not _is_finished(handle):

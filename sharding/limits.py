@@ -1,4 +1,4 @@
-"""What makes a set of samples unfit for training, and how errors name files and classes.
+"""What makes a set of samples unfit for training, and errors of a full disk.
 
 Checked on the listing before anything is written, on the shards before the manifest is, and on finished shards before
 they are used again. Needs neither Beam nor numpy: a stage that only finds its result must start quickly.
@@ -8,32 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from unicodedata import category
-from urllib.parse import quote, unquote_to_bytes
+from collections.abc import Collection, Iterator, Sequence
 
 from contracts import storage
 from contracts.artifacts import Rejected
 from contracts.errors import DataError, StorageError
-
-# A message stays readable with this many names; the rest is counted.
-MAX_NAMED = 10
-# Examples in a warning.
-MAX_EXAMPLES = 3
-# Names that are kept in their written form: that of a label is asked for with each sample.
-_KEPT_NAMES = 1 << 14
-# Starts the name of a class that is no text.
-ENCODED_PREFIX = "percent-encoded:"
-# Unicode's control characters, line and paragraph separators. Joiners and uncommon spaces are text: scripts need them.
-_NO_TEXT = ("Cc", "Zl", "Zp")
+from sharding.names import MAX_NAMED, encode_name, name_some
 
 
-def check_training_classes(classes: tuple[bytes, ...], training_samples: list[int], shown: str) -> None:
-    """Raise DataError, naming the classes, when a class has no sample in the training split."""
-    absent = [encode_name(name) for name, count in zip(classes, training_samples, strict=True) if count == 0]
+def check_training_classes(
+    classes: Sequence[bytes], training_samples: Sequence[int], shown: str, vanished: Collection[int] = ()
+) -> None:
+    """Raise DataError, naming the classes, when a class has no sample in the training split.
+
+    Args:
+        classes: Names of all classes.
+        training_samples: Number of training samples of each.
+        shown: How the error calls the source.
+        vanished: Labels of classes that need none: the source of an increment has no sample of them any more.
+    """
+    absent = [
+        encode_name(name)
+        for label, (name, count) in enumerate(zip(classes, training_samples, strict=True))
+        if count == 0 and label not in vanished
+    ]
     if absent:
         raise DataError(
             f"{shown}: no training sample of class {name_some(absent)}",
@@ -115,45 +115,3 @@ def disk_full(uri: str, reason: str) -> StorageError:
         allowed="room for the shards, about the size of the source",
         todo="free some, or set run.root or --output to another disk; nothing half-written looks finished",
     )
-
-
-def name_some(names: Sequence[str], most: int = MAX_NAMED) -> str:
-    """Return the first names and the number of the others."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
-def encode_path(path: bytes) -> str:
-    """Return a relative path as printable text: what is no plain text is percent-encoded, and so is '%'.
-
-    `urllib.parse.unquote_to_bytes` gives the bytes back, of every path: nothing needs to know which ones were encoded.
-    """
-    text = path.decode("utf-8", "surrogateescape")
-    if text.isprintable() and "%" not in text:
-        return text
-    return "".join(
-        char if char.isprintable() and char != "%" else quote(char.encode("utf-8", "surrogateescape")) for char in text
-    )
-
-
-@functools.lru_cache(_KEPT_NAMES)
-def encode_name(name: bytes) -> str:
-    """Return the name of a class: text as it is, '%' and all, since programs compare it with their own names.
-
-    What is not UTF-8, or holds a control character or a line break, is written as `encode_path` does, after
-    `ENCODED_PREFIX`; so is text that starts with it, so that no two names become one.
-    """
-    try:
-        text = name.decode()
-    except UnicodeDecodeError:
-        return ENCODED_PREFIX + encode_path(name)
-    if text.startswith(ENCODED_PREFIX) or any(category(char) in _NO_TEXT for char in text):
-        return ENCODED_PREFIX + encode_path(name)
-    return text
-
-
-def decode_name(text: str) -> bytes:
-    """Return the name of a class that `encode_name` has written."""
-    if text.startswith(ENCODED_PREFIX):
-        return unquote_to_bytes(text.removeprefix(ENCODED_PREFIX))
-    return text.encode()

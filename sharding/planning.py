@@ -1,21 +1,138 @@
-"""Planning a job: its listing and cuts in the output's work folder, where every later attempt finds them."""
+"""What a run is to do (a full reshard, an increment, or nothing), and the plan of it in the output's work folder."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts import storage
-from contracts.errors import TryAgain
-from contracts.fingerprint import shard_inputs
+from contracts.artifacts import MANIFEST_NAME
+from contracts.config.sharding import ROW_PREFIX
+from contracts.errors import ConfigError, ShardlineError, TryAgain
+from contracts.fingerprint import combine, increment_inputs, shard_inputs
 from contracts.stage import Output, Stage
-from sharding.increment.choice import Choice
-from sharding.limits import encode_name, encode_path
-from sharding.sources.fields import Fields, add_frames
+from sharding.fields import ROW_FRAME_BYTES
+from sharding.limits import check_training_classes
+from sharding.names import encode_name, encode_path, name_some
+from sharding.reference import Listing
+from sharding.tokenizer import hash_tokenizer, read_tokenizer
 
 if TYPE_CHECKING:
+    from sharding.increments import IncrementPlan
     from sharding.job import PlannedJob
     from sharding.plan import Plan
+
+# In the output's folder: what a job needs until its manifest is there.
+WORK_NAME = ".work"
+# Parts of the listing that are copied at a time.
+_COPY_THREADS = 4
+
+
+@dataclass
+class Choice:
+    """What is to be written, and what it is built on."""
+
+    made_from: dict[str, str]
+    listing: Listing
+    """What is written; where the work is done already, the whole source."""
+    increment: IncrementPlan | None = None
+    """None for a full reshard, and where the work is done already."""
+    tokenizer: bytes = b""
+    """Content of `sharding.tokenizer.file`; empty where none is named."""
+
+
+def choose(stage: Stage, listing: Listing, scratch: Path) -> Choice:
+    """Decide between a full reshard, an increment, and what is there already.
+
+    Args:
+        stage: Its configuration and root.
+        listing: Of the source.
+        scratch: Folder for the parts of what an increment writes.
+
+    Raises:
+        ConfigError: An increment is asked for where no parent can be.
+        DataError: A class has no training sample, an old sample moved to another split, or `sharding.tokenizer.file` is
+            no tokenizer.
+    """
+    section = stage.config.sharding
+    tokenizer = read_tokenizer(section)
+    full = Choice(shard_inputs(stage.config, listing.sha256, hash_tokenizer(tokenizer)), listing, tokenizer=tokenizer)
+    if not section.incremental:
+        return full
+    if stage.root is None:
+        raise ConfigError(
+            "sharding.incremental is set, but --output names a single folder",
+            allowed="a root: shards of earlier states of the source are looked for beside the new ones",
+            todo="leave --output out, or set sharding.incremental=false",
+        )
+    if not stage.fresh and storage.exists(storage.join(stage.root, combine(full.made_from), MANIFEST_NAME)):
+        return full
+    from sharding.increments import find_parents, plan_increment
+
+    parents = find_parents(
+        stage.root, full.made_from, fresh=stage.fresh, multi_label=listing.multi_label, warn=stage.log
+    )
+    for number, parent in enumerate(parents):
+        uri = storage.join(stage.root, parent.fingerprint)
+        finished = Choice(parent.made_from, listing)
+        if parent.made_from["listing"] == listing.sha256:
+            return finished
+        folder = scratch / f"increment-{number}"
+        folder.mkdir(parents=True)
+        plan = plan_increment(listing, parent, uri, folder)
+        if plan is None:
+            stage.log(f"{storage.display(uri)} has no sample in common with the source: nothing is built on it")
+            continue
+        warnings = _check_classes(plan)
+        if plan.is_empty and not stage.fresh:
+            # The very samples, though not the very listing: the folder of a class without an image came or went.
+            return finished
+        if stage.locate:
+            # What is looked for is not there, whatever it would be built on.
+            return full
+        made_from = increment_inputs(full.made_from, parent=parent.fingerprint)
+        written = replace(plan.listing, warnings=[*plan.listing.warnings, *warnings])
+        return Choice(made_from, written, plan, tokenizer)
+    shown = f"sharding.source {storage.display(listing.uri)}"
+    check_training_classes(listing.classes, listing.counts[0], shown)
+    return full
+
+
+def _check_classes(plan: IncrementPlan) -> list[str]:
+    """Raise DataError when a class has no training sample; return a warning of those that have none any more.
+
+    They keep their places: labels are places in the list of classes, and those in reused shards must stay right.
+    """
+    classes, vanished = plan.listing.classes, plan.increment.vanished
+    kept = plan.increment.kept.samples_by_class.get("train", {})
+    counts = [kept.get(label, 0) + new for label, new in enumerate(plan.listing.counts[0])]
+    check_training_classes(classes, counts, f"sharding.source {storage.display(plan.listing.uri)}", vanished)
+    if not vanished:
+        return []
+    names = name_some([encode_name(classes[label]) for label in vanished])
+    return [f"the source has no sample of class {names} any more: it stays in the list, without samples"]
+
+
+def find_same_but_times(stage: Stage, choice: Choice) -> str | None:
+    """Return the folder of the newest shards, where only modification times differ from them; else None."""
+    listing = choice.listing
+    if stage.root is None or stage.config.sharding.compare != "times" or not storage.is_local(listing.uri):
+        return None
+    from sharding.increments import find_parents
+
+    full = {name: value for name, value in choice.made_from.items() if name != "parent"}
+    parents = find_parents(stage.root, full, fresh=False, multi_label=listing.multi_label, warn=lambda _: None)
+    newest = next(parents, None)
+    if newest is None or newest.made_from["listing"] == full["listing"]:
+        return None
+    uri = storage.join(stage.root, newest.fingerprint)
+    return uri if newest.listing_without_times == listing.same_but_times else None
 
 
 def find_planned(stage: Stage) -> PlannedJob | None:
@@ -34,62 +151,20 @@ def find_planned(stage: Stage) -> PlannedJob | None:
 
 
 def prepare_plan(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
-    """Return the planned job of an output; where there is none, leave one."""
-    from sharding.job import read_planned
+    """Return the planned job of an output; where there is none, leave one: the first that is published counts.
 
-    if (known := read_planned(output.uri, output.fingerprint)) is not None:
-        return known
+    Raises:
+        TryAgain: Another run has just finished the work.
+    """
+    from sharding.job import plan_uri, read_planned
+
     for warning in choice.listing.warnings:
         stage.log(f"warning: {warning}")
-    return _publish(stage, output, choice)
-
-
-def _publish(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
-    """Leave the listing and the plan in the work folder, or take those that are there: the first plan counts."""
-    section, listing = stage.config.sharding, choice.listing
-    plan = arrange(stage, choice)
-
-    from sharding.job import (
-        CUTS_NAME,
-        GONE_NAME,
-        REVISION,
-        TOKENIZER_NAME,
-        WORK_NAME,
-        PlannedJob,
-        plan_uri,
-        read_planned,
-    )
-    from sharding.sources.parts import publish_parts
-
-    name = f"listing-{stage.attempt}"
-    folder = storage.join(output.uri, WORK_NAME, name)
-    storage.publish(storage.join(folder, CUTS_NAME), plan.to_bytes())
-    if choice.tokenizer:
-        storage.publish(storage.join(folder, TOKENIZER_NAME), choice.tokenizer)
-    if choice.growth is not None:
-        storage.publish(storage.join(folder, GONE_NAME), choice.growth.gone.tobytes())
-        stage.log(choice.growth.describe(plan.total_shards))
-    publish_parts(choice.published.parts, folder)
-    planned = PlannedJob(
-        revision=REVISION,
-        fingerprint=output.fingerprint,
-        made_from=output.made_from,
-        source_uri=listing.uri,
-        classes=[encode_name(name) for name in listing.classes],
-        multi_label=listing.multi_label,
-        vocabularies={name: [encode_name(one) for one in names] for name, names in listing.vocabularies.items()},
-        sharding=section,
-        seed=section.seed,
-        listing=name,
-        num_parts=len(listing.parts),
-        num_files=listing.num_files,
-        source_bytes=listing.total_bytes,
-        training_files=listing.split_files[0],
-        ignored=[encode_path(path) for path in listing.ignored],
-        num_ignored=listing.num_ignored,
-        warnings=list(listing.warnings),
-        append=choice.growth.append if choice.growth is not None else None,
-    )
+    if (known := read_planned(output.uri, output.fingerprint)) is not None:
+        return known
+    planned = _publish_listing(stage, output, choice)
+    if choice.increment is not None:
+        stage.log(choice.increment.describe(planned.plan.total_shards))
     # Attempts are told apart by their names: of two that plan at once, one is first.
     with contextlib.suppress(storage.AlreadyPublished):
         storage.publish(plan_uri(output.uri, output.fingerprint), planned.model_dump_json().encode())
@@ -99,15 +174,71 @@ def _publish(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
     return taken
 
 
-def arrange(stage: Stage, choice: Choice) -> Plan:
+def _publish_listing(stage: Stage, output: Output, choice: Choice) -> PlannedJob:
+    """Leave the listing in the work folder; return the job, which is not published yet."""
+    import numpy as np
+
+    from records.statistics import summed_share
+    from sharding.job import GONE_NAME, TOKENIZER_NAME, Job, PlannedJob
+
+    listing, increment = choice.listing, choice.increment
+    planned = PlannedJob(
+        fingerprint=output.fingerprint,
+        made_from=output.made_from,
+        source_uri=listing.uri,
+        classes=[encode_name(name) for name in listing.classes],
+        multi_label=listing.multi_label,
+        vocabularies={name: [encode_name(one) for one in names] for name, names in listing.vocabularies.items()},
+        sharding=stage.config.sharding,
+        plan=plan_shards(stage, listing),
+        listing=f"listing-{stage.attempt}",
+        listing_without_times=listing.same_but_times,
+        num_parts=len(listing.parts()),
+        num_files=listing.num_files,
+        source_bytes=listing.total_bytes,
+        # A chain keeps mean and std of its first manifest.
+        summed_share=0 if increment is not None else summed_share(listing.split_files[0]),
+        ignored=[encode_path(path) for path in listing.ignored.sorted()],
+        num_ignored=listing.ignored.count,
+        warnings=list(listing.warnings),
+        increment=increment.increment if increment is not None else None,
+    )
+    job = Job(output.uri, planned)
+    if choice.tokenizer:
+        storage.publish(storage.join(job.listing_uri, TOKENIZER_NAME), choice.tokenizer)
+    parts = list(listing.parts())
+    if increment is not None:
+        stream = io.BytesIO()
+        np.save(stream, increment.gone, allow_pickle=False)
+        storage.publish(storage.join(job.listing_uri, GONE_NAME), stream.getvalue())
+        parts += increment.kept_parts
+    with ThreadPoolExecutor(_COPY_THREADS) as pool:
+        # What one of them raises is raised here.
+        deque(pool.map(lambda number: _publish(parts[number], job.part_uri(number)), range(len(parts))), maxlen=0)
+    return planned
+
+
+def _publish(path: Path, uri: str) -> None:
+    storage.publish(uri, path.read_bytes())
+
+
+def clean_work(output_uri: str) -> None:
+    """Delete the work folder of a finished output, if it is there: a late worker may still write into it."""
+    with contextlib.suppress(OSError, ShardlineError):
+        storage.delete_tree(storage.join(output_uri, WORK_NAME), manifest_name=MANIFEST_NAME)
+
+
+def plan_shards(stage: Stage, listing: Listing) -> Plan:
     """Return the shards of what is written."""
     from sharding.plan import make_plan
 
-    section, listing = stage.config.sharding, choice.listing
-    fields = Fields.of(section)
-    framed = fields is not None and fields.file is None
-    return make_plan(
-        (lambda: add_frames(listing.samples())) if framed else listing,
-        seed=section.seed,
-        target_shard_bytes=section.target_shard_bytes,
-    )
+    section = stage.config.sharding
+    return make_plan(_read_sizes(listing), seed=section.seed, target_shard_bytes=section.target_shard_bytes)
+
+
+def _read_sizes(listing: Listing) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (path, split, bytes) of every sample; of a row without files with what it takes in a shard."""
+    for table in listing.tables():
+        columns = (table[name].to_pylist() for name in ("path", "split", "size", "more_bytes"))
+        for path, split, size, more_bytes in zip(*columns, strict=True):
+            yield path, split, size + more_bytes + (ROW_FRAME_BYTES if path.startswith(ROW_PREFIX.encode()) else 0)

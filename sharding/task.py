@@ -1,4 +1,4 @@
-"""The shard stage: raw images in, shards, index and manifest out.
+"""The shard stage: raw data in, shards, their indices and a manifest out.
 
     python -m sharding.task --config-json '{"sharding": {"source": "raw/digits"}}' --root runs/digits/shard
 
@@ -13,7 +13,8 @@ is there. A source is never changed.
 from __future__ import annotations
 
 import contextlib
-import re
+import hashlib
+import importlib.metadata
 import tempfile
 import threading
 import time
@@ -25,26 +26,24 @@ from typing import TYPE_CHECKING
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, ShardManifest
 from contracts.config import SPLITS
-from contracts.errors import ConfigError, DataError, ErrorDocument, ShardlineError, TryAgain
+from contracts.errors import DataError, ErrorDocument, ShardlineError, TryAgain
+from contracts.fingerprint import combine
+from contracts.output import check_apart
 from contracts.process import run_process
 from contracts.stage import Output, Stage, run_stage
-from records.compare import compare_with_previous
-from sharding.adoption import find_running, name_job
-from sharding.increment.choice import Choice, choose
+from sharding.compare import compare_with_previous
 from sharding.limits import check_rejected, space_needed
-from sharding.planning import arrange, find_planned, prepare_plan
-from sharding.runners.work import Work
-from sharding.sources import list_source
-from sharding.versions import describe_versions
-from sharding.write.pool import prepare_pools
+from sharding.listing import list_source
+from sharding.planning import Choice, choose, clean_work, find_planned, find_same_but_times, plan_shards, prepare_plan
 
 if TYPE_CHECKING:
-    from sharding.job import PlannedJob
+    from sharding.job import Job, PlannedJob
 
 # How often shard files are counted for the progress shown, in seconds.
 WATCH_INTERVAL_S = 0.25
 REMOTE_WATCH_INTERVAL_S = 2.0
-SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-[0-9a-f]{{8}}-\d{{5,}}\.(tar|tfrecord)")
+# Packages whose versions decide bytes, of those in ShardManifest.made_with.
+_PACKAGES = ("pillow", "simplejpeg")
 
 
 def shard(stage: Stage) -> str:
@@ -57,7 +56,7 @@ def shard(stage: Stage) -> str:
         TryAgain: The source changed while it was read, or another process works on the same output.
     """
     storage.bill(stage.config.cloud.billing_project, stage.config.sharding.source)
-    # The listing is spilled here: it may be larger than the memory.
+    # The listing is written here: it may be larger than the memory.
     with tempfile.TemporaryDirectory(prefix="shardline-listing-") as scratch:
         if stage.dry_run:
             return _describe_run(stage, Path(scratch))
@@ -65,40 +64,69 @@ def shard(stage: Stage) -> str:
 
 
 def _shard(stage: Stage, scratch: Path) -> str:
-    _check_apart(stage)
-    if not (stage.list or stage.locate) and stage.config.resources.beam_runner == "fnapi":
-        # It starts while the source is listed.
-        prepare_pools()
+    check_apart(stage.config.sharding.source, stage.output or stage.root or "")
     planned: PlannedJob | Choice | None = find_planned(stage)
     if planned is None and stage.listing is not None:
         return _take_finished(stage, stage.listing)
     if planned is None:
-        planned = choose(stage, list_source(stage.config.sharding, scratch), scratch)
-    if (job_id := find_running(stage, planned.made_from)) is not None:
+        planned = choose(stage, list_source(stage.config.sharding, scratch / "listing"), scratch)
+    if (job_id := _find_running(stage, planned.made_from)) is not None:
         return _join(stage, planned.made_from, job_id)
     output = stage.claim(ShardManifest, planned.made_from)
     if output.reused:
         _reuse(stage, output)
         return output.uri
+    if isinstance(planned, Choice) and (same := find_same_but_times(stage, planned)) is not None:
+        stage.log(
+            f"only modification times differ from {storage.display(same)}: sharding.compare=content takes files with "
+            "equal bytes for the same data"
+        )
     if stage.list:
         if isinstance(planned, Choice):
             prepare_plan(stage, output, planned)
         return output.uri
     from sharding.job import REFUSAL_NAME
+    from sharding.workers import close_processes, prepare_process
 
-    storage.delete(storage.join(output.uri, REFUSAL_NAME))
-    with space_needed(output.uri):
-        if isinstance(planned, Choice):
-            planned = prepare_plan(stage, output, planned)
-        _remove_scratch(output.uri)
-    stage.ready()
-    _write(stage, output, planned)
+    if stage.config.resources.beam_runner == "fnapi":
+        prepare_process()
+    try:
+        if storage.is_local(output.uri):
+            storage.local_path(output.uri).mkdir(parents=True, exist_ok=True)
+        storage.delete(storage.join(output.uri, REFUSAL_NAME))
+        with space_needed(output.uri):
+            if isinstance(planned, Choice):
+                planned = prepare_plan(stage, output, planned)
+            _remove_scratch(output.uri)
+        stage.ready()
+        _write(stage, output, planned)
+    finally:
+        close_processes()
     return output.uri
+
+
+def name_job(output_uri: str, fingerprint: str) -> str:
+    """Return the name of the Dataflow job that writes an output: the same work in another place is another job."""
+    return f"shardline-{fingerprint}-{hashlib.sha256(output_uri.encode()).hexdigest()[:8]}"
+
+
+def _find_running(stage: Stage, made_from: dict[str, str]) -> str | None:
+    """Return the id of a Dataflow job that writes this output now; None: there is none.
+
+    Asked before anything of the output is touched, `--fresh` included: what runs now makes it anew.
+    """
+    if stage.config.resources.beam_runner != "dataflow" or stage.list or stage.locate:
+        return None
+    from sharding.dataflow import find_job
+
+    fingerprint = combine(made_from)
+    uri = stage.output or storage.join(stage.root or "", fingerprint)
+    return find_job(stage.config, name_job(uri, fingerprint))
 
 
 def _join(stage: Stage, made_from: dict[str, str], job_id: str) -> str:
     """Join a Dataflow job of the same work; return the URI of its output."""
-    from sharding.runners.dataflow import wait_for
+    from sharding.dataflow import wait_for
 
     output = stage.claim(ShardManifest, made_from, joins=True)
     stage.log(f"Dataflow job {job_id} of the same work runs already: this run joins it")
@@ -124,13 +152,23 @@ def _take_finished(stage: Stage, uri: str) -> str:
 
 
 def _reuse(stage: Stage, output: Output) -> None:
-    """Use finished shards: say what was remarked about them."""
+    """Use finished shards: repeat the warnings about them."""
     manifest = ShardManifest.load(output.uri)
     _check_limits(stage, manifest)
-    if versions := describe_versions(manifest.made_with):
-        stage.log(f"{storage.display(output.uri)} is reused: {versions}")
+    here = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    others = [
+        f"{name} {manifest.made_with[name]} (here {version})"
+        for name, version in here.items()
+        if manifest.made_with.get(name, version) != version
+    ]
+    if others:
+        stage.log(
+            f"{storage.display(output.uri)} is reused: the shards were made by other versions: {', '.join(others)}"
+        )
     for warning in manifest.warnings:
         stage.log(f"warning: {warning}")
+    # Of a job that was killed between its manifest and its end.
+    clean_work(output.uri)
     _compare(stage, manifest)
 
 
@@ -142,29 +180,28 @@ def _check_limits(stage: Stage, manifest: ShardManifest) -> None:
     check_rejected(
         manifest.rejected, accepted, section.max_rejected_fraction, shown, num_rejected=manifest.num_rejected
     )
-    if section.duplicates == "fail" and manifest.duplicates:
-        from sharding.commit.duplicates import check_duplicates
+    if section.duplicates == "fail":
+        from sharding.duplicates import check_duplicates
 
-        check_duplicates(manifest.duplicates, shown, section)
+        check_duplicates(manifest.duplicates, shown)
 
 
 def _compare(stage: Stage, manifest: ShardManifest) -> None:
-    """Say how the data differs from that of the run before."""
-    if stage.run and stage.line and not (stage.list or stage.locate):
-        for words in compare_with_previous(stage.line, stage.run, manifest):
-            stage.log(f"warning: {words}")
+    """Report how the data differs from that of the run before.
 
-
-def _check_apart(stage: Stage) -> None:
-    """Raise ConfigError when the shards would become images of their own source."""
-    source = storage.normalise(stage.config.sharding.source or ".")
-    place = stage.output or stage.root or ""
-    if stage.config.sharding.source and f"{place}/".startswith(f"{source}/"):
-        raise ConfigError(
-            f"the output {storage.display(place)} is inside of sharding.source {storage.display(source)}",
-            allowed="a folder outside of the source, which is never changed",
-            todo="choose another --output or run.root; what this attempt left in the source (attempts/) can be deleted",
-        )
+    Raises:
+        DataError: It differs more than the configuration allows.
+    """
+    if not stage.run or not stage.line or stage.list or stage.locate:
+        return
+    found = compare_with_previous(stage.line, stage.run, manifest)
+    if found is None:
+        return
+    warnings = list(found.describe())
+    stage.events.emit("compared", **found.model_dump(mode="json"), summary=found.summarise(), warnings=warnings)
+    for warning in warnings:
+        stage.log(f"warning: {warning}")
+    found.check(stage.config.sharding)
 
 
 def _remove_scratch(uri: str) -> None:
@@ -178,82 +215,50 @@ def _remove_scratch(uri: str) -> None:
 def _describe_run(stage: Stage, scratch: Path) -> str:
     """Return in words what a run would write."""
     from sharding.dry_run import describe
+    from sharding.job import Job, read_planned
 
-    choice = choose(stage, list_source(stage.config.sharding, scratch), scratch)
+    choice = choose(stage, list_source(stage.config.sharding, scratch / "listing"), scratch)
     output = stage.claim(ShardManifest, choice.made_from, joins=True)
     if output.reused:
         made = _describe(ShardManifest.load(output.uri))
         return f"nothing: {output.fingerprint} holds this state of the source and would be reused: {made}"
-    plan, listing = arrange(stage, choice), choice.listing
+    plan, listing = plan_shards(stage, choice.listing), choice.listing
     lines = [f"warning: {warning}" for warning in listing.warnings]
-    if choice.growth is not None:
-        lines.append(choice.growth.describe(plan.total_shards))
-        lines.append(f"{choice.growth.append.num_kept} samples would be reused")
-    if finished := _count_finished(stage, output):
+    if choice.increment is not None:
+        lines.append(choice.increment.describe(plan.total_shards))
+    planned = read_planned(output.uri, output.fingerprint)
+    if planned is not None and (finished := Job(output.uri, planned).count_records()):
         lines.append(f"{finished} of {plan.total_shards} shards are finished already and would be reused")
     return "\n".join([*lines, *describe(listing, plan, stage.config.sharding)])
 
 
-def _count_finished(stage: Stage, output: Output) -> int:
-    """Return the number of shards that an earlier attempt has finished, by its records."""
-    from sharding.commit.records import count_records
-    from sharding.job import JobHandle, open_job, read_planned
-
-    planned = read_planned(output.uri, output.fingerprint)
-    if planned is None:
-        return 0
-    payer = stage.config.cloud.billing_project
-    handle = JobHandle(output.uri, output.fingerprint, planned.listing, planned.revision, 1.0, 0, billing_project=payer)
-    return count_records(open_job(handle).job)
-
-
 def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
     """Run the graph until its end, again as long as shards get finished."""
-    from records.statistics import summed_share
-    from sharding.commit.kept import count_parts
-    from sharding.commit.manifest import Commit
-    from sharding.commit.records import count_records
+    from sharding.commit import Limits
     from sharding.graph import build_graph
     from sharding.job import JobHandle, open_job
-    from sharding.runners.run import run_graph
+    from sharding.runners import Work, run_graph
 
     resources, section = stage.config.resources, stage.config.sharding
-    # Read at a time, to hide a bucket's latency.
-    threads = 0 if storage.is_local(planned.source_uri) else 64
     handle = JobHandle(
-        output.uri,
-        output.fingerprint,
-        planned.listing,
-        planned.revision,
-        summed_share(planned.training_files),
-        threads,
-        billing_project=stage.config.cloud.billing_project,
+        output.uri, output.fingerprint, planned.listing, billing_project=stage.config.cloud.billing_project
     )
-    opened = open_job(handle)
-    work = Work(planned.source_bytes, opened.plan.total_shards, decodes=section.verify == "decode")
-    num_kept = count_parts(opened)
-    num_compared = planned.append.compared_parts if planned.append is not None else 0
-    fields = opened.job.fields
-    commit = Commit(
-        section.max_rejected_fraction,
-        section.duplicates,
-        appends=num_kept > 0,
-        has_rows=fields is not None and fields.file is None,
-    )
-    finished = count_records(opened.job)
-    if finished:
-        stage.log(f"{finished} of {opened.plan.total_shards} shards are finished already")
-    with space_needed(output.uri), _progress(stage, output.uri, opened.plan.total_shards):
+    job = open_job(handle)
+    increment = planned.increment
+    num_kept, num_changed = (increment.num_kept_parts, increment.num_changed_shards) if increment else (0, 0)
+    limits = Limits(section.max_rejected_fraction, section.duplicates)
+    total = planned.plan.total_shards
+    if finished := job.count_records():
+        stage.log(f"{finished} of {total} shards are finished already")
+    with space_needed(output.uri), _progress(stage, job):
         while True:
             try:
                 engine = run_graph(
-                    lambda pipeline: build_graph(
-                        pipeline, handle, commit, planned.num_parts, len(opened.groups), num_kept, num_compared
-                    ),
+                    lambda pipeline: build_graph(pipeline, handle, limits, planned.num_parts, num_kept, num_changed),
                     stage.config,
-                    work,
+                    Work(planned.source_bytes, total, decodes=section.verify == "decode"),
                     job_name=name_job(output.uri, output.fingerprint),
-                    work_uri=handle.work_uri,
+                    work_uri=storage.join(output.uri, ".work"),
                     run_id=stage.run,
                 )
                 break
@@ -265,11 +270,11 @@ def _write(stage: Stage, output: Output, planned: PlannedJob) -> None:
                     raise refusal from None
                 # The FnApiRunner repeats no bundle, and a service gives up after a few: what is finished stays. A job
                 # of Dataflow that was cancelled stays so.
-                before, finished = finished, count_records(opened.job)
+                before, finished = finished, job.count_records()
                 is_passing = isinstance(error, TryAgain) and resources.beam_runner != "dataflow"
                 if not is_passing or finished <= before:
                     raise
-                stage.log(f"{error}; {finished} of {opened.plan.total_shards} shards are finished: the rest again")
+                stage.log(f"{error}; {finished} of {total} shards are finished: the rest again")
     _finish(stage, output, engine, planned.warnings)
 
 
@@ -284,55 +289,51 @@ def _find_refusal(output_uri: str) -> ShardlineError | None:
     return ErrorDocument.model_validate_json(content).to_error()
 
 
-def _finish(stage: Stage, output: Output, engine: str, said: Collection[str] = ()) -> None:
-    """Say what was made, or why nothing was.
+def _finish(stage: Stage, output: Output, engine: str, already_logged: Collection[str] = ()) -> None:
+    """Report what was made, or why nothing was.
 
     Args:
         stage: The attempt.
         output: Its folder.
         engine: What wrote it, in words.
-        said: Warnings that were said when it was planned.
+        already_logged: Warnings of the plan.
     """
-    from sharding.job import WORK_NAME
-
     if not storage.exists(storage.join(output.uri, MANIFEST_NAME)):
         if error := _find_refusal(output.uri):
             raise error
         raise TryAgain(f"the job ended, and {storage.display(output.uri)} has no manifest; run again to go on")
     stage.log(f"ran on {engine}")
-    storage.delete_tree(storage.join(output.uri, WORK_NAME), manifest_name=MANIFEST_NAME)
+    clean_work(output.uri)
     manifest = ShardManifest.load(output.uri)
     _check_limits(stage, manifest)
     for warning in manifest.warnings:
-        if warning not in said:
+        if warning not in already_logged:
             stage.log(f"warning: {warning}")
     _compare(stage, manifest)
     stage.finished(output, _describe(manifest))
 
 
 @contextlib.contextmanager
-def _progress(stage: Stage, uri: str, total: int) -> Iterator[None]:
-    """Say how many shards are published, while the work in the block runs and once at its end.
+def _progress(stage: Stage, job: Job) -> Iterator[None]:
+    """Report how many shards are finished, while the work in the block runs and once at its end.
 
-    It counts files, and so needs nothing from the runner or from the process that writes them.
+    It counts records, and so needs nothing from the runner or from the process that writes them.
     """
     ended = threading.Event()
-
-    def count() -> int:
-        return sum(SHARD_NAME.fullmatch(name) is not None for name in storage.list_names(uri))
+    total = job.planned.plan.total_shards
 
     def watch() -> None:
-        said = -1
+        shown = 0
         # Looking into a bucket is a request for every thousand files.
-        interval_s = WATCH_INTERVAL_S if storage.is_local(uri) else REMOTE_WATCH_INTERVAL_S
+        interval_s = WATCH_INTERVAL_S if storage.is_local(job.output_uri) else REMOTE_WATCH_INTERVAL_S
         while not ended.wait(interval_s):
             began = time.monotonic()
             # A full disk, a bucket that does not answer: the work itself will say so.
             with contextlib.suppress(OSError, ShardlineError):
-                done = min(count(), total)
-                if done != said:
+                # At the end the records are deleted.
+                if (done := job.count_records()) > shown:
                     stage.progress(done, total, "shards")
-                    said = done
+                    shown = done
             interval_s = max(interval_s, 20 * (time.monotonic() - began))
 
     watcher = threading.Thread(target=watch, name="progress", daemon=True)
@@ -343,14 +344,13 @@ def _progress(stage: Stage, uri: str, total: int) -> Iterator[None]:
     finally:
         ended.set()
         watcher.join()
-    with contextlib.suppress(OSError, ShardlineError):
-        stage.progress(min(count(), total), total, "shards")
+    stage.progress(total, total, "shards")
 
 
 def _describe(manifest: ShardManifest) -> str:
     samples = sum(split.samples for split in manifest.splits.values())
     by_split = " / ".join(str(manifest.splits[name].samples) for name in SPLITS)
-    megabytes = sum(entry.bytes for entry in manifest.shards) / 1e6
+    megabytes = sum(manifest.shards.bytes) / 1e6
     rejected = f", {manifest.count_rejected} rejected" if manifest.rejected else ""
     return (
         f"{samples} samples ({by_split}) in {len(manifest.shards)} {manifest.format} shards, "

@@ -17,7 +17,7 @@ from contracts.fingerprint import train_inputs
 from contracts.process import imports_done, run_process
 from contracts.stage import Stage, run_stage
 from trainer.checkpoint import has_checkpoint
-from trainer.data.shards import check_export_of_run, check_index, check_room, load_shards
+from trainer.data.shards import check_export_of_run, check_room, load_shards
 from trainer.launch import Assignment, hardware, num_ranks
 from trainer.launch.attempts import JobRecord
 from trainer.launch.auto import (
@@ -67,17 +67,15 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
     output = stage.claim(CheckpointManifest, made_from, joins=not nodes.is_primary)
     if output.reused:
         return output.uri
-    check_index(shards_uri, shards)
-    # For their errors; the ranks decide again, knowing what the checkpoint has recorded.
-    begun = has_checkpoint(output.uri)
-    if ignored := check_room(shards_uri, stage.config.data, shards, begun=begun):
+    if ignored := check_room(shards_uri, stage.config.data, shards):
         stage.log(f"warning: {ignored}")
     machine = hardware()
     if profile is not None:
         for other in (find_other_hardware(profile, machine), find_other_batch(profile, stage.config.train)):
             if other:
                 stage.log(f"warning: {other}")
-    if not begun:
+    # For their errors; the ranks decide again, knowing what the checkpoint has recorded.
+    if not has_checkpoint(output.uri):
         choose_batch_layout(stage.config, ranks=world_size, profile=profile, recorded=None)
         check_flags(stage.config.train, choose_flags(stage.config.train, profile))
     threads, reason = choose_threads(stage.config, ranks=ranks, profile=profile, hardware=machine)

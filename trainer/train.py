@@ -24,8 +24,8 @@ from trainer.checkpoint.interval import Schedule
 from trainer.checkpoint.loading import load_parts
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.progress import Progress
-from trainer.data.bucket.prefetch import Prefetcher
 from trainer.data.device import to_device
+from trainer.data.prefetch import Prefetcher
 from trainer.data.training_data import TrainingData
 from trainer.evaluate import Evaluation, Sized, evaluate
 from trainer.finish import finish

@@ -41,16 +41,21 @@ def _check_relative(name: str) -> str:
     return name
 
 
+FileName = Annotated[str, AfterValidator(_check_relative)]
+Crc32c = Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]
+SiblingName = Annotated[str, Field(pattern=r"^([0-9a-f]{16})?$")]
+
+
 class FileEntry(Document):
     """A file that a document speaks for."""
 
-    name: Annotated[str, AfterValidator(_check_relative)]
+    name: FileName
     """Path relative to the folder that holds it."""
     bytes: NonNegativeInt
     """Size in bytes."""
-    crc32c: Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]
+    crc32c: Crc32c
     """crc32c of the content, eight hex digits."""
-    folder: Annotated[str, Field(pattern=r"^([0-9a-f]{16})?$")] = ""
+    folder: SiblingName = ""
     """Name of the sibling folder that holds the file, where an earlier one wrote it; empty: the document's own."""
 
     def uri(self, folder_uri: str) -> str:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Annotated, Any, ClassVar, Literal, Self, overload
 
-from pydantic import AfterValidator, Field, NonNegativeInt, SerializerFunctionWrapHandler, field_serializer
+from pydantic import AfterValidator, Field, NonNegativeInt, PrivateAttr, model_validator
 
-from contracts.artifacts.document import Contract, Document, FileEntry
-from contracts.artifacts.shard_table import load_table
+from contracts.artifacts.document import Contract, Crc32c, Document, FileEntry, FileName, SiblingName
 from contracts.config import SPLITS, FieldKind
 from contracts.config.sharding import find_image, find_label
 
 
 class SplitEntry(Document):
-    """One split of the data: a contiguous range of the index."""
+    """One split of the data: a contiguous range of all samples."""
 
     first: NonNegativeInt
-    """Place of the split's first sample in the index."""
+    """Place of the split's first sample among all samples."""
     samples: NonNegativeInt
     source_bytes: NonNegativeInt
     """Bytes of the source files."""
@@ -38,21 +39,136 @@ class ImageStatistics(Document):
 
 
 class ShardEntry(FileEntry):
-    """One shard file."""
+    """One shard file, and its index."""
 
     split: str
     first: NonNegativeInt
-    """Place of the shard's first sample in the index."""
+    """Place of the shard's first sample among all samples."""
     samples: NonNegativeInt
     """Samples of it that are in the index."""
     tombstones: NonNegativeInt = 0
     """Samples in the file that are gone from the source, or changed there: the index leaves them out."""
-    images: ImageStatistics | None = None
-    """What the file holds, tombstones included."""
-    changed: dict[str, int] = Field(default={})
-    """Number of its images that needed each change, tombstones included."""
-    rows_crc32c: Annotated[str, Field(pattern=r"^([0-9a-f]{8})?$")] = ""
-    """crc32c of its rows in the index (records/index_parts.py); empty in index version 1."""
+    index: FileEntry
+    """Its index, NAME.idx.npy (records/index.py): beside the shard, or where a later increment has left samples out."""
+
+
+class Shards(Document):
+    """The shards of a manifest, a column for each number of them; `shards[number]` and iteration give `ShardEntry`.
+
+    Columns are read fast: a document of 100,000 shards has 5 MB. Of folders and tombstones, a column in which all
+    values are empty or 0 is an empty list.
+    """
+
+    num_shards: dict[str, NonNegativeInt]
+    """Number of shards of each split; shards follow each other in the order train, validation, test."""
+    name: list[FileName]
+    """File name of each."""
+    bytes: list[NonNegativeInt]
+    crc32c: list[Crc32c]
+    samples: list[NonNegativeInt]
+    index_bytes: list[NonNegativeInt]
+    index_crc32c: list[Crc32c]
+    folder: list[SiblingName] = Field(default=[])
+    """As `FileEntry.folder`, of the shards."""
+    index_folder: list[SiblingName] = Field(default=[])
+    """As `FileEntry.folder`, of their indices."""
+    tombstones: list[NonNegativeInt] = Field(default=[])
+
+    _first: list[int] = PrivateAttr(default_factory=list)
+
+    @property
+    def first(self) -> list[int]:
+        """Place of each shard's first sample among all samples."""
+        return self._first
+
+    def model_post_init(self, _: Any) -> None:
+        """Add up the samples."""
+        self._first = list(accumulate(self.samples, initial=0))[:-1]
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        count = len(self.name)
+        columns = (self.bytes, self.crc32c, self.samples, self.index_bytes, self.index_crc32c)
+        optional = (self.folder, self.index_folder, self.tombstones)
+        if any(len(column) != count for column in columns) or any(len(one) not in (0, count) for one in optional):
+            raise ValueError("columns of different lengths")
+        if sum(self.num_shards.values()) != count or set(self.num_shards) != set(SPLITS):
+            raise ValueError(f"the splits have other shards than the {count} that are listed")
+        return self
+
+    @classmethod
+    def of(cls, entries: Iterable[ShardEntry]) -> Shards:
+        """Return the columns of shards, which are in the order of their splits."""
+        shards = list(entries)
+
+        def optional(values: list[Any]) -> list[Any]:
+            return values if any(values) else []
+
+        return cls(
+            num_shards={split: sum(one.split == split for one in shards) for split in SPLITS},
+            name=[one.name for one in shards],
+            bytes=[one.bytes for one in shards],
+            crc32c=[one.crc32c for one in shards],
+            samples=[one.samples for one in shards],
+            index_bytes=[one.index.bytes for one in shards],
+            index_crc32c=[one.index.crc32c for one in shards],
+            folder=optional([one.folder for one in shards]),
+            index_folder=optional([one.index.folder for one in shards]),
+            tombstones=optional([one.tombstones for one in shards]),
+        )
+
+    def numbers_of(self, split: str) -> range:
+        """Return the numbers of the shards of a split."""
+        first = sum(self.num_shards[name] for name in SPLITS[: SPLITS.index(split)])
+        return range(first, first + self.num_shards[split])
+
+    def locate(self, place: int) -> tuple[int, int]:
+        """Return the number of the shard that holds a sample, and the sample's row in its index.
+
+        Args:
+            place: Of the sample among all samples.
+        """
+        shard = bisect_right(self._first, place) - 1
+        return shard, place - self._first[shard]
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    @overload
+    def __getitem__(self, number: int) -> ShardEntry: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[ShardEntry]: ...
+    def __getitem__(self, number: int | slice) -> ShardEntry | list[ShardEntry]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        at = range(len(self))[number]
+        name = self.name[at]
+        # The columns are checked already.
+        index = FileEntry.model_construct(
+            name=index_name(name),
+            bytes=self.index_bytes[at],
+            crc32c=self.index_crc32c[at],
+            folder=self.index_folder[at] if self.index_folder else "",
+        )
+        return ShardEntry.model_construct(
+            name=name,
+            bytes=self.bytes[at],
+            crc32c=self.crc32c[at],
+            folder=self.folder[at] if self.folder else "",
+            split=next(split for split in SPLITS if at in self.numbers_of(split)),
+            first=self._first[at],
+            samples=self.samples[at],
+            tombstones=self.tombstones[at] if self.tombstones else 0,
+            index=index,
+        )
+
+    def __iter__(self) -> Iterator[ShardEntry]:  # type: ignore[override]
+        return (self[number] for number in range(len(self)))
+
+
+def index_name(shard_name: str) -> str:
+    """Return the file name of a shard's index."""
+    return f"{shard_name.rpartition('.')[0] or shard_name}.idx.npy"
 
 
 class FieldEntry(Document):
@@ -80,14 +196,6 @@ class TokenizerEntry(FileEntry):
     """Whether the shard stage has trained it on the training split."""
 
 
-class IndexPart(FileEntry):
-    """One file of an index of version 2: the rows of some shards of one split, and their columns."""
-
-    first: NonNegativeInt
-    """Place of its first sample in the index."""
-    samples: NonNegativeInt
-
-
 class Rejected(Document):
     """A file that was left out of the shards."""
 
@@ -108,8 +216,8 @@ class Copy(Document):
 class DuplicateGroup(Document):
     """Images with the same bytes."""
 
-    sha256: str = ""
-    """Hash of their content; empty for rows without files."""
+    content: str
+    """Hash of 64 bits of their content, crc32c and crc32 of it, as hex digits."""
     copies: list[Copy]
     """At most 100 of them."""
     num_copies: int | None = None
@@ -156,10 +264,10 @@ def _check_splits(splits: dict[str, SplitEntry]) -> dict[str, SplitEntry]:
 class ShardManifest(Contract):
     """What the shards of a source hold."""
 
-    FORMAT_VERSION: ClassVar[int] = 2
+    FORMAT_VERSION: ClassVar[int] = 3
 
     kind: Literal["shards"] = "shards"
-    format_version: int = 2
+    format_version: int = 3
     format: Literal["webdataset", "tfrecord"]
     seed: int
     classes: list[str]
@@ -173,14 +281,7 @@ class ShardManifest(Contract):
     `sample_fields`)."""
     splits: Annotated[dict[str, SplitEntry], AfterValidator(_check_splits)]
     """train, validation and test, each of them, also where it is empty."""
-    shards: Sequence[ShardEntry]
-    """In a document of more than 10,000 shards empty: they are in `shard_table`, and `load` reads them from there."""
-    shard_table: FileEntry | None = None
-    """The entries of all shards as a packed table; None where they are in the document."""
-    index: FileEntry | None = None
-    """The packed index of all samples, version 1 (records/index.py); None where it is in parts."""
-    index_parts: list[IndexPart] = Field(default=[])
-    """The files of an index of version 2, in the order of their rows."""
+    shards: Shards
     rejected: list[Rejected]
     """Files that are no usable images by their content; at most 10,000 of them."""
     num_rejected: int | None = None
@@ -203,15 +304,13 @@ class ShardManifest(Contract):
     prepared: Prepared | None = None
     """None where samples have no image, or the shards were made elsewhere."""
     duplicates: Duplicates | None = None
-    """None where no two images have the same bytes."""
+    """Samples with the same content; None where nobody looked for them."""
     tokenizer: TokenizerEntry | None = None
     """The tokenizer of `sharding.tokenizer`; None where it is not set."""
     parent: str | None = None
     """Fingerprint of the manifest whose shards are reused: a folder beside this one; None where all were written."""
-    sources: FileEntry | None = None
-    """What each sample of the index was made of (sharding/sources/reference.py): an increment needs it."""
-    tombstones: FileEntry | None = None
-    """Samples that lie in reused shards and are gone, in the form of an index; None where there are none."""
+    listing_without_times: str = ""
+    """Hash of the listing without the modification times of local files: equal where only these differ."""
     code_version: str = ""
     """Version of the package that wrote the shards."""
     key: str = ""
@@ -239,11 +338,6 @@ class ShardManifest(Contract):
         return find_image({name: entry.kind for name, entry in self.sample_fields.items()})
 
     @property
-    def whole_samples(self) -> bool:
-        """Whether the index says where whole samples lie (version 2), not their images alone."""
-        return self.index is None
-
-    @property
     def count_rejected(self) -> int:
         """Number of files that were left out by their content."""
         return len(self.rejected) if self.num_rejected is None else self.num_rejected
@@ -253,30 +347,7 @@ class ShardManifest(Contract):
         """Number of files and folders that are no images by their name."""
         return len(self.ignored) if self.num_ignored is None else self.num_ignored
 
-    def index_files(self) -> list[FileEntry]:
-        """Return the files of the index: one in version 1, the parts in version 2."""
-        return list(self.index_parts) if self.index is None else [self.index]
-
     def owned_files(self) -> list[FileEntry]:
-        """Return the shards, the index and what goes with it."""
-        others = (self.shard_table, self.sources, self.tombstones, self.tokenizer)
-        beside: list[FileEntry] = [entry for entry in others if entry is not None]
-        return [*self.shards, *self.index_files(), *beside]
-
-    @field_serializer("shards", mode="wrap")
-    def _write_shards(self, shards: Sequence[ShardEntry], write: SerializerFunctionWrapHandler) -> Any:
-        """Leave out of the document what is in the table: what was loaded is written as it was."""
-        return write([] if self.shard_table is not None else shards)
-
-    @classmethod
-    def load(cls, folder_uri: str) -> Self:
-        """Read the manifest of a folder (or the document itself, when its own URI is given), and its table of shards.
-
-        Raises:
-            DataError: There is no such document, or its table is missing or damaged.
-        """
-        manifest = super().load(folder_uri)
-        if manifest.shard_table is None:
-            return manifest
-        folder_uri = folder_uri.rpartition("/")[0] if folder_uri.endswith(".json") else folder_uri
-        return manifest.model_copy(update={"shards": load_table(folder_uri, manifest.shard_table)})
+        """Return the shards, their indices and the tokenizer."""
+        files: list[FileEntry] = [file for entry in self.shards for file in (entry, entry.index)]
+        return files if self.tokenizer is None else [*files, self.tokenizer]

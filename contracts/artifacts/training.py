@@ -17,12 +17,8 @@ class SampleOrder(Document):
     """What decides the order of samples, besides the seed and the shards. Fixed when training starts."""
 
     kind: Literal["full", "blocks"]
-    streams: int | None = None
-    """Canonical streams; None unless kind=blocks, as below."""
-    range_bytes: int | None = None
-    """Size of the ranges that shards are cut into."""
-    block_samples: int | None = None
-    """Samples in a block of a stream."""
+    window_shards: int | None = None
+    """Most shards that a window has; None unless kind=blocks."""
 
 
 # Of a tensor file: its group, and for a part of a checkpoint that several ranks wrote, which of how many.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from contracts.config.base import Auto, Fraction, NotBool, Section, refusal
+from contracts.config.base import Auto, Fraction, NotBool, Section
 
 
 class AugmentSection(Section):
@@ -51,33 +51,16 @@ class DataSection(Section):
     on_bad_sample: Literal["fail", "replace"] = "fail"
     """What a damaged or undecodable training sample does: ends training, or is replaced by the next of its class."""
     order: Literal["auto", "full", "blocks"] = "auto"
-    """Order of an epoch: `full`, a permutation of all samples; `blocks`, a permutation that reads long runs of bytes;
-    `auto`: full for local files, blocks for a bucket. What a training began with holds to its end."""
-    canonical_streams: Annotated[int, Field(strict=True, ge=1, le=4096)] = 48
-    """With order=blocks: streams that the samples are cut into. Ranks read no byte twice if their number divides it."""
-    range_bytes: Annotated[int, Field(strict=True, ge=1024)] = 16 << 20
-    """With order=blocks: size of the ranges that shards are cut into, in bytes."""
-    block_bytes: Annotated[int, Field(strict=True, ge=1024)] = 32 << 20
-    """With order=blocks: size of the blocks in which each stream is permuted, in bytes."""
+    """Order of an epoch: `full`, a permutation of all samples; `blocks`, shards permuted, and samples within windows of
+    16 shards; `auto`: full for local files, blocks for a bucket. What a training began with holds to its end."""
     num_workers: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"
     """Loader processes per rank; `auto` takes the profile's choice."""
     prefetch_factor: Annotated[int, Field(strict=True, ge=1, le=64)] | Auto = "auto"
     """Slots that each loader process prepares ahead; `auto` takes the profile's choice, 4 without one."""
     cache_dir: str = ""
-    """Folder on a disk of this machine that keeps what was read from a bucket, from epoch to epoch and run to run; all
-    processes of the machine may share it. Relative to where the stage runs. Needs cache_bytes. Unset: what is read lies
-    in memory."""
+    """Folder on a disk of this machine that keeps shards of a bucket, from epoch to epoch and run to run; all processes
+    of the machine share it. Relative to where the stage runs. Unset: `shards` in the user's cache
+    (SHARDLINE_CACHE_DIR, else ~/.cache/shardline)."""
     cache_bytes: Annotated[int, Field(strict=True, ge=0)] = 0
-    """Most bytes of shards in `cache_dir` (the index is not counted); 0: no cache on disk."""
-    memory_bytes: Annotated[int, Field(strict=True, ge=1024)] = 4 << 30
-    """Without a cache on disk: most bytes of a bucket's shards that lie in this machine's memory, for all its ranks."""
-
-    @model_validator(mode="after")
-    def _cache_has_a_place(self) -> DataSection:
-        if bool(self.cache_dir) != (self.cache_bytes > 0):
-            raise refusal(
-                "data.cache_dir and data.cache_bytes: one of them is set",
-                allowed="both, or none",
-                todo="set data.cache_dir to a folder and data.cache_bytes to its size, or leave both out",
-            )
-        return self
+    """Most bytes of shards and indices in the cache; the least recently used go first. 0: half of what is free on its
+    disk when a process begins. It changes no result."""

@@ -153,9 +153,9 @@ class ShardingSection(Section):
     duplicates: Literal["warn", "fail", "off"] = "warn"
     """What is done about images with the same bytes: named in the manifest and a warning; an error; or they are not
     looked for."""
-    stratify: bool = True
-    """Whether a class whose hashes leave a split empty gives it the sample nearest to it, where it has enough. Not
-    where the source gives splits or groups; in an increment old samples keep their split."""
+    stratify: Literal["none", "exact"] = "none"
+    """`exact`: each class is divided by the ranks of its samples' hashes, so that small sets get their exact shares; a
+    new sample may then move others to another split, so increments refuse it. `none`: by the hashes alone."""
     background: Annotated[str, Field(pattern=r"^(#[0-9a-f]{6}|white|black)$")] = "white"
     """Colour that transparent images are laid on, with verify=decode: white, black or #rrggbb."""
     max_pixels: Annotated[int, Field(strict=True, ge=1, le=1 << 32)] = (1 << 30) // 4 // 3
@@ -163,6 +163,15 @@ class ShardingSection(Section):
     takes 3 bytes per pixel, of 16 bits per channel up to 9. The default is 89 megapixels."""
     incremental: bool = False
     """Whether shards of an earlier state of the source are reused, so that only what is new or changed is written."""
+    compare: Literal["times", "content"] = "times"
+    """How a changed local file is known: by its size and modification time; or by its size and crc32c, which is read
+    once and remembered by inode, size and time. Objects have generations."""
+    max_class_shift: Fraction | None = None
+    """Most that the classes' shares of the training split may differ from those of the run before: half the sum of all
+    differences (total variation distance). Unset: a warning from 0.1 on, and from 200 samples. Runs of a whole line are
+    compared."""
+    new_classes: Literal["warn", "fail"] = "warn"
+    """What is done about classes that the run before did not have: a warning, or an error."""
     tokenizer: TokenizerSection | None = None
     """The tokenizer that lies with the shards, for tasks that read text. Unset: none."""
     convert: ConvertSection = ConvertSection()
@@ -215,6 +224,16 @@ class ShardingSection(Section):
                 allowed="a field of kind text",
                 todo="map a column to it: sharding.fields: {text: {column: ..., kind: text}}; or unset "
                 "sharding.tokenizer",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _increments_are_stable(self) -> ShardingSection:
+        if self.incremental and self.stratify != "none":
+            raise refusal(
+                f"sharding.stratify={self.stratify} beside sharding.incremental",
+                allowed="stratify=none with increments: old samples keep their split when new ones come",
+                todo="set sharding.stratify=none, or sharding.incremental=false",
             )
         return self
 

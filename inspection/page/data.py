@@ -54,6 +54,8 @@ def data(subject: Subject) -> Html:
 
 def _parts(subject: Subject, found: DataView) -> Iterator[Part | None]:
     yield _tiles(found)
+    if found.compared:
+        yield Text(found.compared, "calm")
     yield Title("Samples by class")
     yield from _classes(subject, found)
     yield from _samples(subject)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from contracts.artifacts import ShardManifest, SplitEntry
-from contracts.artifacts.shard_table import shard_numbers
 from contracts.config import SPLITS
+from inspection.attempts import Events
 from inspection.run.view import DataView, ShardView, SplitView
 
 # Of long lists, what a page can show; counts are always of all.
@@ -22,14 +22,12 @@ _NAME, _WARNING = 200, 2000
 T = TypeVar("T")
 
 
-def describe_data(uri: str, manifest: ShardManifest, *, searched: bool = True) -> DataView:
+def describe_data(uri: str, manifest: ShardManifest) -> DataView:
     """Return what shards hold.
 
     Args:
         uri: Their folder.
         manifest: Their manifest.
-        searched: Whether the configuration asks for copies to be found (sharding.duplicates); shards that others wrote
-            were never searched.
     """
     places = _largest(manifest)
     images, copies = manifest.images, manifest.duplicates
@@ -59,15 +57,32 @@ def describe_data(uri: str, manifest: ShardManifest, *, searched: bool = True) -
         formats=images.formats if images else {},
         width=images.width if images else None,
         height=images.height if images else None,
-        duplicate_groups=copies.groups if copies else None,
-        duplicate_copies=copies.copies if copies else None,
-        leaking_groups=copies.leaking_groups if copies else None,
-        duplicates_searched=copies is not None or (searched and "listing" in manifest.made_from),
+        duplicate_groups=copies.groups if copies and copies.groups else None,
+        duplicate_copies=copies.copies if copies and copies.groups else None,
+        leaking_groups=copies.leaking_groups if copies and copies.groups else None,
+        duplicates_searched=copies is not None,
         mean=manifest.mean,
         std=manifest.std,
         warnings=[warning[:_WARNING] for warning in manifest.warnings[:MOST_WARNINGS]],
         has_images=manifest.image_field is not None,
     )
+
+
+def with_comparison(data: DataView, attempts: Mapping[str, Events]) -> DataView:
+    """Return what shards hold with the comparison that the run's shard stage has made with the run before.
+
+    Args:
+        data: Of the shards.
+        attempts: Events of the stage, by attempt.
+    """
+    found = [event for events in attempts.values() for event in events if event["event"] == "compared"]
+    if not found:
+        return data
+    last = max(found, key=lambda event: float(event["time"]))
+    warnings = last.get("warnings")
+    more = [str(warning)[:_WARNING] for warning in warnings] if isinstance(warnings, list) else []
+    summary = str(last.get("summary", ""))[:_WARNING]
+    return data.model_copy(update={"compared": summary, "warnings": [*data.warnings, *more]})
 
 
 def _in_order(manifest: ShardManifest) -> list[tuple[str, SplitEntry]]:
@@ -95,11 +110,13 @@ def _largest(manifest: ShardManifest) -> list[int]:
 
 
 def _shards(manifest: ShardManifest, split: str) -> ShardView:
-    own = [shard for shard in shard_numbers(manifest.shards) if shard.split == split]
+    shards = manifest.shards
+    own = shards.numbers_of(split)
+    sizes = [shards.bytes[number] for number in own]
     return ShardView(
         split=split,
         shards=len(own),
-        samples=sum(shard.samples for shard in own),
-        bytes=sum(shard.bytes for shard in own),
-        sizes=evenly([shard.bytes for shard in own], MOST_SIZES),
+        samples=sum(shards.samples[number] for number in own),
+        bytes=sum(sizes),
+        sizes=evenly(sizes, MOST_SIZES),
     )

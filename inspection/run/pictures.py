@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from contracts import storage
-from contracts.artifacts import ShardManifest
-from contracts.errors import ShardlineError
+from contracts.artifacts import ShardEntry, ShardManifest
 from inspection.run.door import Door
 from inspection.run.view import PictureView
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from records.index import SampleIndex
 
 # A contact sheet of 60 such pictures is some 150 KB.
 SIDE_PIXELS = 72
@@ -23,8 +24,6 @@ CONTACTS = 60
 PICTURE_PIXELS = 640
 _PICTURE_BYTES = 8 << 20
 _QUALITY = 75
-# Records of the index, 40 bytes each: of a hundred million samples not all are read for sixty pictures.
-_LOOKED_AT = 1 << 17
 NAME = 200
 
 
@@ -35,13 +34,12 @@ def contact_sheet(door: Door, folder_uri: str, manifest: ShardManifest) -> list[
         ShardlineError: The index or an image is damaged.
         ImportError: Pillow or numpy is not installed.
     """
-    from records.in_turn import choose
+    from records.index import choose_by_class
 
     if manifest.image_field is None:
         return []
-    require_index(door, folder_uri, manifest)
-    chosen = choose(folder_uri, manifest, CONTACTS, among=_LOOKED_AT)
-    return draw(door, folder_uri, manifest, list(chosen), "train")
+    index = open_index(door, folder_uri, manifest)
+    return draw(door, folder_uri, index, choose_by_class(index, CONTACTS), "train")
 
 
 def find_first_slot(door: Door, uri: str) -> PictureView | None:
@@ -84,44 +82,36 @@ def _as_jpeg(image: Image, *, label: str, key: str, split: str) -> PictureView:
     )
 
 
-def require_index(door: Door, folder_uri: str, manifest: ShardManifest) -> None:
-    """Raise ValueError unless the files of an index are in the line."""
-    for entry in manifest.index_files():
-        door.require(entry.uri(folder_uri))
+def open_index(door: Door, folder_uri: str, manifest: ShardManifest) -> SampleIndex:
+    """Return the index of shards; a file of it that is not in the line raises ValueError when it is read."""
+    from records.index import SampleIndex
+
+    def read(entry: ShardEntry) -> bytes:
+        return door.read(entry.index.uri(folder_uri), entry.index.bytes)
+
+    return SampleIndex(manifest, folder_uri, read)
 
 
-def draw(
-    door: Door, folder_uri: str, manifest: ShardManifest, records: Sequence[object], split: str
-) -> list[PictureView]:
+def draw(door: Door, folder_uri: str, index: SampleIndex, places: Sequence[int], split: str) -> list[PictureView]:
     """Return pictures of samples, small; those that cannot be decoded are left out."""
     from PIL import Image as images
 
     from records.decode import UndecodableImage, decode_rgb
-    from records.index import key_of
-    from records.payloads import read_images
+    from records.fields import image_of
+    from records.index import key_of, read_samples
 
+    manifest = index.manifest
+    for shard in {manifest.shards.locate(place)[0] for place in places}:
+        door.require(manifest.shards[shard].uri(folder_uri))
     drawn = []
-    for uri in {shard_uri(folder_uri, manifest, record) for record in records}:
-        door.require(uri)
-    for record, content in zip(records, read_images(folder_uri, manifest, records), strict=True):
+    for place, stored in zip(places, read_samples(index, folder_uri, places), strict=True):
         try:
-            image = images.fromarray(decode_rgb(content))
+            image = images.fromarray(decode_rgb(image_of(stored, manifest)))
         except UndecodableImage:
             continue
         image.thumbnail((SIDE_PIXELS, SIDE_PIXELS))
-        label = int(record["label"])  # type: ignore[index]
+        row = index[place]
+        label = int(row["label"])
         name = manifest.classes[label] if 0 <= label < len(manifest.classes) else ""
-        drawn.append(_as_jpeg(image, label=name, key=key_of(record), split=split))
+        drawn.append(_as_jpeg(image, label=name, key=key_of(row), split=split))
     return drawn
-
-
-def shard_uri(folder_uri: str, manifest: ShardManifest, record: object) -> str:
-    """Return the URI of the shard that a sample lies in.
-
-    Raises:
-        ShardlineError: There is no such shard.
-    """
-    number = int(record["shard"])  # type: ignore[index]
-    if not 0 <= number < len(manifest.shards):
-        raise ShardlineError(f"{manifest.index_files()[0].name} names shard {number} of {len(manifest.shards)}")
-    return manifest.shards[number].uri(folder_uri)

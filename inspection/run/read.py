@@ -31,7 +31,7 @@ from contracts.previous import RUN_NAME
 from contracts.proof import list_verifications, verification_uri
 from inspection.attempts import Events
 from inspection.run.before import find_before
-from inspection.run.data import describe_data
+from inspection.run.data import describe_data, with_comparison
 from inspection.run.door import SMALL_BYTES, Door, as_moment, as_object, parse_json
 from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.run.find import RunPlace
@@ -113,6 +113,8 @@ def read_run(
         first_slot=shows,
         points=0 if headline_only else points,
     )
+    if parts.get("data") is not None:
+        parts["data"] = with_comparison(parts["data"], attempts["shard"])
     if not headline_only:
         uris = _find_uris(stages, documents)
         parts["lineage"] = find_lineage(documents, uris, _check_hashes(reading, stages, uris))
@@ -231,8 +233,7 @@ def _read_stage_parts(
     parts: dict[str, Any] = {}
     shards = documents.get("shard")
     if isinstance(shards, ShardManifest):
-        searched = as_object(config.get("sharding")).get("duplicates") != "off"
-        parts["data"] = reading.attempt("the data", lambda: describe_data(uris["shard"], shards, searched=searched))
+        parts["data"] = reading.attempt("the data", lambda: describe_data(uris["shard"], shards))
         if pictures:
             contacts = partial(contact_sheet, reading.door, uris["shard"], shards)
             parts["pictures"] = reading.attempt(CONTACT_SHEET, contacts) or []

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from contracts import storage
-from contracts.artifacts import Contract, ShardManifest
-from contracts.artifacts.shard_table import check_table
+from contracts.artifacts import Contract
 from inspection.run.door import HARM, MANIFEST_BYTES, Door, first_line, parse_json
 from inspection.run.find import RunPlace
 from inspection.run.stages import MOST_CHARACTERS
@@ -53,10 +52,6 @@ class Reading:
         except ValueError as error:
             raise ValueError(f"{storage.display(uri)}: {first_line(error)}") from error
         document = kind.of_values(values, where=storage.display(uri))
-        if isinstance(document, ShardManifest) and document.shard_table is not None:
-            table_uri = document.shard_table.uri(uri.rpartition("/")[0])
-            table = check_table(self.door.read(table_uri, most), document.shard_table, where=storage.display(table_uri))
-            document = document.model_copy(update={"shards": table})
         self.hashes[uri] = hashlib.sha256(content).hexdigest()
         return document
 

@@ -149,6 +149,8 @@ class DataView(Document):
     """Whether copies were looked for at all."""
     mean: list[float] | None
     std: list[float] | None
+    compared: str = ""
+    """How the data differs from that of the run before; empty: it was not compared."""
     warnings: list[str] = Field(default=[])
     """What was remarked about the source; the first of them."""
     has_images: bool = True

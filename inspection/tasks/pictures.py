@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
 from contracts import storage
 from contracts.artifacts import EvaluationReport, ShardManifest
 from contracts.config.sharding import ROW_PREFIX
 from inspection.run.door import HARM, Door, as_object
-from inspection.run.pictures import draw, shard_uri
+from inspection.run.pictures import draw, open_index
 from inspection.run.view import PictureView
+
+if TYPE_CHECKING:
+    from records.index import SampleIndex
 
 # Of a text, or of a row.
 WORDS = 300
@@ -49,7 +52,7 @@ class NamedSamples:
     def picture(self, place: int, key: str) -> PictureView | None:
         """Return the picture of a sample."""
         split = self.evaluation.split
-        return self._attempt(place, key, lambda one: draw(self.door, self.folder_uri, self.manifest, [one], split)[0])
+        return self._attempt(place, key, lambda index, at: draw(self.door, self.folder_uri, index, [at], split)[0])
 
     def words(self, place: int, key: str) -> str | None:
         """Return the beginning of a sample's text, else its columns that are no files.
@@ -62,52 +65,48 @@ class NamedSamples:
         """Return the path of a sample's file in the source, as its shard has it; empty: it has none of its own."""
         return self._attempt(place, key, self._path) or ""
 
-    def _attempt(self, place: int, key: str, read: Callable[[Any], T | None]) -> T | None:
+    def _attempt(self, place: int, key: str, read: Callable[[SampleIndex, int], T | None]) -> T | None:
+        """Return what `read` returns of the index and a sample's place in it; None where there is nothing to show."""
+        split = self.manifest.splits[self.evaluation.split]
+        is_other = self.manifest.fingerprint != self.evaluation.shards_fingerprint
+        if not self.shown or is_other or not 0 <= place < split.samples:
+            return None
         try:
-            record = self._find_record(place, key) if self.shown else None
-            return None if record is None else read(record)
+            from records.index import key_of
+
+            index = open_index(self.door, self.folder_uri, self.manifest)
+            at = split.first + place
+            # Of another key it is another sample by now.
+            return read(index, at) if key_of(index[at]) == key else None
         except HARM:
             return None
 
-    def _words(self, record: Any) -> str | None:
+    def _words(self, index: SampleIndex, at: int) -> str | None:
         from records.fields import FieldReader
-        from records.payloads import read_payloads
 
         labels = (_LABEL, self.manifest.label_field)
         fields = {name: entry for name, entry in self.manifest.sample_fields.items() if name not in labels}
         wanted = [name for name, entry in fields.items() if entry.kind == "text"]
         wanted = wanted or [name for name, entry in fields.items() if entry.kind in _WORDED_KINDS]
-        if not wanted or int(record["size"]) > _MOST_BYTES:
+        if not wanted or int(index[at]["size"]) > _MOST_BYTES:
             return None
-        (stored,) = read_payloads([(self._shard(record), record)])
-        values = FieldReader(self.manifest, wanted).read(stored, int(record["label"]))
+        values = FieldReader(self.manifest, wanted).read(self._stored(index, at), int(index[at]["label"]))
         if len(wanted) == 1 and isinstance(text := values[wanted[0]], str):
             return text[:WORDS]
         return ", ".join(f"{fields[name].column or name}: {_value(values[name])}" for name in wanted)[:WORDS]
 
-    def _path(self, record: Any) -> str | None:
-        from records.description import read_path
+    def _path(self, index: SampleIndex, at: int) -> str | None:
+        from records.fields import path_in
 
-        whole_format = self.manifest.format if self.manifest.whole_samples else None
-        found = read_path(self._shard(record), record, whole_format=whole_format) or ""
-        return None if found.startswith(ROW_PREFIX) else found[:PATH]
+        path = path_in(self._stored(index, at), self.manifest.format) or ""
+        return None if path.startswith(ROW_PREFIX) else path[:PATH]
 
-    def _shard(self, record: Any) -> str:
-        uri = shard_uri(self.folder_uri, self.manifest, record)
-        self.door.require(uri)
-        return uri
+    def _stored(self, index: SampleIndex, at: int) -> bytes:
+        from records.index import read_samples
 
-    def _find_record(self, place: int, key: str) -> Any | None:
-        """Return a sample's element of the index; None: it is another one by now."""
-        from records.index import key_of
-        from records.samples import open_samples
-
-        split = self.manifest.splits[self.evaluation.split]
-        is_other = self.manifest.fingerprint != self.evaluation.shards_fingerprint
-        if is_other or not 0 <= place < split.samples:
-            return None
-        record = open_samples(self.manifest, self.folder_uri)[split.first + place]
-        return record if key_of(record) == key else None
+        self.door.require(self.manifest.shards[self.manifest.shards.locate(at)[0]].uri(self.folder_uri))
+        (stored,) = read_samples(index, self.folder_uri, [at])
+        return stored
 
 
 def file_uri(config: Mapping[str, Any], path: str) -> str:

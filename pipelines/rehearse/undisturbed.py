@@ -84,7 +84,7 @@ def _same_shards(found: Rehearsed, line: str) -> bool:
     if made is None or again is None:
         return False
     one, other = (ShardManifest.load(uri) for uri in (made, again))
-    return (one.fingerprint, one.shards, one.index) == (other.fingerprint, other.shards, other.index)
+    return (one.fingerprint, one.shards) == (other.fingerprint, other.shards)
 
 
 def _trainings(cloud: LocalCloud, config: RunConfig) -> list[Any]:

@@ -1,6 +1,7 @@
 """The documents: strict, versioned, and sure of their files."""
 
 import json
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from contracts.artifacts import (
     ProfilePoint,
     ProfileReport,
     ShardManifest,
+    Shards,
     find_damage,
 )
 from contracts.artifacts.trace import KernelRow, Lane, Span, TraceSummary, summaries_to_json, summaries_type
+from contracts.config import SPLITS
 from contracts.errors import DataError
 from contracts.stage import find_output_damage
 from rehearsal.gcs import BucketServer
@@ -195,9 +198,11 @@ def test_an_entry_names_a_file_below_its_folder(change: dict[str, Any]) -> None:
     [
         (lambda v: v["splits"].pop("train"), "damaged at splits: .*no split train"),
         (lambda v: v["splits"]["test"].update(samples=-1), r"damaged at splits\.test\.samples"),
-        (lambda v: v["shards"][0].update(first=-1), r"damaged at shards\.0\.first"),
-        (lambda v: v["shards"][0].update(crc32c="../x"), r"damaged at shards\.0\.crc32c"),
-        (lambda v: v["index_parts"][0].update(name="../x"), r"damaged at index_parts\.0\.name"),
+        (lambda v: v["shards"]["samples"].__setitem__(0, -1), r"damaged at shards\.samples\.0"),
+        (lambda v: v["shards"]["crc32c"].__setitem__(0, "../x"), r"damaged at shards\.crc32c\.0"),
+        (lambda v: v["shards"]["name"].__setitem__(0, "../x"), r"damaged at shards\.name\.0"),
+        (lambda v: v["shards"]["bytes"].pop(), "damaged at shards: .*columns of different lengths"),
+        (lambda v: v["shards"]["num_shards"].update(test=0), "damaged at shards: .*the splits have other shards"),
     ],
 )
 def test_a_damaged_manifest_of_shards_is_named(small_shards: str, change: Any, words: str) -> None:
@@ -205,3 +210,30 @@ def test_a_damaged_manifest_of_shards_is_named(small_shards: str, change: Any, w
     change(values)
     with pytest.raises(DataError, match=words):
         ShardManifest.parse(json.dumps(values).encode(), where="x")
+
+
+def test_the_columns_of_shards_give_their_entries_and_places(small_shards: str) -> None:
+    shards = ShardManifest.load(small_shards).shards
+    entries = list(shards)
+    assert Shards.of(entries) == shards and Shards.model_validate_json(shards.model_dump_json()) == shards
+    assert [entry.first for entry in entries] == shards.first == [0, *accumulate(shards.samples)][:-1]
+    for split in SPLITS:
+        assert [entries[number].split for number in shards.numbers_of(split)] == [split] * shards.num_shards[split]
+    for number, entry in enumerate(entries):
+        assert shards.locate(entry.first) == (number, 0)
+        assert shards.locate(entry.first + entry.samples - 1) == (number, entry.samples - 1)
+
+
+def test_a_manifest_of_100_000_shards_is_parsed(small_shards: str) -> None:
+    values = json.loads(storage.read_bytes(storage.join(small_shards, MANIFEST_NAME)))
+    columns, count = values["shards"], len(values["shards"]["name"])
+    copies = 100_000 // count + 1
+    values["shards"] = {
+        name: column * copies if isinstance(column, list) else column for name, column in columns.items()
+    }
+    values["shards"]["num_shards"] = {split: shards * copies for split, shards in columns["num_shards"].items()}
+    content = json.dumps(values).encode()
+    shards = ShardManifest.parse(content, where="x").shards
+    assert len(shards) == copies * count > 100_000
+    last = shards[len(shards) - 1]
+    assert shards.locate(last.first) == (len(shards) - 1, 0)

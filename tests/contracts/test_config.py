@@ -94,7 +94,6 @@ MISTAKES = [
     ("data.mean=[0.5]", "data.mean = [0.5]", "a list of at least 3 values", "correct data.mean"),
     ("data.mean=[0.5, 0.5, 0.5, 0.5]", "data.mean", "a list of at most 3 values", "correct"),
     ("data.horizontal_flip=perhaps", "data.horizontal_flip = 'perhaps'", "true or false", "correct"),
-    ("data.cache_bytes=1", "data.cache_bytes", "both, or none", "set data.cache_dir to a folder"),
     ("sharding.uri_column=''", "sharding.uri_column = ''", "text that is not empty", "correct"),
     ("sharding.source=2024", "sharding.source = 2024", "text", 'quote it: source: "2024" in a file'),
     ("sharding.splits.train=0.5", "sharding.splits", "sum to 0.7, not to 1", "correct sharding.splits"),

@@ -16,7 +16,7 @@ def with_override(text: str) -> RunConfig:
 
 
 # Of the defaults and "listing".
-BEFORE = "810dc6f06fd6a700"
+BEFORE = "2d4c9a0677d2e8db"
 
 
 def keys(config: RunConfig) -> dict[str, str]:
@@ -67,11 +67,8 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("run.name=other", set()),
         ("data.num_workers=1", {"profile"}),
         ("data.prefetch_factor=2", {"profile"}),
-        ("data.memory_bytes=1048576", {"profile"}),
+        ("data.cache_bytes=1048576", {"profile"}),
         ("data.order=blocks", {"profile", "train"}),
-        ("data.canonical_streams=24", {"profile", "train"}),
-        ("data.range_bytes=1048576", {"profile", "train"}),
-        ("data.block_bytes=1048576", {"profile", "train"}),
         ("data.image_size=64", {"profile", "train"}),
         ("data.augment.hue=0.1", {"profile", "train"}),
         ("data.on_bad_sample=replace", set()),

@@ -20,7 +20,7 @@ COMMANDS = {
     "gpu": "components.entry trainer.profiling.task trainer.task trainer.export.task",
 }
 IMPORTS = {
-    "cpu": "apache_beam.io.gcp.gcsio sharding.graph sharding.runners.dataflow gcsfs google.cloud.aiplatform "
+    "cpu": "apache_beam.io.gcp.gcsio sharding.graph sharding.dataflow gcsfs google.cloud.aiplatform "
     "components.begin components.describe components.record_run components.experiment inspection.page",
     "gpu": "trainer.worker trainer.train trainer.export.graph.onnx_graph trainer.export.engines.engine transformers "
     "tensorboard onnxruntime gcsfs google.cloud.aiplatform components.describe components.register_model "

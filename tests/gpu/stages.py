@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -18,13 +17,11 @@ import numpy as np
 import simplejpeg
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, FileEntry, IndexPart, ShardEntry, ShardManifest, SplitEntry
 from contracts.config import STAGE_KEYS
 from contracts.events import EVENTS_NAME, EventReader
 from inspection.run.curves import read_curves
-from records.index_parts import ROW, checksum_rows, write_part
-from records.sample import ChecksumStream, Sample
-from records.tar import TarWriter
+from records.sample import Sample
+from tests import shards
 
 CLASSES, STEPS, EVALUATED, IMAGES = 4, 60, 256, 512
 COLOURS = ((220, 60, 60), (60, 220, 60), (60, 60, 220), (160, 160, 60))
@@ -156,55 +153,22 @@ def resumes(run: StageRun) -> list[int]:
 
 
 def write_shards(machine: Machine) -> None:
-    """Write a tar and a part of the index for each split, and the manifest; no stage of sharding is needed for it.
+    """Write a tar and its index for each split, and the manifest; no stage of sharding is needed for it.
 
     A tenth of the labels is drawn at random, so that the loss stays away from 0.
     """
-    folder, random = machine.folder / "shards", np.random.default_rng(0)
-    folder.mkdir(parents=True)
-    uri = storage.normalise(folder)
+    random = np.random.default_rng(0)
     images = [_jpeg(random, number % CLASSES, machine.image_size * 8 // 7) for number in range(IMAGES)]
-    splits, shards, parts, first, hashed = {}, [], [], 0, hashlib.sha256()
     sizes = {"train": STEPS * machine.batch, "validation": EVALUATED, "test": EVALUATED}
-    for number, (split, samples) in enumerate(sizes.items()):
-        name, part_name = f"{split}-00000.tar", f"index-{number:05d}.bin"
-        rows, labels, ends = np.zeros(samples, ROW), np.zeros(samples, "<i4"), [0]
-        with (folder / name).open("wb") as file:
-            stream = ChecksumStream(file)
-            writer = TarWriter(stream)
-            for place in range(samples):
-                path = f"{split}/{place}.jpg"
-                label = int(random.integers(CLASSES)) if random.random() < 0.1 else place % IMAGES % CLASSES
-                key = hashlib.md5(path.encode(), usedforsecurity=False).digest()
-                writer.write(Sample(key, images[place % IMAGES], "jpeg", label, str(label), path, 0, 0, "RGB"))
-                rows[place]["key"], labels[place] = key, label
-                ends.append(stream.position)
-            writer.close()
-        rows["offset"], rows["size"] = ends[:-1], np.diff(ends)
-        with (folder / name).open("rb") as file:
-            rows["crc32c"] = [int(storage.crc32c(file.read(size)), 16) for size in rows["size"].tolist()]
-        write_part(folder / part_name, rows, {"label": labels})
-        parts.append(IndexPart(**FileEntry.of(uri, part_name).model_dump(), first=first, samples=samples))
-        crc = checksum_rows(rows, {"label": labels})
-        hashed.update(crc.encode())
-        entry = FileEntry.of(uri, name).model_dump()
-        shards.append(ShardEntry(**entry, split=split, first=first, samples=samples, rows_crc32c=crc))
-        by_class = np.bincount(labels, minlength=CLASSES).tolist()
-        splits[split] = SplitEntry(first=first, samples=samples, source_bytes=1, samples_by_class=by_class)
-        first += samples
-    manifest = ShardManifest(
-        fingerprint=hashed.hexdigest()[:16],
-        format="webdataset",
-        seed=0,
-        classes=[str(label) for label in range(CLASSES)],
-        splits=splits,
-        shards=shards,
-        index_parts=parts,
-        rejected=[],
-        mean=[0.4] * 3,
-        std=[0.25] * 3,
-    )
-    (folder / MANIFEST_NAME).write_bytes(manifest.to_json())
+
+    def sample(split: str, place: int) -> Sample:
+        label = int(random.integers(CLASSES)) if random.random() < 0.1 else place % IMAGES % CLASSES
+        path = f"{split}/{place}.jpg"
+        return Sample(shards.key_of_path(path), images[place % IMAGES], "jpeg", label, str(label), path, 0, 0, "RGB")
+
+    splits = {split: [[sample(split, place) for place in range(samples)]] for split, samples in sizes.items()}
+    classes = [str(label) for label in range(CLASSES)]
+    shards.write_shards(machine.folder / "shards", splits, classes=classes, mean=[0.4] * 3, std=[0.25] * 3)
 
 
 def _jpeg(random: np.random.Generator, label: int, side: int) -> bytes:

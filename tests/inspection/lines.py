@@ -171,18 +171,18 @@ def _train(planted: Planted, shards: str, kind: Kind) -> str:
 
 def evaluation_of(shards: str, manifest: ShardManifest) -> EvaluationReport:
     """Return what an evaluation of the test split says; its worst samples are real ones."""
-    from records.index import key_of
-    from records.samples import open_samples
+    from records.index import SampleIndex, key_of
 
     split = manifest.splits["test"]
-    index = open_samples(manifest, shards)[split.first : split.first + split.samples]
+    index = SampleIndex(manifest, shards)
+    rows = [index[split.first + place] for place in range(split.samples)]
     worst = [
         WorstSample(
-            shard=manifest.shards[int(index[place]["shard"])].relative_path,
-            key=key_of(index[place]),
+            shard=manifest.shards[manifest.shards.locate(split.first + place)[0]].relative_path,
+            key=key_of(rows[place]),
             place=place,
-            label=int(index[place]["label"]),
-            predicted=(int(index[place]["label"]) + 1) % max(len(manifest.classes), 1),
+            label=int(rows[place]["label"]),
+            predicted=(int(rows[place]["label"]) + 1) % max(len(manifest.classes), 1),
             probability=0.01 * (place + 1),
             predicted_probability=0.9,
         )

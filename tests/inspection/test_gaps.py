@@ -36,17 +36,10 @@ def line(tmp_path: Path) -> Path:
 
 def test_copies_that_nobody_looked_for_are_not_none_found(small_shards: str) -> None:
     manifest = ShardManifest.load(small_shards)
-    for searched, words in ((True, "none found"), (False, "not searched")):
-        data = describe_data(small_shards, manifest, searched=searched)
+    for found, words in ((manifest.duplicates, "none found"), (None, "not searched")):
+        data = describe_data(small_shards, manifest.model_copy(update={"duplicates": found}))
         page = render_report(views.fresh(data=data))
         assert page.count(f">{words}</span>") == 2, words
-    adopted = manifest.model_copy(update={"made_from": {"shards": "1", "classes": "2"}})
-    assert not describe_data(small_shards, adopted).duplicates_searched
-
-
-def test_a_run_whose_sharding_looked_for_no_copies_says_so(line: Path, small_shards: str) -> None:
-    found = read_run(find_place(str(plant(line, small_shards, sections={"sharding": {"duplicates": "off"}}).folder)))
-    assert found.data is not None and not found.data.duplicates_searched
 
 
 def test_a_loss_that_diverged_is_marked(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from contracts.artifacts import (
     Contract,
     EngineEntry,
     ExportManifest,
-    FileEntry,
     Finding,
     Gate,
     Headline,
@@ -21,6 +20,7 @@ from contracts.artifacts import (
     Recommendation,
     RunRecord,
     ShardManifest,
+    Shards,
     SplitEntry,
 )
 from contracts.config import STAGES, RunConfig
@@ -32,7 +32,6 @@ from tests.export_fields import image_export, served_file
 CONFIG = RunConfig.model_validate({"train": {"global_batch_size": 64}, "model": {"arguments": {"a": "b|c"}}})
 TRAIN = SplitEntry(first=0, samples=7, source_bytes=70, samples_by_class=[3, 4])
 EMPTY = SplitEntry(first=7, samples=0, source_bytes=0, samples_by_class=[0, 0])
-ENTRY = FileEntry(name="f", bytes=1, crc32c="00000000")
 DOCUMENTS: dict[str, Contract] = {
     "shard": ShardManifest(
         fingerprint="s",
@@ -40,8 +39,7 @@ DOCUMENTS: dict[str, Contract] = {
         seed=0,
         classes=["0", "1"],
         splits={"train": TRAIN, "validation": EMPTY, "test": EMPTY},
-        shards=[],
-        index=ENTRY,
+        shards=Shards.of([]),
         rejected=[],
         mean=[0.5] * 3,
         std=[0.5] * 3,

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, Contract, ShardManifest
+from contracts.artifacts import CheckpointManifest, Contract, ShardManifest, Shards
 from contracts.errors import ConfigError, DataError, TryAgain
 from contracts.output import Lock
 from pipelines import clean
@@ -47,7 +47,7 @@ def line(tmp_path: Path, small_shards: str) -> Path:
     write(folder, "shard", shards, fingerprint=ZERO)
     write(folder, "shard", shards, fingerprint=ONE)
     first = shards.shards[0].model_copy(update={"folder": ZERO})
-    write(folder, "shard", shards, shards=[first, *shards.shards[1:]])
+    write(folder, "shard", shards, shards=Shards.of([first, *shards.shards[1:]]))
     trained = CheckpointManifest.load(planted.uris["train"])
     write(folder, "train", trained, fingerprint=ONE, shards_fingerprint=ONE, parameters_sha256="a" * 64)
     run = folder / "runs" / OLD

@@ -135,6 +135,10 @@ def test_a_stage_alone_ends_with_its_folder(project: Path, shardline: Shardline)
     assert "holds a result of other inputs (sharding)" in other.stderr
     fresh = shardline("shard", "tiny.yaml", "--to", "out/my shards", "--fresh")
     assert "done: " in fresh.stderr
+    before = sorted((project / "raw").rglob("*"))
+    inside = shardline("shard", "tiny.yaml", "--to", "raw/shards")
+    assert inside.returncode == 2 and "inside of sharding.source" in inside.stderr
+    assert sorted((project / "raw").rglob("*")) == before
 
 
 def test_a_stage_alone_fails_in_its_own_words(shardline: Shardline, project: Path) -> None:

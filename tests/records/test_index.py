@@ -1,55 +1,151 @@
-"""The packed index and the reading of payloads: what is damaged is named."""
+"""The index of a shard and the reading of samples by it: what is damaged is named."""
 
+from __future__ import annotations
+
+import io
 import os
+from pathlib import Path
 
 import google_crc32c
 import numpy as np
 import pytest
 
+from contracts import storage
 from contracts.errors import DataError
-from records.index import RECORD, key_of, read_payload
+from records.fields import image_of
+from records.index import (
+    ROW,
+    SampleIndex,
+    choose_by_class,
+    key_of,
+    pack_index,
+    read_index,
+    read_payload,
+    read_samples,
+)
+from rehearsal.gcs import BucketServer
+from tests.records.small_shards import FORMATS, frame, make_sample, write_shards
+
+
+@pytest.mark.parametrize("shard_format", FORMATS)
+def test_samples_are_numbered_over_all_shards(tmp_path: Path, shard_format: str) -> None:
+    manifest, uri = write_shards(tmp_path, shard_format), storage.normalise(tmp_path)
+    index = SampleIndex(manifest, uri)
+    samples = [make_sample(number) for number in range(24)]
+    assert len(index) == 24
+    assert [bytes(index[place]["key"].tobytes()) for place in range(24)] == [sample.key for sample in samples]
+    assert index.labels(3, 12).tolist() == [sample.label for sample in samples[3:15]]
+    assert list(read_samples(index, uri, [20, 3, 3])) == [frame(samples[n], shard_format) for n in (20, 3, 3)]
+    for place in (24, -1):
+        with pytest.raises(IndexError):
+            index[place]
+    assert manifest.shards[2].split == "train" and manifest.shards.locate(6) == (2, 0)
+
+
+def test_numpy_reads_an_index(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path)
+    content = (tmp_path / manifest.shards[0].index.name).read_bytes()
+    rows = np.load(io.BytesIO(content))
+    assert rows.dtype == ROW and pack_index(rows) == content
+
+
+def test_rows_of_few_shards_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest, uri = write_shards(tmp_path), storage.normalise(tmp_path)
+    monkeypatch.setattr("records.index._KEPT_BYTES", 10 * ROW.itemsize)
+    read: list[str] = []
+
+    def content(entry: object) -> bytes:
+        read.append(entry.index.name)  # type: ignore[attr-defined]
+        return (tmp_path / read[-1]).read_bytes()
+
+    index = SampleIndex(manifest, uri, content)
+    for place in (0, 1, 20, 21, 0):
+        index[place]
+    assert read == [manifest.shards[number].index.name for number in (0, 4, 0)]
+
+
+def test_every_class_comes_once_before_any_comes_twice(tmp_path: Path) -> None:
+    samples = [make_sample(number) for number in (0, 3, 6, 9, 1, 4, 2)]
+    manifest = write_shards(tmp_path, shards=[("train", samples), ("test", [make_sample(5)])])
+    index = SampleIndex(manifest, storage.normalise(tmp_path))
+    assert choose_by_class(index, 5) == [0, 4, 6, 1, 5]
+    assert choose_by_class(index, 100) == [0, 4, 6, 1, 5, 2, 3]
+
+
+def test_samples_of_a_bucket_are_read_by_ranges(bucket_server: BucketServer, tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path)
+    uri = "gs://bucket-1/a folder/shards"
+    for path in tmp_path.iterdir():
+        storage.replace(storage.join(uri, path.name), path.read_bytes())
+    index = SampleIndex(manifest, uri)
+    bucket_server.access_log.clear()
+    found = [image_of(stored, manifest) for stored in read_samples(index, uri, range(24))]
+    assert found == [make_sample(number).content for number in range(24)]
+    requests = bucket_server.access_log.entries(operation="objects.media", object="*.tar")
+    assert len(requests) == 24 and max(one.bytes_out for one in requests) < min(manifest.shards.bytes[2:])
+
+
+def test_a_damaged_index_is_named(tmp_path: Path) -> None:
+    manifest, uri = write_shards(tmp_path), storage.normalise(tmp_path)
+    entry = manifest.shards[0]
+    path = tmp_path / entry.index.name
+
+    def refused(content: bytes) -> str:
+        path.write_bytes(content)
+        right = entry.index.model_copy(update={"crc32c": storage.crc32c(content)})
+        with pytest.raises(DataError) as caught:
+            read_index(uri, entry.model_copy(update={"index": right}))
+        return caught.value.given
+
+    rows = np.load(path)
+    with pytest.raises(DataError, match=r"train-00000\.idx\.npy has another crc32c than the manifest says"):
+        path.write_bytes(path.read_bytes() + b"?")
+        read_index(uri, entry)
+    assert "is no NumPy file" in refused(b"junk") and "is no NumPy file" in refused(b"")
+    assert "has the type" in refused(pack_index(rows)[:8] + pack_index(rows)[8:].replace(b"'offset'", b"'offsat'"))
+    assert "has 5 samples, the manifest says 6" in refused(pack_index(rows[:5]))
+    path.unlink()
+    with pytest.raises(DataError, match="cannot be read"):
+        SampleIndex(manifest, uri)[0]
 
 
 @pytest.fixture
-def shard(tmp_path):
+def shard(tmp_path: Path) -> Path:
     path = tmp_path / "train-00000.bin"
     path.write_bytes(b"head" + b"first" + b"----" + b"second")
     return path
 
 
 @pytest.fixture
-def records():
-    rows = [
-        (0, 7, 4, 5, google_crc32c.value(b"first"), b"\1" * 16),
-        (0, -1, 13, 6, google_crc32c.value(b"second"), b"\0" * 16),
-    ]
-    return np.array(rows, RECORD)
+def rows() -> np.ndarray:
+    return np.array(
+        [
+            (4, 5, google_crc32c.value(b"first"), 7, b"\1" * 16, 0, 0),
+            (13, 6, google_crc32c.value(b"second"), -1, b"\0" * 16, 0, 0),
+        ],
+        ROW,
+    )
 
 
-def test_the_key_of_a_sample_is_shown_in_hex(records):
-    assert key_of(records[1]) == "00" * 16
-
-
-def test_payload_by_path_and_by_descriptor(shard, records):
-    assert [read_payload(shard, record) for record in records] == [b"first", b"second"]
+def test_payload_by_path_and_by_descriptor(shard: Path, rows: np.ndarray) -> None:
+    assert [read_payload(shard, row) for row in rows] == [b"first", b"second"]
+    assert key_of(rows[1]) == "00" * 16
     with shard.open("rb") as stream:
-        assert read_payload(stream.fileno(), records[1]) == b"second"
+        assert read_payload(stream.fileno(), rows[1]) == b"second"
         assert stream.tell() == 0
 
 
-def test_wrong_payload_names_shard_and_key(shard, records):
+def test_wrong_payload_names_shard_and_key(shard: Path, rows: np.ndarray, tmp_path: Path) -> None:
     content = bytearray(shard.read_bytes())
     content[5] ^= 1
     shard.write_bytes(content)
     with pytest.raises(DataError, match=rf"train-00000\.bin, sample {'01' * 16} .*crc32c"):
-        read_payload(shard, records[0])
-    with shard.open("rb") as stream, pytest.raises(DataError, match=rf"shard 0, sample {'01' * 16}"):
-        read_payload(stream.fileno(), records[0])
-
-
-def test_short_and_missing_shards(shard, records, tmp_path):
+        read_payload(shard, rows[0])
     os.truncate(shard, 15)
-    with pytest.raises(DataError, match="ends 4 bytes too early"):
-        read_payload(shard, records[1])
+    with shard.open("rb") as stream, pytest.raises(DataError, match=rf"shard a.tar, sample {'00' * 16}.* 4 bytes too"):
+        read_payload(stream.fileno(), rows[1], name="a.tar")
+    rows["offset"] = 2**64 - 1
+    with pytest.raises(DataError, match="no file has that offset"):
+        read_payload(shard, rows[1])
     with pytest.raises(DataError, match="cannot be read"):
-        read_payload(tmp_path / "none", records[0])
+        read_payload(tmp_path / "none", rows[0])

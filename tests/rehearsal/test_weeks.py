@@ -33,7 +33,7 @@ from rehearsal.clock import Clock
 from rehearsal.cloud import LocalCloud
 from rehearsal.gcs import Rule
 from rehearsal.machines.machine import Scale
-from sharding.plan import choose_split
+from sharding.splits import choose_split
 from tests.conftest import small_config
 from tests.pipelines.images import image
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION

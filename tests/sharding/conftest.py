@@ -1,6 +1,5 @@
 """Small real sources, and the stage run in this process."""
 
-import functools
 import io
 import itertools
 import json
@@ -17,12 +16,15 @@ from PIL import Image
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
-from contracts.config import ShardingSection
-from contracts.stage import run_stage
+from contracts.config import RunConfig, ShardingSection
+from contracts.events import EventLog
+from contracts.stage import Output, Stage, run_stage
 from sharding import graph
-from sharding.sources import list_source
+from sharding.job import JobHandle, open_job
+from sharding.listing import list_source
+from sharding.planning import Choice, prepare_plan
 from sharding.task import shard
-from sharding.write.pool import ShardPool
+from sharding.write import write_shard
 
 
 def _make_image(seed, extension):
@@ -119,7 +121,11 @@ def run_shard(tmp_path, source, capsys):
 @pytest.fixture
 def in_process(monkeypatch):
     """Write shards in this process, where a test may change what is called."""
-    monkeypatch.setattr(graph, "ShardPool", functools.partial(ShardPool, in_process=True))
+
+    def write(handle, shard, references):
+        return write_shard(open_job(handle), shard, references)
+
+    monkeypatch.setattr(graph, "write_in_process", write)
 
 
 REPOSITORY = Path(__file__).parents[2]
@@ -188,11 +194,30 @@ def find_descendants():
 
 @pytest.fixture
 def listing_of(tmp_path):
-    """List a source; keyword arguments are fields of the sharding section, and `processes`."""
+    """List a source; keyword arguments are fields of the sharding section."""
     places = itertools.count()
 
-    def list_it(source, *, processes=None, **sharding):
+    def list_it(source, **sharding):
         section = ShardingSection.model_validate({"source": str(source), **sharding})
-        return list_source(section, tmp_path / f"listing-{next(places)}", processes=processes)
+        return list_source(section, tmp_path / f"listing-{next(places)}")
 
     return list_it
+
+
+@pytest.fixture
+def make_job(source, tmp_path):
+    """Return a function that plans a job with one training shard on `source`: its handle, and its training samples."""
+    numbers = itertools.count()
+
+    def make(output="out", **section):
+        given = ShardingSection.model_validate({"source": str(source), "seed": 3, **section})
+        listing = list_source(given, tmp_path / f"l{next(numbers)}")
+        events = EventLog(None, stage="shard", attempt="1")
+        stage = Stage("shard", RunConfig(sharding=given), events, "1", root=storage.normalise(tmp_path))
+        place = Output(storage.normalise(tmp_path / output), "f" * 16, {"listing": listing.sha256}, reused=False)
+        planned = prepare_plan(stage, place, Choice(place.made_from, listing))
+        references = [one for one in listing.references() if one.split == 0]
+        return JobHandle(place.uri, planned.fingerprint, planned.listing), references
+
+    yield make
+    open_job.cache_clear()

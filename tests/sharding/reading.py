@@ -1,23 +1,20 @@
-"""Reading finished shards in tests: every sample by the parts of the index."""
+"""Reading finished shards in tests: every sample by the indices."""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
-import google_crc32c
-
 from contracts import storage
 from contracts.artifacts import ShardManifest
-from records.index_parts import checksum_rows, read_layout, read_part_column, read_part_rows
-from records.whole_sample import extract_image
+from records.fields import image_of
+from records.index import key_of, read_index, read_payload
 
 
 @dataclass(frozen=True, order=True)
 class Found:
-    """A sample as the index tells it."""
+    """A sample as its index tells it."""
 
     split: str
     label: int
@@ -28,27 +25,15 @@ class Found:
 
 
 def read_found(folder: Path) -> list[Found]:
-    """Return every sample of finished shards, in the order of the index; all checksums are compared."""
+    """Return every sample of finished shards, in their order; all checksums are compared."""
     uri = storage.normalise(folder)
     manifest = ShardManifest.load(uri)
-    firsts = [entry.first for entry in manifest.shards]
     found = []
-    for part in manifest.index_parts:
-        assert part.first == len(found)
-        layout = read_layout(part.uri(uri))
-        rows = read_part_rows(part.uri(uri), layout, 0, part.samples)
-        labels = read_part_column(part.uri(uri), layout, "label", part.samples)
-        sources = read_part_column(part.uri(uri), layout, "source", part.samples)
-        for at, (row, label) in enumerate(zip(rows, labels.tolist(), strict=True)):
-            shard = bisect_right(firsts, part.first + at) - 1
-            entry = manifest.shards[shard]
-            sample = storage.read_range(entry.uri(uri), int(row["offset"]), int(row["size"]))
-            assert google_crc32c.value(sample) == int(row["crc32c"])
-            content = extract_image(sample, manifest.format)
-            found.append(Found(entry.split, label, content, row["key"].tobytes().hex(), shard))
-            if entry.first == part.first + at:
-                own = slice(at, at + entry.samples)
-                assert checksum_rows(rows[own], {"label": labels[own], "source": sources[own]}) == entry.rows_crc32c
+    for number, entry in enumerate(manifest.shards):
+        assert entry.first == len(found)
+        for row in read_index(uri, entry):
+            content = image_of(read_payload(entry.uri(uri), row), manifest)
+            found.append(Found(entry.split, int(row["label"]), content, key_of(row), number))
     return found
 
 

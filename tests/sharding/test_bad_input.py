@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from sharding.sources import folders
-from sharding.write import reading
-from sharding.write import sample as sample_module
+from sharding import folders, reading
+from sharding import samples as sample_module
 from tests.sharding.reading import read_found
 
 
@@ -269,7 +268,7 @@ def test_file_system_without_hard_links(run_shard, monkeypatch):
 def test_absent_classes_and_names_that_differ_in_case_are_warnings(run_shard, source, make_image, write_file):
     for number in range(6):
         write_file(source, b"Bee/%d.png" % number, make_image(500 + number, "png"))
-    result = run_shard(stratify=False, splits={"train": 0.98, "validation": 0.01, "test": 0.01})
+    result = run_shard(splits={"train": 0.98, "validation": 0.01, "test": 0.01})
     assert result.code == 0, result.stderr
     assert "warning: the validation split has no sample of class" in result.stderr
     assert "warning: classes Bee and bee differ only in" in result.stderr

@@ -17,9 +17,9 @@ from contracts.stage import run_stage
 from contracts.stores import gcs
 from rehearsal.gcs import BucketServer
 from rehearsal.gcs.faults import Rule
-from sharding.sources import list_source
+from sharding import reading
+from sharding.listing import list_source
 from sharding.task import shard
-from sharding.write import reading
 from tests.conftest import SMALL
 from tests.sharding.reading import without_key
 

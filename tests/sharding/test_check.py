@@ -14,7 +14,7 @@ from PIL import Image
 
 from records.convert import library_versions
 from records.decode import MAX_PIXELS, decode_rgb
-from sharding.write.check import Checks, check
+from sharding.images import Checks, check
 from tests.sharding.reading import read_found
 
 
@@ -194,7 +194,7 @@ def test_versions_are_those_of_what_changed_something_and_decide_no_folder(run_s
     assert run_shard(resize=50).manifest.prepared.made_with == {}
     first = run_shard(resize=8)
     assert first.manifest.prepared.made_with["simplejpeg"] == importlib.metadata.version("simplejpeg")
-    monkeypatch.setattr("sharding.commit.manifest.library_versions", lambda: {"pillow": "99"})
+    monkeypatch.setattr("sharding.commit.library_versions", lambda: {"pillow": "99"})
     assert run_shard(resize=8).folder == first.folder
     other = run_shard(resize=8, root="again")
     assert other.manifest.prepared.made_with == {"pillow": "99"}

@@ -81,7 +81,7 @@ def check_unfinished(folder):
     assert not (folder / "manifest.json").exists()
     visible = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
     assert all(
-        re.fullmatch(r"(train|validation|test)-[0-9a-f]{8}-\d{5}\.tar|index-.*\.bin|refusal\.json", name)
+        re.fullmatch(r"(train|validation|test)-[0-9a-f]{8}-\d{5}(\.tar|\.idx\.npy)|refusal\.json", name)
         for name in visible
     ), visible
 

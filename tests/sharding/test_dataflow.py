@@ -19,10 +19,10 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from contracts.config.load import parse_config, stage_config
-from sharding.commit.manifest import Commit
+from sharding.commit import Limits
+from sharding.dataflow import submit
 from sharding.graph import build_graph
-from sharding.job import REVISION, JobHandle
-from sharding.runners.dataflow import submit
+from sharding.job import JobHandle
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dataflow-job.json"
 IMAGE = "europe-west4-docker.pkg.dev/acme-vision/shardline/worker@sha256:" + "0" * 64
@@ -125,8 +125,8 @@ class Handler(BaseHTTPRequestHandler):
 
 def submit_job():
     """Submit the graph of three shards; return the request and the staged pipeline."""
-    handle = JobHandle("gs://bucket/digits/shard/0", "f" * 16, "listing-attempt", REVISION, 1.0, 64)
-    commit = Commit(0.01, "warn")
+    handle = JobHandle("gs://bucket/digits/shard/0", "f" * 16, "listing-attempt")
+    limits = Limits(0.01, "warn")
     endpoint = Endpoint()
     threading.Thread(target=endpoint.serve_forever, daemon=True).start()
     given = {
@@ -140,7 +140,7 @@ def submit_job():
     try:
         with mock.patch.dict(os.environ, {"STORAGE_EMULATOR_HOST": endpoint.url}):
             result = submit(
-                lambda pipeline: build_graph(pipeline, handle, commit, num_parts=4, num_groups=2, num_kept=0),
+                lambda pipeline: build_graph(pipeline, handle, limits, num_parts=4),
                 config,
                 job_name="shardline-0",
                 output_uri=handle.output_uri,

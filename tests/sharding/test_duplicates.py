@@ -4,7 +4,7 @@ import google_crc32c
 import pytest
 
 from contracts.config import SplitFractions
-from sharding.plan import choose_split
+from sharding.splits import choose_split
 
 
 def split_of(path):
@@ -59,12 +59,15 @@ def test_fail_refuses_and_holds_for_finished_shards(run_shard, copies):
 
 
 def test_without_copies_nothing_is_said(run_shard):
-    assert run_shard().manifest.duplicates is None
+    assert run_shard().manifest.duplicates.groups == 0
 
 
 def test_off_looks_for_none(run_shard, copies):
     result = run_shard(duplicates="off")
     assert result.manifest.duplicates is None and "copies" not in result.stderr
+    # Shards that nobody has searched do not pass for ones without copies.
+    refused = run_shard(duplicates="fail")
+    assert refused.code == 2 and "without a search for copies" in refused.stderr
 
 
 def forge(content, wanted_crc):
@@ -89,4 +92,4 @@ def test_an_equal_checksum_alone_is_no_copy(run_shard, source, write_file):
     assert len(one) == len(other) and google_crc32c.value(one) == google_crc32c.value(other) and one != other
     write_file(source, b"ant/one.bmp", one)
     write_file(source, b"ant/other.bmp", other)
-    assert run_shard(verify="none").manifest.duplicates is None
+    assert run_shard(verify="none").manifest.duplicates.groups == 0

@@ -15,9 +15,9 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import SPLITS, SplitFractions
 from contracts.stage import run_stage
-from sharding.plan import make_key
-from sharding.sources.names import is_ignored
-from sharding.sources.splitting import Splitter
+from sharding.names import is_ignored
+from sharding.reference import make_key
+from sharding.splits import Splitter
 from sharding.task import shard
 from tests.sharding.reading import read_found
 
@@ -73,8 +73,6 @@ def run_in(folder, source, seed, shard_format, resources, grouped):
     """Run the stage; return its folder, or None where it refuses."""
     section = {"source": str(source), "format": shard_format, "target_shard_bytes": 1024, "max_rejected_fraction": 1.0}
     section["group_by"] = GROUP_BY if grouped else ""
-    # What it moves is in tests/sharding/sources.
-    section["stratify"] = False
     config = {"sharding": {**section, "seed": seed}, "resources": resources}
     code = run_stage("shard", shard, ["--config-json", json.dumps(config), "--output", str(folder)])
     assert code in (0, 2)
@@ -181,6 +179,6 @@ def check_work_is_shared(process, writers, whole):
     assert max(Counter(shard for shards in by_process.values() for shard in shards).values()) == 1
 
 
-def test_worker_processes_share_the_shards_and_write_each_once(run_shard, start_shard, writers):
+def test_worker_processes_share_the_shards_and_write_each_once(run_shard, in_process, start_shard, writers):
     whole = run_shard(root="one").content
     check_work_is_shared(start_shard("two", PROCESSES), writers, whole)

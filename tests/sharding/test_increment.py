@@ -9,10 +9,10 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
-from contracts.config import SPLITS, SplitFractions
-from data_tools.show import describe, draw_grid
-from data_tools.verify import verify
-from sharding.plan import choose_split, make_key
+from contracts.config import SPLITS
+from records.tools.describe import describe, draw_grid
+from records.tools.verify import verify
+from sharding.reference import make_key
 from tests.sharding.reading import read_found
 from trainer.data.reader import ShardReader
 
@@ -56,7 +56,7 @@ def check_sound(result, source):
         first += split.samples
         assert split.source_bytes == sum(len(sample[2]) for sample in of_split)
         assert split.samples_by_class == [sum(sample[0] == one for sample in of_split) for one in manifest.classes]
-    assert sum(part.samples for part in manifest.index_parts) == len(samples)
+    assert sum(manifest.shards.samples) == len(samples)
     own = {entry.name for entry in manifest.owned_files() if not entry.folder}
     assert {path.name for path in result.folder.iterdir()} == own | {"manifest.json"}
     return samples
@@ -85,7 +85,7 @@ def grow(source, write_file, make_image):
 def test_an_increment_holds_what_a_full_reshard_holds(
     run_shard, source, grow, write_file, make_image, shard_format, tmp_path
 ):
-    full = run_shard(stratify=False, format=shard_format, incremental=True)
+    full = run_shard(format=shard_format, incremental=True)
     old = check_sound(full, source)
     assert full.manifest.parent is None
     before = {path: path.stat().st_mtime_ns for path in full.folder.iterdir()}
@@ -93,7 +93,7 @@ def test_an_increment_holds_what_a_full_reshard_holds(
     (source / "bee/01.jpg").unlink()
     write_file(source, b"cow/02.png", make_image(999, "png"))
     os.utime(source / "cow/02.png")
-    child = run_shard(stratify=False, format=shard_format, incremental=True)
+    child = run_shard(format=shard_format, incremental=True)
     samples = check_sound(child, source)
     assert "5 new, 1 changed, 1 gone" in child.stderr
     manifest = child.manifest
@@ -103,7 +103,7 @@ def test_an_increment_holds_what_a_full_reshard_holds(
     assert {entry.folder for entry in manifest.shards} == {"", full.folder.name}
     assert all(samples[key][1] == split for key, (_, split, _) in old.items() if key in samples)
     assert (manifest.mean, manifest.std) == (full.manifest.mean, full.manifest.std)
-    reshard = run_shard(format=shard_format, root="elsewhere", stratify=False)
+    reshard = run_shard(format=shard_format, root="elsewhere")
     assert check_sound(reshard, source) == samples
     # The parent is left as it was.
     assert {path: path.stat().st_mtime_ns for path in full.folder.iterdir()} == before
@@ -117,21 +117,22 @@ def test_an_increment_holds_what_a_full_reshard_holds(
     assert draw_grid(uri, manifest, tmp_path / "grid.png") > 40
 
 
-def test_only_parts_of_the_index_with_something_gone_are_written_anew(run_shard, source, grow):
+def test_only_indices_of_shards_with_something_gone_are_written_anew(run_shard, source, grow):
     full = run_shard(incremental=True)
     grow(range(12))
     child = run_shard(incremental=True)
-    assert [part.folder for part in child.manifest.index_parts].count(full.folder.name) == 3
+    kept = [entry for entry in child.manifest.shards if entry.folder]
+    assert {entry.index.folder for entry in kept} == {full.folder.name} and len(kept) == len(full.manifest.shards)
     gone = next(one.key for one in read_found(child.folder) if one.split == "test")
     path = next(path for path in source.rglob("*.*") if key_of(path.relative_to(source).as_posix()) == gone)
     path.unlink()
     third = run_shard(incremental=True)
     check_sound(third, source)
     assert shard_names(third) == set() and "0 new, 0 changed, 1 gone; writes 0 shards" in third.stderr
-    (written,) = [part for part in third.manifest.index_parts if not part.folder]
+    (written,) = [entry for entry in third.manifest.shards if not entry.index.folder]
     assert third.manifest.splits["test"].first <= written.first
     # What lies two folders away is named by its own folder.
-    assert {part.folder for part in third.manifest.index_parts} == {"", full.folder.name, child.folder.name}
+    assert {entry.index.folder for entry in third.manifest.shards} == {"", full.folder.name, child.folder.name}
 
 
 def test_incremental_moves_no_full_reshard(run_shard):
@@ -236,25 +237,6 @@ def test_old_samples_keep_their_split(run_shard, listed):
     assert run_shard(source=listed(samples)).code == 0
 
 
-def test_what_stratify_has_moved_stays_where_it_is(run_shard, source, grow, write_file, make_image):
-    # The hashes of these put none of them into training or validation.
-    names = [name for name in (f"rare/{n}.png" for n in range(200)) if plain_split(name) == "test"][:6]
-    for number, name in enumerate(names):
-        write_file(source, name.encode(), make_image(8000 + number, "png"))
-    full = run_shard()
-    moved = {key: split for key, (_, split, _) in check_sound(full, source).items() if key in map(key_of, names)}
-    assert set(moved.values()) == set(SPLITS)
-    grow([1])
-    child = run_shard(incremental=True)
-    samples = check_sound(child, source)
-    assert child.manifest.parent == full.folder.name
-    assert {key: samples[key][1] for key in moved} == moved
-
-
-def plain_split(name):
-    return SPLITS[choose_split(name.encode(), SplitFractions())]
-
-
 def test_another_label_is_a_change_and_lists_of_labels_are_kept(run_shard, source, listed):
     def write(**extra):
         labels = {path.relative_to(source).as_posix(): [path.parent.name] for path in source.glob("*/*")}
@@ -307,15 +289,15 @@ def test_a_damaged_index_is_not_written_anew(run_shard, source, monkeypatch):
     full = run_shard(incremental=True)
     # Of large shards only sizes are compared before they are reused.
     monkeypatch.setattr("contracts.stage.REUSE_CHECKSUM_BYTES", 0)
-    part = full.folder / full.manifest.index_parts[0].name
+    part = full.folder / full.manifest.shards[0].index.name
     content = bytearray(part.read_bytes())
-    content[70] ^= 1
+    content[-1] ^= 1
     part.write_bytes(content)
     for path in source.glob("ant/*"):
         if path.name > "03":
             path.unlink()
     refused = run_shard(incremental=True)
-    assert refused.code == 2 and f"{part.name} has other rows of train-" in refused.stderr
+    assert refused.code == 2 and f"{part.name} has another crc32c" in refused.stderr
 
 
 def test_a_damaged_state_is_made_again(run_shard, source, grow):
@@ -323,7 +305,8 @@ def test_a_damaged_state_is_made_again(run_shard, source, grow):
     grow([1])
     child = run_shard(incremental=True)
     content = child.content
-    (child.folder / next(part.name for part in child.manifest.index_parts if not part.folder)).write_bytes(b"")
+    own = next(entry.index for entry in child.manifest.shards if not entry.index.folder)
+    (child.folder / own.name).write_bytes(b"")
     again = run_shard(incremental=True)
     assert again.folder == child.folder and again.content == content
 
@@ -376,6 +359,13 @@ def test_copies_of_what_stays_are_found(run_shard, source, grow, write_file):
     write_file(source, b"bee/third.png", (source / "ant/24.png").read_bytes())
     refused = run_shard(incremental=True, root="named", duplicates="fail")
     assert refused.code == 2 and "bee/third.png" in refused.stderr
+    (source / "bee/third.png").unlink()
+    grow([0])
+    kept = run_shard(incremental=True, root="named")
+    (group,) = kept.manifest.duplicates.listed
+    assert {copy.path for copy in group.copies} == {"ant/24.png", "bee/another.png"}
+    (source / "bee/another.png").unlink()
+    assert run_shard(incremental=True, root="named", duplicates="fail").manifest.duplicates.groups == 0
 
 
 def test_a_dry_run_names_what_is_written(run_shard, source, grow):

@@ -18,11 +18,10 @@ from contracts.config import ResourcesSection, RunConfig
 from contracts.config.load import parse_config
 from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import shard_inputs
-from sharding.runners import dataflow
-from sharding.runners import work as work_module
-from sharding.runners.dataflow import dataflow_flags
-from sharding.runners.run import fnapi_pipeline, run_graph
-from sharding.runners.work import Work, choose_processes
+from sharding import dataflow
+from sharding import runners as work_module
+from sharding.dataflow import dataflow_flags
+from sharding.runners import Work, choose_processes, fnapi_pipeline, run_graph
 from tests.conftest import small_config, write_pictures
 
 GIB = 1 << 30

@@ -13,8 +13,9 @@ from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
+from contracts import storage
 from records.decode import decode_rgb
-from sharding.plan import make_key
+from sharding.reference import make_key
 from tests.sharding.reading import read_found
 
 FORMATS = ("webdataset", "tfrecord")
@@ -145,7 +146,7 @@ def test_second_run_reuses_and_says_so(run_shard):
     before = {path.name: path.stat().st_mtime_ns for path in first.folder.iterdir()}
     second = run_shard()
     assert second.folder == first.folder
-    assert [event["event"] for event in second.events] == ["start", "folder", "reused"]
+    assert [event["event"] for event in second.events if event["event"] != "log"] == ["start", "folder", "reused"]
     assert {path.name: path.stat().st_mtime_ns for path in first.folder.iterdir()} == before
     # Before a run, a dry run says the same.
     dry = run_shard("--dry-run", printed=True)
@@ -219,3 +220,13 @@ def test_kill_in_the_middle_and_rerun_gives_the_same_bytes(run_shard, source, tm
     assert again.code == 0
     assert again.content == whole.content
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
+
+
+def test_a_listing_beside_a_damaged_output_is_sharded(run_shard):
+    first = run_shard()
+    content = first.content
+    next(first.folder.glob("train-*.tar")).unlink()
+    listed = run_shard("--list")
+    assert listed.folder == first.folder and "is damaged" in listed.stderr
+    again = run_shard("--listing", storage.normalise(listed.folder))
+    assert again.code == 0 and again.content == content

@@ -10,8 +10,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from contracts import storage
-from data_tools.verify import verify
-from sharding.commit.tokenizer import SPECIAL_TOKENS, cut_long_words, train
+from records.tools.verify import verify
+from sharding.tokenizer import SPECIAL_TOKENS, cut_long_words, train
 
 FIELDS = {"text": {"column": "text", "kind": "text"}, "label": {"column": "label", "kind": "class"}}
 WORDS = ["ship", "shard", "tensor", "Größe", "naïve", "日本語", "running", "runner", "re-run", "emoji 😀"]
@@ -73,7 +73,7 @@ def test_only_the_first_bytes_of_text_are_read(run_shard, tmp_path, monkeypatch)
     given = {"fields": FIELDS, "splits": {"train": 1.0, "validation": 0.0, "test": 0.0}, "duplicates": "off"}
     source = write_texts(tmp_path / "texts", texts)
     whole = run_shard(source=source, tokenizer={"vocabulary": 300}, **given)
-    monkeypatch.setattr("sharding.commit.tokenizer._TEXT_BYTES", 1024)
+    monkeypatch.setattr("sharding.tokenizer._TEXT_BYTES", 1024)
     few = run_shard(source=source, tokenizer={"vocabulary": 300}, root="few", **given)
     assert whole.code == few.code == 0, few.stderr
     assert "Ġlion" in read_tokenizer(whole)[1].get_vocab()
@@ -84,7 +84,7 @@ def test_only_the_first_bytes_of_text_are_read(run_shard, tmp_path, monkeypatch)
 
 def test_training_gives_the_same_bytes_whatever_the_threads():
     program = (
-        "import sys; from tests.sharding.test_tokenizer import make_texts; from sharding.commit.tokenizer import train;"
+        "import sys; from tests.sharding.test_tokenizer import make_texts; from sharding.tokenizer import train;"
         "sys.stdout.buffer.write(train(iter(make_texts(3000)), 600))"
     )
     expected = train(iter(make_texts(3000)), 600)

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 from contracts import storage
-from contracts.artifacts import ShardManifest, SplitEntry
+from contracts.artifacts import ShardManifest, Shards, SplitEntry
 from contracts.artifacts.shards import FieldEntry, TokenizerEntry
 from contracts.checked import Findings
 from contracts.config import SPLITS, RunConfig, TaskSection
@@ -112,7 +112,7 @@ def _planned_shards(config: RunConfig, tokenizer: TokenizerEntry | None) -> Shar
         multi_label=not given and FIELDS.get(config.task.name, {}).get("label") == "classes",
         fields=fields,
         splits=dict.fromkeys(SPLITS, split),
-        shards=[],
+        shards=Shards.of([]),
         rejected=[],
         mean=[0.5] * 3,
         std=[0.25] * 3,

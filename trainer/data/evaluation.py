@@ -5,7 +5,7 @@ Batches have a fixed size and place whoever takes them: rank r takes the batches
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, Dataset
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError, UserError
-from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.clock import DataClock
 from trainer.data.device import find_other, map_tensors, to_device
 from trainer.data.loader import as_it_is, begin_loader_process, collate, prepare_sample, to_shared_memory
@@ -26,8 +25,8 @@ from trainer.tasks.protocol import Batch, Mode, Task
 
 # Batches that each loader process prepares ahead: those of an evaluation are large, and all alike.
 _PREFETCH_FACTOR = 2
-# Iterators of loaders that were left when training was told to stop. Their processes ignore SIGTERM and may be busy:
-# whoever let go of an iterator would wait for them. They end with the rank (trainer/supervise/signals.py).
+# Loaders that were left when training was told to stop. Their processes ignore SIGTERM and may be busy:
+# whoever let go of a loader would wait for them. They end with the rank (trainer/supervise/signals.py).
 _abandoned: list[object] = []
 
 
@@ -55,13 +54,97 @@ class EvaluationDataset(Dataset[EvaluationBatch | UserError]):
         """Read, prepare and collate the samples at `places`."""
         mode = Mode(training=False)
         try:
-            self.reader.prepare(list(places))
+            self.reader.prepare(places)
             samples = [prepare_sample(self.task, self.reader, place, mode) for place in places]
             batch = collate(self.task, samples, mode, of=(self.reader, places))
             to_shared_memory(batch)
             return EvaluationBatch(batch, len(places))
         except UserError as error:
             return error
+
+
+class EvaluationLoader:
+    """Batches of a rank's part of a split, as often as it is evaluated.
+
+    Args:
+        reader: Of the split.
+        task: The task.
+        batch_size: Samples per batch.
+        rank: This one's number.
+        ranks: Processes that evaluate together: over all of them every sample comes once.
+        num_workers: Loader processes.
+        device: Where batches are finished; unset: the CPU.
+        memory_format: Of images there.
+        keeps_processes: Whether the loader processes wait for the next evaluation; else they end with each.
+        calling: `to_model` is called in it; it may say where own code failed.
+    """
+
+    def __init__(
+        self,
+        reader: ShardReader,
+        task: Task,
+        batch_size: int,
+        *,
+        rank: int = 0,
+        ranks: int = 1,
+        num_workers: int = 0,
+        device: torch.device | None = None,
+        memory_format: torch.memory_format = torch.contiguous_format,
+        keeps_processes: bool = False,
+        calling: Calling = nullcontext,
+    ) -> None:
+        self._reader, self._task, self._calling = reader, task, calling
+        self._device = device or torch.device("cpu")
+        self._mode = Mode(training=False, memory_format=memory_format)
+        starts = range(rank * batch_size, len(reader), ranks * batch_size)
+        self._batches = [range(start, min(start + batch_size, len(reader))) for start in starts]
+        # A single batch is read here: a process for it would not run beside anything.
+        self._num_workers = min(num_workers, max(0, len(self._batches) - 1))
+        self._loader: DataLoader[EvaluationBatch | UserError] = DataLoader(
+            EvaluationDataset(reader, task),
+            batch_size=None,
+            sampler=self._batches,
+            num_workers=self._num_workers,
+            prefetch_factor=_PREFETCH_FACTOR if self._num_workers else None,
+            collate_fn=as_it_is,
+            pin_memory=self._device.type == "cuda",
+            worker_init_fn=begin_loader_process if self._num_workers else None,
+            persistent_workers=keeps_processes and self._num_workers > 0,
+        )
+
+    def batches(self) -> Iterator[tuple[Batch, int]]:
+        """Yield batches in index order, as `to_model` returns them on the device, and their samples.
+
+        Raises:
+            DataError: A sample is damaged.
+            ConfigError: The task fails on a sample, or makes no batch of tensors.
+        """
+        for loaded in to_device(self._read(), self._device, DataClock(self._device)):
+            with self._calling("to_model"):
+                batch = self._task.to_model(loaded.batch, self._mode)
+            yield checked_batch(batch), loaded.samples
+
+    def _read(self) -> Iterator[EvaluationBatch]:
+        # Its processes first: what fetches ahead has threads, whose locks a fork would copy.
+        loaded = iter(self._loader)
+        number = 0
+        try:
+            with self._reader.read_ahead(self._batches) as advance:
+                for number, places in enumerate(self._batches, start=1):
+                    batch = next(loaded)
+                    if isinstance(batch, UserError):
+                        # Whoever keeps the error would keep the loader, and its processes with it.
+                        del self._loader, loaded
+                        raise batch
+                    if number == len(self._batches):
+                        # Whoever takes the batches does not ask for one more.
+                        next(loaded, None)
+                    advance(places.start)
+                    yield batch
+        except GeneratorExit:
+            if self._num_workers and number < len(self._batches):
+                _abandoned.append(self._loader)
+            raise
 
 
 def evaluation_batches(
@@ -73,39 +156,16 @@ def evaluation_batches(
     *,
     rank: int = 0,
     ranks: int = 1,
-    local_ranks: int = 1,
     data: DataSection | None = None,
-    folder: CacheFolder | None = None,
     num_workers: int = 0,
-    device: torch.device | None = None,
-    memory_format: torch.memory_format = torch.contiguous_format,
     calling: Calling = nullcontext,
-    shows_rows: bool = False,
 ) -> Iterator[tuple[Batch, int]]:
-    """Yield batches of a split in index order, as `to_model` returns them on the device, and their samples.
-
-    Over all ranks every sample comes once. `local_ranks` of them are on this machine and share the folder. `data`,
-    `folder` and `shows_rows` as in `ShardReader`. `to_model` is called in `calling`, which may say where own code
-    failed.
-
-    Raises:
-        DataError: A sample is damaged.
-        ConfigError: The task fails on a sample, or makes no batch of tensors.
-    """
-    device = device or torch.device("cpu")
-    mode = Mode(training=False, memory_format=memory_format)
-    dataset = EvaluationDataset(ShardReader(shards_uri, manifest, split, data, folder, tuple(task.fields)), task)
-    dataset.reader.shows_rows = shows_rows
-    samples = len(dataset.reader)
-    starts = range(rank * batch_size, samples, ranks * batch_size)
-    batches = [range(start, min(start + batch_size, samples)) for start in starts]
-    # A single batch is read here: a process for it would not run beside anything.
-    num_workers = min(num_workers, max(0, len(batches) - 1))
-    loaded = _read(dataset, batches, num_workers, local_ranks, pin_memory=device.type == "cuda")
-    for found in to_device(loaded, device, DataClock(device)):
-        with calling("to_model"):
-            batch = task.to_model(found.batch, mode)
-        yield checked_batch(batch), found.samples
+    """Yield the batches of a split once; see `EvaluationLoader` and `ShardReader`."""
+    reader = ShardReader(shards_uri, manifest, split, data, tuple(task.fields))
+    loader = EvaluationLoader(
+        reader, task, batch_size, rank=rank, ranks=ranks, num_workers=num_workers, calling=calling
+    )
+    return loader.batches()
 
 
 def checked_batch(batch: object) -> Batch:
@@ -122,45 +182,3 @@ def checked_batch(batch: object) -> Batch:
             todo="return tensors alone where mode.training is false",
         )
     return cast(Batch, batch)
-
-
-def _read(
-    dataset: EvaluationDataset, batches: list[range], num_workers: int, local_ranks: int, *, pin_memory: bool
-) -> Iterator[EvaluationBatch]:
-    loader: DataLoader[EvaluationBatch | UserError] = DataLoader(
-        dataset,
-        batch_size=None,
-        sampler=_Places(batches),
-        num_workers=num_workers,
-        prefetch_factor=_PREFETCH_FACTOR if num_workers else None,
-        collate_fn=as_it_is,
-        pin_memory=pin_memory,
-        worker_init_fn=begin_loader_process if num_workers else None,
-    )
-    # Its processes first: what fetches ahead has threads, whose locks a fork would copy.
-    loaded: Iterator[EvaluationBatch | UserError] = iter(loader)
-    try:
-        with dataset.reader.read_ahead(local_ranks, batches) as advance:
-            for number, places in enumerate(batches, start=1):
-                batch = next(loaded)
-                if isinstance(batch, UserError):
-                    # Whoever keeps the error would keep the loader, and its processes with it.
-                    loaded = iter(())
-                    raise batch
-                if number == len(batches):
-                    # At its end a loader ends its processes; who takes the batches does not ask for one more.
-                    next(loaded, None)
-                advance(places.start)
-                yield batch
-    except GeneratorExit:
-        if num_workers and number < len(batches):
-            _abandoned.append(loaded)
-        raise
-
-
-@dataclass
-class _Places(torch.utils.data.Sampler[range]):
-    batches: Iterable[range]
-
-    def __iter__(self) -> Iterator[range]:
-        return iter(self.batches)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from contracts.errors import ConfigError, UserError
 from contracts.process import end_with_parent
 from records.decode import UndecodableImage
 from records.index import DamagedSample
-from trainer.data.bucket.cache_folder import SHARED_MEMORY
 from trainer.data.device import find_tensor, map_tensors
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.randomness import global_generators_kept, seed_global_generators
@@ -25,6 +25,8 @@ from trainer.tasks.load import describe_failure
 from trainer.tasks.optional import count_units
 from trainer.tasks.protocol import Batch, Mode, Prepared, RefusedSample, Task
 
+# Where loader processes pass batches.
+SHARED_MEMORY = Path("/dev/shm")
 # Keys of the draws that are no sample's, so that they share no stream with one (hash_integers takes any).
 _OF_OWN_CODE, _OF_SLOT = 1, 2
 
@@ -101,7 +103,7 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
         """Return the prepared samples of a slot, and what was read in place of others; raises as `read`."""
         prepared: list[Prepared] = []
         replaced: list[Replacement] = []
-        self.reader.prepare(list(request.samples), request)
+        self.reader.prepare(request.samples)
         with global_generators_kept() if self._seeds else nullcontext():
             for sample in request.samples:
                 prepared.append(self._prepare_sample(sample, request.epoch, replaced))
@@ -232,14 +234,6 @@ def _share(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@dataclass
-class _Requests(Sampler[SlotRequest]):
-    requests: Iterable[SlotRequest] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[SlotRequest]:
-        return iter(self.requests)
-
-
 def make_loader(
     dataset: SlotDataset, requests: Iterable[SlotRequest], *, num_workers: int, prefetch_factor: int, pin_memory: bool
 ) -> DataLoader[SlotBatch | UserError]:
@@ -247,7 +241,7 @@ def make_loader(
     return DataLoader(
         dataset,
         batch_size=None,
-        sampler=_Requests(requests),
+        sampler=requests,
         num_workers=num_workers,
         prefetch_factor=prefetch_factor if num_workers else None,
         collate_fn=as_it_is,

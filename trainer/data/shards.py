@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contracts import storage
-from contracts.artifacts import ShardManifest, find_damage
+from contracts.artifacts import ShardManifest
 from contracts.config import DataSection, RunConfig
 from contracts.config.stages import MIN_CALIBRATION_SAMPLES
 from contracts.errors import ConfigError, DataError
 from contracts.stage import Stage
+from trainer.data.shard_cache import ShardCache
 from trainer.tasks.needs import check_shards
 
 
@@ -91,54 +92,25 @@ def check_export_of_run(stage: Stage, shards: ShardManifest) -> None:
             stage.log(f"warning: these shards cannot be exported: {error.given}; to do: {error.todo}")
 
 
-def check_index(shards_uri: str, manifest: ShardManifest) -> None:
-    """Compare the index of local shards with its checksum, once an attempt and machine: about a second a GB.
-
-    Samples have checksums in the index; its labels and offsets have none but this. An index in a bucket is compared
-    where it is kept: whole or its parts once an attempt (trainer/data/bucket/index_cache.py), rows of single shards
-    whenever they are read (trainer/data/bucket/rows.py).
-
-    Raises:
-        DataError: It is missing, or has other bytes than the manifest says.
-    """
-    if not storage.is_local(shards_uri):
-        return
-    if damage := find_damage(shards_uri, manifest.index_files()):
-        raise DataError(
-            f"the shards in {storage.display(shards_uri)} are damaged: {damage}",
-            allowed="the index that the shard stage wrote",
-            todo="run the shard stage again with --fresh, or copy the folder of shards again",
-        )
-
-
-def check_room(shards_uri: str, data: DataSection, manifest: ShardManifest, *, begun: bool = False) -> str | None:
-    """See to it that this machine can keep what is read from a bucket; the cache's folder is taken.
+def check_room(shards_uri: str, data: DataSection, manifest: ShardManifest) -> str | None:
+    """See to it that this machine can keep shards of a bucket; the cache's folder is taken.
 
     Args:
         shards_uri: Folder of the shards.
         data: The configuration.
         manifest: Their manifest.
-        begun: Whether there are checkpoints: the order is theirs then, and the ranks look at it.
 
     Returns:
         What is set in vain, None if nothing is.
 
     Raises:
-        ConfigError: It does not fit, with the number that would; or the cache's folder is not one.
+        ConfigError: The largest shard does not fit, with the number that would; or the cache's folder is not one.
     """
     if storage.is_local(shards_uri):
-        if not data.cache_bytes:
+        if not data.cache_dir:
             return None
         return (
             f"data.cache_dir {data.cache_dir} has no effect: the shards are local files, which are read where they are"
         )
-    # Only here: they import numpy, and the launcher of a training on local shards has no other need of it.
-    from trainer.data.bucket.cache_folder import CacheFolder
-    from trainer.data.bucket.plan import check_working_set
-    from trainer.data.order.resolve import resolve_order
-
-    if data.cache_bytes:
-        CacheFolder(data)
-    if not begun:
-        check_working_set(data, shards_uri, manifest, resolve_order(data, shards_uri, manifest, None).order)
+    ShardCache(shards_uri, manifest, data)
     return None

@@ -6,24 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from contracts import storage
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, ModelError
-from trainer.data.bucket.cache_folder import CacheFolder
-from trainer.data.bucket.plan import check_working_set
-from trainer.data.bucket.prefetch import Prefetcher
-from trainer.data.evaluation import evaluation_batches
+from trainer.data.evaluation import EvaluationLoader
 from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
-from trainer.data.order.cursor import (
-    SlotRequest,
-    describe_sharing,
-    slot_requests,
-    step_of,
-    steps_per_epoch,
-    stream_readers,
-)
+from trainer.data.order.cursor import SlotRequest, slot_requests, step_of, steps_per_epoch
 from trainer.data.order.resolve import Order, make_order, resolve_order
+from trainer.data.prefetch import Prefetcher
 from trainer.data.reader import ShardReader
 from trainer.evaluate import EVALUATION_BATCH, SplitPart
 from trainer.launch import Assignment
@@ -48,13 +38,11 @@ class TrainingData:
     def __init__(self, assignment: Assignment, config: RunConfig, rank: Rank, log: Callable[[str], None]) -> None:
         self.manifest = ShardManifest.load(assignment.shards)
         self._shards, self._config, self._rank, self._log = assignment.shards, config, rank, log
-        self._local_ranks = assignment.ranks
         self.task = load_task(config, self.manifest, assignment.shards)
         with calling(config, "check_device"):
             check_device(self.task, rank.device)
-        self._cache = None if storage.is_local(assignment.shards) else CacheFolder(config.data, assignment.attempt)
         self.dataset = SlotDataset(
-            ShardReader(assignment.shards, self.manifest, "train", config.data, self._cache, tuple(self.task.fields)),
+            ShardReader(assignment.shards, self.manifest, "train", config.data, tuple(self.task.fields)),
             self.task,
             config.run.seed,
             replace_bad=config.data.on_bad_sample == "replace",
@@ -62,15 +50,11 @@ class TrainingData:
         self.dataset.reader.shows_rows = self._shows_rows = config.inspect.samples == "show"
         self._order: Order | None = None
         self._layout: BatchLayout | None = None
+        self._evaluations: dict[str, EvaluationLoader] = {}
         with calling(config, "warnings"):
             self.warnings = [str(warning) for warning in warnings_of(self.task)]
         for warning in self.warnings:
             log(f"warning: {warning}")
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the shards are files of this machine."""
-        return storage.is_local(self._shards)
 
     @property
     def samples(self) -> int:
@@ -98,41 +82,19 @@ class TrainingData:
         Args:
             layout: How the global batch is cut.
             checkpoint: What training resumes from.
-
-        Raises:
-            ConfigError: The working set does not fit its bounds.
         """
-        config, ranks, batch = self._config, self._rank.ranks, self._config.train.global_batch_size
-        choice = resolve_order(config.data, self._shards, self.manifest, checkpoint)
-        check_working_set(config.data, self._shards, self.manifest, choice.order)
-        reader = self.dataset.reader
+        choice = resolve_order(self._config.data, self._shards, checkpoint)
         self._log(choice.reason)
-        if choice.order.kind == "full" and (num_bytes := reader.fetch_index()):
-            self._log(
-                f"order=full reads samples all over the index: the parts of the training split ({num_bytes} bytes) "
-                f"are fetched from {self._shards}; order=blocks fetches rows as they are needed"
-            )
-        order = make_order(choice.order, self.manifest, seed=config.run.seed)
-        readers = stream_readers(order, global_batch_size=batch, slot_size=layout.slot_size, ranks=ranks)
-        if readers is not None and not storage.is_local(self._shards) and (sharing := describe_sharing(readers)):
-            self._log(sharing)
-        reader.set_order(
-            order,
-            global_batch_size=batch,
-            streams=None if readers is None else readers[self._rank.rank],
-            readers=ranks * max(1, layout.num_workers),
-        )
+        order = make_order(choice.order, self.manifest, seed=self._config.run.seed)
+        if warning := self.dataset.reader.set_order(order):
+            self._log(f"warning: {warning}")
         self._order, self._layout = order, layout
         return choice.order
 
     def prefetcher(self, position: int) -> Prefetcher:
         """Return what reads ahead of training from a position on; to be stopped by the caller."""
-        return self.dataset.reader.prefetcher(
-            position,
-            epochs=self._config.train.epochs,
-            ranks=self._local_ranks,
-            requests=self._requests(position),
-        )
+        assert self._order is not None
+        return self.dataset.reader.prefetcher(self._order, position, epochs=self._config.train.epochs)
 
     def slots(self, position: int, ahead: Prefetcher) -> Iterator[SlotBatch]:
         """Yield this rank's slots from a global sample position to the end of training."""
@@ -162,23 +124,23 @@ class TrainingData:
     def evaluation(self, split: str, numerics: Numerics) -> SplitPart:
         """Return this rank's part of a split, each sample once over all ranks."""
         rank, ranks, batch_size = self._rank.rank, self._rank.ranks, self._evaluation_batch(numerics)
-        batches = evaluation_batches(
-            self._shards,
-            self.manifest,
-            split,
-            self.task,
-            batch_size,
-            rank=rank,
-            ranks=ranks,
-            local_ranks=self._local_ranks,
-            data=self._config.data,
-            folder=self._cache,
-            num_workers=0 if self._layout is None else self._layout.num_workers,
-            device=self._rank.device,
-            memory_format=numerics.memory_format,
-            calling=partial(calling, self._config),
-            shows_rows=self._shows_rows,
-        )
+        if split not in self._evaluations:
+            fields = tuple(self.task.fields)
+            reader = ShardReader(self._shards, self.manifest, split, self._config.data, fields)
+            reader.shows_rows = self._shows_rows
+            self._evaluations[split] = EvaluationLoader(
+                reader,
+                self.task,
+                batch_size,
+                rank=rank,
+                ranks=ranks,
+                num_workers=0 if self._layout is None else self._layout.num_workers,
+                device=self._rank.device,
+                memory_format=numerics.memory_format,
+                keeps_processes=True,
+                calling=partial(calling, self._config),
+            )
+        batches = self._evaluations[split].batches()
         return SplitPart(batches, self.manifest.splits[split].samples, rank, ranks, batch_size)
 
     def _evaluation_batch(self, numerics: Numerics) -> int:
@@ -207,14 +169,13 @@ class TrainingData:
 
     def samples_at(self, split: str, places: list[int]) -> list[Sample]:
         """Return the fields of samples by their places in a split."""
-        reader = ShardReader(
-            self._shards, self.manifest, split, self._config.data, self._cache, tuple(self.task.fields)
-        )
+        fields = tuple(self.task.fields)
+        reader = ShardReader(self._shards, self.manifest, split, self._config.data, fields, scattered=True)
         reader.prepare(places)
         return [reader.sample(place) for place in places]
 
     def origins(self, split: str, places: list[int]) -> list[tuple[str, str]]:
         """Return shard (its path, seen from the shards' folder) and key of samples by their places in a split."""
-        reader = ShardReader(self._shards, self.manifest, split, self._config.data, self._cache)
+        reader = ShardReader(self._shards, self.manifest, split, self._config.data)
         origins = (reader.origin_of(place) for place in places)
         return [(self.manifest.shards[shard].relative_path, key) for shard, key in origins]

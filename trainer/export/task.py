@@ -57,10 +57,6 @@ def export(stage: Stage) -> str:
     output = stage.claim(ExportManifest, made_from)
     if output.reused:
         return output.uri
-    # Imported here: numpy is not needed to find what is finished.
-    from trainer.data.shards import check_index
-
-    check_index(shards_uri, shards)
     inputs = Inputs(checkpoint_uri, checkpoint, shards_uri, shards, builder, stage.config)
     try:
         with tempfile.TemporaryDirectory(prefix="shardline-export-") as folder:

@@ -71,7 +71,7 @@ class Bench:
         self.memory = MemoryGauge(rank.device)
         self.around: Callable[[str], AbstractContextManager[object]] = lambda name: nullcontext()
         # A loader process of shards in a bucket may be held while it has locks that all processes of the machine share.
-        self.holds = feed.is_local
+        self.holds = feed.dataset.reader.cache is None
         self._mode = Mode(training=True, key=(config.run.seed, 0, 0, 0))
         self._steppers: dict[Flags, Stepper] = {}
         self._flags: Flags | None = None

@@ -32,7 +32,7 @@ from contracts.errors import Preempted
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
-from trainer.data.shards import check_export_of_run, check_index, check_room, load_shards
+from trainer.data.shards import check_export_of_run, check_room, load_shards
 from trainer.launch import hardware, num_gpus, num_ranks
 from trainer.profiling.diagnosis import Diagnosis, diagnose_choice
 from trainer.profiling.followed import find_followed
@@ -84,7 +84,6 @@ def execute(stage: Stage) -> str:
     if is_off:
         stage.commit(output, _off_report(stage, output, shards, ranks, nodes), "off: nothing is measured")
         return output.uri
-    check_index(shards_uri, shards)
     if ignored := check_room(shards_uri, stage.config.data, shards):
         stage.log(f"warning: {ignored}")
     with _stops_on_sigterm(), scratch_folder() as scratch:

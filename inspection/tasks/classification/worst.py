@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contracts.artifacts import Document
 from contracts.artifacts.classification import ClassificationDetails
-from inspection.run.pictures import NAME, require_index
+from inspection.run.pictures import NAME
 from inspection.run.view import PictureView
 from inspection.tasks.pictures import NamedSamples
 
@@ -32,7 +32,6 @@ def worst_samples(samples: NamedSamples) -> list[WorstView]:
     details = ClassificationDetails.of(samples.evaluation)
     assert details is not None, samples.evaluation.task
     names = [outcome.name[:NAME] for outcome in details.classes]
-    require_index(samples.door, samples.folder_uri, samples.manifest)
     has_image = samples.manifest.image_field is not None
 
     def name_of(place: int) -> str:

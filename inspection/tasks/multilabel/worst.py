@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from contracts.artifacts import Document
 from contracts.artifacts.multilabel import LabelScore, MultilabelDetails
-from inspection.run.pictures import NAME, require_index
+from inspection.run.pictures import NAME
 from inspection.run.view import PictureView
 from inspection.tasks.pictures import NamedSamples
 
@@ -41,7 +41,6 @@ def worst_samples(samples: NamedSamples) -> list[WorstView]:
     details = MultilabelDetails.of(samples.evaluation)
     assert details is not None, samples.evaluation.task
     names = [outcome.name[:NAME] for outcome in details.classes]
-    require_index(samples.door, samples.folder_uri, samples.manifest)
 
     def name_of(place: int) -> str:
         return names[place] if 0 <= place < len(names) else str(place)

@@ -8,11 +8,11 @@ from io import StringIO
 import pytest
 
 from contracts.artifacts import Duplicates, FieldEntry, ShardManifest
-from data_tools.show import describe
 from inspection.page import render_report
 from inspection.run.data import describe_data
 from inspection.run.view import ShardView
 from inspection.terminal import print_run
+from records.tools.describe import describe
 from tests.inspection import planted
 from tests.page_text import part, said
 

@@ -15,8 +15,7 @@ from inspection.page import render_report
 from inspection.run.door import Door
 from inspection.tasks.classification.worst import worst_samples
 from inspection.tasks.pictures import NamedSamples
-from records.index import key_of
-from records.samples import open_samples
+from records.index import SampleIndex, key_of
 from tests.inspection import planted
 from tests.inspection.documents import HOSTILE, make_evaluation
 from tests.page_text import part, said
@@ -39,7 +38,7 @@ def evaluation_of(manifest: ShardManifest, uri: str, **changes: Any) -> Evaluati
     worst = [
         WorstSample(
             shard="test.tfrecord",
-            key=key_of(open_samples(manifest, uri)[split.first + place]),
+            key=key_of(SampleIndex(manifest, uri)[split.first + place]),
             place=place,
             label=place % 3,
             predicted=0,
@@ -70,7 +69,8 @@ def words(line: Path, *, shown: bool = True, **changes: Any) -> list[str | None]
 
 def test_the_worst_texts_are_read_out_of_the_shards(line: Path) -> None:
     found = words(line)
-    assert len(found) == 23 and all(one is not None and one in {text[:300] for text in TEXTS} for one in found)
+    tested = ShardManifest.load(storage.normalise(line / "shards")).splits["test"].samples
+    assert len(found) == tested > 15 and all(one is not None and one in {text[:300] for text in TEXTS} for one in found)
     assert len(set(found)) == len(found)
 
 

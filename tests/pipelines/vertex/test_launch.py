@@ -12,8 +12,7 @@ from contracts import storage
 from contracts.errors import ErrorDocument
 from contracts.result import run_label
 from contracts.stage import run_stage
-from sharding.adoption import name_job
-from sharding.task import shard
+from sharding.task import name_job, shard
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, Cloud, wait_for
 
 DATAFLOW: dict[str, Any] = {

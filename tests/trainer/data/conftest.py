@@ -11,10 +11,8 @@ from PIL import Image
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
-from records.samples import open_samples
 from rehearsal.gcs import BucketServer
 from tests.trainer.tasks.for_tests import image_task
-from trainer.data.bucket.cache_folder import CacheFolder
 from trainer.data.loader import SlotDataset
 from trainer.data.order.cursor import SlotRequest
 from trainer.data.reader import ShardReader
@@ -44,16 +42,8 @@ def dataset(uri: str, *, replace_bad: bool = False, **data: object) -> SlotDatas
 
 
 @pytest.fixture
-def small_manifest(small_shards: str) -> ShardManifest:
-    """The manifest of the small shards."""
-    return ShardManifest.load(small_shards)
-
-
-@pytest.fixture
 def own_shards(small_shards: str, tmp_path: Path) -> Path:
     """A copy of the small shards that a test may damage."""
-    from contracts import storage
-
     folder = tmp_path / "shards"
     folder.mkdir()
     for path in storage.local_path(small_shards).iterdir():
@@ -70,16 +60,14 @@ def upload(folder: Path, uri: str = BUCKET_SHARDS) -> str:
 
 
 def data_section(cache: Path | None = None, **fields: object) -> DataSection:
-    given: dict[str, object] = {"image_size": 16, "range_bytes": 16384, "block_bytes": 20000, "canonical_streams": 2}
+    given: dict[str, object] = {"image_size": 16}
     if cache is not None:
         given |= {"cache_dir": str(cache), "cache_bytes": 64 << 20}
     return DataSection.model_validate({**given, **fields})
 
 
 def open_reader(uri: str, split: str = "train", cache: Path | None = None, **fields: object) -> ShardReader:
-    data = data_section(cache, **fields)
-    folder = None if storage.is_local(uri) else CacheFolder(data)
-    return ShardReader(uri, ShardManifest.load(uri), split, data, folder)
+    return ShardReader(uri, ShardManifest.load(uri), split, data_section(cache, **fields))
 
 
 @pytest.fixture
@@ -89,18 +77,12 @@ def bucket_shards(small_shards: str, bucket_server: BucketServer) -> Iterator[st
     gc.collect()
 
 
-def image_runs(uri: str, split: str = "train") -> int:
-    """Return the bytes from the first sample of each shard to the end of its last: what there is to fetch."""
-    manifest = ShardManifest.load(uri)
-    index = open_samples(manifest, uri)
-    total = 0
-    for shard in manifest.shards:
-        if shard.split == split:
-            last = index[shard.first + shard.samples - 1]
-            total += int(last["offset"]) + int(last["size"]) - int(index[shard.first]["offset"])
-    return total
-
-
 def shard_requests(server: BucketServer) -> list[int]:
     """Return the bytes of each answer with bytes of a shard."""
     return [entry.bytes_out for entry in server.access_log.entries(operation="objects.media", object="*.tar")]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test have a default cache of its own."""
+    monkeypatch.setenv("SHARDLINE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))

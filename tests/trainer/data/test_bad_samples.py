@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
-import numpy as np
 import pytest
 import torch
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ShardManifest
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ShardManifest
 from contracts.config import STAGE_KEYS, DataSection
 from contracts.errors import DataError
-from records.index import DamagedSample, key_of
-from records.index_parts import HEADER_BYTES, ROW, read_layout, read_part_column, read_part_rows, write_part
-from records.samples import image_of, open_samples
+from records.fields import image_of
+from records.index import DamagedSample, SampleIndex, key_of, pack_index, read_index
 from rehearsal.gcs import BucketServer
 from tests.conftest import small_config
 from tests.support.trace import ENVIRONMENT
@@ -37,10 +35,10 @@ def find(folder: Path, place: int) -> tuple[Path, int, int, str]:
     """Return the shard of a sample, where the whole sample begins and ends in it, and the sample's key."""
     uri = storage.normalise(folder)
     manifest = ShardManifest.load(uri)
-    record = open_samples(manifest, uri)[place]
-    start = int(record["offset"])
-    shard = folder / manifest.shards[int(record["shard"])].name
-    return shard, start, start + int(record["size"]), key_of(record)
+    row = SampleIndex(manifest, uri)[place]
+    start = int(row["offset"])
+    shard = folder / manifest.shards[manifest.shards.locate(place)[0]].name
+    return shard, start, start + int(row["size"]), key_of(row)
 
 
 def image_in(folder: Path, place: int) -> int:
@@ -60,15 +58,19 @@ def damage(folder: Path, place: int) -> None:
 
 
 def change_row(folder: Path, place: int, **fields: int) -> None:
-    """Write other values into a row of the index, whose length stays."""
-    parts = ShardManifest.load(storage.normalise(folder)).index_parts
-    [part] = [part for part in parts if part.first <= place < part.first + part.samples]
-    path = folder / part.name
-    content = bytearray(path.read_bytes())
-    rows = np.frombuffer(content, ROW, part.samples, HEADER_BYTES)
+    """Write other values into a row of the index, with the checksum of that in the manifest."""
+    uri = storage.normalise(folder)
+    manifest = ShardManifest.load(uri)
+    shard, row = manifest.shards.locate(place)
+    rows = read_index(uri, manifest.shards[shard]).copy()
     for name, value in fields.items():
-        rows[place - part.first][name] = value
-    path.write_bytes(content)
+        rows[row][name] = value
+    content = pack_index(rows)
+    (folder / manifest.shards[shard].index.name).write_bytes(content)
+    crcs = list(manifest.shards.index_crc32c)
+    crcs[shard] = storage.crc32c(content)
+    shards = manifest.shards.model_copy(update={"index_crc32c": crcs})
+    (folder / MANIFEST_NAME).write_bytes(manifest.model_copy(update={"shards": shards}).to_json())
 
 
 def spoil(folder: Path, place: int) -> None:
@@ -129,8 +131,8 @@ def test_a_file_that_is_no_image_though_its_checksum_is_right(own_shards: Path) 
 def test_a_bad_sample_of_another_split_ends_evaluation_whatever_is_set(own_shards: Path) -> None:
     """Nobody is told to set what is set already, and would not help."""
     uri = storage.normalise(own_shards)
+    spoil(own_shards, ShardManifest.load(uri).splits["test"].first)
     manifest = ShardManifest.load(uri)
-    spoil(own_shards, manifest.splits["test"].first)
     task = image_task(manifest, DataSection(image_size=16, on_bad_sample="replace"))
     with pytest.raises(DamagedSample, match="cannot be decoded") as caught:
         list(evaluation_batches(uri, manifest, "test", task, 4, num_workers=1))
@@ -166,12 +168,11 @@ def test_a_class_without_a_good_sample_is_an_error(own_shards: Path) -> None:
 def test_a_bucket_replaces_as_the_disk_does(own_shards: Path, bucket_server: BucketServer) -> None:
     damage(own_shards, 4)
     bucket = upload(own_shards)
-    fields = {"range_bytes": 16384, "canonical_streams": 2}
     for uri in (storage.normalise(own_shards), bucket):
-        (found,) = dataset(uri, replace_bad=True, **fields).read(request(3, 4, 5)).replaced
+        (found,) = dataset(uri, replace_bad=True).read(request(3, 4, 5)).replaced
         assert found.sample == 4 and "has crc32c" in found.reason
         with pytest.raises(DamagedSample, match="has crc32c"):
-            dataset(uri, **fields).read(request(3, 4, 5))
+            dataset(uri).read(request(3, 4, 5))
     gc.collect()
 
 
@@ -203,15 +204,18 @@ def test_an_index_that_points_nowhere_is_a_damaged_one(own_shards: Path) -> None
         dataset(storage.normalise(own_shards), replace_bad=True).read(request(5))
 
 
-def test_a_part_of_other_length_than_the_manifests_is_refused(own_shards: Path) -> None:
-    """Though it is a part that fits its own header."""
-    part = ShardManifest.load(storage.normalise(own_shards)).index_parts[0]
-    uri, count = part.uri(storage.normalise(own_shards)), part.samples - 10
-    layout = read_layout(uri)
-    columns = {name: read_part_column(uri, layout, name, count).copy() for name, _ in layout.columns}
-    write_part(own_shards / part.name, read_part_rows(uri, layout, 0, count).copy(), columns)
-    with pytest.raises(DataError, match=rf"{part.name} has {part.bytes - 10 * 44} bytes"):
-        dataset(storage.normalise(own_shards))
+@pytest.mark.parametrize("harm", ["label", "cut", "gone"])
+def test_a_damaged_index_is_refused_by_name(own_shards: Path, harm: str) -> None:
+    """Samples have checksums in the index; labels have that of the index alone."""
+    path = own_shards / ShardManifest.load(storage.normalise(own_shards)).shards[0].index.name
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    if harm == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content if harm == "label" else content[:-5])
+    with pytest.raises(DataError, match=rf"the index {path.name} (has another crc32c|cannot be read)"):
+        dataset(storage.normalise(own_shards)).read(request(0))
 
 
 def train(root: Path, shards: Path, attempt: str, config: dict[str, Any]) -> "subprocess.CompletedProcess[str]":

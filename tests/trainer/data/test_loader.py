@@ -14,24 +14,15 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import DataError
 from records.decode import decode_rgb
+from tests.trainer.data.conftest import dataset, request
 from tests.trainer.tasks.for_tests import image_task
 from trainer.data import evaluation
-from trainer.data.evaluation import evaluation_batches
+from trainer.data.evaluation import EvaluationLoader, evaluation_batches
 from trainer.data.loader import SlotDataset, make_loader, read_slots
-from trainer.data.order.cursor import SlotRequest, slot_requests
+from trainer.data.order.cursor import slot_requests
 from trainer.data.order.resolve import FullOrder
 from trainer.data.reader import ShardReader
 from trainer.tasks.images.transforms import EvaluationTransform, make_transforms
-
-
-def request(*samples: int, epoch: int = 0) -> SlotRequest:
-    return SlotRequest(0, epoch, 0, samples, len(samples), counts=True, last_of_step=True)
-
-
-def dataset(uri: str, **data: object) -> SlotDataset:
-    manifest = ShardManifest.load(uri)
-    section = DataSection.model_validate({"image_size": 16, **data})
-    return SlotDataset(ShardReader(uri, manifest, "train"), image_task(manifest, section), seed=3)
 
 
 def test_a_split_is_the_pictures_of_the_source(small_shards: str, pictures: Path) -> None:
@@ -170,7 +161,7 @@ def test_a_flipped_byte_is_found_when_it_is_read(small_shards: str, tmp_path: Pa
 
 
 def test_more_shards_than_open_files(small_shards: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.data.local_shards.MAX_OPEN_SHARDS", 2)
+    monkeypatch.setattr("trainer.data.reader.MAX_OPEN_SHARDS", 2)
     manifest = ShardManifest.load(small_shards)
     assert len(manifest.shards) > 3
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -191,3 +182,20 @@ def test_an_evaluation_leaves_no_process_behind(small_shards: str) -> None:
     assert set(multiprocessing.active_children()) <= before
     del batches
     assert evaluation._abandoned == []
+
+
+def test_the_processes_of_an_evaluation_stay_for_the_next(small_shards: str) -> None:
+    manifest = ShardManifest.load(small_shards)
+    task = image_task(manifest, DataSection(image_size=16))
+    before = set(multiprocessing.active_children())
+    reader = ShardReader(small_shards, manifest, "test", fields=tuple(task.fields))
+    loader = EvaluationLoader(reader, task, 4, num_workers=2, keeps_processes=True)
+    first = [batch["images"] for batch, _ in loader.batches()]
+    processes = set(multiprocessing.active_children()) - before
+    assert len(processes) == 2
+    # One that is left in the middle, as by a stop, spoils nothing.
+    next(loader.batches())
+    again = [batch["images"] for batch, _ in loader.batches()]
+    assert set(multiprocessing.active_children()) - before == processes
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    evaluation._abandoned.clear()

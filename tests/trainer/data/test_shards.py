@@ -2,13 +2,12 @@
 
 import json
 import re
-import shutil
 from types import SimpleNamespace
 
 import pytest
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, ShardManifest
+from contracts.artifacts import MANIFEST_NAME
 from contracts.config import DataSection, RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.stage import run_stage
@@ -99,32 +98,3 @@ def test_a_stage_by_itself_says_what_an_export_would_refuse(small_shards: str) -
     assert "to do: add samples and shard again; or set export.precision" in said[0]
     check_export_of_run(SimpleNamespace(config=RunConfig(), run="r", locate=False, log=said.append), few)
     assert len(said) == 1
-
-
-@pytest.mark.parametrize(
-    ("stage", "harm", "words"),
-    [
-        ("train", "label", "has crc32c {found}, its manifest says {crc32c}"),
-        ("profile", "cut", "has {cut} bytes, its manifest says {bytes}"),
-    ],
-)
-def test_a_changed_label_in_the_index_ends_a_stage_with_2_before_any_rank_starts(
-    small_shards: str, tmp_path, capfd: pytest.CaptureFixture[str], stage: str, harm: str, words: str
-) -> None:
-    """Images have checksums in the index; labels have that of the index alone."""
-    folder = tmp_path / "shards"
-    shutil.copytree(storage.local_path(small_shards), folder)
-    part = ShardManifest.load(storage.normalise(folder)).index_parts[0]
-    content = bytearray((folder / part.name).read_bytes())
-    if harm == "label":
-        content[64 + 32 * part.samples] ^= 1  # the first label, behind the header and the rows
-    else:
-        del content[-4:]
-    (folder / part.name).write_bytes(content)
-    config = {name: value for name, value in small_config().items() if name != "sharding"}
-    arguments = ["--output", str(tmp_path / "out"), "--shards", str(folder)]
-    execute = {"train": train, "profile": profile}[stage]
-    assert run_stage(stage, execute, [*arguments, "--config-json", json.dumps(config)]) == 2
-    words = words.format(found=storage.crc32c(bytes(content)), crc32c=part.crc32c, cut=len(content), bytes=part.bytes)
-    assert f"{part.name} {words}" in capfd.readouterr().err
-    assert not list(tmp_path.rglob(ASSIGNMENT_NAME))

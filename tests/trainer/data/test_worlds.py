@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from contracts.artifacts import ShardManifest
-from tests.trainer.data.conftest import open_reader
+from tests.trainer.data.conftest import data_section
 from tests.trainer.tasks.for_tests import image_task
 from trainer.data.loader import SlotDataset, make_loader, read_slots
-from trainer.data.order.cursor import slot_requests, steps_per_epoch, stream_readers
+from trainer.data.order.cursor import slot_requests, steps_per_epoch
 from trainer.data.order.resolve import make_order, resolve_order
+from trainer.data.reader import ShardReader
 
 pytestmark = [
     # Google's client drops the connection of an answer that is an error, and leaves it to the garbage collector.
@@ -23,6 +24,8 @@ pytestmark = [
 ]
 
 BATCH, SLOT, EPOCHS = 16, 4, 2
+# Of shards of 33,280 bytes, of which a window has three.
+TWO_SHARDS, FOUR_SHARDS, WINDOW = 70_000, 140_000, 3
 DRAWN = {
     "crop": "random_resized",
     "horizontal_flip": True,
@@ -46,25 +49,30 @@ def read_steps(
     manifest = ShardManifest.load(uri)
     samples = manifest.splits["train"].samples
     epoch, in_epoch = divmod(first, steps_per_epoch(samples, BATCH))
-    position = epoch * samples + in_epoch * BATCH
+    start = epoch * samples + in_epoch * BATCH
     for rank in range(ranks):
-        reader = open_reader(uri, cache=cache, **DRAWN, **fields)
-        order = make_order(resolve_order(reader.data, uri, manifest, None).order, manifest, seed=1)
-        readers = stream_readers(order, global_batch_size=BATCH, slot_size=SLOT, ranks=ranks)
-        streams = None if readers is None else readers[rank]
-        reader.set_order(order, global_batch_size=BATCH, streams=streams, readers=ranks * max(1, num_workers))
-        dataset = SlotDataset(reader, image_task(manifest, reader.data), seed=1)
+        position = start
+        data = data_section(cache, **DRAWN, **fields)
+        reader = ShardReader(uri, manifest, "train", data)
+        record = resolve_order(data, uri, None).order
+        if record.kind == "blocks":
+            record = record.model_copy(update={"window_shards": WINDOW})
+        order = make_order(record, manifest, seed=1)
+        reader.set_order(order)
+        dataset = SlotDataset(reader, image_task(manifest, data), seed=1)
         requests = slot_requests(
             position, order=order, epochs=EPOCHS, global_batch_size=BATCH, slot_size=SLOT, rank=rank, ranks=ranks
         )
         wanted = takewhile(lambda request: request.step < stop, requests)
-        ahead = reader.prefetcher(position, epochs=EPOCHS, ranks=ranks)
+        ahead = reader.prefetcher(order, position, epochs=EPOCHS)
         loader = make_loader(
             dataset, ahead.start_with(wanted), num_workers=num_workers, prefetch_factor=2, pin_memory=False
         )
         try:
             for slot in read_slots(loader):
-                ahead.passed(slot.request)
+                if slot.request.last_of_step:
+                    position += slot.request.batch_samples
+                    ahead.advance(position)
                 if slot.request.counts:
                     place = slot.request.step, slot.request.slot
                     assert place not in found
@@ -83,6 +91,9 @@ def read_steps(
         ("bucket", False, {"order": "blocks"}),
         ("bucket", True, {"order": "blocks"}),
         ("bucket", True, {"order": "full"}),
+        ("bucket", True, {"order": "blocks", "cache_bytes": FOUR_SHARDS}),
+        # Samples are read one by one.
+        ("bucket", True, {"order": "blocks", "cache_bytes": TWO_SHARDS}),
     ],
 )
 def test_two_ranks_then_three_then_one(

@@ -22,17 +22,12 @@ from contracts.artifacts import (
     ExportManifest,
     FileEntry,
     GraphEntry,
-    IndexPart,
-    ShardEntry,
     ShardManifest,
     ShippedFile,
-    SplitEntry,
 )
 from contracts.config import RunConfig
-from records.index import NO_LABEL
-from records.index_parts import ROW, checksum_rows, write_part
-from records.sample import ChecksumStream, Sample
-from records.tar import TarWriter
+from records.sample import Sample
+from tests import shards
 from tests.export_fields import image_export, served_file
 from tests.trainer.export.graphs import image_signature
 from trainer.export.inputs import Inputs
@@ -77,45 +72,18 @@ def labels_of(label: int, number: int) -> tuple[int, ...]:
 
 def write_shards(folder: Path, *, per_class: int = 12, grey: bool = False, several: bool = False) -> ShardManifest:
     """Write a test split in a tar, as the shard stage does it; `several`: labels are lists."""
-    folder.mkdir(parents=True)
-    samples = per_class * len(CLASSES)
-    rows, labels = np.zeros(samples, ROW), np.zeros(samples, "<i4")
-    with (folder / "test-00000.tar").open("wb") as stream:
-        sums = ChecksumStream(stream)
-        writer = TarWriter(sums)
-        for place in range(samples):
-            number, label = divmod(place, len(CLASSES))
-            image_format = ("png", "jpeg")[number % 2]
-            content = encode(draw(label, number, grey=grey), image_format)
-            name, key = CLASSES[label], place.to_bytes(16, "big")
-            path = f"{name}/{number:03d}.{image_format}"
-            own = labels_of(label, number)
-            lists = {"labels": own, "class_names": tuple(CLASSES[one] for one in own)} if several else {}
-            where = writer.write(Sample(key, content, image_format, label, name, path, 0, 0, "", **lists))
-            rows[place], labels[place] = (where.offset, where.size, where.crc32c, key), NO_LABEL if several else label
-        writer.close()
-    columns = {"label": labels}
-    write_part(folder / "index-00000.bin", rows, columns)
-    uri = storage.normalise(folder)
-    empty = SplitEntry(first=0, samples=0, source_bytes=0, samples_by_class=[0] * len(CLASSES))
-    test = SplitEntry(first=0, samples=samples, source_bytes=1, samples_by_class=[per_class] * len(CLASSES))
-    entry = FileEntry.of(uri, "test-00000.tar").model_dump()
-    manifest = ShardManifest(
-        fingerprint="5" * 16,
-        format_version=2,
-        format="webdataset",
-        seed=0,
-        classes=CLASSES,
-        multi_label=several,
-        splits={"train": empty, "validation": empty, "test": test},
-        shards=[ShardEntry(**entry, split="test", first=0, samples=samples, rows_crc32c=checksum_rows(rows, columns))],
-        index_parts=[IndexPart(**FileEntry.of(uri, "index-00000.bin").model_dump(), first=0, samples=samples)],
-        rejected=[],
-        mean=MEAN,
-        std=STD,
-    )
-    (folder / MANIFEST_NAME).write_bytes(manifest.to_json())
-    return manifest
+    samples = []
+    for place in range(per_class * len(CLASSES)):
+        number, label = divmod(place, len(CLASSES))
+        image_format = ("png", "jpeg")[number % 2]
+        content = encode(draw(label, number, grey=grey), image_format)
+        name, key = CLASSES[label], place.to_bytes(16, "big")
+        own = labels_of(label, number)
+        lists = {"labels": own, "class_names": tuple(CLASSES[one] for one in own)} if several else {}
+        path = f"{name}/{number:03d}.{image_format}"
+        samples.append(Sample(key, content, image_format, label, name, path, 0, 0, "", **lists))
+    fields = {"fingerprint": "5" * 16, "classes": CLASSES, "multi_label": several, "mean": MEAN, "std": STD}
+    return shards.write_shards(folder, {"test": [samples]}, **fields)
 
 
 def write_graph(path: Path) -> None:

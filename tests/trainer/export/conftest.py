@@ -19,10 +19,11 @@ import torch
 from PIL import Image
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ShardEntry, ShardManifest, SplitEntry
+from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, ShardManifest
 from contracts.config import ModelSection
 from contracts.process import thread_environment
-from records.index import INDEX_NAME, RECORD, write_index
+from records.sample import Sample
+from tests import shards
 from tests.trainer.export.graphs import describe, image_signature, store_images
 from trainer.export import task, verify, workshop
 from trainer.export.gates.arrays import StoredArrays
@@ -132,8 +133,7 @@ def line(tmp_path: Path, exported: Exported) -> Line:
 
 
 def write_line(folder: Path, exported: Exported) -> Line:
-    shards = write_shards(folder / "shards", samples=64)
-    write_checkpoint(folder / "train", exported.model, shards)
+    write_checkpoint(folder / "train", exported.model, write_shards(folder / "shards", samples=64))
     return Line(folder, CONFIG)
 
 
@@ -167,47 +167,26 @@ def finished_line(tmp_path_factory: pytest.TempPathFactory, exported: Exported) 
 def write_shards(
     folder: Path, *, samples: int, train: int = 160, splits: dict[str, list[tuple[bytes, int]]] | None = None
 ) -> ShardManifest:
-    """Write a split as a file each: readers go by the index, so one image after the other will do.
+    """Write a split as a shard each.
 
     Args:
         samples: Test images, random ones.
         train: Training images, random ones.
         splits: Image files and labels by split, instead of random ones.
     """
-    folder.mkdir()
     random = np.random.default_rng(1)
     given = splits or {"train": random_pictures(random, train), "test": random_pictures(random, samples)}
-    uri = storage.normalise(folder)
-    records, entries, found = [], {}, []
-    for split in ("train", "validation", "test"):
-        pictures, content, first = given.get(split, []), b"", len(records)
-        for payload, label in pictures:
-            key = len(records).to_bytes(16, "big")
-            records.append((len(found), label, len(content), len(payload), int(storage.crc32c(payload), 16), key))
-            content += payload
-        by_class = np.bincount([label for _, label in pictures], minlength=len(CLASSES)).tolist()
-        entries[split] = SplitEntry(
-            first=first, samples=len(pictures), source_bytes=len(content), samples_by_class=by_class
-        )
-        if pictures:
-            (folder / f"{split}-0.bin").write_bytes(content)
-            entry = FileEntry.of(uri, f"{split}-0.bin").model_dump()
-            found.append(ShardEntry(**entry, split=split, first=first, samples=len(pictures)))
-    write_index(folder / INDEX_NAME, np.array(records, RECORD))
-    manifest = ShardManifest(
-        fingerprint="5" * 16,
-        format="webdataset",
-        seed=0,
-        classes=CLASSES,
-        splits=entries,
-        shards=found,
-        index=FileEntry.of(uri, INDEX_NAME),
-        rejected=[],
-        mean=[0.5] * 3,
-        std=[0.25] * 3,
-    )
-    (folder / MANIFEST_NAME).write_bytes(manifest.to_json())
-    return manifest
+
+    def write(split: str, place: int, picture: tuple[bytes, int]) -> Sample:
+        name = CLASSES[picture[1]]
+        return shards.picture_sample(f"{name}/{split}-{place}.png", picture[0], picture[1], name)
+
+    written = {
+        split: [[write(split, place, picture) for place, picture in enumerate(pictures)]] if pictures else []
+        for split, pictures in given.items()
+    }
+    fields = {"fingerprint": "5" * 16, "classes": CLASSES, "mean": [0.5] * 3, "std": [0.25] * 3}
+    return shards.write_shards(folder, written, **fields)
 
 
 def random_pictures(random: np.random.Generator, number: int) -> list[tuple[bytes, int]]:
@@ -301,7 +280,7 @@ def digits_line(tmp_path: Path, digits: Digits) -> Line:
     """A line of the trained digits: `write_checkpoint` with `digits.damaged` makes it one whose int8 falls back."""
     from tests.trainer.export import digits as made
 
-    shards = write_shards(tmp_path / "shards", samples=0, splits=made.read_digits())
-    write_checkpoint(tmp_path / "train", digits.model, shards)
+    manifest = write_shards(tmp_path / "shards", samples=0, splits=made.read_digits())
+    write_checkpoint(tmp_path / "train", digits.model, manifest)
     config = {"data": {"image_size": IMAGE_SIZE}, "model": MODEL, "export": {"max_batch": 64}}
     return Line(tmp_path, config)

@@ -20,7 +20,7 @@ import simplejpeg
 from PIL import Image
 
 from records.decode import decode_rgb
-from sharding.sources.names import IGNORED_NAMES
+from sharding.names import IGNORED_NAMES
 from tests.trainer.export import colours
 from tests.trainer.export.colours import GRAPH_NAME, SIZE, encode
 from trainer.predict import runtimes, serving

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from contracts.artifacts import ShardManifest, SplitEntry
+from contracts.artifacts import ShardManifest, Shards, SplitEntry
 from contracts.config import SPLITS, DataSection, ModelSection, RunConfig, TaskSection, TrainSection
 from trainer.model.build import build_model
 from trainer.tasks.image_classification.task import ImageClassification
@@ -43,7 +43,7 @@ def planned_manifest(
         "seed": 0,
         "classes": [f"class {number}" for number in range(num_classes)],
         "splits": dict.fromkeys(SPLITS, split),
-        "shards": [],
+        "shards": Shards.of([]),
         "rejected": [],
         "mean": None if mean is None else [mean] * 3,
         "std": None if std is None else [std] * 3,

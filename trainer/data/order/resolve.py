@@ -1,7 +1,7 @@
 """In which order samples come: every order is a pure function of (seed, epoch, offset in the epoch).
 
     full      a permutation of all samples                                   local files
-    blocks    ranges of shards, permuted, in streams (trainer/data/order/block_order.py)     a bucket
+    blocks    permuted within windows of shards (trainer/data/order/block_order.py)     a bucket
 
 What decides the order is recorded in the first checkpoint and holds to the end of training: `resolve_order`.
 """
@@ -9,27 +9,14 @@ What decides the order is recorded in the first checkpoint and holds to the end 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
-from contracts.artifacts.shard_table import shard_columns
 from contracts.config import DataSection
-from trainer.data.order.block_order import BlockOrder, cut_ranges
+from trainer.data.order.block_order import WINDOW_SHARDS, BlockOrder, make_block_order
 from trainer.data.order.permutation import Permutations, Places, hash_integers
-
-
-class Order(Protocol):
-    """The order of a split's samples: what all kinds have in common."""
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of an epoch."""
-
-    def places(self, epoch: int, first: int, count: int) -> Places:
-        """Return the places in the split of the offsets [first, first + count) of an epoch: [count]."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +28,13 @@ class FullOrder:
     _permutations: Permutations = field(default_factory=Permutations, compare=False, repr=False)
 
     def places(self, epoch: int, first: int, count: int) -> Places:
-        """See `Order`."""
+        """Return the places in the split of the offsets [first, first + count) of an epoch: [count]."""
         return self._permutations.permute(
             0, self.num_samples, hash_integers(self.seed, epoch), np.arange(first, first + count)
         )
+
+
+Order = FullOrder | BlockOrder
 
 
 @dataclass(frozen=True)
@@ -55,15 +45,12 @@ class OrderChoice:
     reason: str
 
 
-def resolve_order(
-    data: DataSection, shards_uri: str, manifest: ShardManifest, checkpoint: CheckpointManifest | None
-) -> OrderChoice:
+def resolve_order(data: DataSection, shards_uri: str, checkpoint: CheckpointManifest | None) -> OrderChoice:
     """Decide the order: what the checkpoint has recorded, else what the configuration sets, else by location.
 
     Args:
         data: The configuration.
         shards_uri: Where the shards are.
-        manifest: Their manifest.
         checkpoint: What training resumes from.
     """
     kind, reason = data.order, "set by data.order"
@@ -72,26 +59,12 @@ def resolve_order(
         kind, reason = ("full", "the shards are local files") if local else ("blocks", "the shards are in a bucket")
     chosen = SampleOrder(kind="full")
     if kind == "blocks":
-        total, samples = split_size(manifest, "train")
-        sample_bytes = total / max(1, samples)
-        chosen = SampleOrder(
-            kind="blocks",
-            streams=data.canonical_streams,
-            range_bytes=data.range_bytes,
-            block_samples=max(1, int(data.block_bytes / max(1.0, sample_bytes))),
-        )
+        chosen = SampleOrder(kind="blocks", window_shards=WINDOW_SHARDS)
     if checkpoint is None:
         return OrderChoice(chosen, f"order {_describe(chosen)}: {reason}")
     recorded = checkpoint.order
     differs = "" if recorded == chosen else f"; a new training would take {_describe(chosen)}: {reason}"
     return OrderChoice(recorded, f"order {_describe(recorded)}: recorded in the checkpoint{differs}")
-
-
-def split_size(manifest: ShardManifest, split: str) -> tuple[int, int]:
-    """Return the bytes of the shards of a split, and their samples."""
-    columns = shard_columns(manifest.shards)
-    chosen = columns.is_of(split)
-    return int(columns.bytes[chosen].sum()), int(columns.samples[chosen].sum())
 
 
 def make_order(order: SampleOrder, manifest: ShardManifest, *, seed: int) -> Order:
@@ -104,12 +77,9 @@ def make_order(order: SampleOrder, manifest: ShardManifest, *, seed: int) -> Ord
     """
     if order.kind == "full":
         return FullOrder(manifest.splits["train"].samples, seed)
-    assert order.streams and order.range_bytes and order.block_samples, order
-    return BlockOrder(cut_ranges(manifest, "train", order.range_bytes), order.streams, order.block_samples, seed)
+    assert order.window_shards, order
+    return make_block_order(manifest, "train", order.window_shards, seed)
 
 
 def _describe(order: SampleOrder) -> str:
-    if order.kind == "full":
-        return "full"
-    streams = f"{order.streams} streams, ranges of {order.range_bytes} bytes"
-    return f"blocks ({streams}, blocks of {order.block_samples} samples)"
+    return "full" if order.kind == "full" else f"blocks (windows of {order.window_shards} shards)"

@@ -69,7 +69,7 @@ def write_calibration(
     shards, data = inputs.shards, inputs.config.data
     available = shards.splits[SPLIT].samples
     places = draw_places(available, samples, seed)
-    reader = ShardReader(inputs.shards_uri, shards, SPLIT, data, None, tuple(task.fields))
+    reader = ShardReader(inputs.shards_uri, shards, SPLIT, data, tuple(task.fields), scattered=len(places) < available)
     replace_bad = data.on_bad_sample == "replace"
     keys, mode, signature = hashlib.sha256(), Mode(training=False), task.signature
 

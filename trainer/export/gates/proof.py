@@ -91,7 +91,8 @@ def write_test_split(inputs: Inputs, task: Task, folder: Path, *, most: int, see
 
     signature, mode = task.signature, Mode(training=False)
     places = draw_samples(inputs.shards_uri, inputs.shards, most=most, seed=seed)
-    reader = ShardReader(inputs.shards_uri, inputs.shards, SPLIT, inputs.config.data, None, tuple(task.fields))
+    fields, data = tuple(task.fields), inputs.config.data
+    reader = ShardReader(inputs.shards_uri, inputs.shards, SPLIT, data, fields, scattered=places is not None)
     dataset = EvaluationDataset(reader, task)
     wanted = range(len(reader)) if places is None else places
     rest: list[Path] = []

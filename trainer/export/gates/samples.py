@@ -8,7 +8,6 @@ where it is needed: the modules of bundles are read by stages that find their wo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import ExportManifest, ShardManifest
@@ -36,12 +35,12 @@ def draw_samples(shards_uri: str, shards: ShardManifest, *, most: int, seed: int
         most: Most samples.
         seed: The run's.
     """
-    from records.samples import open_samples
+    from records.index import SampleIndex
 
     entry = shards.splits[SPLIT]
     if entry.samples <= most:
         return None
-    return stratify(open_samples(shards, shards_uri).labels(entry.first, entry.samples), most, seed)
+    return stratify(SampleIndex(shards, shards_uri).labels(entry.first, entry.samples), most, seed)
 
 
 def samples_of(document: ExportManifest, shards_uri: str, shards: ShardManifest) -> Places:
@@ -76,13 +75,12 @@ def each_sample(reader: ShardReader, places: Places, at_a_time: int) -> Iterator
     """Yield the fields of samples of the test split.
 
     Args:
-        reader: Of the split.
+        reader: Of the split; of few samples, one that is `scattered`.
         places: Which samples.
         at_a_time: Samples that are fetched side by side.
     """
     wanted = range(len(reader)) if places is None else places
-    ahead = reader.read_ahead() if places is None else nullcontext(lambda place: None)
-    with ahead as advance:
+    with reader.read_ahead() as advance:
         for start in range(0, len(wanted), at_a_time):
             batch = list(wanted[start : start + at_a_time])
             reader.prepare(batch)

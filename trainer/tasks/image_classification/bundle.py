@@ -135,17 +135,16 @@ def _look_at_paths(shards_uri: str, shards: ShardManifest) -> dict[str, Figure]:
 
     A figure, no condition: a source that is a manifest may call its files what it likes.
     """
-    from records.description import read_path
-    from records.samples import open_samples
+    from records.fields import path_in
+    from records.index import SampleIndex, read_samples
 
-    split, samples = shards.splits["test"], open_samples(shards, shards_uri)
-    whole_format = shards.format if shards.whole_samples else None
+    split, index = shards.splits["test"], SampleIndex(shards, shards_uri)
     looked_at = named = 0
-    for place in range(0, split.samples, -(-split.samples // _PATHS_LOOKED_AT)):
-        record = samples[split.first + place]
-        path = read_path(shards.shards[int(record["shard"])].uri(shards_uri), record, whole_format=whole_format)
+    places = range(split.first, split.first + split.samples, max(1, -(-split.samples // _PATHS_LOOKED_AT)))
+    for place, stored in zip(places, read_samples(index, shards_uri, places), strict=True):
+        path = path_in(stored, shards.format)
         if path is not None:
-            truth = shards.classes[int(record["label"])]
+            truth = shards.classes[int(index[place]["label"])]
             folders = [unquote(part) for part in path.split("/")[:-1]]
             if truth.startswith(_ENCODED_NAME):
                 truth = unquote(truth.removeprefix(_ENCODED_NAME))

@@ -146,8 +146,9 @@ def read_inputs(shipped: Shipped, document: ExportManifest, work: Path) -> Store
     transform = EvaluationTransform(
         said.image_size, (mean[0], mean[1], mean[2]), (std[0], std[1], std[2]), said.max_pixels
     )
-    reader = ShardReader(shipped.shards_uri, shipped.shards, "test")
-    wanted = samples_of(document, shipped.shards_uri, shipped.shards) or range(len(reader))
+    chosen = samples_of(document, shipped.shards_uri, shipped.shards)
+    reader = ShardReader(shipped.shards_uri, shipped.shards, "test", scattered=chosen is not None)
+    wanted = range(len(reader)) if chosen is None else chosen
 
     def decode(place: int) -> Pixels:
         try:

@@ -272,7 +272,7 @@ def _write_images(work: Path, shipped: Shipped, asked: deque[_Asked]) -> Generat
     # Here: it brings the cache of a bucket with it.
     from trainer.data.reader import ShardReader
 
-    reader = ShardReader(shipped.shards_uri, shipped.shards, SPLIT, shipped.data)
+    reader = ShardReader(shipped.shards_uri, shipped.shards, SPLIT, shipped.data, scattered=shipped.places is not None)
     source = SourceFiles(shipped) if is_changed(shipped.shards) else None
     places = range(len(reader)) if shipped.places is None else shipped.places
     names: list[str] = []
@@ -309,12 +309,12 @@ class SourceFiles:
         from PIL import ImageColor
 
         from records.convert import Changes
-        from records.samples import open_samples
+        from records.index import SampleIndex
         from records.source import read_source
 
         assert shipped.shards.prepared is not None
         self._shards_uri, self._shards, self._prepared = shipped.shards_uri, shipped.shards, shipped.shards.prepared
-        self._samples, self._source = open_samples(self._shards, self._shards_uri), read_source(self._shards_uri)
+        self._index, self._source = SampleIndex(self._shards, self._shards_uri), read_source(self._shards_uri)
         own = self._prepared
         self._background = None if own.background is None else ImageColor.getrgb(own.background)[:3]
         self._changes = Changes(
@@ -342,18 +342,15 @@ class SourceFiles:
 
     def _find(self, place: int) -> bytes | None:
         """Return the file at the sample's path in the source; None: it cannot be read."""
-        from records.description import read_path
+        from records.fields import path_in
+        from records.index import read_samples
         from records.source import read_source_file
 
         if self._source is None:
             return None
-        shards = self._shards
-        record = self._samples[shards.splits[SPLIT].first + place]
-        path = read_path(
-            shards.shards[int(record["shard"])].uri(self._shards_uri),
-            record,
-            whole_format=shards.format if shards.whole_samples else None,
-        )
+        first = self._shards.splits[SPLIT].first
+        (stored,) = read_samples(self._index, self._shards_uri, [first + place])
+        path = path_in(stored, self._shards.format)
         return None if path is None else read_source_file(self._source, path)
 
 

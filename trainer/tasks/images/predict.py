@@ -58,7 +58,7 @@ from PIL import WebPImagePlugin as WebP
 
 PREPROCESS_NAME = "preprocess.json"
 # Names of files and folders in a folder that are no images, in lower case, beside hidden ones: those of
-# sharding/sources/names.py. A file that is named is tried whatever it is called.
+# sharding/names.py. A file that is named is tried whatever it is called.
 IGNORED_NAMES = frozenset(
     {
         "thumbs.db",

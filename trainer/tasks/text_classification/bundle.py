@@ -312,7 +312,7 @@ def _read_texts(shipped: Shipped) -> Iterator[list[tuple[str, int]]]:
     # Here: it brings the cache of a bucket with it.
     from trainer.data.reader import ShardReader
 
-    reader = ShardReader(shipped.shards_uri, shipped.shards, SPLIT, shipped.data)
+    reader = ShardReader(shipped.shards_uri, shipped.shards, SPLIT, shipped.data, scattered=shipped.places is not None)
     samples = each_sample(reader, shipped.places, _READ_TEXTS)
     while texts := [(sample["text"], sample["label"]) for sample in islice(samples, _READ_TEXTS)]:
         yield texts

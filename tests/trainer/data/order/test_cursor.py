@@ -7,17 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trainer.data.order.test_block_order import blocks, orders
+from tests.trainer.data.order.test_block_order import orders
 from trainer.data.order.block_order import BlockOrder
-from trainer.data.order.cursor import (
-    SlotRequest,
-    describe_sharing,
-    rank_slots,
-    slot_requests,
-    step_of,
-    steps_per_epoch,
-    stream_readers,
-)
+from trainer.data.order.cursor import SlotRequest, rank_slots, slot_requests, step_of, steps_per_epoch
 from trainer.data.order.resolve import FullOrder, Order
 
 SIZES = st.integers(1, 120)
@@ -114,64 +106,11 @@ def test_blocks_in_any_world(order: BlockOrder, batch: int, slot: int, data: st.
     for ranks, start, stop in ((2, 0, first), (3, first, second), (1, second, 2 * steps)):
         epoch, in_epoch = divmod(start, steps)
         position = epoch * order.num_samples + min(in_epoch * batch, order.num_samples)
-        fresh = BlockOrder(order.ranges, order.num_streams, order.block_samples, order.seed)
+        fresh = BlockOrder(order.shards, order.firsts, order.samples, order.window_shards, order.seed)
         for request in all_requests(position, order=fresh, batch=batch, slot=slot, ranks=ranks):
             if request.counts and request.step < stop:
                 assert together.setdefault((request.step, request.slot), request.samples) is request.samples
     assert together == {(r.step, r.slot): r.samples for r in whole}
-
-
-def read_by_rank(order: BlockOrder, requests: list[SlotRequest], batch: int) -> list[set[int]]:
-    """Streams of the samples that each rank computes; `requests` are those of the ranks, one rank after another."""
-    whole = order.places(0, 0, order.num_samples)
-    stream = {int(place): offset % order.num_streams for offset, place in enumerate(whole)}
-    full_batches = order.num_samples // batch
-    found: list[set[int]] = []
-    last = None
-    for request in requests:
-        if last is None or request.step < last:
-            found.append(set())
-        last = request.step
-        if request.counts and request.step < full_batches:
-            found[-1] |= {stream[sample] for sample in request.samples}
-    return found
-
-
-@pytest.mark.parametrize(
-    ("ranks", "batch"), [(r, b) for r in (1, 2, 3, 4, 6) for b in (4, 6, 12, 24, 36) if b % r == 0]
-)
-def test_ranks_that_divide_the_streams_share_none(ranks: int, batch: int) -> None:
-    slots = batch // ranks
-    order = blocks([50] * 8, range_samples=7, streams=12, block=16)
-    requests = all_requests(0, order=order, batch=batch, slot=slots, ranks=ranks, epochs=1)
-    streams = read_by_rank(order, requests, batch)
-    assert sum(map(len, streams)) == len(set().union(*streams)) == 12
-    readers = stream_readers(order, global_batch_size=batch, slot_size=slots, ranks=ranks)
-    assert readers is not None
-    assert [set(row.nonzero()[0].tolist()) for row in readers] == streams
-    assert describe_sharing(readers) is None
-
-
-@settings(max_examples=50, deadline=None)
-@given(orders(), st.integers(1, 40), st.integers(1, 10), st.integers(1, 5))
-def test_the_readers_of_a_stream_are_foreseen(order: BlockOrder, batch: int, slot: int, ranks: int) -> None:
-    batch = min(batch, order.num_samples)
-    requests = all_requests(0, order=order, batch=batch, slot=slot, ranks=ranks, epochs=1)
-    readers = stream_readers(order, global_batch_size=batch, slot_size=slot, ranks=ranks)
-    assert readers is not None
-    # An epoch of one step has no smaller step to tell the ranks apart by.
-    if steps_per_epoch(order.num_samples, batch) > 1:
-        assert [set(row.nonzero()[0].tolist()) for row in readers] == read_by_rank(order, requests, batch)
-
-
-def test_shared_streams_are_put_into_words() -> None:
-    order = blocks([50] * 8, range_samples=7, streams=12, block=16)
-    readers = stream_readers(order, global_batch_size=20, slot_size=4, ranks=5)
-    assert readers is not None
-    text = describe_sharing(readers)
-    assert text is not None
-    assert text.startswith("extra egress: 8 of 12 streams are read by more than one of 5 ranks, so up to 1.67")
-    assert stream_readers(FullOrder(10, 1), global_batch_size=5, slot_size=5, ranks=1) is None
 
 
 def test_a_rank_without_a_slot_computes_one_that_does_not_count() -> None:

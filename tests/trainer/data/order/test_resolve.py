@@ -40,37 +40,36 @@ def checkpoint(order: SampleOrder, position: int = 0) -> CheckpointManifest:
 
 
 def test_local_files_are_permuted_in_full_and_a_bucket_in_blocks() -> None:
-    local = resolve_order(DataSection(), DISK, SHARDS, None)
+    local = resolve_order(DataSection(), DISK, None)
     assert (local.order, local.reason) == (SampleOrder(kind="full"), "order full: the shards are local files")
-    bucket = resolve_order(DataSection(block_bytes=1024), BUCKET, SHARDS, None)
-    # Samples of 10 bytes.
-    assert bucket.order == SampleOrder(kind="blocks", streams=48, range_bytes=16 << 20, block_samples=102)
-    assert "blocks of 102 samples): the shards are in a bucket" in bucket.reason
+    bucket = resolve_order(DataSection(cache_bytes=1024), BUCKET, None)
+    assert bucket.order == SampleOrder(kind="blocks", window_shards=16)
+    assert "blocks (windows of 16 shards): the shards are in a bucket" in bucket.reason
 
 
 def test_what_is_set_wins_over_the_location() -> None:
-    assert resolve_order(DataSection(order="full"), BUCKET, SHARDS, None).order.kind == "full"
-    assert resolve_order(DataSection(order="blocks"), DISK, SHARDS, None).order.kind == "blocks"
+    assert resolve_order(DataSection(order="full"), BUCKET, None).order.kind == "full"
+    assert resolve_order(DataSection(order="blocks"), DISK, None).order.kind == "blocks"
 
 
 @pytest.mark.parametrize(("began", "goes_on"), [(BUCKET, DISK), (DISK, BUCKET)])
 def test_shards_that_move_keep_the_order_that_training_began_with(began: str, goes_on: str) -> None:
-    before = resolve_order(DataSection(), began, SHARDS, None).order
+    before = resolve_order(DataSection(), began, None).order
     # Through the bytes of a manifest, as between two attempts.
     recorded = CheckpointManifest.parse(checkpoint(before, 32).to_json(), where="test")
-    after = resolve_order(DataSection(), goes_on, SHARDS, recorded)
+    after = resolve_order(DataSection(), goes_on, recorded)
     assert after.order == before
     assert "recorded in the checkpoint; a new training would take" in after.reason
     places = [make_order(order, SHARDS, seed=3).places(1, 32, 64).tolist() for order in (before, after.order)]
     assert places[0] == places[1]
-    assert "new training" not in resolve_order(DataSection(), began, SHARDS, recorded).reason
+    assert "new training" not in resolve_order(DataSection(), began, recorded).reason
 
 
 def test_the_kinds_of_order(small_shards: str) -> None:
     shards = ShardManifest.load(small_shards)
     samples = shards.splits["train"].samples
     full = make_order(SampleOrder(kind="full"), shards, seed=3)
-    record = SampleOrder(kind="blocks", streams=3, range_bytes=2000, block_samples=10)
+    record = SampleOrder(kind="blocks", window_shards=3)
     blocks = make_order(record, shards, seed=3)
     assert (type(full), type(blocks)) == (FullOrder, BlockOrder)
     assert full.num_samples == blocks.num_samples == samples

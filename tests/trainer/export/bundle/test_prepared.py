@@ -18,8 +18,8 @@ from contracts.config import ShardingSection
 from contracts.stage import run_stage
 from records.decode import decode_rgb
 from records.source import SOURCE_NAME
+from sharding.images import Checks, check
 from sharding.task import shard
-from sharding.write.check import Checks, check
 from tests.trainer.export import colours
 from tests.trainer.export.bundle.test_bundle import Export, edit_program, make_known
 from trainer.predict.serving import BadSample
@@ -116,7 +116,8 @@ def transparent(tmp_path_factory: pytest.TempPathFactory) -> Export:
             pixels = np.array(image)
             pixels[: image.height // 2] = 0
             Image.fromarray(pixels).save(place / "raw" / name / f"{number}.png")
-    section = {"source": str(place / "raw"), "splits": {"train": 0.3, "validation": 0.1, "test": 0.6}}
+    shares = {"train": 0.3, "validation": 0.1, "test": 0.6}
+    section = {"source": str(place / "raw"), "splits": shares, "stratify": "exact"}
     arguments = ["--output", str(place / "shards"), "--config-json", json.dumps({"sharding": section})]
     assert run_stage("shard", shard, arguments) == 0
     shards = ShardManifest.load(storage.normalise(place / "shards"))

@@ -16,7 +16,7 @@ from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.artifacts.export import Calibration
 from contracts.config import DataSection, RunConfig
-from records.index import INDEX_NAME, RECORD, DamagedSample, key_of
+from records.index import DamagedSample, SampleIndex, key_of
 from rehearsal.gcs import BucketServer
 from tests.trainer.data.conftest import upload
 from tests.trainer.export.conftest import write_shards
@@ -79,7 +79,7 @@ def test_images_are_the_training_splits_by_the_evaluation_transform(
     places = draw_places(160, 130, 3)
     assert written.dtype == np.float32
     assert np.array_equal(written, train_images(uri, manifest)[places])
-    index = np.frombuffer(storage.read_bytes(manifest.index.uri(uri))[64:], RECORD)
+    index = SampleIndex(manifest, uri)
     keys = [key_of(index[place]) for place in places]
     assert document.sha256 == hashlib.sha256("".join(keys).encode()).hexdigest()
     assert (document.samples, document.seed, document.shards_fingerprint) == (130, 3, manifest.fingerprint)
@@ -122,10 +122,10 @@ def test_a_damaged_image_is_an_error_or_replaced_as_in_training(tmp_path: Path) 
     uri = storage.normalise(tmp_path / "shards")
     expected = train_images(uri, manifest)
     bad = 14
-    record = np.frombuffer((tmp_path / "shards" / INDEX_NAME).read_bytes()[64:], RECORD)[bad]
-    shard = tmp_path / "shards" / "train-0.bin"
+    record = SampleIndex(manifest, uri)[bad]
+    shard = tmp_path / "shards" / manifest.shards[0].name
     content = bytearray(shard.read_bytes())
-    content[int(record["offset"]) + 30] ^= 1
+    content[int(record["offset"]) + 700] ^= 1
     shard.write_bytes(content)
     with pytest.raises(DamagedSample, match=key_of(record)):
         draw(uri, manifest, tmp_path / "x", samples=30, seed=0)

@@ -1,1 +1,0 @@
-"""Tools for shards: look at them, check them, take over foreign ones."""

@@ -1,0 +1,1 @@
+"""Tools for finished shards: describe, verify, adopt those of other programs."""

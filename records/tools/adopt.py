@@ -1,0 +1,341 @@
+"""`shardline data adopt`: indices and a manifest for shards that other programs wrote, so that they train as they are.
+
+The shards are never changed. Each image's header is read (or the image decoded), and the pixels of at most 10,000
+training images are summed up for their mean. The manifest is written last, and only where there is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from contracts import storage
+from contracts.artifacts import (
+    MANIFEST_NAME,
+    FileEntry,
+    Rejected,
+    ShardEntry,
+    ShardManifest,
+    Shards,
+    SplitEntry,
+)
+from contracts.artifacts.shards import index_name
+from contracts.config import SPLITS
+from contracts.errors import ConfigError, DataError, TryAgain
+from contracts.fingerprint import combine, fingerprint
+from records import tar, tfrecord
+from records.classes import sort_classes
+from records.decode import UndecodableImage, decode, read_header
+from records.fields import image_of
+from records.index import ROW, Index, SampleIndex, pack_index, read_samples
+from records.sample import ForeignSample
+from records.statistics import ChannelSums, ImageCounter, channel_statistics, is_summed, summed_share
+
+# Patterns of file names by split, unless others are given.
+DEFAULT_PATTERNS = {"train": "train*", "validation": "val*", "test": "test*"}
+# Labels without names are places in a list of classes; larger numbers are hashes or identifiers.
+_MAX_CLASSES = 1_000_000
+_FORMATS: dict[str, Literal["webdataset", "tfrecord"]] = {
+    ".tar": "webdataset",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+}
+_SCANNERS = {"webdataset": tar.scan, "tfrecord": tfrecord.scan}
+
+
+class ForeignShard(NamedTuple):
+    """A shard that another program wrote."""
+
+    split: str
+    format: Literal["webdataset", "tfrecord"]
+    info: storage.ObjectInfo
+
+
+def adopt(
+    folder_uri: str,
+    *,
+    patterns: Mapping[str, str],
+    class_names: Sequence[str] | None,
+    verify: Literal["decode", "header"],
+    progress: Callable[[int, int], None],
+) -> ShardManifest:
+    """Write an index beside each shard of a folder, and the manifest.
+
+    Args:
+        folder_uri: Folder with .tar or .tfrecord files.
+        patterns: Pattern of the file names of each split.
+        class_names: Names of the classes, by label; or, where labels are no places in it, the labels themselves in the
+            order of the classes. None: the names in the shards, or the numbers.
+        verify: How images are checked.
+        progress: Called with the number of shards done, and of all.
+
+    Raises:
+        ConfigError: There is a manifest or an index of other content, or a file belongs to no split or to several.
+        DataError: The folder has no shards, one is damaged or of another kind, or labels are negative or huge.
+        TryAgain: A shard was replaced in the meantime, or a bucket does not answer.
+    """
+    if storage.exists(storage.join(folder_uri, MANIFEST_NAME)):
+        raise ConfigError(
+            f"{storage.display(folder_uri)} has a {MANIFEST_NAME} already",
+            allowed="a folder of shards without one",
+            todo="train on it as it is, or delete the manifest to write it again",
+        )
+    shards = _find_shards(folder_uri, patterns)
+    collected = _Collected(verify)
+    tables: list[Index] = []
+    for done, shard in enumerate(shards):
+        progress(done, len(shards))
+        try:
+            with storage.open_read(storage.join(folder_uri, shard.info.name), shard.info.generation) as stream:
+                tables.append(collected.add(shard.info.name, _SCANNERS[shard.format](stream, shard.info.name)))
+        except FileNotFoundError:
+            raise TryAgain(f"{shard.info.name} vanished or was replaced while it was read; start again") from None
+    progress(len(shards), len(shards))
+    classes, places = _place_labels(list(collected.labels), class_names, collected.names)
+    place_of = np.array(places, np.int32)
+    indices: dict[str, bytes] = {}
+    entries: list[ShardEntry] = []
+    first = 0
+    for shard, rows in zip(shards, tables, strict=True):
+        rows["label"] = place_of[rows["label"]]
+        index = indices[shard.info.name] = pack_index(rows)
+        entries.append(
+            ShardEntry(
+                name=shard.info.name,
+                bytes=shard.info.size,
+                # That of the version that was read, where a bucket keeps it.
+                crc32c=shard.info.crc32c or storage.crc32c_of(storage.join(folder_uri, shard.info.name)),
+                split=shard.split,
+                first=first,
+                samples=len(rows),
+                index=FileEntry(name=index_name(shard.info.name), bytes=len(index), crc32c=storage.crc32c(index)),
+            )
+        )
+        first += len(rows)
+    made_from = {
+        "shards": fingerprint([[entry.name, entry.bytes, entry.crc32c, entry.split] for entry in entries]),
+        "classes": fingerprint(classes),
+    }
+    manifest = ShardManifest(
+        fingerprint=combine(made_from),
+        made_from=made_from,
+        format=shards[0].format,
+        seed=0,
+        classes=classes,
+        splits=_describe_splits(shards, tables, len(classes)),
+        shards=Shards.of(entries),
+        rejected=collected.rejected,
+        verify=verify,
+        images=collected.counter.total().describe(),
+        code_version=importlib.metadata.version("shardline"),
+    )
+    sums = _sum_pixels(folder_uri, manifest, indices)
+    if sums.pixels:
+        mean, std = channel_statistics(sums)
+        manifest = manifest.model_copy(update={"mean": mean, "std": std})
+    for name, content in indices.items():
+        try:
+            storage.publish(storage.join(folder_uri, index_name(name)), content)
+        except storage.AlreadyPublished:
+            raise ConfigError(
+                f"{storage.display(folder_uri)} has {index_name(name)} with other content, and no {MANIFEST_NAME}",
+                allowed="a folder of shards without indices, or with those that these shards give",
+                todo="delete it, unless another command is writing there",
+            ) from None
+    storage.publish(storage.join(folder_uri, MANIFEST_NAME), manifest.to_json())
+    return manifest
+
+
+def parse_patterns(texts: Sequence[str]) -> dict[str, str]:
+    """Return the pattern of each split from `NAME=PATTERN`; the default ones when there is none.
+
+    Raises:
+        ConfigError: One is of another form, or names no split.
+    """
+    patterns = dict(text.partition("=")[::2] for text in texts)
+    for name, pattern in patterns.items():
+        if name not in SPLITS or not pattern:
+            allowed = f"NAME=PATTERN, NAME out of {', '.join(SPLITS)}"
+            raise ConfigError(f"--split {name}={pattern}", allowed=allowed, todo="correct it")
+    return patterns or DEFAULT_PATTERNS
+
+
+def read_classes(path: Path) -> list[str]:
+    """Return the lines of a file of class names.
+
+    Raises:
+        ConfigError: It cannot be read, or a name is empty or there twice.
+    """
+    try:
+        names = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        given = f"--classes {path} cannot be read: {error}"
+        raise ConfigError(given, allowed="a text file, one name per line", todo="check the path") from None
+    for number, name in enumerate(names):
+        if not name.strip() or name in names[:number]:
+            raise ConfigError(
+                f"--classes {path}, line {number + 1}: {name!r}",
+                allowed="one name per line, each once",
+                todo="correct the line: the classes are numbered by it",
+            )
+    return names
+
+
+def _find_shards(folder_uri: str, patterns: Mapping[str, str]) -> list[ForeignShard]:
+    """Return every shard directly in a folder, in the order of the splits and of the names."""
+    found = []
+    for info in storage.list_objects(folder_uri, recursive=False):
+        shard_format = _FORMATS.get(PurePosixPath(info.name).suffix)
+        if shard_format is None:
+            continue
+        splits = [split for split in SPLITS if split in patterns and fnmatchcase(info.name, patterns[split])]
+        if len(splits) != 1:
+            raise ConfigError(
+                f"{info.name} belongs to {' and '.join(splits) or 'no split'}",
+                allowed="file names that one pattern fits: " + ", ".join(f"{s}={p}" for s, p in patterns.items()),
+                todo="give patterns, e.g. --split 'train=part-0*' --split 'test=part-1*', or rename the file",
+            )
+        found.append(ForeignShard(splits[0], shard_format, info))
+    formats = {shard.format for shard in found}
+    if len(formats) != 1:
+        raise DataError(
+            f"{storage.display(folder_uri)} holds {'tars and TFRecords' if formats else 'no shards'}",
+            allowed=f"a folder of {', '.join(_FORMATS)} files of one format",
+            todo="check the path, and put shards of each format into a folder of their own",
+        )
+    if all(shard.split != SPLITS[0] for shard in found):
+        raise ConfigError("no shard is for training", allowed="at least one", todo="give --split train=PATTERN")
+    return sorted(found, key=lambda shard: (SPLITS.index(shard.split), shard.info.name))
+
+
+class _Collected:
+    """Labels, class names, rejected images and counters of all shards."""
+
+    def __init__(self, verify: str) -> None:
+        self._verify = verify
+        self.labels: dict[int | str, int] = {}
+        """Number of each label, in the order in which they came."""
+        self.names: dict[int | str, str] = {}
+        """Class names that shards give to numbers."""
+        self.rejected: list[Rejected] = []
+        self.counter = ImageCounter()
+
+    def add(self, shard_name: str, samples: Iterable[ForeignSample]) -> Index:
+        """Return the rows of a shard; their `label` is a number of `labels`.
+
+        Raises:
+            DataError: A number has another class name elsewhere.
+        """
+        rows = []
+        for sample in samples:
+            path = f"{shard_name}/{sample.name}"
+            try:
+                if self._verify == "decode":
+                    decode(sample.image)
+                header = read_header(sample.image)
+            except UndecodableImage as reason:
+                self.rejected.append(Rejected(path=path, reason=str(reason)))
+                continue
+            self.counter.add(header.image_format, header.mode, (), header.width, header.height)
+            known = self.names.setdefault(sample.label, sample.class_name) if sample.class_name is not None else None
+            if known != sample.class_name:
+                raise DataError(
+                    f"{path}: label {sample.label} is class {sample.class_name}, elsewhere it is {known}",
+                    allowed="one name for each label",
+                    todo="write the shards again, with one list of classes",
+                )
+            label = self.labels.setdefault(sample.label, len(self.labels))
+            crc32c = int(storage.crc32c(sample.body), 16)
+            key = hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+            content = int.from_bytes(hashlib.blake2b(sample.image, digest_size=8).digest(), "big")
+            rows.append((sample.offset, len(sample.body), crc32c, label, key, 0, content))
+        return np.array(rows, ROW)
+
+
+def _sum_pixels(folder_uri: str, manifest: ShardManifest, indices: Mapping[str, bytes]) -> ChannelSums:
+    """Return the sums over training images, drawn as sharding draws them."""
+    index = SampleIndex(manifest, folder_uri, lambda entry: indices[entry.name])
+    num_training = manifest.splits["train"].samples
+    share = summed_share(num_training)
+    # Training comes first.
+    places = [place for place in range(num_training) if is_summed(index[place]["key"].tobytes(), share)]
+    sums = ChannelSums()
+    for place, stored in zip(places, read_samples(index, folder_uri, places), strict=True):
+        try:
+            sums += ChannelSums.of(decode(image_of(stored, manifest)).pixels)
+        except UndecodableImage as reason:
+            shard, row = manifest.shards.locate(place)
+            raise DataError(
+                f"{manifest.shards.name[shard]}, sample {row}: {reason}",
+                allowed="images that decode",
+                todo="run it with --decode, which leaves such images out",
+            ) from None
+    return sums
+
+
+def _place_labels(
+    labels: Sequence[int | str], given: Sequence[str] | None, learned: Mapping[int | str, str]
+) -> tuple[list[str], list[int]]:
+    """Return the names of the classes, and the place of each label among them.
+
+    Args:
+        labels: All labels, each once.
+        given: Content of --classes: numbers are places in it, or all labels are lines of it.
+        learned: Class names that the shards give to numbers.
+    """
+    texts = sorted(label for label in labels if isinstance(label, str))
+    numbers = sorted(label for label in labels if isinstance(label, int))
+    if not labels:
+        raise DataError("no usable image in these shards", allowed="shards with images", todo="check their content")
+    if texts and numbers:
+        raise DataError(
+            f"labels of mixed types: the number {numbers[0]} and the text {texts[0]!r}",
+            allowed="all numbers or all text",
+            todo="write the shards again with labels of one type",
+        )
+    if given is None and texts:
+        encoded = sort_classes(text.encode("utf-8", "surrogatepass") for text in texts)
+        given = [name.decode("utf-8", "surrogatepass") for name in encoded]
+    elif given is None:
+        if not 0 <= numbers[0] <= numbers[-1] < _MAX_CLASSES:
+            raise DataError(
+                f"the label {numbers[0] if numbers[0] < 0 else numbers[-1]} is no place in a list of classes",
+                allowed=f"whole numbers from 0 to {_MAX_CLASSES - 1}, or names",
+                todo="pass --classes FILE with the labels themselves, one per line in the order of the classes "
+                f"({len(numbers)} labels: {', '.join(map(str, numbers[:3]))}, ...)",
+            )
+        given = [learned.get(number, str(number)) for number in range(numbers[-1] + 1)]
+    if numbers and 0 <= numbers[0] <= numbers[-1] < len(given):
+        return list(given), [int(label) for label in labels]
+    places = {name: place for place, name in enumerate(given)}
+    if unknown := [str(label) for label in labels if str(label) not in places]:
+        raise ConfigError(
+            f"{', '.join(unknown[:10])}: not among the {len(given)} classes of --classes",
+            allowed="a name for every label, a line each, in the order of the labels; or the labels themselves",
+            todo="correct the file",
+        )
+    return list(given), [places[str(label)] for label in labels]
+
+
+def _describe_splits(
+    shards: Sequence[ForeignShard], tables: Sequence[Index], num_classes: int
+) -> dict[str, SplitEntry]:
+    splits = {}
+    first = 0
+    for split in SPLITS:
+        own = [rows for shard, rows in zip(shards, tables, strict=True) if shard.split == split]
+        rows = np.concatenate([np.empty(0, ROW), *own])
+        splits[split] = SplitEntry(
+            first=first,
+            samples=len(rows),
+            source_bytes=int(rows["size"].sum(dtype=np.int64)),
+            samples_by_class=np.bincount(rows["label"], minlength=num_classes).tolist(),
+        )
+        first += len(rows)
+    return splits

@@ -1,0 +1,197 @@
+"""The end of the stage: from the merged results of all shards to the manifest, or to an error.
+
+The manifest is the commit. It is published last and create-only, and holds no time, host or path of the output, so that
+it is the same wherever and however often it is made.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from contracts import storage
+from contracts.artifacts import (
+    MANIFEST_NAME,
+    Duplicates,
+    FieldEntry,
+    Prepared,
+    Rejected,
+    ShardEntry,
+    ShardManifest,
+    Shards,
+    SplitEntry,
+)
+from contracts.config import SPLITS
+from contracts.errors import TryAgain
+from records.convert import library_versions
+from records.source import write_source
+from records.statistics import Tally, channel_statistics
+from sharding.duplicates import add_kept_copies, check_duplicates, describe_duplicates
+from sharding.images import DEEP, NARROW, REPAIRED
+from sharding.increments import add_parent, read_parent
+from sharding.job import Job, ShardResult, made_with
+from sharding.limits import check_rejected, check_training_classes, check_training_samples
+from sharding.planning import clean_work
+from sharding.tokenizer import add_tokenizer
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the manifest must keep to: limits of the configuration that are in no fingerprint."""
+
+    max_rejected_fraction: float
+    duplicates: str
+    """As `sharding.duplicates`."""
+
+
+def commit_shards(job: Job, result: ShardResult, copies: Duplicates, limits: Limits) -> None:
+    """Publish the manifest, as the last act.
+
+    Args:
+        job: The planned job; all its shards are finished.
+        result: Of all of them.
+        copies: Samples with the same content.
+        limits: Of the configuration.
+
+    Raises:
+        DataError: Too many files were rejected, a class lost its last training image, or there are copies and
+            `sharding.duplicates` is fail; no manifest is published.
+        TryAgain: A shard is not there any more.
+    """
+    planned = job.planned
+    parent = read_parent(job) if planned.increment is not None else None
+    if parent is not None:
+        result = add_parent(job, parent, result)
+    expected = planned.num_files + (planned.increment.num_kept if planned.increment else 0)
+    found = sum(shard.samples for shard in result.shards) + result.num_rejected
+    if found != expected:
+        raise TryAgain(f"{expected - found} samples are in no finished shard; run again to go on")
+    shown = job.shown_source
+    shards = _sort_shards(result.shards)
+    splits = _describe_splits(result, shards, len(planned.classes))
+    rejected = [Rejected(path=path, reason=reason) for path, reason in result.rejected]
+    accepted = sum(split.samples for split in splits.values())
+    check_rejected(rejected, accepted, limits.max_rejected_fraction, shown, num_rejected=result.num_rejected)
+    vanished = planned.increment.vanished if planned.increment is not None else []
+    check_training_classes(job.classes, splits["train"].samples_by_class, shown, vanished)
+    if not job.classes:
+        check_training_samples(splits["train"].samples, shown)
+    if planned.increment is not None:
+        copies = add_kept_copies(copies, planned.increment.copies)
+    duplicates = copies if limits.duplicates != "off" else None
+    if limits.duplicates == "fail":
+        check_duplicates(duplicates, shown)
+    if damage := job.find_damage(shards):
+        raise TryAgain(f"{damage}, since it was written; run again to write it again")
+    if parent is not None:
+        # Weights that were trained on a manifest of a chain keep their meaning on the next.
+        mean, std = parent.mean, parent.std
+    else:
+        mean, std = channel_statistics(result.channel_sums) if result.channel_sums.pixels else (None, None)
+    has_images = job.fields is None or job.fields.image is not None
+    manifest = ShardManifest(
+        format_version=ShardManifest.FORMAT_VERSION,
+        fingerprint=planned.fingerprint,
+        made_from=planned.made_from,
+        format=planned.sharding.shard_format,
+        seed=planned.plan.seed,
+        classes=planned.classes,
+        multi_label=planned.multi_label,
+        fields=_describe_fields(job),
+        splits=splits,
+        shards=Shards.of(shards),
+        rejected=rejected,
+        num_rejected=result.num_rejected if result.num_rejected > len(rejected) else None,
+        ignored=planned.ignored,
+        num_ignored=planned.num_ignored if planned.num_ignored > len(planned.ignored) else None,
+        warnings=[*planned.warnings, *_warn(job, result.tally, duplicates)],
+        mean=mean,
+        std=std,
+        verify=planned.sharding.verify,
+        images=result.tally.describe() if has_images else None,
+        prepared=_describe_changes(job, result.tally) if has_images else None,
+        duplicates=duplicates,
+        parent=planned.increment.parent if planned.increment is not None else None,
+        listing_without_times=planned.listing_without_times,
+        code_version=importlib.metadata.version("shardline"),
+        key=job.key,
+        made_with=made_with(),
+    )
+    manifest = add_tokenizer(job, manifest, parent)
+    if manifest.prepared is not None and any(manifest.prepared.changed.values()):
+        write_source(job.output_uri, planned.source_uri)
+    storage.publish(storage.join(job.output_uri, MANIFEST_NAME), manifest.to_json())
+    clean_work(job.output_uri)
+
+
+def _sort_shards(shards: Sequence[ShardEntry]) -> list[ShardEntry]:
+    """Return shards in their order: by split, what a parent wrote before what is new, then by name."""
+    # Numbers grow beyond five digits.
+    return sorted(shards, key=lambda one: (SPLITS.index(one.split), not one.folder, one.first, len(one.name), one.name))
+
+
+def _describe_splits(result: ShardResult, shards: Sequence[ShardEntry], num_classes: int) -> dict[str, SplitEntry]:
+    """Return the splits, each a contiguous range of all samples."""
+    splits = {}
+    first = 0
+    for name in SPLITS:
+        samples = sum(shard.samples for shard in shards if shard.split == name)
+        by_class = result.samples_by_class.get(name, {})
+        splits[name] = SplitEntry(
+            first=first,
+            samples=samples,
+            source_bytes=result.source_bytes.get(name, 0),
+            samples_by_class=[by_class.get(label, 0) for label in range(num_classes)],
+        )
+        first += samples
+    return splits
+
+
+def _describe_fields(job: Job) -> dict[str, FieldEntry]:
+    """Return the named fields; none where samples are an image and a label."""
+    if job.fields is None:
+        return {}
+    classes = dict(job.planned.vocabularies)
+    if job.fields.label is not None:
+        classes[job.fields.label] = job.planned.classes
+    section = job.planned.sharding.fields
+    return {
+        name: FieldEntry(kind=kind, place=place, classes=classes.get(name, []), column=section[name].column)
+        for place, (name, kind) in enumerate(job.fields.kinds.items())
+    }
+
+
+def _warn(job: Job, tally: Tally, duplicates: Duplicates | None) -> list[str]:
+    """Return warnings about the images and the copies."""
+    found = []
+    if transparent := tally.changes.get("transparent", 0):
+        colour = job.planned.sharding.background
+        images = "1 transparent image was" if transparent == 1 else f"{transparent} transparent images were"
+        found.append(f"{images} laid on {colour} (sharding.background)")
+    if repaired := tally.changes.get(REPAIRED, 0):
+        odd = "odd scan parameters, stray bytes or no end marker"
+        files = "1 JPEG file has" if repaired == 1 else f"{repaired} JPEG files have"
+        found.append(f"{files} {odd}; what is stored is sound, with the same pixels")
+    deep, narrow = tally.remarks.get(DEEP, 0), tally.remarks.get(NARROW, 0)
+    if narrow and 2 * narrow >= deep:
+        found.append(
+            f"{narrow} of {deep} images with 16 bits per channel use less than a quarter of their range, as 12-bit "
+            "data does: as 8 bits a few values are left; scale them to the range of 16 bits beforehand"
+        )
+    if duplicates is not None and duplicates.groups:
+        found.append(describe_duplicates(duplicates))
+    return found
+
+
+def _describe_changes(job: Job, tally: Tally) -> Prepared:
+    section, changes = job.planned.sharding, job.checks.changes
+    return Prepared(
+        background=section.background if section.verify == "decode" else None,
+        convert=[name for name in ("cmyk", "depth", "orientation") if getattr(changes, name)],
+        resize=changes.shorter_side,
+        jpeg_quality=changes.jpeg_quality,
+        max_pixels=section.max_pixels,
+        changed=dict(tally.changes),
+        made_with=library_versions() if any(dict(tally.changes).values()) else {},
+    )

@@ -1,1 +1,0 @@
-"""The end of the stage: index, copies, manifest."""

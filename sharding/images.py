@@ -1,0 +1,194 @@
+"""Checks of every image on its way into a shard, and the changes that are made to it.
+
+verify: decode    the whole image is decoded, by the trainer's own decoder; a transparent one is laid on a background,
+          and a JPEG with oddities that only some readers pass over is stored without them
+header    format, dimensions and colour mode come from its header, and the file must go on to its end
+none      only the first bytes are looked at: they tell the format
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from PIL import ImageColor
+
+from records.convert import Changes, change, is_deep
+from records.decode import (
+    MAX_PIXELS,
+    Colour,
+    Decoded,
+    Pixels,
+    UndecodableImage,
+    check_complete,
+    decode,
+    image_format,
+    read_header,
+)
+from records.sample import MAX_SAMPLE_BYTES
+
+if TYPE_CHECKING:
+    from contracts.config import ShardingSection
+
+# A MiB of the largest sample is left for what else there is in it.
+MAX_IMAGE_BYTES = MAX_SAMPLE_BYTES - (1 << 20)
+# A change: a JPEG without what only some readers pass over.
+REPAIRED = "repaired"
+# Remarks: 16 bits per channel; such an image that uses less than a quarter of their range.
+DEEP, NARROW = "deep", "narrow"
+_NARROW_RANGE = 64
+_GZIP_START = b"\x1f\x8b"
+# Of what an object stored with Content-Encoding: gzip holds: a few KB may claim terabytes.
+_MOST_INFLATED_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What is checked and changed."""
+
+    verify: str = "decode"
+    changes: Changes = field(default_factory=Changes)
+    background: str = "white"
+    """Colour that transparent images are laid on, with verify=decode: a name, or #rrggbb."""
+    max_pixels: int = MAX_PIXELS
+    """Most pixels of an image, unless verify is none."""
+
+    @classmethod
+    def of(cls, section: ShardingSection) -> Checks:
+        """Take them out of the configuration."""
+        convert = section.convert
+        return cls(
+            section.verify,
+            Changes(convert.cmyk, convert.depth, convert.orientation, section.resize),
+            section.background,
+            section.max_pixels,
+        )
+
+
+class Checked(NamedTuple):
+    """An image that was accepted."""
+
+    content: bytes
+    """The file as it is stored in the shard."""
+    image_format: str
+    """Format of `content`, found in it."""
+    width: int
+    """In pixels, of `content`; 0 with verify=none."""
+    height: int
+    mode: str
+    """Colour mode of `content`, in Pillow's terms; empty with verify=none."""
+    pixels: Pixels | None
+    """[H, W, 3] RGB of `content`, where they were asked for."""
+    source_format: str
+    """Format before changes."""
+    source_mode: str
+    """Colour mode before changes."""
+    changes: tuple[str, ...] = ()
+    """Names of the changes that it needed."""
+    remarks: tuple[str, ...] = ()
+    """Properties of the source file that are counted for warnings, with verify=decode."""
+
+
+def check(content: bytes, checks: Checks, *, with_pixels: bool) -> Checked:
+    """Check an image file, and make the changes that are asked for.
+
+    Args:
+        content: The file.
+        checks: What to do with it.
+        with_pixels: Return its pixels, unless verify is none. With verify=header they decide nothing: whether an image
+            is accepted must not depend on whether it is drawn for the statistics.
+
+    Raises:
+        UndecodableImage: It cannot be used; with the reason.
+    """
+    if not content:
+        raise UndecodableImage("the file is empty")
+    if len(content) > MAX_IMAGE_BYTES:
+        raise UndecodableImage(f"{len(content)} bytes are more than the limit of {MAX_IMAGE_BYTES}")
+    if checks.verify == "none":
+        found = image_format(content)
+        if found is None:
+            raise UndecodableImage("not an image of a known format (jpeg, png, webp, gif, bmp, tiff, ppm)")
+        return Checked(content, found, 0, 0, "", None, found, "")
+    if checks.verify == "header":
+        header = read_header(content, max_pixels=checks.max_pixels)
+        check_complete(content, header.image_format)
+        pixels = None
+        if with_pixels:
+            with contextlib.suppress(UndecodableImage):
+                pixels = decode(content, max_pixels=None).pixels
+        return Checked(content, *header, pixels, header.image_format, header.mode)
+    image = decode(content, background=_colour_of(checks.background), max_pixels=checks.max_pixels)
+    remarks = _remark(content, image)
+    source_format, source_mode = image.image_format, image.mode
+    needed: tuple[str, ...] = ()
+    if image.repaired is not None:
+        content, needed = image.repaired, (REPAIRED,)
+    if checks.changes or image.transparent:
+        content, made = change(content, image, checks.changes)
+        needed += made
+        if made:
+            # What is stored is decoded in its turn: it is what training reads.
+            image = decode(content, max_pixels=None)
+    height, width, _ = image.pixels.shape
+    return Checked(
+        content,
+        image.image_format,
+        width,
+        height,
+        image.mode,
+        image.pixels,
+        source_format,
+        source_mode,
+        needed,
+        remarks,
+    )
+
+
+def _remark(content: bytes, image: Decoded) -> tuple[str, ...]:
+    if not is_deep(content, image):
+        return ()
+    is_narrow = int(image.pixels.max()) - int(image.pixels.min()) < _NARROW_RANGE
+    return (DEEP, NARROW) if is_narrow else (DEEP,)
+
+
+def inflate(content: bytes) -> bytes:
+    """Return an image file as it was before gzip: an object with Content-Encoding: gzip is read as it is stored.
+
+    Raises:
+        UndecodableImage: It is damaged, or holds more than a GiB.
+    """
+    if not content.startswith(_GZIP_START):
+        return content
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        inflated = stream.decompress(content, _MOST_INFLATED_BYTES)
+    except zlib.error as error:
+        raise UndecodableImage(f"damaged gzip: {error}") from None
+    if not stream.eof:
+        reason = "it holds more than a GiB" if stream.unconsumed_tail else "the file is truncated"
+        raise UndecodableImage(f"damaged gzip: {reason}")
+    return inflated
+
+
+def check_further(content: bytes, checks: Checks) -> tuple[bytes, str]:
+    """Check an image that keeps its pixels, such as a mask; return the file as it is stored, and its format.
+
+    Raises:
+        UndecodableImage: It cannot be used; with the reason.
+    """
+    if checks.verify == "decode" and 0 < len(content) <= MAX_IMAGE_BYTES:
+        image = decode(content, max_pixels=checks.max_pixels)
+        return content if image.repaired is None else image.repaired, image.image_format
+    unchanged = Checks(verify=checks.verify, max_pixels=checks.max_pixels)
+    return content, check(content, unchanged, with_pixels=False).image_format
+
+
+@functools.cache
+def _colour_of(name: str) -> Colour:
+    # Asked for every image.
+    red, green, blue = ImageColor.getrgb(name)[:3]
+    return red, green, blue

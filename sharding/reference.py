@@ -1,0 +1,253 @@
+"""References to the samples of a source: what a listing gives, what Beam shuffles, and the Parquet files of them.
+
+A listing is a row of Parquet files ("parts"), sorted by path, of `PART_ROWS` references each but the last. Paths are
+bytes: file names need not be text. pyarrow and NumPy are imported where they are needed: a stage that only finds its
+result must start quickly.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from contracts import storage
+from contracts.config import SPLITS, SplitFractions
+from sharding.names import FirstNames
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+PART_ROWS = 1 << 15
+# A worker holds a part: more bytes of cells end it.
+PART_CELL_BYTES = 32 << 20
+# References that a listing holds as Python objects.
+_TABLE_ROWS = 1 << 12
+# Paths of ignored files that a listing holds; the others are counted.
+MAX_IGNORED = 10_000
+
+
+class SourceFile(NamedTuple):
+    """One file that a sample is made of, as the listing saw it."""
+
+    path: bytes
+    """As that of a `Reference`."""
+    size: int
+    version: int
+    """As that of a `Reference`."""
+    content_hash: bytes = b""
+    is_image: bool = True
+    """Whether of a large file that is no image only the head is read."""
+
+
+class Reference(NamedTuple):
+    """One sample of the source. The fields are the columns of a part, in their order."""
+
+    path: bytes
+    """Of its file (of several, the one of the first image): relative to `Listing.uri`, or a URI or an absolute path
+    outside of it. Of a row without files, `row:` and a hash of its content."""
+    key: bytes
+    """16 bytes: `make_key(path)`."""
+    split: int
+    """Place in contracts.config.SPLITS."""
+    labels: tuple[int, ...]
+    """Places of its classes in `Listing.classes`, ascending; empty: of no class."""
+    size: int
+    """Bytes of the file; of a row without files, of `cells`."""
+    version: int
+    """Changes when the file does: its modification time in ns, its crc32c with sharding.compare=content, or the
+    object's generation."""
+    content_hash: bytes = b""
+    """`crc32c:HEX` or `md5:HEX` where the listing knows it."""
+    source: int = 0
+    """Hash of 64 bits over all that the sample is made of (`hash_source`)."""
+    cells: bytes = b""
+    """JSON object of the other fields of a sample of named fields (sharding/fields.py)."""
+    more_bytes: int = 0
+    """Bytes of the other files and of `cells`, where there is a file."""
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes of all that the sample is made of."""
+        return self.size + self.more_bytes
+
+
+def make_key(path: bytes) -> bytes:
+    """Return the 16 bytes that identify a sample: a hash of its path, whatever the seed."""
+    return hashlib.blake2b(path, digest_size=16, person=b"shardline key").digest()
+
+
+def hash_source(size: int, version: int, content_hash: bytes, class_names: Iterable[bytes], cells: bytes) -> int:
+    """Return a hash of 64 bits over what a sample is made of: it changes when the sample does.
+
+    Classes count by name: their places may differ between two states of a source.
+    """
+    content = b"%d\0%d\0%b\0%b\0%b" % (size, version, content_hash, b"\0".join(sorted(class_names)), cells)
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8, person=b"shardline source").digest(), "little")
+
+
+def part_schema() -> pa.Schema:
+    """Return the schema of a part."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("path", pa.binary()),
+            ("key", pa.binary(16)),
+            ("split", pa.uint8()),
+            ("labels", pa.list_(pa.int32())),
+            ("size", pa.int64()),
+            ("version", pa.int64()),
+            ("content_hash", pa.binary()),
+            ("source", pa.uint64()),
+            ("cells", pa.binary()),
+            ("more_bytes", pa.int64()),
+        ]
+    )
+
+
+def to_table(references: Sequence[Reference]) -> pa.Table:
+    """Return references as a table with the columns of `part_schema`."""
+    import pyarrow as pa
+
+    columns = zip(*references, strict=True) if references else [()] * len(Reference._fields)
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, part_schema(), strict=True)], part_schema()
+    )
+
+
+def to_references(table: pa.Table) -> list[Reference]:
+    """Return the references of a table."""
+    columns = [column.to_pylist() for column in table.columns]
+    labels = Reference._fields.index("labels")
+    columns[labels] = [tuple(one) for one in columns[labels]]
+    return [Reference(*row) for row in zip(*columns, strict=True)]
+
+
+def write_part(path: Path, references: Sequence[Reference] | pa.Table) -> None:
+    """Write a part; equal references are equal bytes."""
+    import pyarrow.parquet  # type: ignore[import-untyped]
+
+    table = to_table(references) if isinstance(references, Sequence) else references
+    pyarrow.parquet.write_table(table, path, compression="zstd", use_dictionary=False)
+
+
+def read_part(source: Path | bytes) -> Any:
+    """Return the table of a part: of a file, or of its content."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    # Not read_table, which imports 30 MB for data sets.
+    with pyarrow.parquet.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source) as file:
+        return file.read(use_threads=False)
+
+
+@dataclass
+class Listing:
+    """All samples of a source. The references lie in files ("parts"): at most one part of them is in memory."""
+
+    uri: str
+    """Folder that paths are relative to."""
+    classes: tuple[bytes, ...]
+    """Names of the classes; a label is a place here."""
+    folder: Path
+    """For the parts."""
+    fractions: SplitFractions
+    """Shares of the splits that are drawn."""
+    multi_label: bool = False
+    """Whether samples have lists of labels."""
+    splits_given: bool = False
+    """Whether the source itself decides about splits, by naming them or by its groups."""
+    names_splits: bool = False
+    """Whether the source names splits."""
+    is_remote: bool = False
+    """Whether any of it is in a bucket: a local manifest may name objects."""
+    vocabularies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    """Names of the classes of each field of classes but the label."""
+    ignored: FirstNames = field(default_factory=lambda: FirstNames(MAX_IGNORED))
+    """Paths that are ignored by their name or place. A folder ends with a slash."""
+    warnings: list[str] = field(default_factory=list)
+    """Warnings: valid, but likely a mistake."""
+    sha256: str = ""
+    """Hash over path, size, version, labels and other fields of every sample, and over the splits that are given. What
+    was ignored is not in it: a .DS_Store that comes or goes is no reason to shard again."""
+    same_but_times: str = ""
+    """The same hash without the times of local files."""
+    counts: tuple[list[int], ...] = ()
+    """For each split, the number of samples of each class."""
+    split_bytes: list[int] = field(default_factory=lambda: [0] * len(SPLITS))
+    split_files: list[int] = field(default_factory=lambda: [0] * len(SPLITS))
+    """For each split, the number of samples."""
+    written: list[Path] = field(default_factory=list)
+    """Parts that are written."""
+    packed: list[Any] = field(default_factory=list)
+    """Tables of the next part: columns of Arrow take a fifth of the memory."""
+    last: list[Reference] = field(default_factory=list)
+    """References behind these."""
+    cell_bytes: int = 0
+    """Bytes of the cells in the next part."""
+
+    @property
+    def num_files(self) -> int:
+        """Number of samples."""
+        return sum(self.split_files)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all that the samples are made of."""
+        return sum(self.split_bytes)
+
+    def add(self, reference: Reference) -> None:
+        """Add a reference behind all others."""
+        if self.cell_bytes >= PART_CELL_BYTES or len(self.packed) * _TABLE_ROWS + len(self.last) == PART_ROWS:
+            self.parts()
+        elif len(self.last) == _TABLE_ROWS:
+            self.packed.append(to_table(self.last))
+            self.last = []
+        self.last.append(reference)
+        self.cell_bytes += len(reference.cells)
+
+    def parts(self) -> list[Path]:
+        """Return the files of `PART_ROWS` references each, fewer where cells are long; the last is written here."""
+        if self.packed or self.last:
+            import pyarrow as pa
+
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / f"references-{len(self.written):05d}.parquet"
+            write_part(path, pa.concat_tables([*self.packed, to_table(self.last)]))
+            self.written.append(path)
+            self.packed, self.last, self.cell_bytes = [], [], 0
+        return self.written
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield the table of each part."""
+        return map(read_part, self.parts())
+
+    def references(self) -> Iterator[Reference]:
+        """Yield all references in the order of their paths, holding one part; none is written."""
+        for table in itertools.chain(map(read_part, self.written), self.packed):
+            yield from to_references(table)
+        yield from self.last
+
+
+def remote_uri(source_uri: str, path: bytes) -> str | None:
+    """Return the URI of a file that is in a bucket, None for a local file."""
+    if path.startswith(b"gs://"):
+        return path.decode()
+    return None if storage.is_local(source_uri) else storage.join(source_uri, path.decode())
+
+
+def absolute_path(source_uri: str, path: bytes) -> bytes:
+    """Return the path of a local file of the source, in bytes."""
+    return os.path.join(_folder(source_uri), path)  # noqa: PTH118
+
+
+@functools.cache
+def _folder(source_uri: str) -> bytes:
+    # Asked for every file of a source.
+    return os.fsencode(storage.local_path(source_uri))

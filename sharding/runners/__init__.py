@@ -1,1 +1,0 @@
-"""What the Beam graph runs on."""

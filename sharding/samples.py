@@ -1,0 +1,133 @@
+"""One sample on its way into a shard: its files are checked, and its fields put into the form that is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from contracts.config import CLASS_KINDS
+from records.decode import UndecodableImage
+from records.sample import Sample, Value
+from sharding.fields import Fields
+from sharding.images import MAX_IMAGE_BYTES, Checked, Checks, check, check_further, inflate
+from sharding.job import Job
+from sharding.names import encode_path
+from sharding.reference import Reference
+
+
+class Accepted(NamedTuple):
+    """The files of a sample that can be used."""
+
+    image: Checked | None
+    """The first image; None where there is none."""
+    files: dict[str, tuple[bytes, str]]
+    """Of named fields, content as it is stored and format of each file by field."""
+    content: bytes
+    """What copies of the sample have in common: the file that names it as it is stored; of a row its cells."""
+
+
+def accept(
+    reference: Reference,
+    contents: Sequence[tuple[str, bytes]],
+    fields: Fields | None,
+    checks: Checks,
+    *,
+    with_pixels: bool,
+) -> Accepted:
+    """Check the files of a sample, and make the changes that are asked for in the first image.
+
+    Args:
+        reference: The sample.
+        contents: Its files, by field.
+        fields: The named fields; None: the sample is an image.
+        checks: What to do with images.
+        with_pixels: Return the pixels of the first image.
+
+    Raises:
+        UndecodableImage: It cannot be used; with the reason, and the name of the field.
+    """
+    if fields is None:
+        ((_, content),) = contents
+        image = check(inflate(content), checks, with_pixels=with_pixels)
+        return Accepted(image, {}, image.content)
+    first: Checked | None = None
+    files: dict[str, tuple[bytes, str]] = {}
+    for name, content in contents:
+        try:
+            if fields.kinds[name] == "image":
+                content = inflate(content)
+            if name == fields.image:
+                first = check(content, checks, with_pixels=with_pixels)
+                files[name] = first.content, first.image_format
+            elif fields.kinds[name] == "image":
+                files[name] = check_further(content, checks)
+            else:
+                files[name] = content, ""
+        except UndecodableImage as reason:
+            raise UndecodableImage(f"field {name}: {reason}") from None
+    total = sum(len(content) for content, _ in files.values()) + len(reference.cells)
+    if total > MAX_IMAGE_BYTES:
+        raise UndecodableImage(f"{total} bytes in all fields are more than the limit of {MAX_IMAGE_BYTES}")
+    return Accepted(first, files, files[fields.file][0] if fields.file is not None else reference.cells)
+
+
+def make_sample(reference: Reference, accepted: Accepted, job: Job) -> Sample:
+    """Return a sample as it is written."""
+    image, path = accepted.image, encode_path(reference.path)
+    size = (image.width, image.height, image.mode) if image is not None else (0, 0, "")
+    if job.fields is not None:
+        values = make_values(reference, job.fields, accepted.files, job.planned.classes, job.places)
+        return Sample(reference.key, b"", "", 0, "", path, *size, values=values)
+    assert image is not None
+    names = tuple(job.planned.classes[label] for label in reference.labels)
+    if job.planned.multi_label:
+        return Sample(
+            reference.key,
+            image.content,
+            image.image_format,
+            0,
+            "",
+            path,
+            *size,
+            labels=reference.labels,
+            class_names=names,
+        )
+    return Sample(reference.key, image.content, image.image_format, reference.labels[0], names[0], path, *size)
+
+
+def make_values(
+    reference: Reference,
+    fields: Fields,
+    files: Mapping[str, tuple[bytes, str]],
+    classes: Sequence[str],
+    places: Mapping[str, Mapping[str, int]],
+) -> tuple[Value, ...]:
+    """Return the fields of a sample as they are written, in the order of the configuration.
+
+    Args:
+        reference: The sample.
+        fields: Its fields.
+        files: Content and, of an image, format of each file by field.
+        classes: Names of the classes of the label, as the manifest has them.
+        places: Place of each class of the other fields of classes, by field and name.
+    """
+    cells = fields.cells(reference)
+    values = []
+    for name, kind in fields.kinds.items():
+        image_format = ""
+        value: Any
+        if name in files:
+            value, image_format = files[name]
+        elif kind in CLASS_KINDS:
+            if name == fields.label:
+                named = [(label, classes[label]) for label in reference.labels]
+            else:
+                given = [cells[name]] if kind == "class" else set(cells[name])
+                named = sorted((places[name][one], one) for one in given)
+            # A sample may be of no class.
+            own, names = zip(*named, strict=True) if named else ((), ())
+            value = (own[0], names[0]) if kind == "class" else (own, names)
+        else:
+            value = cells[name]
+        values.append(Value(name, kind, value, image_format))
+    return tuple(values)

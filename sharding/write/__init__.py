@@ -1,1 +1,0 @@
-"""Writing shards: files are read, checked, framed and published, a shard at a time."""

@@ -1,1 +1,0 @@
-"""Samples from shards in a bucket: ranges fetched ahead into a cache that the processes of a machine share."""
