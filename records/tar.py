@@ -11,6 +11,7 @@ POSIX.1-1988 ustar: https://pubs.opengroup.org/onlinepubs/9699919799/utilities/p
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import tarfile
@@ -32,6 +33,7 @@ _NO_IMAGES = ("cls", "json", "txt")
 _KIND_ORDER = {"image": 0, "bytes": 1, "text": 2}
 # The first bytes of a file are enough for image_format.
 _MAGIC_BYTES = 16
+_SUM_AT = 148
 # Longer runs of digits are names: int() refuses thousands of them.
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 
@@ -41,10 +43,24 @@ def frame(sample: Sample) -> Framed:
     key = sample.key.hex()
     parts = []
     for extension, content in _list_fields(sample) if sample.values else _list_image(sample):
-        member = tarfile.TarInfo(f"{key}.{extension}")
-        member.size = len(content)
-        parts += [member.tobuf(tarfile.USTAR_FORMAT), content, bytes(-len(content) % tarfile.BLOCKSIZE)]
+        parts += [_make_header(key, extension, len(content)), content, bytes(-len(content) % tarfile.BLOCKSIZE)]
     return Framed(b"", b"".join(parts), b"")
+
+
+def _make_header(key: str, extension: str, size: int) -> bytes:
+    name = f"{key}.{extension}".encode()
+    rest, unnamed_sum = _header_after_name(len(name), size)
+    # The checksum is the sum of all bytes.
+    return name + rest[: _SUM_AT - len(name)] + b"%06o\0 " % (unnamed_sum + sum(name)) + rest[_SUM_AT + 8 - len(name) :]
+
+
+@functools.lru_cache(4096)
+def _header_after_name(name_bytes: int, size: int) -> tuple[bytes, int]:
+    """Return what follows a name of so many bytes in a header, and the sum of its bytes: tarfile takes 30 µs for it."""
+    member = tarfile.TarInfo("0" * name_bytes)
+    member.size = size
+    header = member.tobuf(tarfile.USTAR_FORMAT)
+    return header[name_bytes:], int(header[_SUM_AT : _SUM_AT + 6], 8) - name_bytes * ord("0")
 
 
 def members(body: bytes) -> Iterator[tuple[str, int, int]]:

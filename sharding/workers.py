@@ -8,6 +8,7 @@ If none does, the process was killed from outside, and the shard is written agai
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.forkserver
 import multiprocessing.util
 import os
 import signal
@@ -18,6 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +41,9 @@ _idle: list[ProcessPoolExecutor] = []
 
 
 def prepare_process() -> None:
-    """Start a process for the first writer, and with it the fork server, which imports while this one imports Beam."""
-    executor = _make_executor()
-    _submit(executor, os.getpid)
-    _idle.append(executor)
+    """Start the fork server, which imports while this process imports Beam."""
+    _make_context()
+    multiprocessing.forkserver.ensure_running()
 
 
 def write_in_process(
@@ -125,6 +126,10 @@ def _run(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _make_executor() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, _make_context(), initializer=_begin, initargs=(os.getpid(), dict(os.environ)))
+
+
+def _make_context() -> BaseContext:
     # Read when NumPy is imported in the fork server.
     os.environ.update(thread_environment(1))
     _use_short_folder()
@@ -132,7 +137,7 @@ def _make_executor() -> ProcessPoolExecutor:
     context = multiprocessing.get_context("forkserver")
     # Imported once; a process then starts in milliseconds.
     context.set_forkserver_preload(["sharding.write"])
-    return ProcessPoolExecutor(1, context, initializer=_begin, initargs=(os.getpid(), dict(os.environ)))
+    return context
 
 
 def _use_short_folder() -> None:
