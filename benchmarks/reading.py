@@ -21,6 +21,7 @@ peer's environment lacks.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -43,6 +44,17 @@ CHUNK_BYTES = 16 << 20
 # A bucket's: 8 streams pass 32 MB/s, less than the reader decodes; shards so small that there are many windows.
 BUCKET, LATENCY_S, STREAM_BYTES_PER_S, BUCKET_SHARD_BYTES = "gs://bucket-1/shards", 0.03, 4e6, 1 << 20
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+OURS = ("trainer.data.loader", "trainer.data.reader", "tests.trainer.tasks.for_tests")
+# An arm's imports are not its reading.
+IMPORTS = {
+    "folder": OURS,
+    "shards": OURS,
+    "bucket": (*OURS, "google.cloud.storage"),
+    "pipe": ("google.cloud.storage",),
+    "webdataset": ("webdataset",),
+    "litdata": ("litdata",),
+    "mosaicml": ("streaming",),
+}
 
 
 @dataclass(frozen=True)
@@ -320,8 +332,6 @@ def read_mosaicml(kind: str, place: str, workers: int) -> Iterator[int]:
 
 
 def _read_peer(module: str, loader: str, dataset: Any, workers: int) -> Iterator[int]:
-    import importlib
-
     from trainer.tasks.images.transforms import normalise
 
     options: dict[str, Any] = {"batch_size": BATCH_SIZE, "num_workers": workers, "collate_fn": _stack}
@@ -389,6 +399,8 @@ def run_arm(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     # torch's and numpy's first calls are not the reader's cost.
     normalise(torch.zeros(2, IMAGE_SIZE, IMAGE_SIZE, 3, dtype=torch.uint8), MEAN, STD)
+    for module in IMPORTS[options.kind]:
+        importlib.import_module(module)
     began = time.perf_counter()
     samples = sum(READERS[options.kind](options.kind, options.place, options.workers))
     print(json.dumps({"samples": samples, "seconds": time.perf_counter() - began}))

@@ -75,7 +75,7 @@ MISTAKES = {
     # Files and places.
     "export missing.yaml": "configuration missing.yaml does not exist",
     "export raw": "raw",
-    "shard tiny.yaml --to raw": "--to raw holds files that stage shard did not write",
+    "shard tiny.yaml --to raw": "the output raw is inside of sharding.source raw",
     "shard tiny.yaml --to tiny.yaml": "tiny.yaml",
     "init --project p-123456 --bucket bucket-1 --source raw --to raw": "raw cannot be written: File exists",
     "report nowhere": "nowhere",
