@@ -217,9 +217,9 @@ def make_task() -> Any:
 
 def read_ours(kind: str, place: str, workers: int) -> Iterator[int]:
     """Yield the sizes of batches, read by our loader from a folder or from shards."""
+    from trainer.data.cursor import slot_requests
     from trainer.data.loader import SlotDataset, make_loader, read_slots
-    from trainer.data.order.cursor import slot_requests
-    from trainer.data.order.resolve import FullOrder
+    from trainer.data.order import FullOrder
     from trainer.tasks.protocol import Mode
 
     if kind == "folder":
@@ -240,10 +240,9 @@ def read_bucket(kind: str, place: str, workers: int) -> Iterator[int]:
     """Yield the sizes of batches, read by our loader from a bucket with nothing in the cache, as training does."""
     from contracts.artifacts import SampleOrder, ShardManifest
     from contracts.config import DataSection
+    from trainer.data.cursor import slot_requests
     from trainer.data.loader import SlotDataset, make_loader, read_slots
-    from trainer.data.order.block_order import WINDOW_SHARDS
-    from trainer.data.order.cursor import slot_requests
-    from trainer.data.order.resolve import make_order
+    from trainer.data.order import WINDOW_SHARDS, make_order
     from trainer.data.reader import ShardReader
 
     manifest = ShardManifest.load(place)
@@ -264,7 +263,7 @@ def read_bucket(kind: str, place: str, workers: int) -> Iterator[int]:
             position += slot.request.batch_samples
             ahead.advance(position)
             yield slot.request.batch_samples
-        ahead.stop()
+        ahead.close()
 
 
 def copy_bucket(kind: str, place: str, workers: int) -> Iterator[int]:
@@ -273,7 +272,7 @@ def copy_bucket(kind: str, place: str, workers: int) -> Iterator[int]:
 
     from contracts import storage
     from contracts.artifacts import ShardManifest
-    from trainer.data.prefetch import STREAMS
+    from trainer.data.shard_cache import STREAMS
 
     shards = ShardManifest.load(place).shards
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(STREAMS) as pool:
@@ -290,7 +289,7 @@ def read_webdataset(kind: str, place: str, workers: int) -> Iterator[int]:
     """As above by webdataset, with its shuffle buffer."""
     import webdataset
 
-    from trainer.data.order.permutation import hash_integers
+    from trainer.data.randomness import hash_integers
 
     finish = Finish()
     urls = [str(path) for path in sorted(Path(place.removeprefix("file://")).glob("*.tar"))]

@@ -291,9 +291,9 @@ def make_parts(config: RunConfig, shards: str, rank: int, ranks: int) -> tuple[A
     """Return the model, the loader of a rank's slots of one epoch, and the task."""
     import torch
 
+    from trainer.data.cursor import slot_requests
     from trainer.data.loader import SlotDataset
-    from trainer.data.order.cursor import slot_requests
-    from trainer.data.order.resolve import make_order, resolve_order
+    from trainer.data.order import make_order, resolve_order
     from trainer.data.reader import ShardReader
     from trainer.model.build import build_model
     from trainer.tasks.load import load_task
@@ -419,7 +419,7 @@ def save_in_turn(folder: Path, rounds: int) -> list[dict[str, float]]:
     from contracts.config import CheckpointSection
     from tests.trainer.tasks.for_tests import task_of
     from trainer.checkpoint.manager import CheckpointManager
-    from trainer.model.precision import Numerics
+    from trainer.model.numerics import Numerics
     from trainer.parallel.process_group import Rank
     from trainer.step import Stepper
 
@@ -449,7 +449,7 @@ def save_in_turn(folder: Path, rounds: int) -> list[dict[str, float]]:
         manifest = _manifest(next(numbers))
         began = time.perf_counter()
         stepper.guard.read(stepper.guard.tensors().tolist())
-        taken = manager.save(manifest, stepper.local_state())
+        taken = manager.save(manifest, stepper.state())
         held = time.perf_counter() - began
         assert taken
         manager.wait()

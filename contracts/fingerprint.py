@@ -19,7 +19,7 @@ FINGERPRINT_DIGITS = 16
 # Fields of data that say how samples are read, and change none of them.
 LOADER_FIELDS = {"num_workers", "prefetch_factor", "cache_dir", "cache_bytes"}
 # Fields of parallel that say where parameters lie and in which order gradients are added.
-SPREAD_FIELDS = {"strategy", "bucket_mb"}
+SPREAD_FIELDS = {"strategy"}
 
 
 def fingerprint(value: Any) -> str:

@@ -1,7 +1,7 @@
 """The account of a training, from the events of its attempts: where its time went, and what made it stand still.
 
 docs/goodput.md has the events, the classes of time and the kinds of stops. The launcher of each machine tells its place
-(`machine`), the first rank of itself (trainer/supervise/sections.py): `life`, `resume`, `spent`, `stop`, `progress`.
+(`machine`), the first rank of itself (trainer/supervise/account.py): `life`, `resume`, `spent`, `stop`, `progress`.
 
 Sections add up to the life of that process; what lies before, between and behind lives is told by the times of events.
 Nothing is estimated and nothing is a remainder, so the classes add up to the wall time only if the account is right.

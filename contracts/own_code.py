@@ -3,7 +3,7 @@
 The files below code.path are packed into one archive, LINE/code/HASH.tar.gz, whose URI takes the place of code.path in
 what stages are given; HASH is the sha256 of the tar file in it. Each process that needs own code appends the unpacked
 archive to sys.path, last, and never imports from the user's folder. Nothing here imports the user's modules
-(trainer/model/user_callable.py does).
+(trainer/model/user_code.py does).
 """
 
 from __future__ import annotations

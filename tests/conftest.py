@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,23 @@ from rehearsal.gcs import BucketServer
 # Servers of tests are at 127.0.0.1.
 spare_loopback(os.environ)
 
+# No test measures time, and a busy machine is slow.
+with suppress(ImportError):
+    # A GPU machine without a network may lack it.
+    from hypothesis import settings
+
+    settings.register_profile("no deadline", deadline=None)
+    settings.load_profile("no deadline")
+
 # Files of which one test takes a minute or two: begun first, so that none of them is left over for one process alone.
-LONG_FILES = ("test_restarts.py", "test_line.py", "test_parallel.py", "test_verify.py")
+LONG_FILES = (
+    "test_restarts.py",
+    "test_two_machines.py",
+    "test_signals.py",
+    "test_line.py",
+    "test_parallel.py",
+    "test_verify.py",
+)
 
 CLASSES = ("blue", "green", "red")
 IMAGES_PER_CLASS = 40

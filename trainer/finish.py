@@ -1,4 +1,4 @@
-"""The end of training: the best checkpoint measured on the test split, and the document at the top of the folder.
+"""The end of training: the best checkpoint measured on the test split, and the manifest at the top of the folder.
 
 A task that chooses something on the validation split (`calibration`) does so before. Nothing is kept of an end that was
 killed: the next attempt does all of it again, with the same result.
@@ -7,25 +7,24 @@ killed: the next attempt does all of it again, with the same result.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, EvaluationReport, FileEntry
 from contracts.errors import DataError, TryAgain
-from trainer.checkpoint.commit import write_weights
-from trainer.checkpoint.loading import load_parts
+from trainer.checkpoint.loading import open_groups
+from trainer.checkpoint.manager import write_weights
+from trainer.evaluate import Evaluation
 from trainer.model.build import parameters_sha256
+from trainer.parallel.process_group import on_first_rank
 from trainer.report.board import write_result
 from trainer.tasks.load import calling
-from trainer.tasks.optional import (
-    SHOWN_SAMPLES,
-    SplitReport,
-    make_calibration,
-    make_report,
-    make_validation_report,
-)
+from trainer.tasks.optional import SplitReport, make_calibration, make_report
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def finish(training: Training) -> None:
-    """Measure the best checkpoint on the test split and publish the document that ends training; all ranks together.
+    """Measure the best checkpoint on the test split and publish the final manifest; all ranks together.
 
     Where the best checkpoint is damaged it is the best of those that are not.
 
@@ -47,15 +46,14 @@ def finish(training: Training) -> None:
     folder, stepper, sections = training.assignment.folder, training.stepper, training.ledger.sections
     sections.enter("restore")
     found = training.checkpoints.find_best("model", "ema")
-    best = found.manifest
-    if best is None:
+    if found.manifest is None:
         raise DataError(
             f"no checkpoint is whole in {storage.display(folder)}" + "".join(f"; {why}" for why in found.skipped),
             allowed="the checkpoints as training left them",
             todo="train again with --fresh",
         )
-    rows = stepper.wanted_rows
-    stepper.load_evaluated(load_parts(found.uri, best, rows, "model", "ema", on_piece=sections.alive))
+    with open_groups(found.uri, found.manifest, "model", "ema", on_piece=sections.alive) as groups:
+        stepper.load_evaluated(groups)
     sections.enter("evaluation")
     calibrated = _calibrate(training)
     with calling(training.config, "report"):
@@ -65,16 +63,31 @@ def finish(training: Training) -> None:
     if report is not None:
         with calling(training.config, "report"):
             report.merge()
-    beside = _validation_by_class(training, calibrated) if test is not None else {}
     state = stepper.full_model_state()
-    if not training.rank.is_first:
-        return
-    # Another run of the same training writes the same names; nothing is written over what its manifest tells of.
+    publish = partial(_publish, training, found.uri, found.manifest, state, test, report, calibrated)
+    # The others wait for as long as the first one gets on.
+    on_first_rank(training.rank.rank, training.rank.ranks, publish, sections.alive)
+
+
+def _publish(
+    training: Training,
+    uri: str,
+    best: CheckpointManifest,
+    state: dict[str, torch.Tensor],
+    test: Evaluation | None,
+    report: SplitReport | None,
+    calibrated: dict[str, Any] | None,
+    alive: Callable[[], None],
+) -> None:
+    """Publish evaluation.json, weights that are in no file yet, and last the manifest; on the first rank."""
+    folder, weights = training.assignment.folder, training.stepper.evaluated_weights
+    # Another run of the same training writes the same names; nothing is written over what its manifest describes.
     training.checkpoints.require_newest()
     if storage.exists(storage.join(folder, MANIFEST_NAME)):
         raise _finished_elsewhere(folder)
     metrics, evaluation, document = dict(best.metrics), None, None
     sha256 = parameters_sha256(state)
+    alive()
     if test is not None:
         training.reporting.warn_of_no_number("test", test)
         metrics |= {**test.named("test"), "test_samples": float(test.samples)}
@@ -82,7 +95,7 @@ def finish(training: Training) -> None:
             fingerprint=best.fingerprint,
             made_from=best.made_from,
             step=best.step,
-            weights=stepper.evaluated_weights,
+            weights=weights,
             parameters_sha256=sha256,
             shards_fingerprint=best.shards_fingerprint,
             samples=test.samples,
@@ -90,14 +103,21 @@ def finish(training: Training) -> None:
             headline=test.headline,
             metrics=test.metrics,
             loss=test.loss,
-            details=_details(training, report) | beside,
+            details=_details(training, report),
         )
-        evaluation = _publish_evaluation(folder, found.uri, document)
+        # Replaced, not created: an attempt that was killed right after this does it again.
+        storage.replace(storage.join(uri, EVALUATION_NAME), document.to_json())
+        evaluation = FileEntry.of(folder, f"{uri.removeprefix(folder + '/')}/{EVALUATION_NAME}")
+        alive()
     _show(training, best, document, report)
-    files = _files_below(folder, found.uri, best)
-    if stepper.evaluated_weights == "ema":
-        # Averages are in no file yet that a reader of weights knows.
+    alive()
+    if weights == "ema":
+        # The average is in no file yet that a reader of weights knows.
         files = [write_weights(folder, state)]
+        alive()
+    else:
+        name = uri.removeprefix(folder + "/")
+        files = [file.model_copy(update={"name": f"{name}/{file.name}"}) for file in best.files_of("model")]
     manifest = best.model_copy(
         update={
             "finished": True,
@@ -143,20 +163,8 @@ def _calibrate(training: Training) -> dict[str, Any] | None:
     return chosen[0]
 
 
-def _validation_by_class(training: Training, calibrated: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what the task's report says of the validation split beside the test split, at the first rank."""
-    with calling(training.config, "report"):
-        report = make_validation_report(training.data.task, training.rank.device, calibrated)
-    if report is None or training.evaluate_split("validation", report) is None:
-        return {}
-    _leave_if_told(training)
-    with calling(training.config, "report"):
-        report.merge()
-        return {"validation": report.by_class()} if training.rank.is_first else {}
-
-
 def _leave_if_told(training: Training) -> None:
-    """Stop where the ranks agreed to during an evaluation.
+    """Stop if the ranks agreed to during an evaluation.
 
     Raises:
         Preempted: They did.
@@ -177,34 +185,14 @@ def _details(training: Training, report: SplitReport | None) -> dict[str, Any]:
 
 
 def _show(
-    training: Training,
-    best: CheckpointManifest,
-    document: EvaluationReport | None,
-    report: SplitReport | None,
+    training: Training, best: CheckpointManifest, document: EvaluationReport | None, report: SplitReport | None
 ) -> None:
     def show(writer: SummaryWriter) -> None:
         if report is not None and document is not None:
-            places = report.places()[:SHOWN_SAMPLES] if training.config.inspect.samples == "show" else []
-            samples = training.data.samples_at("test", places)
-            report.show(writer, document, samples, best.step)
+            report.show(writer, document, best.step)
 
     try:
         write_result(training.assignment.tensorboard_folder, training, best, document, show)
     except Exception as error:  # noqa: BLE001 - drawing and TensorBoard raise what they like
         # It is only looked at: the weights are there, and the document about them is to come.
         training.log(f"warning: the result is not in TensorBoard's files: {type(error).__name__}: {error}")
-
-
-def _publish_evaluation(folder: str, uri: str, report: EvaluationReport) -> FileEntry:
-    # Replaced, not created: an attempt that was killed right after this does it again.
-    storage.replace(storage.join(uri, EVALUATION_NAME), report.to_json())
-    return FileEntry.of(folder, f"{uri.removeprefix(folder + '/')}/{EVALUATION_NAME}")
-
-
-def _files_below(folder: str, uri: str, checkpoint: CheckpointManifest) -> list[FileEntry]:
-    """Return a checkpoint's files of the model, named from the training folder."""
-    name = uri.removeprefix(folder + "/")
-    return [
-        FileEntry(name=f"{name}/{file.name}", bytes=file.bytes, crc32c=file.crc32c)
-        for file in checkpoint.files_of("model")
-    ]

@@ -231,7 +231,8 @@ def measure(folder: CheckedFolder, labels: list[str], split: JudgedSplit, config
     """
     import torch
 
-    from trainer.data.evaluation import evaluation_batches
+    from trainer.data.evaluation import EvaluationLoader
+    from trainer.data.reader import ShardReader
     from trainer.export.gates.tensors import restore_outputs, take_inputs
     from trainer.tasks.load import calling
     from trainer.tasks.loss import checked_loss
@@ -251,10 +252,10 @@ def measure(folder: CheckedFolder, labels: list[str], split: JudgedSplit, config
     groups: list[Any] = []
     samples, group_samples, loss = 0, 0, np.zeros(2)
     with torch.inference_mode():
-        read = evaluation_batches(
-            split.shards_uri, split.shards, SPLIT, task, size, data=config.data, calling=partial(calling, config)
-        )
-        for number, (batch, count) in enumerate(read, start=1):
+        reader = ShardReader(split.shards_uri, split.shards, SPLIT, config.data, tuple(task.fields))
+        read = EvaluationLoader(reader, task, size, calling=partial(calling, config)).batches()
+        for number, (batch, places) in enumerate(read, start=1):
+            count = len(places)
             names, tensors = task.signature.inputs, take_inputs(batch, task.signature)
             try:
                 arrays = run({name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)})

@@ -1,25 +1,24 @@
-"""The optimizer with decay where it belongs, the norm of gradients, and a learning rate that only the step decides.
+"""The optimizer, the norm of gradients, and the learning rate.
 
-The rate of a parameter is that of the step times a factor of its own, which the names of parameters decide.
+The rate of a parameter is that of the step, which depends on the step alone, times a factor by its name.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.optim.sgd import sgd
 
 from contracts.config import TrainSection
 from contracts.errors import ConfigError
-from trainer.checkpoint.tensors import Group, Rows, global_shape
+from trainer.checkpoint.loading import Group
 from trainer.model.freeze import no_match
-from trainer.parallel import copy_tensor, full_tensor, local_tensor
+from trainer.parallel.spread import copy_tensor, full_tensor, local_tensor
 from trainer.tasks.protocol import Task
 
 # Added to the norm before it divides, as torch.nn.utils.clip_grad_norm_ does.
@@ -32,46 +31,40 @@ def make_optimizer(
     """Return AdamW or SGD; vectors and scalars (biases, normalisation weights) are not decayed.
 
     Fused: one pass over the memory, and the only kind that can be told by a tensor on the device to leave a step out.
-    A task may have an optimizer of its own: it gets the same groups.
 
     Args:
-        model: The network; parameters that ask for no gradient are left out.
+        model: The network; frozen parameters are left out.
         train: The configuration's section.
-        factors: Of the learning rate, by names of parameters, as `rate_factors` gives them; None: 1 for all.
-        task: The task, which may have an `optimizer`.
+        factors: Of the learning rate, by names of parameters, as `rate_factors` returns them; None: 1 for all.
+        task: The task, whose `optimizer` is taken where it has one; it gets the same groups.
     """
-    asking = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     by_kind: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
-    for name, p in asking.items():
+    for name, parameter in trained.items():
         factor = 1.0 if factors is None else factors[name]
-        # Sharded parameters and whole ones, of a network that is sharded, cannot be in one call of an optimizer.
-        by_kind.setdefault((p.ndim < 2, isinstance(p, DTensor), factor), []).append(p)
+        # Sharded and whole parameters cannot be in one call of an optimizer.
+        by_kind.setdefault((parameter.ndim < 2, isinstance(parameter, DTensor), factor), []).append(parameter)
     groups: list[dict[str, Any]] = [
         {"params": of_kind, "weight_decay": 0.0 if is_vector else train.weight_decay, "rate_factor": factor}
         for (is_vector, _, factor), of_kind in sorted(by_kind.items(), key=lambda item: item[0])
     ]
     rate = train.learning_rate
     if own := getattr(task, "optimizer", None):
-        return _make_own(own, groups, rate)
+        optimizer: torch.optim.Optimizer = own([{**group, "lr": rate * group["rate_factor"]} for group in groups], rate)
+        for group in optimizer.param_groups:
+            group["rate_factor"] = float(group["lr"]) / rate
+        return optimizer
     if train.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=rate, fused=True)
-    sgd = torch.optim.SGD(groups, lr=rate, momentum=train.momentum, fused=True)
+    # torch has no fused step of SGD for sharded tensors (2.13).
+    is_sharded = any(isinstance(parameter, DTensor) for parameter in trained.values())
+    sgd = torch.optim.SGD(groups, lr=rate, momentum=train.momentum, fused=not is_sharded)
     if train.momentum:
         # SGD would allocate them in its first step and leave them unset if that one is left out. From zero, the first
         # step leaves the gradient in them, as it should.
-        for parameter in asking.values():
+        for parameter in trained.values():
             sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return sgd
-
-
-def _make_own(
-    own: Callable[[list[dict[str, Any]], float], torch.optim.Optimizer], groups: list[dict[str, Any]], rate: float
-) -> torch.optim.Optimizer:
-    """Return a task's own optimizer; the rate of each of its groups is kept as a factor of `rate`."""
-    optimizer = own([{**group, "lr": rate * group["rate_factor"]} for group in groups], rate)
-    for group in optimizer.param_groups:
-        group["rate_factor"] = float(group["lr"]) / rate
-    return optimizer
 
 
 @torch.no_grad()
@@ -80,8 +73,8 @@ def step_optimizer(
 ) -> None:
     """Take an optimizer step, unless `found_inf` says to leave it out.
 
-    The two tensors are given to fused optimizers as torch.amp.GradScaler does, and nothing waits for a GPU that has the
-    parameters. Others have their gradients divided, and wait for what `found_inf` says.
+    Fused optimizers take both tensors as from torch.amp.GradScaler, and nothing waits for a GPU that has the
+    parameters. Of others the gradients are divided, and the host waits for the value of `found_inf`.
 
     Args:
         optimizer: From `make_optimizer`.
@@ -94,56 +87,29 @@ def step_optimizer(
         # _fused_adam: non_blocking=True), and read what was in that memory before.
         found_inf = found_inf.to("cpu")
         divisor = None if divisor is None else divisor.to("cpu")
-    if divisor is not None and not _divides_by_itself(optimizer, parameters):
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        for gradient in gradients:
-            local_tensor(gradient).div_(divisor)
+    fused = _is_fused(optimizer)
+    # Fused optimizers divide by a float32.
+    if divisor is not None and (not fused or any(parameter.dtype == torch.float64 for parameter in parameters)):
+        for parameter in parameters:
+            if parameter.grad is not None:
+                local_tensor(parameter.grad).div_(divisor)
         divisor = None
-    divisor = None if divisor is None else divisor.float()
-    is_fused = _is_fused(optimizer)
-    if is_fused and isinstance(optimizer, torch.optim.SGD) and any(isinstance(p, DTensor) for p in parameters):
-        _step_sgd(optimizer, found_inf, divisor)
-    elif is_fused:
-        optimizer.grad_scale, optimizer.found_inf = divisor, found_inf  # type: ignore[attr-defined]
+    if fused:
+        optimizer.grad_scale = None if divisor is None else divisor.float()  # type: ignore[attr-defined]
+        optimizer.found_inf = found_inf  # type: ignore[attr-defined]
         optimizer.step()
     elif not found_inf.item():
         optimizer.step()
 
 
 def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
-    # What torch.amp.GradScaler looks at too.
+    # As torch.amp.GradScaler decides.
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
-
-
-def _divides_by_itself(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> bool:
-    """Whether gradients are divided in the optimizer's step: fused ones do, by a float32."""
-    return _is_fused(optimizer) and all(parameter.dtype != torch.float64 for parameter in parameters)
-
-
-def _step_sgd(optimizer: torch.optim.SGD, found_inf: torch.Tensor, divisor: torch.Tensor | None) -> None:
-    """Take a step of SGD on the rows of this rank: torch has no fused step for sharded tensors (2.13)."""
-    for group in optimizer.param_groups:
-        stepped = [parameter for parameter in group["params"] if parameter.grad is not None]
-        momentum = [optimizer.state[parameter].get("momentum_buffer") for parameter in stepped]
-        sgd(
-            [local_tensor(parameter) for parameter in stepped],
-            [local_tensor(parameter.grad) for parameter in stepped],
-            [None if buffer is None else local_tensor(buffer) for buffer in momentum],
-            fused=True,
-            grad_scale=divisor,
-            found_inf=found_inf,
-            **{name: group[name] for name in ("lr", "weight_decay", "momentum", "dampening", "nesterov", "maximize")},
-        )
 
 
 @torch.no_grad()
 def gradient_norm(parameters: Iterable[nn.Parameter], device: torch.device) -> torch.Tensor:
-    """Return the norm of all gradients together, [] float32; all ranks have the same one.
-
-    Args:
-        parameters: Some of them may be sharded.
-        device: Where the norm is wanted.
-    """
+    """Return the norm of all gradients together on a device, [] float32; all ranks have the same one."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     sharded = [gradient for gradient in gradients if isinstance(gradient, DTensor)]
     if not sharded:
@@ -156,19 +122,15 @@ def gradient_norm(parameters: Iterable[nn.Parameter], device: torch.device) -> t
 
 
 def clip_divisor(norm: torch.Tensor, most: float) -> torch.Tensor:
-    """Return what gradients of a norm are divided by so that their norm is at most `most`: 1 where it is already."""
+    """Return the divisor of gradients of a norm after which it is at most `most`: 1 where it is already."""
     return ((norm + _CLIP_EPSILON) / most).clamp(min=1.0)
 
 
-def learning_rate(
-    step: int, *, total_steps: int, steps_per_epoch: int, train: TrainSection, task: Task | None = None
-) -> float:
-    """Return the rate of optimizer step `step` (from 0): linear warmup, then what train.schedule says.
+def learning_rate(step: int, *, total_steps: int, train: TrainSection, task: Task | None = None) -> float:
+    """Return the rate of optimizer step `step` (from 0): linear warmup, then the cosine or constant of train.schedule.
 
-    A task may have a `schedule` of its own, which gives the factor of the peak.
-
-    A pure function: a resume needs the step and nothing else. The cosine is that of Loshchilov and Hutter, "SGDR",
-    2016, without restarts.
+    A task may have a `schedule` of its own, the factor of the peak. The cosine is that of Loshchilov and Hutter,
+    "SGDR", 2016, without restarts.
     """
     peak = train.learning_rate
     if own := getattr(task, "schedule", None):
@@ -183,31 +145,25 @@ def learning_rate(
 
 
 def rate_factors(model: nn.Module, train: TrainSection) -> dict[str, float]:
-    """Return the factor of the learning rate of each parameter, by name: train.learning_rates, else 1.
-
-    Args:
-        model: The network, which nothing has wrapped yet.
-        train: The configuration's section.
+    """Return the factor of the learning rate of each parameter of an unwrapped network, by train.learning_rates.
 
     Raises:
         ConfigError: A pattern matches no parameter, or two of them match one.
     """
     names = [name for name, _ in model.named_parameters()]
-    factors = dict.fromkeys(names, 1.0)
-    decided: dict[str, str] = {}
-    for pattern, factor in train.learning_rates.items():
+    matches: dict[str, str] = {}
+    for pattern in train.learning_rates:
         matched = [name for name in names if fnmatchcase(name, pattern)]
         if not matched:
             raise no_match("train.learning_rates", pattern, names)
         for name in matched:
-            if (other := decided.setdefault(name, pattern)) != pattern:
+            if (other := matches.setdefault(name, pattern)) != pattern:
                 raise ConfigError(
                     f"train.learning_rates: {other!r} and {pattern!r} both match {name}",
                     allowed="patterns that match different parameters, since none of two comes first",
                     todo="narrow one of them; what none matches has train.learning_rate itself",
                 )
-            factors[name] = factor
-    return factors
+    return {name: train.learning_rates[matches[name]] if name in matches else 1.0 for name in names}
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
@@ -217,10 +173,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
 
 
 def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Return the optimizer's tensors as `parameter/entry`, independent of the order of parameters.
-
-    In the order of the model: sharded tensors are gathered one by one, so all ranks must name them in one order.
-    """
+    """Return the optimizer's tensors as `parameter/entry`, in the order of the model, the same on all ranks."""
     return {
         f"{name}/{entry}": value
         for name, parameter in model.named_parameters()
@@ -230,21 +183,19 @@ def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 
 
 def load_named_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: Group) -> None:
-    """Put back what `named_state` returned, whole tensors or this rank's rows, on the device of the parameters.
+    """Put back what `named_state` returned, on the device of the parameters.
 
-    What has the shape of its parameter is sharded like it, and has its memory layout: fused optimizers go through the
-    memory of all of them side by side.
+    A tensor of its parameter's shape is sharded like it and has its memory layout: fused optimizers go through the
+    memory of both side by side.
     """
     parameters = dict(model.named_parameters())
     for key, value in state.items():
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
-        if global_shape(value) == tuple(parameter.shape):
-            dtype = value.tensor.dtype if isinstance(value, Rows) else value.dtype
-            found = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+        if tuple(value.shape) == tuple(parameter.shape):
+            found = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
             copy_tensor(found, value)
         else:
-            assert not isinstance(value, Rows), key
             # Fused optimizers want it beside the parameter; others read it on the host in each step.
-            found = value.to(parameter.device if _is_fused(optimizer) else "cpu")
+            found = value[...].to(parameter.device if _is_fused(optimizer) else "cpu", copy=True)
         optimizer.state[parameter][entry] = found

@@ -1,7 +1,6 @@
-"""One optimizer step: slots forward and backward, then the update. The network and all that learns live here.
+"""One optimizer step: slots forward and backward, then the update of the network and all that follows it.
 
-Nothing in a step waits for the device: what was found (the loss, gradients that are not finite) stays there until
-training reads it.
+Nothing in a step waits for the device: losses and findings about gradients stay there until they are read.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Literal
 
 import torch
@@ -16,18 +16,15 @@ from torch import nn
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, ModelError
-from trainer.checkpoint.loading import require_groups, require_optimizer_state, require_same
-from trainer.checkpoint.tensors import ChooseRows, Group, Groups, whole_tensors
-from trainer.data.clock import DataClock
+from trainer.checkpoint.loading import Groups, require_groups, require_optimizer_state, require_same
+from trainer.data.device import DataClock
 from trainer.data.loader import SlotBatch
-from trainer.data.order.permutation import hash_integers
-from trainer.launch.auto import slot_sizes
+from trainer.data.randomness import hash_integers
+from trainer.launch.choices import slot_sizes
 from trainer.model.ema import MovingAverage
 from trainer.model.freeze import keep_statistics
-from trainer.model.guard import GradientGuard
-from trainer.model.network import make_network
-from trainer.model.precision import LossScale, Numerics
-from trainer.model.slots_of_one import check_slots_of_one
+from trainer.model.network import check_slots_of_one, make_network
+from trainer.model.numerics import GradientGuard, LossScale, Numerics
 from trainer.model.trial import buffers_restored
 from trainer.optim import (
     clip_divisor,
@@ -39,17 +36,15 @@ from trainer.optim import (
     set_learning_rate,
     step_optimizer,
 )
-from trainer.parallel import (
-    check_parallel,
-    distribute,
+from trainer.parallel.process_group import Rank
+from trainer.parallel.spread import (
+    SpreadNetwork,
     full_tensor,
     load_state,
-    local_part,
     release_gathered,
-    wanted_rows,
+    share_buffers,
+    written_buffers,
 )
-from trainer.parallel.buffers import share_buffers, written_buffers
-from trainer.parallel.process_group import Rank
 from trainer.tasks.load import network_name
 from trainer.tasks.loss import Denominator
 from trainer.tasks.on_device import TaskOnDevice
@@ -61,24 +56,21 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Update:
-    """What became of an optimizer step; tensors on the device."""
+    """The outcome of an optimizer step; tensors on the device."""
 
     left_out: torch.Tensor
     """[] 1.0 if it was left out, since its gradients were not finite or nothing counted in it, else 0.0."""
     count: torch.Tensor | int
-    """What the loss of its global batch is divided by."""
+    """Denominator of the loss of its global batch."""
 
 
 class Stepper:
-    """The network of one rank, spread over all ranks, its optimizer, and what follows it.
+    """The network of one rank, spread over all ranks, with its optimizer, average and loss scale.
 
-    Args:
-        config: The configuration.
-        task: What its slots are, and what a loss is.
-        rank: This process among its peers.
-        numerics: What steps compute in.
-        log: Is told what was found about the network.
-        start: The weights to start from; None: random ones, or those of a checkpoint that is loaded.
+    Attributes:
+        initial: What was taken of the weights to start from (`start`).
+        guard: Counts gradients that are not finite.
+        on_model_input: Called with the network's next batch, which it must not change.
     """
 
     def __init__(
@@ -93,21 +85,19 @@ class Stepper:
         self._config, self._rank, self._numerics, self._log = config, rank, numerics, log
         self._task = TaskOnDevice(task, config, rank.device, numerics)
         self._denominator = Denominator(config, rank)
-        train = config.train
+        train, self._max_norm = config.train, config.train.clip_grad_norm
         if warning := numerics.find_slow(rank.device):
             log(f"warning: {warning}")
         numerics.apply(rank.device)
-        check_parallel(config.parallel, rank)
         network = make_network(config, task, rank, numerics, log, start)
         factors = rate_factors(network.module, train)
         self.initial = network.initial
-        """What was taken of `start`."""
-        self._parallel = distribute(
+        self._parallel = SpreadNetwork(
             network.module,
-            network.gathered_blocks,
             config.parallel,
             rank,
             log,
+            name=network_name(config),
             dtype=numerics.dtype,
             find_unused=network.leaves_out,
         )
@@ -119,23 +109,24 @@ class Stepper:
         self._optimizer = make_optimizer(self.model, train, factors, task)
         self._average = MovingAverage(self.model, train.ema_decay) if train.ema_decay else None
         self._slots_of_step = 0
-        self._changing_buffers: list[tuple[nn.Module, str]] | None = None
-        self._changing_names: set[str] = set()
+        # Buffers that a forward pass of training writes to, by name, and as module and attribute: a module may replace
+        # the tensor of a buffer.
+        self._written: set[str] = set()
+        self._changing: list[tuple[nn.Module, str]] | None = None
         self._scale = LossScale(rank.device) if numerics.precision == "fp16" else None
         self.guard = GradientGuard(rank.device)
         self.on_model_input: Callable[[Batch], None] | None = None
-        """Is shown what the network gets, and must not change it."""
 
     @property
     def model(self) -> nn.Module:
-        """The network itself, without what spreads it."""
+        """The network itself, without the wrapper that spreads it."""
         return self._parallel.module
 
     def check_slots_of_one(self, samples: int, slot_size: int, config: RunConfig | None = None) -> None:
-        """Refuse slots of one sample where the model cannot train on them (trainer/model/slots_of_one.py).
+        """Refuse slots of one sample where the model cannot train on them.
 
         Args:
-            samples: Of an epoch.
+            samples: Per epoch.
             slot_size: Of a full slot.
             config: With the global batch of all machines, where this one stands for several; None: the stepper's own.
 
@@ -149,38 +140,40 @@ class Stepper:
     def warm_up(self, slot_size: int, samples: int | None = None) -> None:
         """Make the first step's sums those of all steps (trainer/parallel/), and compile; before state is loaded.
 
-        Args:
-            slot_size: Of a full slot.
-            samples: Of an epoch: what its last batch leaves is compiled too, rather than while the peers wait for it.
+        With the samples per epoch the smaller slots of its last batch are compiled too, while no peer waits for them.
 
         Raises:
             ConfigError: torch.compile cannot compile the network.
             ModelError: A forward pass writes to a buffer that no checkpoint holds.
         """
-        self._warm_up(slot_size)
+        smaller: list[int] = []
         if self._numerics.compile and samples is not None:
             batch = self._config.train.global_batch_size
-            for size in slot_sizes(samples, global_batch_size=batch, slot_size=slot_size):
-                if size != slot_size:
-                    self._warm_up(size)
+            smaller = slot_sizes(samples, global_batch_size=batch, slot_size=slot_size)
+        for size in dict.fromkeys([slot_size, *smaller]):
+            with self._naming_compiler() if self._numerics.compile else nullcontext():
+                self._parallel.warm_up(partial(self._example_loss, self._task.example(size), size))
+        paths = (name.rpartition(".") for name in sorted(self._written))
+        self._changing = [(self.model.get_submodule(path), attribute) for path, _, attribute in paths]
         self._require_saved_buffers()
 
-    def _warm_up(self, slot_size: int) -> None:
-        batch = self._task.example(slot_size)
+    def _example_loss(self, batch: Batch, size: int) -> torch.Tensor:
+        # Of all passes: some buffers are written in the first one alone, and that state is put back afterwards.
+        with written_buffers(self.model) as names:
+            outputs = self._outputs(batch)
+        self._written |= names
+        loss, count = self._task.loss(outputs, batch)
+        self._denominator.decide(count, size)
+        return loss
 
-        def loss() -> torch.Tensor:
-            found, count = self._task.loss(self._first_outputs(batch), batch)
-            self._denominator.decide(count, slot_size)
-            return found
-
-        if not self._numerics.compile:
-            self._parallel.warm_up(loss)
-            return
+    @contextmanager
+    def _naming_compiler(self) -> Iterator[None]:
+        """Raise failures of torch.compile as the user's error; errors of the network's own code pass."""
         # Not before it is needed: it takes seconds to import.
         from torch._dynamo.exc import TorchDynamoException
 
         try:
-            self._parallel.warm_up(loss)
+            yield
         except TorchDynamoException as error:
             if isinstance(inner := getattr(error, "inner_exception", None), torch.OutOfMemoryError):
                 raise inner from error
@@ -195,9 +188,7 @@ class Stepper:
     def _require_saved_buffers(self) -> None:
         """Refuse buffers that a forward pass of training writes to and that are in no state_dict (persistent=False)."""
         saved = {id(tensor) for tensor in self.model.state_dict(keep_vars=True).values()}
-        unsaved = [
-            name for name in sorted(self._changing_names) if id(getattr(*_holder(self.model, name))) not in saved
-        ]
+        unsaved = [name for name in sorted(self._written) if id(self.model.get_buffer(name)) not in saved]
         if unsaved:
             raise ModelError(
                 f"{network_name(self._config)}: training writes to {', '.join(unsaved)}, registered with "
@@ -210,9 +201,9 @@ class Stepper:
     # --- state --------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensors]:
-        """Return everything that a resume needs besides the position, as groups of tensors by name.
+        """Return the tensors that a resume needs, by group and name.
 
-        They are the live tensors, some of them sharded (trainer/parallel/): copy before the next step.
+        They are the live ones, some of them sharded (trainer/parallel/): copy before the next step.
         """
         groups = {
             "model": self.model.state_dict(),
@@ -225,26 +216,18 @@ class Stepper:
             groups["scaler"] = self._scale.state()
         return groups
 
-    def local_state(self) -> dict[str, Group]:
-        """Return what a checkpoint takes of `state` from this rank: whole tensors, and its rows of sharded ones.
-
-        All ranks must call this: buffers are the first rank's afterwards.
-        """
-        self.share_buffers()
-        return {group: {name: local_part(tensor) for name, tensor in of.items()} for group, of in self.state().items()}
-
     def share_buffers(self) -> None:
         """Give every rank the first rank's buffers, all of them; every rank must call this."""
         share_buffers(self.model.buffers())
 
     def _buffers_that_change(self) -> Iterable[torch.Tensor]:
-        """Return the buffers that a forward pass of training writes to; all, where `warm_up` has not found out."""
-        if self._changing_buffers is None:
+        """Return the buffers that a forward pass of training writes to; all of them before `warm_up`."""
+        if self._changing is None:
             return self.model.buffers()
-        return [getattr(module, name) for module, name in self._changing_buffers]
+        return [getattr(module, name) for module, name in self._changing]
 
     def full_model_state(self) -> Tensors:
-        """Return parameters and buffers as a whole; all ranks must call this, and all but the first get nothing."""
+        """Return whole parameters and buffers, on the first rank; all ranks must call this."""
         gathered = {}
         for name, tensor in self.model.state_dict().items():
             # On the CPU at once where it was gathered: the whole network may not fit on the device.
@@ -253,16 +236,11 @@ class Stepper:
                 gathered[name] = full if full is tensor else full.cpu()
         return gathered
 
-    @property
-    def wanted_rows(self) -> ChooseRows | None:
-        """Which rows of a checkpoint's tensors `load` takes on this rank; None: all of all of them."""
-        return wanted_rows(self.model)
-
     def load(self, groups: Groups, *, where: str) -> None:
-        """Take over tensors of `state`, whoever has spread and saved them: whole, or the wanted rows.
+        """Load a checkpoint's tensors, saved with any strategy and number of ranks; of sharded ones this rank's rows.
 
         Raises:
-            DataError: It is not of this network and its optimizer; `where` is the checkpoint's URI.
+            DataError: They are not of this network and its optimizer; `where` is the checkpoint's URI.
         """
         mine = self.state()
         require_groups(groups, set(mine) - {"guard"}, where=where)
@@ -273,14 +251,14 @@ class Stepper:
         load_state(self.model, groups["model"])
         load_named_state(self.model, self._optimizer, groups["optimizer"])
         if "guard" in groups:
-            self.guard.load(whole_tensors(groups["guard"]))
+            self.guard.load({name: value[...] for name, value in groups["guard"].items()})
         if self._average is not None:
             self._average.load(groups["ema"])
         if self._scale is not None:
-            self._scale.load(whole_tensors(groups["scaler"]))
+            self._scale.load({name: value[...] for name, value in groups["scaler"].items()})
 
     def load_evaluated(self, groups: Groups) -> None:
-        """Take over the weights of a checkpoint that were evaluated, as parameters; the optimizer stays as it is."""
+        """Load the weights of a checkpoint that were evaluated as parameters; the optimizer stays as it is."""
         load_state(self.model, groups["model"])
         if self._average is not None:
             self._average.load(groups["ema"])
@@ -288,19 +266,22 @@ class Stepper:
 
     @property
     def evaluated_weights(self) -> Literal["model", "ema"]:
-        """Group of the weights that are evaluated, and are the result of training."""
+        """Group of the weights that are evaluated and published."""
         return "model" if self._average is None else "ema"
 
     @contextmanager
     def evaluation_weights(self) -> Iterator[nn.Module]:
-        """Give the network with the weights that are evaluated; its parameters are as before afterwards."""
+        """Yield the network with the weights that are evaluated; its parameters are as before afterwards."""
         with nullcontext() if self._average is None else self._average.in_place():
             yield self.model
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def compute(self, slot: SlotBatch, clock: DataClock, *, largest: bool = False) -> torch.Tensor:
-        """Run one slot forward and backward, or in its place the longest samples there may be; return its loss's sum.
+        """Run one slot, or with `largest` the longest samples that there may be, forward and backward.
+
+        Returns:
+            The sum of its loss, [].
 
         Raises:
             ConfigError: The task's loss returned no sum and count.
@@ -319,10 +300,9 @@ class Stepper:
         # may be the first one, whose statistics count: it takes in its neighbour's.
         repeated = not request.counts and self._slots_of_step > 0
         self._slots_of_step = 0 if request.last_of_step else self._slots_of_step + 1
-        weight = 1.0 if request.counts else 0.0
         with self._parallel.reducing(request.last_of_step), buffers_restored(self.model) if repeated else nullcontext():
             loss, count = self._slot_loss(batch)
-            loss = loss * weight
+            loss = loss * (1.0 if request.counts else 0.0)
             self._denominator.add(count, request)
             # Ranks' gradients are averaged; the true mean divides by the count of the global batch.
             share = loss * (self._rank.ranks / self._denominator.divides_slots_by(request))
@@ -336,39 +316,22 @@ class Stepper:
         with self._numerics.autocast(self._rank.device), self._task.running():
             return self._forward(*self._task.inputs(batch))
 
-    def _first_outputs(self, batch: Batch) -> Outputs:
-        """Do as `_outputs`, and find out which buffers a forward pass writes to."""
-        with written_buffers(self.model) as names:
-            outputs = self._outputs(batch)
-        # Of all passes: some buffers are written in the first one alone, and that state is put back afterwards.
-        self._changing_names |= names
-        # By module and name: a module may replace the tensor of a buffer.
-        self._changing_buffers = [_holder(self.model, name) for name in sorted(self._changing_names)]
-        return outputs
-
     def update(self, step: int, rate: float) -> Update:
-        """Take optimizer step `step` (from 0) with the gradients of its slots, at a learning rate.
-
-        All ranks must call this.
-        """
+        """Take optimizer step `step` (from 0) with the gradients of its slots; all ranks must call this."""
         scale = None if self._scale is None else self._scale.scale
         norm = gradient_norm(self.model.parameters(), self._rank.device)
         if scale is not None:
             norm = norm / scale
         count, correction = self._denominator.take()
         if correction is not None:
-            # Of a step that counts nothing there is no gradient.
+            # A step that counts nothing has no gradient.
             norm = torch.where(correction == 0, 0.0, norm / correction)
         left_out = self.guard.judge(norm, step, scale)
-        divisor = scale
-        if correction is not None:
-            divisor = correction if scale is None else correction * scale
-        if (most := self._config.train.clip_grad_norm) is not None:
-            clip = clip_divisor(norm, most)
-            divisor = clip if divisor is None else clip * divisor
         skipped = left_out if correction is None else torch.maximum(left_out, (correction == 0).float())
+        clip = None if self._max_norm is None else clip_divisor(norm, self._max_norm)
+        divisors = [divisor for divisor in (scale, correction, clip) if divisor is not None]
         set_learning_rate(self._optimizer, rate)
-        step_optimizer(self._optimizer, found_inf=skipped, divisor=divisor)
+        step_optimizer(self._optimizer, found_inf=skipped, divisor=reduce(torch.mul, divisors) if divisors else None)
         self._optimizer.zero_grad(set_to_none=True)
         if self._scale is not None:
             self._scale.update(left_out)
@@ -386,8 +349,3 @@ class Stepper:
     def loss_scale(self) -> torch.Tensor | None:
         """The loss scale of fp16, on the device."""
         return None if self._scale is None else self._scale.scale
-
-
-def _holder(model: nn.Module, name: str) -> tuple[nn.Module, str]:
-    path, _, last = name.rpartition(".")
-    return model.get_submodule(path), last

@@ -1,7 +1,7 @@
 """The training stage: `python -m trainer.task --root URI --shards URI [--profile URI] --config URI ...`.
 
-This process decides about reuse, starts torchrun and waits; it never imports torch. The ranks are trainer/worker.py,
-what they do is trainer/train.py. On several machines the same command runs on each (docs/launch.md).
+This process decides about reuse, starts the ranks (trainer/worker.py) and waits; on one machine it imports no torch.
+On several machines the same command runs on each (docs/launch.md).
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from contracts.fingerprint import train_inputs
 from contracts.process import imports_done, run_process
 from contracts.stage import Stage, run_stage
 from trainer.checkpoint import has_checkpoint
-from trainer.data.shards import check_export_of_run, check_room, load_shards
+from trainer.data.shard_cache import check_room
+from trainer.export.needs import check_export_of_run
 from trainer.launch import Assignment, hardware, num_ranks
 from trainer.launch.attempts import JobRecord
-from trainer.launch.auto import (
+from trainer.launch.choices import (
     check_flags,
     choose_batch_layout,
     choose_flags,
@@ -28,9 +29,10 @@ from trainer.launch.auto import (
     find_other_batch,
     find_other_hardware,
 )
-from trainer.launch.generations import Launcher, run_ranks
+from trainer.launch.launcher import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
 from trainer.supervise.notice import metadata_host
+from trainer.tasks.needs import load_shards
 from trainer.weights.previous import find_initial_weights, with_arguments_of_weights
 
 # Where Vertex AI's TensorBoard looks, set where the job has one:
@@ -61,9 +63,7 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
     check_export_of_run(stage, shards)
     stage.config = with_arguments_of_weights(stage)
     profile = ProfileReport.load(stage.profile) if stage.profile else None
-    data = stage.config.data
-    pixels = {"image_size": data.image_size, "mean": data.mean or shards.mean, "std": data.std or shards.std}
-    config, made_from = find_initial_weights(stage, train_inputs(stage.config, shards=shards.fingerprint), pixels)
+    config, made_from = find_initial_weights(stage, train_inputs(stage.config, shards=shards.fingerprint))
     output = stage.claim(CheckpointManifest, made_from, joins=not nodes.is_primary)
     if output.reused:
         return output.uri

@@ -17,31 +17,27 @@ from contracts.errors import PeerPreempted, Preempted, UserError
 from contracts.events import EventLog
 from contracts.process import imports_done
 from trainer.checkpoint import has_checkpoint
-from trainer.checkpoint.commit import Peers
-from trainer.checkpoint.description import describe_checkpoint, describe_environment, find_differences
 from trainer.checkpoint.discovery import require_same_inputs
-from trainer.checkpoint.interval import Schedule
-from trainer.checkpoint.loading import load_parts
-from trainer.checkpoint.manager import CheckpointManager
-from trainer.checkpoint.progress import Progress
+from trainer.checkpoint.loading import open_groups
+from trainer.checkpoint.manager import CheckpointManager, Schedule
+from trainer.checkpoint.progress import Progress, describe_checkpoint, describe_environment, find_differences
 from trainer.data.device import to_device
-from trainer.data.prefetch import Prefetcher
+from trainer.data.shard_cache import Prefetcher
 from trainer.data.training_data import TrainingData
-from trainer.evaluate import Evaluation, Sized, evaluate
+from trainer.evaluate import Evaluation, Placed, evaluate
 from trainer.finish import finish
 from trainer.launch import Assignment
-from trainer.launch.auto import BatchLayout, choose_batch_layout, find_spare_cores
+from trainer.launch.choices import BatchLayout, choose_batch_layout, find_spare_cores
 from trainer.log import Reporting
-from trainer.model.precision import decide_numerics, fix_numerics
+from trainer.model.numerics import decide_numerics, fix_numerics
 from trainer.optim import learning_rate
 from trainer.parallel.process_group import Rank, limit_collectives
 from trainer.report.gauges import is_allocation_error, out_of_memory_explained
 from trainer.report.progress import RankLog, describe_start
 from trainer.step import Stepper
-from trainer.supervise.budget import Budget, Reason
-from trainer.supervise.early_stopping import describe_stop, is_over, require_validation
-from trainer.supervise.ledger import Ledger
-from trainer.supervise.signals import StopRequest
+from trainer.supervise.account import Account
+from trainer.supervise.limits import Budget, Reason, describe_stop, is_over, require_validation
+from trainer.supervise.stop import StopRequest, end_loader_processes
 from trainer.supervise.supervisor import RankSupervisor
 from trainer.supervise.vote import StopAgreement, Vote
 from trainer.supervise.watchdog import longest_wait_s
@@ -57,7 +53,9 @@ EndedBy = Reason | Literal["epochs", "max_steps", "early_stopping"]
 class Training:
     """One rank's training: its data, its network and its checkpoints."""
 
-    def __init__(self, assignment: Assignment, rank: Rank, events: EventLog, ledger: Ledger, stop: StopRequest) -> None:
+    def __init__(
+        self, assignment: Assignment, rank: Rank, events: EventLog, ledger: Account, stop: StopRequest
+    ) -> None:
         self.assignment, self.rank, self.events, self.ledger = assignment, rank, events, ledger
         self._stop, self._rank_log = stop, RankLog(events, is_first=rank.is_first)
         self.log = self._rank_log.log
@@ -67,18 +65,17 @@ class Training:
         require_validation(self.config.train.early_stopping, self.data.manifest.splits["validation"].samples)
         check_metrics(self.config, self.data.task)
         self.total_steps = self.data.total_steps
-        self.peers = Peers.of(rank, self.config)
         self.checkpoints = CheckpointManager(
             assignment.folder,
             attempt=assignment.attempt,
             rules=self.config.checkpoint,
-            peers=self.peers,
-            pinned=rank.device.type == "cuda",
+            rank=rank,
+            sharded=self.config.parallel.strategy == "fsdp",
             log=self.log,
             alive=ledger.sections.alive,
             committed=ledger.committed,
         )
-        self.schedule = Schedule(self.config.checkpoint, self.checkpoints, is_first=rank.is_first)
+        self.schedule = Schedule(self.config.checkpoint, is_first=rank.is_first)
         with ledger.sections.inside("restore"):
             found = self.checkpoints.resume()
         checkpoint = found.manifest
@@ -91,10 +88,11 @@ class Training:
         self.layout = self._decide_layout(profile, checkpoint)
         self.order = self.data.choose_order(self.layout, checkpoint)
         self.progress = Progress() if checkpoint is None else Progress.of(checkpoint)
-        # A checkpoint has its own.
-        alive = ledger.sections.alive
-        start = None if checkpoint else StartWeights.of(self.config, assignment.made_from, alive)
-        self.stepper = self._set_up_stepper(start)
+        # A checkpoint has its own weights.
+        start = None if checkpoint else StartWeights.of(self.config, assignment.made_from, ledger.sections.alive)
+        self.stepper = Stepper(self.config, self.data.task, rank, self.numerics, self.log, start)
+        self.stepper.check_slots_of_one(self.data.samples, self.layout.slot_size)
+        self.stepper.warm_up(self.layout.slot_size, self.data.samples)
         self.initial = checkpoint.initial if checkpoint else self.stepper.initial
         if checkpoint is not None:
             self._restore(found.uri, checkpoint)
@@ -136,16 +134,14 @@ class Training:
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of optimizer step `step`, from 0."""
-        return learning_rate(
-            step,
-            total_steps=self.total_steps,
-            steps_per_epoch=self.data.steps_per_epoch,
-            train=self.config.train,
-            task=self.data.task,
-        )
+        return learning_rate(step, total_steps=self.total_steps, train=self.config.train, task=self.data.task)
 
-    def _say(self, message: str, step: int) -> None:
+    def _show_progress(self, message: str, step: int) -> None:
         self._rank_log.progress(step, self.total_steps, message)
+
+    def environment(self) -> dict[str, str]:
+        """Return what decides the bits besides the configuration."""
+        return describe_environment(self.config, self.rank, self.layout, self.numerics)
 
     # --- set-up and restore -------------------------------------------------------------------------------------------
 
@@ -167,23 +163,13 @@ class Training:
             )
         return layout
 
-    def _set_up_stepper(self, start: StartWeights | None) -> Stepper:
-        stepper = Stepper(self.config, self.data.task, self.rank, self.numerics, self.log, start)
-        stepper.check_slots_of_one(self.data.samples, self.layout.slot_size)
-        stepper.warm_up(self.layout.slot_size, self.data.samples)
-        return stepper
-
     def _restore(self, uri: str, manifest: CheckpointManifest) -> None:
-        sections, rows = self.ledger.sections, self.stepper.wanted_rows
-        with sections.inside("restore"):
-            self.stepper.load(load_parts(uri, manifest, rows, on_piece=sections.alive), where=uri)
+        sections = self.ledger.sections
+        with sections.inside("restore"), open_groups(uri, manifest, on_piece=sections.alive) as groups:
+            self.stepper.load(groups, where=uri)
         self.log(f"continues from {storage.display(uri)} at step {manifest.step}")
         if different := find_differences(manifest, self.environment()):
             self.log("not bit-identical to an undisturbed run, the environment differs: " + ", ".join(different))
-
-    def environment(self) -> dict[str, str]:
-        """Return what decides the bits besides the configuration."""
-        return describe_environment(self.config, self.rank, self.layout, self.numerics)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -193,12 +179,8 @@ class Training:
         Raises:
             Preempted: All ranks agreed to stop before the last one, and saved.
         """
-        self.ledger.resume(
-            self.step,
-            number=self.checkpoints.attempt_number,
-            ranks=self.rank.ranks,
-            nodes=self.assignment.nodes,
-        )
+        number, ranks, nodes = self.checkpoints.attempt_number, self.rank.ranks, self.assignment.nodes
+        self.ledger.resume(self.step, number=number, ranks=ranks, nodes=nodes)
         if self.progress.evaluation_due:
             self._complete_epoch("", None)
         ahead = self.data.prefetcher(self.progress.position)
@@ -207,13 +189,13 @@ class Training:
         except Exception as error:
             if not isinstance(error, UserError) and not is_allocation_error(error):
                 raise
-            # Whoever mends what is wrong goes on from what was saved last. Where that fails too, this is still told.
+            # Once corrected, training goes on from what was saved last. Where that fails too, this error counts.
             with self.ledger.sections.inside("checkpoint"), suppress(Exception):
                 self.checkpoints.wait()
             raise
         finally:
-            ahead.stop()
-        # What is over must be durable, whatever comes next.
+            ahead.close()
+        # The last checkpoint must be durable, whatever comes next.
         with self.ledger.sections.inside("checkpoint"):
             self.checkpoints.wait(together=True)
         self.reporting.close()
@@ -221,11 +203,11 @@ class Training:
             self.log(describe_stop(self.progress.early_stopping, self.config.train.early_stopping))
 
     def _take_steps(self, ahead: Prefetcher) -> None:
-        if self._is_over():
-            self.ended_by = self._is_over()
+        if ended_by := self._is_over():
+            self.ended_by = ended_by
             return
         sections, clock = self.ledger.sections, self.reporting.data.clock
-        # Within the copying: there the host may wait for the GPU's computing, which is no wait for data.
+        # The clock within the copying: there the host may wait for the GPU's computing, which is no wait for data.
         loaded = sections.steps_of(clock.slots(self.data.slots(self.progress.position, ahead)))
         self.stepper.model.train()
         for slot in to_device(loaded, self.rank.device, clock):
@@ -237,34 +219,32 @@ class Training:
                 continue
             rate = self.learning_rate(self.step)
             self.reporting.end_step(self.stepper.update(self.step, rate), slot.request.batch_samples)
-            self.schedule.step_taken()
             self.progress = replace(self.progress, position=self.progress.position + slot.request.batch_samples)
             ahead.advance(self.progress.position)
             sections.stepped(self.step)
             clock.step_done()
             agreed = self.vote.step_done()
-            # Of an earlier step: to read what this one found would wait for the device.
-            stop = self.reporting.read(self._say)
+            # The reading of an earlier step: that of this one would wait for the device.
+            stop = self.reporting.read(self._show_progress)
             ends = bool(stop) or self.step >= self.total_steps
             if self.step % LOG_EVERY_STEPS == 0 or self._epoch_is_over() or ends:
                 self.reporting.send(self.step, rate)
             if self._epoch_is_over() or ends:
-                stop = self.reporting.read(self._say) or stop
+                stop = self.reporting.read(self._show_progress) or stop
                 self._complete_epoch(stop, agreed)
             elif agreed is not None:
                 self.leave(agreed)
             elif self.schedule.is_due(self.step):
                 self._save()
             self.ledger.tell_sometimes()
-            # What a checkpoint tells comes first: a resume from this one does not know of a budget.
+            # The reason in the checkpoint first: a resume from it does not know of a budget.
             self.ended_by = self._is_over() or stop
             if self.ended_by:
                 return
-            self.schedule.restart()
             clock.restart()
 
     def _is_over(self) -> EndedBy:
-        """Return what ends training here, as far as a checkpoint tells; empty: nothing."""
+        """Return the reason of a checkpoint of this step to end training; empty: there is none."""
         if self.step >= self.total_steps:
             return "epochs" if self.epoch == self.config.train.epochs else "max_steps"
         return "early_stopping" if is_over(self.progress.early_stopping, self.config.train.early_stopping) else ""
@@ -273,7 +253,7 @@ class Training:
         return self.progress.position % self.data.samples == 0
 
     def _complete_epoch(self, stop: Reason, agreed: StopAgreement | None) -> None:
-        """Evaluate and save; told to stop, save and leave the evaluation to the next attempt."""
+        """Evaluate and save; if a stop was agreed, only save, and leave the evaluation to the next attempt."""
         self.progress = replace(self.progress, evaluation_due=True)
         if agreed is None:
             self._evaluate_epoch(stop)
@@ -288,25 +268,21 @@ class Training:
         if self.vote.agreed is not None:
             return
         self.progress = self.progress.with_evaluation(found, self.step, self.config.train.early_stopping)
-        self.reporting.evaluated(self.step, found, stop, epoch_is_over=self._epoch_is_over(), say=self._say)
+        self.reporting.evaluated(self.step, found, stop, epoch_is_over=self._epoch_is_over(), say=self._show_progress)
 
     def evaluate_split(self, split: str, report: SplitCollector | None = None) -> Evaluation | None:
-        """Evaluate on a split; what is returned is of a part of it when meanwhile a stop was agreed.
+        """Evaluate on a split; on a part of it, if a stop was agreed meanwhile."""
+        sections, loader = self.ledger.sections, self.data.evaluation(split, self.numerics)
 
-        Args:
-            split: Its name.
-            report: Takes in its samples.
-        """
-        sections, share = self.ledger.sections, self.data.evaluation(split, self.numerics)
-
-        def until_stopped(batches: Iterator[Sized], rounds: int) -> Iterator[Sized]:
+        def until_stopped(batches: Iterator[Placed], rounds: int) -> Iterator[Placed]:
             return sections.each_alive(self.vote.rounds_of(batches, rounds))
 
         with sections.inside("evaluation"), self.stepper.evaluation_weights() as model:
             return evaluate(
                 model,
                 self.data.task,
-                share,
+                loader.batches(),
+                loader.rounds,
                 self.rank.device,
                 report=report,
                 numerics=self.numerics,
@@ -317,19 +293,20 @@ class Training:
     # --- stopping -----------------------------------------------------------------------------------------------------
 
     def leave(self, agreed: StopAgreement, *, save: bool = True) -> NoReturn:
-        """Save what there is and leave: all ranks are here at the same step.
+        """Save and leave: all ranks are here at the same step.
 
         Raises:
             Preempted: Always.
         """
         self.ledger.sections.enter("stop")
+        self.assignment.mark_stopping()
         if save:
             self._save(required=True)
             self.checkpoints.wait()
-        self.ledger.stopped(agreed.cause, agreed.words)
+        self.ledger.stopped(agreed.words)
         # The others do not wait for the first rank's writing.
         saved = "which is saved" if self.rank.is_first else "which the first rank saves"
-        # Who was not told, and none of whose machine was, is wanted again as soon as the other machine is back.
+        # A rank of a machine where none was told is needed again as soon as the other machine is back.
         node = agreed.rank // self.assignment.ranks
         told = bool(self._stop.wanted) or node == self.assignment.node_rank
         kind = Preempted if told else PeerPreempted
@@ -338,18 +315,19 @@ class Training:
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def _save(self, *, required: bool = False) -> None:
-        """Save everything that a resume needs; `required` waits where an earlier save is still being written."""
+        """Save everything that a resume needs; `required`: wait for an earlier save that is still being written."""
         sections = self.ledger.sections
         with sections.inside("stop" if sections.now.section == "stop" else "checkpoint"):
             self._write_checkpoint(required=required)
         self.ledger.tell()
 
     def _write_checkpoint(self, *, required: bool) -> None:
-        # Before the checkpoint exists: what a resume from it does not show again is on disk.
+        # Before the checkpoint exists: a resume from it does not show again what is written here.
         self.reporting.flush()
         # A step that must end training must not be passed over by a resume.
         found = self.stepper.guard.read(self.stepper.guard.tensors().tolist())
-        self.checkpoints.save(describe_checkpoint(self, found.skipped), self.stepper.local_state(), required=required)
+        self.stepper.share_buffers()
+        self.checkpoints.save(describe_checkpoint(self, found.skipped), self.stepper.state(), required=required)
         # Whether or not it was left out, which only the first rank knows.
         self.schedule.saved()
 
@@ -362,15 +340,20 @@ def train(assignment: Assignment, rank: Rank, events: EventLog, supervisor: Rank
         OutOfMemory: There is less memory than a step needs.
     """
     config = RunConfig.model_validate(assignment.config)
-    with out_of_memory_explained(config, rank, supervisor.ledger.sections, lambda: has_checkpoint(assignment.folder)):
-        training = Training(assignment, rank, events, supervisor.ledger, supervisor.stop)
+    with out_of_memory_explained(config, rank, supervisor.account.sections, lambda: has_checkpoint(assignment.folder)):
+        training = Training(assignment, rank, events, supervisor.account, supervisor.stop)
         if rank.is_first:
             imports_done()
             events.emit("ready")
-        limit_collectives(longest_wait_s(training.config.resources), besides=training.peers.group)
+        limit_collectives(longest_wait_s(training.config.resources), besides=training.checkpoints.group)
         if rank.device.type == "cuda":
-            # What set-up took, which tries more than a step does, is none of the steps' peak.
+            # The peak of set-up, which tries more than a step does, is not that of steps.
             torch.cuda.reset_peak_memory_stats(rank.device)
-        training.run()
-        finish(training)
+        try:
+            training.run()
+            finish(training)
+        except Preempted:
+            # To let go of a loader would wait for its processes, which may be busy.
+            end_loader_processes()
+            raise
         supervisor.finished()

@@ -1,7 +1,6 @@
-"""The entry of a rank: `torchrun --module trainer.worker ASSIGNMENT`, started by trainer/launch, never by hand.
+"""The entry of a rank: `python -m trainer.worker ASSIGNMENT LAUNCHER_PID`, started by trainer/launch, never by hand.
 
-Why it ended is in the file that it leaves (trainer/launch/assignment.py); torchrun sees exit codes only to know whether
-to end the other ranks: they are 0 after a user error and an agreed stop, since the others then end by themselves.
+Why it ended is in the file that it leaves (trainer/launch/assignment.py).
 """
 
 from __future__ import annotations
@@ -14,20 +13,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from contracts.config import RunConfig
-from contracts.errors import EXIT_OK, ErrorDocument, Preempted, UserError
+from contracts.errors import EXIT_OK, ErrorDocument, Preempted
 from contracts.events import EventLog, print_error
 from contracts.own_code import install_code
 from contracts.process import end_with_parent, run_process
-from trainer.launch import Assignment
+from trainer.launch.assignment import Assignment
 from trainer.supervise.supervisor import RankSupervisor
 
 # Names a `module:function` of tests, which is called with the rank and the attempt before training begins.
 HOOKS_VARIABLE = "SHARDLINE_HOOKS"
 
 
-def main(path: str) -> int:
+def main(path: str, launcher_pid: int) -> int:
     """Train as one rank and return the exit code."""
     end_with_parent()
+    if os.getppid() != launcher_pid:
+        # The launcher ended before the kernel was asked.
+        os._exit(os.EX_TEMPFAIL)
     assignment = Assignment.model_validate_json(Path(path).read_bytes())
     config = RunConfig.model_validate(assignment.config)
     resources = config.resources
@@ -41,11 +43,10 @@ def main(path: str) -> int:
         events,
         rank=rank,
         local_rank=int(os.environ["LOCAL_RANK"]),
-        generation=assignment.generation,
-        say=lambda document: assignment.write_end(rank, document),
+        record=lambda document: assignment.write_end(rank, document),
     ) as supervisor:
         try:
-            # torch is imported here: what goes wrong before it is said at once, and signals are heard meanwhile.
+            # torch is imported here: errors before it are recorded at once, and signals received meanwhile.
             if hooks := os.environ.get(HOOKS_VARIABLE):
                 module, _, function = hooks.partition(":")
                 getattr(importlib.import_module(module), function)(rank, assignment.attempt)
@@ -54,17 +55,17 @@ def main(path: str) -> int:
             from trainer.train import train
 
             abort_group = abort_process_group
-            with process_group(assignment.generation, setup_timeout_s=resources.setup_timeout_s) as group_rank:
+            with process_group(setup_timeout_s=resources.setup_timeout_s) as group_rank:
                 train(assignment, group_rank, events, supervisor)
         except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
-            error = supervisor.why(error)
+            error = supervisor.explain(error)
             document = ErrorDocument.of(error, traceback.format_exc())
-            supervisor.say(document)
+            supervisor.record(document)
             if not isinstance(error, Preempted):
                 print_error(document.traceback)
-            code = EXIT_OK if isinstance(error, UserError | Preempted) else document.exit_code
-            # Behind the word: the peers fail at once then, and say that this rank is gone. Not after an agreed stop:
-            # the peers may be at the last collective still.
+            code = document.exit_code
+            # After the record: the peers fail at once then. Not after an agreed stop: they may be at the last
+            # collective still.
             can_shut_down = abort_group is None or isinstance(error, Preempted) or abort_group()
     if not can_shut_down:
         os._exit(code)
@@ -72,4 +73,4 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
-    run_process(lambda: main(sys.argv[1]))
+    run_process(lambda: main(sys.argv[1], int(sys.argv[2])))

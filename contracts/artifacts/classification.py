@@ -5,8 +5,6 @@ Nothing but the tasks that have one class a sample, and the pages that show them
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from contracts.artifacts.document import Document
 from contracts.artifacts.task_details import TaskDetails
 
@@ -70,9 +68,6 @@ class ClassificationDetails(TaskDetails):
     """Samples in cells off the diagonal that are left out, being the smallest of too many; 0 for few classes."""
     worst: list[WorstSample]
     """The samples with the lowest probability of their label, the lowest first."""
-    validation: list[tuple[int, int, int]] = Field(default=[])
-    """Of each class on the validation split: samples, samples that were taken for it, right ones. Empty: there is no
-    such split."""
 
     @property
     def right(self) -> int:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from contracts.artifacts.document import Contract, Document
 
 EVALUATION_NAME = "evaluation.json"
 FIRST_SLOT_NAME = "first_slot.png"
 """Beside TensorBoard's files of a training: its first samples as the network got them, where they are shown."""
-FIRST_ROWS_NAME = "first_rows.json"
-"""The same of texts and tables."""
 LOSS = "loss"
 """Name that stands for the loss among the metrics; no metric has it."""
 
@@ -60,17 +58,3 @@ class EvaluationReport(Contract):
     def value(self, metric: str) -> float | None:
         """Return a metric, or the loss, by its name; None: there is none of that name."""
         return self.loss if metric == LOSS else self.metrics.get(metric)
-
-
-class FirstRows(Document):
-    """The first samples of a training as its network got them, where they are no images."""
-
-    columns: Annotated[list[str], Field(min_length=1, max_length=65)]
-    rows: Annotated[list[list[str]], Field(max_length=16)]
-    """A text for each column."""
-
-    @model_validator(mode="after")
-    def _check_rows(self) -> Self:
-        if any(len(row) != len(self.columns) for row in self.rows):
-            raise ValueError("a row has more or fewer cells than there are columns")
-        return self

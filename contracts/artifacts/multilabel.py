@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field
-
 from contracts.artifacts.document import Document
 from contracts.artifacts.task_details import TaskDetails
 
@@ -85,6 +83,3 @@ class MultilabelDetails(TaskDetails):
     """Samples that were said to have their classes and no others."""
     worst: list[WorstSample]
     """The samples with the largest loss, the largest first."""
-    validation: list[tuple[int, int, int]] = Field(default=[])
-    """Of each class on the validation split, at its threshold: samples, samples that were said to have it, right ones.
-    Empty: there is no such split."""

@@ -1,4 +1,4 @@
-"""What the train stage leaves: checkpoints, the best of which says that training is finished."""
+"""Checkpoints of the train stage; a copy of the best one at the top of the folder says that training is finished."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from contracts.artifacts.evaluation import Direction, Headline
 
 
 class SampleOrder(Document):
-    """What decides the order of samples, besides the seed and the shards. Fixed when training starts."""
+    """The order of samples, besides the seed and the shards. Fixed when training starts."""
 
     kind: Literal["full", "blocks"]
     window_shards: int | None = None
-    """Most shards that a window has; None unless kind=blocks."""
+    """Most shards of a window; None unless kind=blocks."""
 
 
-# Of a tensor file: its group, and for a part of a checkpoint that several ranks wrote, which of how many.
+# Group of a tensor file, and for a part of a checkpoint that several ranks wrote, which of how many.
 _TENSOR_FILE = re.compile(r"(?:.+/)?([a-z][a-z0-9_]*?)(?:-(\d{5})-of-(\d{5}))?\.safetensors")
 
 
 def tensor_file(group: str, rank: int | None = None, ranks: int | None = None) -> str:
-    """Return the name of a group's file; `rank` and `ranks` where every rank writes a part."""
+    """Return the name of a group's file; with `rank` and `ranks` of one rank's part."""
     return f"{group}.safetensors" if rank is None else f"{group}-{rank:05d}-of-{ranks:05d}.safetensors"
 
 
 class InitialWeights(Document):
-    """What training has taken from `model.weights` when it started, by names of the network's tensors."""
+    """Weights that training started from (`model.weights`), by names of the network's tensors."""
 
     source: str
     """URI."""
@@ -44,34 +44,28 @@ class InitialWeights(Document):
     taken: int
     """Tensors taken."""
     missing: list[str]
-    """Tensors of the network that the source lacks: they have random values."""
+    """Tensors of the network that the source lacks: they are random."""
     unexpected: list[str]
     """Tensors of the source that the network lacks."""
     other_shape: list[str]
-    """Tensors that both have, in another shape: they have random values."""
+    """Tensors that both have, in another shape: they are random."""
     head: list[str]
     """Tensors of the classifier's head."""
     classes_taken: list[str]
     """Classes whose rows of the head were taken, by name; the others' are random."""
 
     def in_words(self) -> str:
-        """Say in one line what was taken."""
+        """Return a line that says what was taken."""
         share = f"{100 * self.matched_fraction:.4g} % of the elements without the head"
         parts = [f"weights from {storage.display(self.source)}: {self.taken} tensors, {share}"]
-        for word, names in (
-            ("missing (random)", self.missing),
-            ("of another shape (random)", self.other_shape),
-            ("not used", self.unexpected),
-        ):
-            if names:
-                parts.append(f"{word}: {first_names(names)}")
+        named = {"missing (random)": self.missing, "of another shape (random)": self.other_shape}
+        named["not used"] = self.unexpected
+        parts += [f"{words}: {first_names(names)}" for words, names in named.items() if names]
         rows = "random, since a file names no classes" if self.kind == "file" else "random: no class has the same name"
         if self.classes_taken:
             rows = f"rows of {len(self.classes_taken)} classes by name, the others random"
-        parts.append(
-            f"head ({', '.join(self.head)}): {rows}" if self.head else "nothing depends on num_classes: no head"
-        )
-        return "; ".join(parts)
+        head = f"head ({', '.join(self.head)}): {rows}" if self.head else "nothing depends on num_classes: no head"
+        return "; ".join([*parts, head])
 
 
 def first_names(names: Sequence[str], most: int = 5) -> str:
@@ -81,16 +75,16 @@ def first_names(names: Sequence[str], most: int = 5) -> str:
 
 
 class EarlyStopping(Document):
-    """What train.early_stopping has seen: the best evaluation, and how many came since."""
+    """State of train.early_stopping."""
 
     best: float | None = None
-    """None: there was no evaluation yet."""
+    """Of all evaluations; None: there was none yet."""
     since_best: int = 0
     """Evaluations since the best one."""
 
 
 class CheckpointManifest(Contract):
-    """A checkpoint; at the top of a training folder: the best one, which says that training is finished."""
+    """A checkpoint; at the top of a training folder the best one, once training is finished."""
 
     kind: Literal["checkpoint"] = "checkpoint"
     finished: bool = False
@@ -98,22 +92,20 @@ class CheckpointManifest(Contract):
     step: int
     """Optimizer steps taken."""
     position: int
-    """Global sample position: samples seen since the start of training. The whole data state."""
+    """Global sample position: samples since the start of training. The whole data state."""
     epoch: int
     """Epochs completed."""
     slot_size: int
-    """Fixed when training starts; a later profile does not change it."""
+    """Fixed when training starts, as are `order` and `numerics`: later profiles and places do not change them."""
     order: SampleOrder
-    """Fixed when training starts; where the shards are later does not change it."""
     model: dict[str, Any]
-    """The model section that built the network."""
+    """Section `model` of the network."""
     task: dict[str, Any]
-    """The task section."""
+    """Section `task`."""
     classes: list[str]
-    """`classes` of the shards' manifest: of their label field, whatever the task; empty where they have none."""
+    """`classes` of the shards' manifest; empty where they have none."""
     data: dict[str, Any]
-    """What the task says of its inputs (`document`); of image classification the evaluation transform: image_size,
-    mean, std. Empty where a task says nothing."""
+    """`document` of the task about its inputs; of image tasks the evaluation transform: image_size, mean, std."""
     shards_fingerprint: str
     headline: Headline | None = None
     """Of the task; None before the first evaluation."""
@@ -126,8 +118,8 @@ class CheckpointManifest(Contract):
     best_metrics: dict[str, float] = Field(default_factory=dict)
     """Its metrics; empty before the first evaluation, and without a validation split."""
     evaluated: Literal["model", "ema"] | None = None
-    """Group of the weights that `metrics` were measured on, at this very step: the parameters, or their moving average
-    (train.ema_decay); None: metrics are of an earlier step. At the top: which of them the file holds."""
+    """Group of the weights that `metrics` were measured on at this step: the parameters, or their moving average
+    (train.ema_decay); None: metrics are of an earlier step. At the top: the weights in the file."""
     evaluation_due: bool = False
     """An epoch ends here, and ranks were told to stop before its evaluation: a resume begins with it."""
     parameters_sha256: str
@@ -139,39 +131,37 @@ class CheckpointManifest(Contract):
     skipped_steps: int = 0
     """Optimizer steps left out since the start of training, since their gradients were not finite."""
     spent_s: float = 0.0
-    """Seconds of training over all attempts that led here, from when the ranks were up; what a killed attempt did after
-    its last checkpoint is not counted."""
+    """Seconds of training over all attempts that led here; the time of a killed attempt after its last checkpoint is
+    not counted."""
     ended_by: Literal["", "epochs", "max_steps", "max_hours", "max_cost_usd", "early_stopping"] = ""
-    """At the top of a training folder: what ended it."""
+    """At the top: the reason of the end."""
     initial: InitialWeights | None = None
     """Weights that training started from; None: random ones."""
     early_stopping: EarlyStopping | None = None
     """None without train.early_stopping."""
     calibration: dict[str, Any] = Field(default_factory=dict)
-    """At the top of a training folder: what the task has chosen on the validation split with these weights, such as a
-    threshold for each class; empty where it chooses nothing."""
+    """At the top: the task's choices on the validation split with these weights, such as a threshold per class."""
     warnings: list[str] = Field(default_factory=list)
-    """At the top of a training folder: what the task says that it cannot learn from, such as columns with one value."""
+    """At the top: the task's warnings about the data, such as classes without samples."""
     finished_at: str = ""
-    """At the top of a training folder: when it ended, UTC, ISO 8601."""
+    """At the top: when training ended, UTC, ISO 8601."""
     numerics: dict[str, str] = Field(default_factory=dict)
-    """What a step computes in: precision, TF32, memory layout, compilation, recomputation. Fixed when training
-    starts."""
+    """Precision, TF32, memory layout, compilation and recomputation of steps."""
     environment: dict[str, str]
     """What decides the bits besides the configuration: ranks, threads, CPU capability, versions."""
     files: list[FileEntry]
     """A safetensors file for each group of tensors (model, optimizer, ...), or one for each group and rank (at the top:
     the best weights only)."""
+    evaluation: FileEntry | None = None
+    """At the top: evaluation.json beside the best weights; None without a test split. It is not among the owned files:
+    it can be made again from the weights, so its loss is no reason to train again."""
 
     @field_validator("files")
     @classmethod
     def _is_tensor_file(cls, files: list[FileEntry]) -> list[FileEntry]:
         for entry in files:
-            if (
-                not _TENSOR_FILE.fullmatch(entry.name)
-                or {"", ".", ".."} & set(entry.name.split("/"))
-                or entry.bytes < 0
-            ):
+            is_below = not {"", ".", ".."} & set(entry.name.split("/"))
+            if not _TENSOR_FILE.fullmatch(entry.name) or not is_below or entry.bytes < 0:
                 raise ValueError(f"{entry.name!r} is no file of tensors below this folder")
         if len({entry.name for entry in files}) < len(files):
             raise ValueError("a file is named twice")
@@ -186,10 +176,6 @@ class CheckpointManifest(Contract):
         """Return the files of a group of tensors, by rank."""
         found = ((_TENSOR_FILE.fullmatch(entry.name), entry) for entry in self.files)
         return sorted((e for match, e in found if match and match[1] == group), key=lambda entry: entry.name)
-
-    evaluation: FileEntry | None = None
-    """At the top: evaluation.json beside the best weights; None without a test split. Not among the owned files: what
-    can be had again from the weights is no reason to train again."""
 
     def owned_files(self) -> list[FileEntry]:
         """Return the tensors' files."""

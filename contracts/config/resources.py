@@ -66,8 +66,8 @@ class ResourcesSection(Section):
     nodes: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
     """Machines that train together; `auto`: what the environment says (docs/launch.md), else one."""
     port: Annotated[int, Field(strict=True, ge=1024, le=65000)] = 29500
-    """Port of the first machine on which launchers meet, where the environment names none (CLUSTER_SPEC has one); the
-    16 ports above it are for the ranks' stores."""
+    """Port of the first machine on which launchers meet, where the environment names none (CLUSTER_SPEC has one); a
+    profiling run uses the 16 ports above it too."""
     max_attempts: PositiveInt = 5
     """Consecutive starts of a job's ranks without a new committed checkpoint after which the job is ended."""
     setup_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 900
@@ -76,9 +76,9 @@ class ResourcesSection(Section):
     hang_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 600
     """Seconds without a sign of life after which a rank counts as hung, in a step, in reading, in an evaluation and in
     a checkpoint alike; then it ends, and all start again from the newest checkpoint."""
-    stop_budget_s: Annotated[float, Field(ge=1, le=3600), NotBool] = 10
-    """Seconds from a signal or a notice that the machine goes away to the end of all ranks, the last checkpoint within;
-    if that does not do, the newest earlier one stands."""
+    stop_budget_s: Annotated[float, Field(ge=1, le=3600), NotBool] = 25
+    """Seconds from a signal or a notice that the machine goes away to the end of all ranks: a running write of a
+    checkpoint and the agreed one within it, else the newest earlier one stands. Compute Engine gives 30."""
     max_hours: Annotated[float, Field(gt=0), NotBool] | None = None
     """Hours that training may take over all its attempts; then it ends with its best checkpoint. Unset: no limit."""
     max_cost_usd: Annotated[float, Field(gt=0), NotBool] | None = None

@@ -8,6 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 from contracts.config.base import Auto, NotBool, Positive, PositiveInt, Section, refusal
 
+DEFAULT_INTERVAL_S = 300.0
+"""A preemption loses half of it on average; a checkpoint holds training for less than a second."""
 METRIC = r"^(validation_)?[A-Za-z]\w*$"
 """Name of a metric of the task, or `loss`, on the validation split."""
 
@@ -70,8 +72,8 @@ class TrainSection(Section):
     label_smoothing: Annotated[float, Field(ge=0, lt=1), NotBool] = 0.0
     """Share of the target that is spread evenly over all classes, in training."""
     precision: Literal["fp32", "bf16", "fp16"] | Auto = "fp32"
-    """What forward and backward passes compute in (autocast); parameters and optimizer are fp32, and evaluation with
-    parallel.strategy=ddp. `auto` takes the profile's choice; without one bf16 on GPUs from sm80 on, else fp32."""
+    """What forward and backward passes compute in (autocast); parameters and optimizer are fp32, and evaluation of fp16
+    with parallel.strategy=ddp. `auto` takes the profile's choice; without one bf16 on GPUs from sm80 on, else fp32."""
     channels_last: bool | Auto = False
     """Whether images and weights lie in memory with their channels last, as tensor cores want them; `auto` takes the
     profile's choice; without one true on a GPU."""
@@ -106,8 +108,6 @@ class ParallelSection(Section):
     state are sharded over ranks (FSDP2), for networks that do not fit on one GPU."""
     slot_size: PositiveInt | Auto = "auto"
     """Samples per forward pass; the global batch is cut into slots of this size. `auto` takes the profile's choice."""
-    bucket_mb: Positive = 25.0
-    """With ddp: size in MiB of the buckets in which gradients are averaged, while the backward pass goes on."""
     sync_batch_norm: bool = False
     """Compute BatchNorm's statistics over the slots that all ranks process at a time; needs a GPU."""
 
@@ -116,9 +116,9 @@ class CheckpointSection(Section):
     """When checkpoints are written and which are kept. One is written at the end of each epoch, after evaluation."""
 
     every_steps: PositiveInt | None = None
-    """Optimizer steps between checkpoints; where every_s is unset too, what a checkpoint costs decides."""
+    """Optimizer steps between checkpoints, instead of every_s."""
     every_s: Positive | None = None
-    """Seconds between checkpoints, instead of every_steps."""
+    """Seconds between checkpoints, unless every_steps is set. Unset: 300."""
     keep_last: PositiveInt = 2
     """Number of newest checkpoints kept."""
     best_metric: Annotated[str, Field(pattern=f"^$|{METRIC}")] = ""
@@ -135,3 +135,8 @@ class CheckpointSection(Section):
                 todo="leave one of them out",
             )
         return self
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between checkpoints where every_steps is unset."""
+        return DEFAULT_INTERVAL_S if self.every_s is None else self.every_s

@@ -146,12 +146,6 @@ def _samples(subject: Subject) -> Iterator[Part | None]:
             "the normalisation taken back; under each its label.",
             "note",
         )
-    if (first := view.first_rows) is not None:
-        head = [subject.name(column) for column in first.columns]
-        rows = [tuple(shorten(cell, _MOST_OF_CELL) for cell in row) for row in first.rows]
-        yield Title("As the network sees them")
-        yield Table("first-rows", "First training samples as the network gets them", head, rows, len(head))
-        yield Text("The first training samples of step 1, after the task's own preparation.", "note")
 
 
 def _images(found: DataView) -> list[tuple[str, Cell]]:

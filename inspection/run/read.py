@@ -24,7 +24,6 @@ from contracts.artifacts import (
     ShardManifest,
     Verification,
 )
-from contracts.artifacts.evaluation import FIRST_ROWS_NAME, FirstRows
 from contracts.artifacts.profile import PAGE_NAME
 from contracts.config import STAGES
 from contracts.previous import RUN_NAME
@@ -175,12 +174,6 @@ def _read_record(reading: Reading) -> RunRecord | None:
     return reading.attempt(RECORD, lambda: reading.contract(RunRecord, uri, SMALL_BYTES))
 
 
-def _read_first_rows(door: Door, uri: str) -> FirstRows | None:
-    if not storage.exists(uri):
-        return None
-    return FirstRows.model_validate(parse_json(door.read(uri, SMALL_BYTES)))
-
-
 def _read_attempts(reading: Reading, stage: str) -> dict[str, Events]:
     names = of_run(list_attempts(reading.place.line, stage), reading.place.run_id)
     told, problems = read_events_of(reading.place.line, stage, names)
@@ -253,8 +246,6 @@ def _read_stage_parts(
     if first_slot and training is not None and reading.inside(training):
         first = partial(find_first_slot, reading.door, storage.join(training, TENSORBOARD_FOLDER, FIRST_SLOT_NAME))
         parts["first_slot"] = reading.attempt(FIRST_SLOT, first)
-        rows = partial(_read_first_rows, reading.door, storage.join(training, TENSORBOARD_FOLDER, FIRST_ROWS_NAME))
-        parts["first_rows"] = reading.attempt(FIRST_SLOT, rows)
     parts |= read_training(reading, trained, uris.get("train"), config, record, told, points=points)
     exported = documents.get("export")
     if isinstance(exported, ExportManifest):

@@ -20,7 +20,6 @@ from contracts.artifacts import (
     Rejected,
     Verification,
 )
-from contracts.artifacts.evaluation import FirstRows
 
 State = Literal["running", "silent", "unknown", "unreadable", "stopped", "interrupted", "failed", "succeeded"]
 """silent: in a bucket, no record and no event for ten minutes; unknown: for a day, so that it was cancelled or
@@ -296,8 +295,6 @@ class RunView(Document):
     pictures: list[PictureView] = Field(default=[])
     first_slot: PictureView | None = None
     """The first samples of the training as its network got them: one picture of up to 16."""
-    first_rows: FirstRows | None = None
-    """The same of texts and tables."""
     profile: ProfileReport | None = None
     profile_page: str | None = None
     """URI of profile.html in the run's folder, where `run` and `report` write it; None: nothing was profiled."""

@@ -21,8 +21,6 @@ class LabelRow:
     f1: float | None
     precision: float | None
     recall: float | None
-    validation: tuple[float | None, float | None] | None = None
-    """F1 and recall on the validation split; None: not measured."""
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,18 @@
-"""How far a training on one machine is, read from what it writes there: its events, and its ranks' signs of life.
+"""How far a training on one machine is, read from the events that it writes there.
 
-Both lie below the machine's TMPDIR while the output is in a bucket (contracts/attempts.py copies them from there).
+They lie below the machine's TMPDIR while the output is in a bucket (contracts/attempts.py copies them from there).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 
 from contracts.events import EVENTS_NAME, EventReader
+from contracts.goodput import step_after
 
-_HEARTBEATS = "heartbeat-*.json"
 # All of a machine's disk is walked, and a job may have many.
 _WALK_S = 1.0
 
@@ -24,8 +22,7 @@ class StepWatch:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._found = list(_find_events(folder))
-        self._old = {path for path, _ in self._found}
+        self._old = set(_find_events(folder))
         self._looked_at = -_WALK_S
         self._readers: dict[Path, EventReader] = {}
         self.step = 0
@@ -37,24 +34,18 @@ class StepWatch:
         """Read what is new; folders that are new are looked for once a second."""
         if time.monotonic() - self._looked_at >= _WALK_S:
             self._looked_at = time.monotonic()
-            self._found = list(_find_events(self._folder))
-        for path, beats in self._found:
-            if path in self._old:
-                continue
-            reader = self._readers.setdefault(path, EventReader(path))
+            for path in set(_find_events(self._folder)) - self._old:
+                self._readers.setdefault(path, EventReader(path))
+        for reader in self._readers.values():
             for event in reader.poll():
                 if event.get("event") == "progress" and event.get("unit") == "steps":
-                    self.step, self.total = max(self.step, int(event["done"])), int(event["total"])
-            for beat in beats:
-                try:
-                    self.step = max(self.step, int(json.loads(beat.read_bytes()).get("step") or 0))
-                except (OSError, ValueError):
-                    continue
+                    self.total = int(event["total"])
+                self.step = max(self.step, step_after(event, 0) or 0)
 
 
-def _find_events(folder: Path) -> Iterator[tuple[Path, list[Path]]]:
-    """Yield files of events below a folder, and the signs of life beside each; a folder may vanish meanwhile."""
+def _find_events(folder: Path) -> Iterator[Path]:
+    """Yield files of events below a folder, which may vanish meanwhile."""
     # Path.rglob raises where a folder that it has listed is gone; os.walk passes over it.
     for place, _, names in os.walk(folder):
         if EVENTS_NAME in names:
-            yield Path(place, EVENTS_NAME), [Path(place, name) for name in names if fnmatch(name, _HEARTBEATS)]
+            yield Path(place, EVENTS_NAME)

@@ -79,7 +79,6 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("parallel.slot_size=16", {"profile", "train"}),
         ("parallel.sync_batch_norm=true", {"profile", "train"}),
         ("parallel.strategy=fsdp", {"profile"}),
-        ("parallel.bucket_mb=1", {"profile"}),
         ("checkpoint.keep_last=5", set()),
         ("profile.budget_s=120", {"profile"}),
         ("profile.method=grid", {"profile"}),

@@ -29,7 +29,7 @@ from contracts.own_code import (
     unpack,
 )
 from rehearsal.gcs import BucketServer
-from trainer.model.user_callable import load_callable
+from trainer.model.user_code import load_callable
 
 
 @pytest.fixture

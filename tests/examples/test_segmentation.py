@@ -18,8 +18,8 @@ from tests.support.trace import ENVIRONMENT, read_trace
 from tests.trainer.test_kills import kill_in, make
 from tests.trainer.test_task import logs
 from tests.trainer.test_worlds import run, run_until
-from trainer.data.order.cursor import slot_requests
-from trainer.data.order.resolve import make_order
+from trainer.data.cursor import slot_requests
+from trainer.data.order import make_order
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples" / "segmentation"

@@ -263,7 +263,6 @@ def make_evaluation(classes: list[str] | None = None, *, each: int = 40) -> Eval
             classes=outcomes,
             confusion=sorted(cells),
             confusion_left_out=0,
-            validation=[(each // 2, each // 2 + 2, each // 2 - 1)] * number,
             worst=[
                 WorstSample(
                     shard="test-0.tar",

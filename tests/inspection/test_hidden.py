@@ -118,7 +118,7 @@ def test_pictures_are_nowhere(rank: Rank, small_shards: str, tmp_path: Path) -> 
     shown = "\n".join(found["show"])
     for place in ("pages/run.html", f"reports/shard/{RUN}/out/page", "pages/view.json"):
         assert f" in {place}" in shown
-    assert "images/first_slot in " in shown and "test/worst_images in " in shown
+    assert "images/first_slot in " in shown
     pages = {samples: (tmp_path / samples / "runs/photos/pages/run.html").read_text() for samples in found}
     assert "Samples are hidden (inspect.samples)." in pages["hide"]
     # What the network got of the first samples.
@@ -156,9 +156,6 @@ def check_shown_and_hidden(rank: Rank, folder: Path, shards: str, config: dict[s
     assert places == set(SHOWN_ON), found["show"]
     page = (folder / "hide" / "runs" / "photos" / "pages" / "run.html").read_text()
     assert "Samples are hidden (inspect.samples)." in page and "not shown" in page
-    # What the network got of the first samples.
-    shown = (folder / "show" / "runs" / "photos" / "pages" / "run.html").read_text()
-    assert 'id="first-rows"' in shown and 'id="first-rows"' not in page
     for samples in ("show", "hide"):
         check_words(folder / samples / "runs" / "photos")
 

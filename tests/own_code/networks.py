@@ -26,12 +26,6 @@ def of_ten(num_classes: int) -> nn.Module:
     return _NeedsValues(10)
 
 
-def large(num_classes: int) -> nn.Module:
-    """8 GiB on the CPU, and of no use on the meta device."""
-    weights = torch.zeros(2 << 30)
-    return nn.Linear(int(weights[:4].sum().item()) + 4, num_classes)
-
-
 def of_a_gpu(num_classes: int) -> nn.Module:
     """Can be built on a machine with a GPU only."""
     return nn.Linear(3, num_classes, device="cuda")

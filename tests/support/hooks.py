@@ -17,6 +17,8 @@ from tests.support.pauses import PAUSE_AT, reached
 from tests.support.trace import ENVIRONMENT as TRACE
 from tests.support.trace import Trace
 
+# Size of DDP's buckets in MiB: the networks of tests would fill one.
+BUCKET_MB = "SHARDLINE_BUCKET_MB"
 PHASES = {
     "start-up": ("before", "trainer.train", "Training.__init__"),
     "restore": ("before", "trainer.step", "Stepper.load"),
@@ -25,10 +27,10 @@ PHASES = {
     "backward": ("after", "trainer.step", "Stepper._slot_loss"),
     "optimizer": ("before", "trainer.step", "step_optimizer"),
     "staging": ("before", "trainer.checkpoint.staging", "HostBuffer.stage"),
-    "writing": ("before", "trainer.checkpoint.commit", "Committer._write_files"),
-    "before-manifest": ("before", "trainer.checkpoint.commit", "Committer._commit"),
-    "after-manifest": ("after", "trainer.checkpoint.commit", "Committer._commit"),
-    "retention": ("before", "trainer.checkpoint.commit", "Committer.retain"),
+    "writing": ("before", "trainer.checkpoint.manager", "CheckpointManager._write_files"),
+    "before-manifest": ("before", "trainer.checkpoint.manager", "CheckpointManager._commit"),
+    "after-manifest": ("after", "trainer.checkpoint.manager", "CheckpointManager._commit"),
+    "retention": ("before", "trainer.checkpoint.manager", "CheckpointManager._retain"),
     "evaluation": ("before", "trainer.train", "evaluate"),
     "epoch-boundary": ("before", "trainer.train", "Training._complete_epoch"),
 }
@@ -44,6 +46,8 @@ def install_hooks(rank: int, attempt: str) -> None:
     if os.environ.get(PAUSE_AT):
         for phase, (when, module, name) in PHASES.items():
             _wrap(module, name, functools.partial(_reach, phase, when == "before"))
+    if size := os.environ.get(BUCKET_MB):
+        importlib.import_module("trainer.parallel.spread").BUCKET_MB = float(size)  # type: ignore[attr-defined]
     if folder := os.environ.get(TRACE):
         trace = Trace(Path(folder), rank, attempt)
         _wrap("trainer.step", "Stepper.compute", functools.partial(_trace_slot, trace))

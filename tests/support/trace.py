@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from trainer.data.order.cursor import SlotRequest
+    from trainer.data.cursor import SlotRequest
 
 ENVIRONMENT = "SHARDLINE_TRACE"
 

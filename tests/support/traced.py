@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,15 @@ import torch
 from contracts import storage
 from contracts.events import LOG_NAME
 from contracts.process import available_cores, end_with_parent, thread_environment, without_job
+from tests.support.hooks import BUCKET_MB
 from tests.support.pauses import PAUSE_AT, PAUSE_FILE
 from tests.support.trace import ENVIRONMENT as TRACE
 from tests.support.trace import TracedStep, read_trace
 from trainer.checkpoint import CHECKPOINTS_FOLDER
 from trainer.checkpoint.discovery import find_newest, list_checkpoints
 from trainer.checkpoint.loading import load_groups
-from trainer.launch.process_tree import children, descendants, read_proc
-from trainer.model.precision import DETERMINISTIC_VARIABLE
+from trainer.launch.ranks import RANK_MODULE
+from trainer.model.numerics import DETERMINISTIC_VARIABLE
 
 # What trainer/worker.py calls in each rank.
 HOOKS = {"SHARDLINE_HOOKS": "tests.support.hooks:install_hooks"}
@@ -53,7 +54,7 @@ class TracedTraining:
         command += [f"--{name}={uri}" for name, uri in self._inputs.items()]
         environment = {**thread_environment(available_cores()), **without_job(os.environ), **HOOKS}
         # Bits are compared: a GPU adds up in any order otherwise.
-        environment |= {TRACE: str(self.trace), DETERMINISTIC_VARIABLE: "1"}
+        environment |= {TRACE: str(self.trace), DETERMINISTIC_VARIABLE: "1", BUCKET_MB: "0.005"}
         self.pauses_file.unlink(missing_ok=True)
         if pauses:
             environment |= {PAUSE_AT: ",".join(pauses), PAUSE_FILE: str(self.pauses_file)}
@@ -76,12 +77,11 @@ class TracedTraining:
 def find_ranks(pid: int) -> dict[int, int]:
     """Return the pids of the ranks below a process, by rank; their loader processes are not among them."""
     found = {}
-    for launcher in descendants(pid):
-        if "trainer.launch.agent" in read_proc(launcher, "cmdline"):
-            for child in children(launcher):
-                variables = dict(entry.partition("=")[::2] for entry in read_proc(child, "environ").split("\0"))
-                if "RANK" in variables:
-                    found[int(variables["RANK"])] = child
+    for process in descendants(pid):
+        if RANK_MODULE in _read_proc(process, "cmdline"):
+            variables = dict(entry.partition("=")[::2] for entry in _read_proc(process, "environ").split("\0"))
+            # Its loader processes, forks of it, come after it.
+            found.setdefault(int(variables["RANK"]), process)
     return found
 
 
@@ -124,3 +124,17 @@ def _compare_tensors(expected: TracedTraining, found: TracedTraining) -> list[st
         if names:
             differences.append(f"{group}: {names[0]} differs in the last checkpoint ({len(names)} of {len(one)} do)")
     return differences
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the processes below one."""
+    for child in _read_proc(pid, f"task/{pid}/children").split():
+        yield int(child)
+        yield from descendants(int(child))
+
+
+def _read_proc(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    except OSError:
+        return ""

@@ -9,7 +9,7 @@ import pytest
 from contracts.own_code import append_code
 from tests.conftest import OWN_CODE
 from tests.support.traced import HOOKS
-from trainer.launch.torchrun import STORE_PORTS
+from trainer.profiling.network import STORE_PORTS
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -21,8 +21,8 @@ from trainer.finish import finish
 from trainer.launch import Assignment
 from trainer.parallel.process_group import Rank, process_group
 from trainer.step import Stepper, Update
-from trainer.supervise.ledger import Ledger
-from trainer.supervise.signals import StopRequest
+from trainer.supervise.account import Account
+from trainer.supervise.stop import StopRequest
 from trainer.train import Training
 from trainer.weights.source import find_source
 
@@ -33,11 +33,7 @@ class Crash(Exception):
 
 @contextmanager
 def one_rank(*, gpu: bool = False) -> Iterator[Rank]:
-    """Be the only rank of a group; torch's settings are as before afterwards.
-
-    Args:
-        gpu: Compute on a GPU. Otherwise on the CPU, also where there is one: what is compared bit for bit is of a CPU.
-    """
+    """Be the only rank of a group, on the CPU unless `gpu` is set; torch's settings are as before afterwards."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -49,7 +45,7 @@ def one_rank(*, gpu: bool = False) -> Iterator[Rank]:
     try:
         if not gpu:
             patch.setattr(torch.cuda, "is_available", lambda: False)
-        with process_group(0, setup_timeout_s=60) as rank:
+        with process_group(setup_timeout_s=60) as rank:
             yield rank
     finally:
         patch.undo()
@@ -73,17 +69,9 @@ def make_training(
     output: str | None = None,
     weights_at: str = "",
 ) -> Training:
-    """Return a training that begins, or goes on, in a folder.
+    """Return a training that begins, or goes on, in a folder of attempts and output (unless `output` is another URI).
 
-    Args:
-        rank: The only one.
-        folder: Of the attempt, and of the output unless `output` names another.
-        shards: URI.
-        config: Sections.
-        attempt: Its id.
-        profile: The folder of a report.
-        output: URI of the training folder.
-        weights_at: Where the weights to start from are by now, if not where the configuration says.
+    `profile` is the folder of a report; `weights_at` has the weights, if not where the configuration says.
     """
     events = folder / "attempts" / attempt
     weights = weights_at or config.get("model", {}).get("weights")
@@ -102,7 +90,7 @@ def make_training(
     # What another training has left in the process must not matter.
     torch.manual_seed(hash(attempt) % 1000)
     log = EventLog(events, stage="train", attempt=attempt)
-    return Training(assignment, rank, log, Ledger(log, generation=0, is_first=True), StopRequest())
+    return Training(assignment, rank, log, Account(log, is_first=True), StopRequest())
 
 
 def train(

@@ -20,7 +20,7 @@ from tests.conftest import small_config
 from tests.trainer.data.conftest import upload
 from tests.trainer.one_rank import one_rank
 from tests.trainer.one_rank import train as train_here
-from trainer.data.shards import check_room
+from trainer.data.shard_cache import check_room
 from trainer.export.task import export
 from trainer.launch.assignment import ASSIGNMENT_NAME
 from trainer.profiling.task import execute as profile

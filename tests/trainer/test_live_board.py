@@ -66,7 +66,7 @@ def test_the_folder_that_the_platform_names_grows_while_training_runs(
         process.communicate()
     # The last rows are there too, and it is one file.
     (local,) = tmp_path.glob("**/tensorboard/*tfevents*")
-    assert storage.list_names(BOARD) == [local.name]
+    assert sorted(storage.list_names(BOARD)) == [local.name, "first_slot.png"]
     assert storage.read_bytes(storage.join(BOARD, local.name)) == local.read_bytes()
     (kept,) = (info for info in storage.list_objects(LINE) if "tfevents" in info.name)
     assert kept.size == local.stat().st_size

@@ -23,11 +23,8 @@ from trainer.optim import (
 TAKEN, LEFT_OUT = torch.zeros(()), torch.ones(())
 
 
-def rates(train: TrainSection, total_steps: int = 100, steps_per_epoch: int = 10) -> list[float]:
-    return [
-        learning_rate(step, total_steps=total_steps, steps_per_epoch=steps_per_epoch, train=train)
-        for step in range(total_steps)
-    ]
+def rates(train: TrainSection) -> list[float]:
+    return [learning_rate(step, total_steps=100, train=train) for step in range(100)]
 
 
 def test_the_rate_rises_to_its_peak_and_falls_to_zero() -> None:
@@ -38,11 +35,8 @@ def test_the_rate_rises_to_its_peak_and_falls_to_zero() -> None:
     # Half of the cosine is half the rate; the last step is next to zero.
     assert found[55] == pytest.approx(0.25)
     assert 0 < found[99] < 0.001
-
-
-def test_a_constant_rate_stays_at_its_peak() -> None:
-    found = rates(TrainSection(schedule="constant", learning_rate=0.5, warmup_fraction=0.02))
-    assert found == [0.25, *[0.5] * 99]
+    constant = rates(TrainSection(schedule="constant", learning_rate=0.5, warmup_fraction=0.02))
+    assert constant == [0.25, *[0.5] * 99]
 
 
 def test_vectors_are_not_decayed() -> None:
@@ -127,27 +121,20 @@ def test_gradients_are_clipped_as_torch_does(most: float) -> None:
         assert torch.allclose(one, expected, rtol=1e-5, atol=1e-8)
 
 
-def rate_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> float:
-    (group,) = [g for g in optimizer.param_groups if any(parameter is one for one in g["params"])]
-    return float(group["lr"])
-
-
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_a_factor_scales_the_step_of_its_parameters_alone(name: str) -> None:
     section = {"optimizer": name, "learning_rates": {"2.*": 0.5}, "weight_decay": 0.0, "momentum": 0.0}
     train = TrainSection.model_validate(section)
     moved = []
-    for factors in (None, "configured"):
+    for scales in (False, True):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-        optimizer = make_optimizer(model, train, rate_factors(model, train) if factors else None)
+        optimizer = make_optimizer(model, train, rate_factors(model, train) if scales else None)
         before = [parameter.detach().clone() for parameter in model.parameters()]
         model(torch.ones(2, 3)).square().sum().backward()
         set_learning_rate(optimizer, 0.1)
         step_optimizer(optimizer, found_inf=TAKEN)
         moved.append([parameter.detach() - old for parameter, old in zip(model.parameters(), before, strict=True)])
-    assert rate_of(optimizer, model[0].weight) == 0.1
-    assert rate_of(optimizer, model[2].weight) == 0.05
     for plain, scaled, factor in zip(*moved, (1, 1, 0.5, 0.5), strict=True):
         assert torch.allclose(scaled, plain * factor, atol=1e-7)
 

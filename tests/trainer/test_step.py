@@ -16,11 +16,11 @@ from contracts.errors import ModelError
 from tests.conftest import small_config
 from tests.trainer.one_rank import one_rank
 from tests.trainer.tasks.for_tests import image_task, task_of
-from trainer.data.clock import DataClock
+from trainer.data.cursor import slot_requests
+from trainer.data.device import DataClock
 from trainer.data.loader import SlotBatch
-from trainer.data.order.cursor import slot_requests
-from trainer.data.order.resolve import FullOrder
-from trainer.model.precision import Numerics
+from trainer.data.order import FullOrder
+from trainer.model.numerics import Numerics
 from trainer.parallel.process_group import Rank
 from trainer.step import Stepper
 from trainer.tasks.images.augment.draw import Mixing

@@ -5,7 +5,7 @@ import torch
 
 from tests.trainer.one_rank import one_rank
 from tests.trainer.test_step import make_stepper, slots
-from trainer.data.clock import DataClock
+from trainer.data.device import DataClock
 
 
 @pytest.mark.gpu

@@ -1,7 +1,6 @@
 """Told to stop while a checkpoint is being written: by a bucket that takes its time, and by one that never answers."""
 
 import gc
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.trainer.launch.machines import Machine, committed
 from tests.trainer.supervise.test_signals import SLOW, Job, last_checkpoint, slow_config, wait_until
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.line,
     pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
@@ -65,7 +64,7 @@ def test_a_write_that_never_ends_costs_the_budget_and_no_more(small_shards: str,
     try:
         wait_until(pauses.exists, 240)
         job.wait_for_step(5)
-        os.kill(job.torchrun, signal.SIGTERM)
+        job.process.send_signal(signal.SIGTERM)
         assert job.end() == 75
     finally:
         job.kill()

@@ -1,4 +1,4 @@
-"""The training stage on real shards, under real torchrun, with two processes and gloo."""
+"""The training stage on real shards, with two processes and gloo."""
 
 import json
 import os
@@ -27,15 +27,12 @@ from contracts.artifacts import (
 )
 from contracts.artifacts.classification import ClassificationDetails
 from contracts.config import STAGE_KEYS, RunConfig
-from contracts.errors import ConfigError
 from contracts.events import EVENTS_NAME, EventReader
 from contracts.fingerprint import model_fingerprint
-from contracts.process import available_cores
 from contracts.scalars import SCALARS_FOLDER
 from contracts.stage import run_stage
 from inspection.run.curves import read_curves
 from tests.conftest import small_config
-from tests.trainer.one_rank import make_training, one_rank
 from trainer.data.reader import ShardReader
 from trainer.launch.assignment import ASSIGNMENT_NAME
 from trainer.launch.machine import hardware
@@ -147,8 +144,7 @@ def check_evaluation(uri: str, result: CheckpointManifest, shards: str) -> None:
     assert len(details.worst) == min(split.samples, 50)
     reader = ShardReader(shards, manifest, "test")
     for one in details.worst:
-        number, key = reader.origin_of(one.place)
-        assert (one.shard, one.key) == (manifest.shards[number].relative_path, key)
+        assert (one.shard, one.key) == reader.origin_of(one.place)
         assert one.label == reader.sample(one.place)["label"]
     probabilities = [one.probability for one in details.worst]
     assert probabilities == sorted(probabilities)
@@ -189,7 +185,7 @@ def test_kill_9_of_everything_then_the_same_command(
         )
         wait_for_step(tmp_path, attempt, step)
         family = [process.pid, *descendants(process.pid)]
-        assert len(family) >= 4, "launcher, torchrun and two ranks"
+        assert len(family) >= 3, "launcher and two ranks"
         for pid in family:
             os.kill(pid, signal.SIGKILL)
         process.wait()
@@ -203,36 +199,6 @@ def test_kill_9_of_everything_then_the_same_command(
     assert (last.step, last.position) == (undisturbed.step, undisturbed.position)
     assert last.parameters_sha256 == undisturbed.parameters_sha256
     assert last.best_step == undisturbed.best_step
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "train",
-    [
-        {"precision": "fp16", "ema_decay": 0.9, "max_steps": 150},
-    ],
-)
-def test_kill_9_with_the_options_of_the_loop(small_shards: str, tmp_path: Path, train: dict[str, Any]) -> None:
-    """As above, with two ranks of which one alone may see what is not finite."""
-    model = {"architecture": "models_for_tests:exploding", "arguments": {"share": 0.02}}
-    config = small_config(train={"epochs": 40, **train}, checkpoint={"every_steps": 3}, model=model)
-    done = run(tmp_path / "whole", small_shards, "a", config)
-    assert done.returncode == 0, done.stderr
-    for attempt, step in (("a", 20), ("b", 60 + random.randrange(60))):
-        process = subprocess.Popen(
-            command(tmp_path / "killed", small_shards, attempt, config),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        wait_for_step(tmp_path / "killed", attempt, step)
-        for pid in [process.pid, *descendants(process.pid)]:
-            os.kill(pid, signal.SIGKILL)
-        process.wait()
-    done = run(tmp_path / "killed", small_shards, "c", config)
-    assert done.returncode == 0, done.stderr
-    whole, killed = last_checkpoint(tmp_path / "whole"), last_checkpoint(tmp_path / "killed")
-    assert whole.skipped_steps == killed.skipped_steps > 0
-    assert [entry.crc32c for entry in whole.files] == [entry.crc32c for entry in killed.files]
 
 
 @pytest.mark.slow
@@ -270,24 +236,6 @@ def profile_folder(folder: Path, config: dict[str, Any], **changes: Any) -> str:
     return str(folder)
 
 
-@pytest.mark.slow
-def test_the_profile_decides_what_the_configuration_leaves_open(small_shards: str, tmp_path: Path) -> None:
-    config = small_config(parallel={"slot_size": "auto"}, data={"num_workers": "auto"}, train={"epochs": 1})
-    threads = available_cores() + 1
-    chosen = ProfileChoice(slot_size=8, num_workers=1, prefetch_factor=3, threads=threads, reason="r")
-    profile = profile_folder(tmp_path / "profile", config, choice=chosen, hardware=hardware())
-    done = run(tmp_path, small_shards, "a", config, "--profile", profile)
-    assert done.returncode == 0, done.stderr
-    said = logs(tmp_path, "a")
-    assert "slot_size 8: chosen by the profile; num_workers 1: chosen by the profile" in said
-    assert "prefetch_factor 3: chosen by the profile" in said
-    assert f"{threads} threads a rank: chosen by the profile" in done.stderr
-    assert "other hardware" not in done.stderr
-    result = CheckpointManifest.load(done.stdout.splitlines()[-1])
-    assert result.slot_size == 8
-    assert result.environment["threads_per_rank"] == str(threads)
-
-
 def test_an_error_of_a_rank_is_the_stages(small_shards: str, tmp_path: Path) -> None:
     done = run(tmp_path, small_shards, "a", small_config(model={"architecture": "resnett"}))
     assert done.returncode == 2
@@ -295,18 +243,6 @@ def test_an_error_of_a_rank_is_the_stages(small_shards: str, tmp_path: Path) -> 
     assert len(last) == 1
     assert "did you mean resnet?" in done.stderr[done.stderr.index("train: error: ") :]
     assert not list(tmp_path.glob("*/manifest.json"))
-
-
-@pytest.mark.parametrize(
-    ("sections", "words"),
-    [
-        ({"data": {"transform": "no_such_module:function"}}, "no_such_module"),
-    ],
-)
-def test_what_a_rank_refuses(small_shards: str, tmp_path: Path, sections: dict[str, Any], words: str) -> None:
-    config = RunConfig.model_validate(small_config(**sections)).model_dump(mode="json")
-    with one_rank() as rank, pytest.raises(ConfigError, match=words):
-        make_training(rank, tmp_path, small_shards, config)
 
 
 def refuse(capfd: pytest.CaptureFixture[str], root: Path, shards: str, config: dict[str, Any], *more: str) -> str:
@@ -328,33 +264,6 @@ def test_a_profile_of_other_hardware_is_told_and_one_that_contradicts_is_refused
     assert f"warning: the profile was measured on other hardware (gpus NVIDIA L4 -> {gpus})" in said
     assert "warning: the profile was measured at train.global_batch_size 32, not 16" in said
     assert "the profile chose torch.compile" in said and "set train.compile=off" in said
-
-
-@pytest.mark.slow
-def test_parameters_that_nothing_uses_are_frozen(small_shards: str, tmp_path: Path) -> None:
-    arguments = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 8}
-    config = small_config(model={"architecture": "dinov2", "arguments": arguments}, train={"epochs": 1})
-    done = run(tmp_path, small_shards, "a", config)
-    assert done.returncode == 0, done.stderr
-    assert "frozen, since the loss does not depend on them: dinov2.embeddings.mask_token" in logs(tmp_path, "a")
-
-
-@pytest.mark.slow
-def test_a_slot_of_one_sample_is_refused_where_batchnorm_cannot_take_it(small_shards: str, tmp_path: Path) -> None:
-    # Four halvings of 16 pixels: BatchNorm sees one value a channel.
-    deep = {"layer_type": "basic", "embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
-    config = small_config(
-        model={"architecture": "resnet", "arguments": deep},
-        train={"global_batch_size": 13, "epochs": 1},
-        data={"image_size": 8},
-    )
-    done = run(tmp_path, small_shards, "a", config)
-    assert done.returncode == 2, done.stderr
-    assert "so that no slot has a single sample" in done.stderr
-    shallow = small_config(train={"global_batch_size": 13, "epochs": 1})
-    done = run(tmp_path, small_shards, "b", shallow)
-    assert done.returncode == 0, done.stderr
-    assert "BatchNorm's statistics of one sample are noisy" in logs(tmp_path, "b")
 
 
 def test_out_of_memory_twice_at_a_step_ends_with_what_to_lower(small_shards: str, tmp_path: Path) -> None:

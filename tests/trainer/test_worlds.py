@@ -19,8 +19,8 @@ from tests.conftest import small_config
 from tests.support.trace import ENVIRONMENT, read_trace
 from tests.trainer.data.conftest import upload
 from tests.trainer.test_task import command, descendants, events, last_checkpoint, logs
-from trainer.data.order.cursor import slot_requests
-from trainer.data.order.resolve import make_order
+from trainer.data.cursor import slot_requests
+from trainer.data.order import make_order
 
 EPOCHS, BATCH = 12, 16
 CHECKPOINTS = "*/checkpoints/step-*/manifest.json"

@@ -4,8 +4,8 @@
 
 Own code, network and arguments, patterns of names and weights are the same wherever the line runs; precision, spread
 and export targets are compared with this machine, or `--elsewhere` with the machines that the configuration names. The
-last line of stdout is contracts.checked.Findings as JSON; exit code 0 whatever was found, 2 where the command line or
-the configuration cannot be read.
+last line of stdout is contracts.checked.Findings as JSON; exit code 0 whatever the findings, 2 where the command line
+or the configuration cannot be read. Nothing starts a stage or writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from contracts.checked import Findings
 from contracts.config import RunConfig
@@ -49,19 +50,15 @@ def main(arguments: list[str] | None = None) -> int:
     return EXIT_OK
 
 
-def check_network_side(given: RunConfig, findings: Findings, *, online: bool = False, elsewhere: bool = False) -> None:
-    """Check own code, network, patterns and weights; a check that fails by itself is named as unchecked.
+def check_network_side(config: RunConfig, findings: Findings, *, online: bool = False, elsewhere: bool = False) -> None:
+    """Check own code, network, patterns and weights.
 
-    Args:
-        given: The configuration.
-        findings: Gets what is found.
-        online: Whether the bucket of model.weights may be asked.
-        elsewhere: It is to run on other machines, whose image may have what own code lacks here.
+    `online`: the bucket of model.weights may be asked. `elsewhere`: the line is to run on other machines, whose image
+    may have packages that own code lacks here.
     """
-    has_torch = has_module("torch") and has_module("transformers")
-
-    def look() -> None:
-        imported = check_own_code(given, findings, has_torch=has_torch, elsewhere=elsewhere)
+    with _guarded("own code, the network and its arguments, patterns and weights", findings):
+        has_torch = has_module("torch") and has_module("transformers")
+        imported = check_own_code(config, findings, has_torch=has_torch, elsewhere=elsewhere)
         if not has_torch:
             findings.leave_unchecked(NEEDS_TORCH, "torch is not installed")
             return
@@ -70,14 +67,14 @@ def check_network_side(given: RunConfig, findings: Findings, *, online: bool = F
             check_patterns,
             check_task,
             check_weights,
-            fill_arguments,
             plan_task,
         )
         from trainer.tasks.metrics import check_metrics
+        from trainer.weights.source import fill_arguments
 
-        config = fill_arguments(given, online=online)
-        task = plan_task(config, findings, online=online) if imported else None
-        model = None if task is None else check_network(config, task, findings=findings)
+        config = fill_arguments(config, online=online)
+        task = plan_task(config, findings) if imported else None
+        model = None if task is None else check_network(config, task, findings)
         if model is not None:
             with findings.refusals():
                 check_patterns(model, config)
@@ -88,32 +85,22 @@ def check_network_side(given: RunConfig, findings: Findings, *, online: bool = F
                     check_task(task, model, config)
         check_weights(model, config, task, findings, online=online)
 
-    _guarded("own code, the network and its arguments, patterns and weights", look, findings)
-
 
 def check_machine_side(config: RunConfig, findings: Findings, *, elsewhere: bool = False) -> None:
-    """Check precision, spread and export targets; a check that fails by itself is named as unchecked.
-
-    Args:
-        config: The configuration.
-        findings: Gets what is found.
-        elsewhere: It is to run on the machines that it names, not on this one.
-    """
+    """Check precision, spread and export targets of this machine, or `elsewhere` of those that it names."""
     from trainer.check.place import check_export, check_training
 
-    def training() -> None:
+    with _guarded("precision and the spread over ranks", findings):
         check_training(config, findings, has_torch=has_module("torch"), elsewhere=elsewhere)
-
-    def export() -> None:
+    with _guarded("export targets and precision", findings):
         check_export(config, findings, elsewhere=elsewhere)
 
-    _guarded("precision and the spread over ranks", training, findings)
-    _guarded("export targets and precision", export, findings)
 
-
-def _guarded(what: str, look: Callable[[], None], findings: Findings) -> None:
+@contextmanager
+def _guarded(what: str, findings: Findings) -> Iterator[None]:
+    """Name `what` as unchecked where the check fails by itself."""
     try:
-        look()
+        yield
     except Exception as error:  # noqa: BLE001 - the entry of a process: a check that fails must refuse nothing
         findings.leave_unchecked(what, f"the check itself failed ({type(error).__name__}: {error})")
 

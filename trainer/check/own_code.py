@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 
-from contracts import PACKAGES, storage
+from contracts import storage
 from contracts.checked import Findings
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, ModelError, UserError
 from contracts.own_code import append_code, code_folder, install_code, named_code, pin_code, unpack
-from trainer.model.user_callable import find_elsewhere, load_callable
-
-# What its images have besides Python and this project, as far as a network or a transform may be taken from it.
-_IN_IMAGES = ("torch", "transformers", "numpy", "PIL")
+from trainer.model.user_code import find_elsewhere, load_callable
 
 
 def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, elsewhere: bool = False) -> bool:
@@ -22,9 +18,9 @@ def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, el
 
     Args:
         config: The configuration.
-        findings: Gets what is wrong.
+        findings: Collects problems.
         has_torch: Whether torch is installed.
-        elsewhere: It is to run on other machines, whose image may have what it lacks here.
+        elsewhere: It is to run on other machines, whose image may have packages that are not here.
     """
     names = named_code(config)
     try:
@@ -41,8 +37,6 @@ def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, el
         return not names.keys() - {"data.transform"}
     findings.warnings += pinned.warnings
     _warn_of_hidden_modules(findings)
-    if elsewhere:
-        _warn_of_images(pinned.config, findings)
     lacks = "" if has_torch else "torch is not installed"
     if elsewhere and not lacks:
         lacks = "it needs what is not on this machine"
@@ -89,21 +83,6 @@ def _warn_of_hidden_modules(findings: Findings) -> None:
         if origin is not None and not Path(origin).is_dir():
             findings.warnings.append(
                 f"module {path.stem} below code.path is hidden by {origin}: `import {path.stem}` finds that one"
-            )
-
-
-def _warn_of_images(config: RunConfig, findings: Findings) -> None:
-    """Say which installed code the containers of Vertex AI's jobs must have, besides this project."""
-    if config.code.requirements:
-        return
-    for setting, name in named_code(config).items():
-        package = name.partition(":")[0].partition(".")[0]
-        if find_elsewhere(package) and package not in (*_IN_IMAGES, *PACKAGES, *sys.stdlib_module_names):
-            findings.warnings.append(
-                f"{setting} {name!r} is of an installed package, {package}, and images hold what code.requirements "
-                f"names: without it the stages on Vertex AI end with No module named {package!r}, after the shards "
-                "were made and paid for; set code.requirements and build the images again, or name images that have it "
-                "(cloud.images.gpu; docs/own-code.md)"
             )
 
 

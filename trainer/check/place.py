@@ -10,8 +10,7 @@ from contracts.errors import ConfigError
 from contracts.machines import ACCELERATORS, Machine, find_machine, serving_section
 from contracts.serving import TENSORRT
 from trainer.export.targets import Builder, check_precision, choose_runtime, decide
-from trainer.launch.auto import FIRST_BF16
-from trainer.launch.device import DeviceKind, check_spread, find_slow_precision
+from trainer.launch.choices import FIRST_BF16, DeviceKind, check_spread, find_slow_precision
 from trainer.launch.machine import num_gpus, num_ranks
 
 

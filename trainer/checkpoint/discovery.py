@@ -1,21 +1,20 @@
-"""Which checkpoints there are, and the newest that counts.
+"""Checkpoints of a training folder: records of attempts, and the newest checkpoint that is valid.
 
-    checkpoints/attempt-000002.json              create-only: what attempt 2 resumed from
+    checkpoints/attempt-000002.json              create-only: the step from which attempt 2 resumed
     checkpoints/step-00000120.000002/            a checkpoint of attempt 2
         manifest.json, model.safetensors, ...
 
-A create-only manifest does not keep out a process that was thought dead: cut off at step 130, it commits freely while
-its successor works from step 120. So every attempt takes the next number, with a record of what it resumed from, before
-it saves anything. A checkpoint counts if no later attempt resumed from an earlier step: what the successor left behind
-is behind for good.
+A create-only manifest does not stop a process that was thought dead: cut off at step 130, it commits freely while its
+successor works from step 120. So every attempt takes the next number, with a record of the step from which it resumes,
+before it saves anything. Checkpoints newer than the step from which a later attempt resumed are ignored.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
@@ -27,8 +26,6 @@ from contracts.errors import DataError, UserError
 
 _CHECKPOINT = re.compile(r"step-(\d{8,15})\.(\d{6})")
 _RECORD = re.compile(r"attempt-(\d{6})\.json")
-# A manifest names a few files; what is longer is none.
-_MAX_DOCUMENT_BYTES = 64 << 20
 
 
 class Superseded(UserError):
@@ -36,21 +33,19 @@ class Superseded(UserError):
 
 
 class AttemptRecord(Document):
-    """What an attempt resumed from."""
+    """Start of an attempt."""
 
     attempt: str
     """Id of the attempt, as its events carry it."""
-    resumed_from: str | None
-    """Folder name of the checkpoint; None: a start from the beginning."""
     step: int
-    """Its step; 0 from the beginning."""
+    """Step of the checkpoint that it resumed from; 0 from the beginning."""
     process: str
     """Random: no two records are equal, so of two processes that take a number one loses."""
 
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A folder that is named as a checkpoint's."""
+    """A folder with the name of a checkpoint."""
 
     uri: str
     step: int
@@ -59,18 +54,18 @@ class CheckpointFolder:
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """What discovery came to."""
+    """Result of a search."""
 
     uri: str
     manifest: CheckpointManifest | None
     """None: there is no valid checkpoint."""
     skipped: list[str]
-    """What was passed over, and why."""
+    """Checkpoints that were passed over, with reasons."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What is in a folder of checkpoints at one moment."""
+    """Contents of a folder of checkpoints at one moment."""
 
     places: list[CheckpointFolder]
     """Newest step first; of one step the latest attempt first."""
@@ -97,36 +92,21 @@ def checkpoint_name(step: int, attempt: int) -> str:
 
 
 def list_checkpoints(folder_uri: str, known: dict[str, int] | None = None) -> Listing:
-    """Look at a folder of checkpoints; other names in it are passed over.
-
-    Args:
-        folder_uri: The folder.
-        known: Steps of records that were read before, by name; records never change. Taken in and added to.
-    """
+    """List a folder of checkpoints; `known` are steps of records that were read before, by name, and is added to."""
     known = {} if known is None else known
-    places, resumed_at, damaged = [], {}, []
-    for name in storage.list_names(folder_uri):
-        if match := _CHECKPOINT.fullmatch(name):
-            places.append(CheckpointFolder(storage.join(folder_uri, name), int(match[1]), int(match[2])))
-        elif match := _RECORD.fullmatch(name):
-            if name not in known:
-                record = _read_record(storage.join(folder_uri, name))
-                known[name] = -1 if record is None else record.step
-            resumed_at[int(match[1])] = known[name]
-            if known[name] < 0:
-                damaged.append(name)
+    names = storage.list_names(folder_uri)
+    records = {name: int(match[1]) for name in names if (match := _RECORD.fullmatch(name))}
+    for name, record in _read_records(folder_uri, [name for name in records if name not in known]).items():
+        known[name] = -1 if record is None else record.step
+    matches = [match for name in names if (match := _CHECKPOINT.fullmatch(name))]
+    places = [CheckpointFolder(storage.join(folder_uri, match[0]), int(match[1]), int(match[2])) for match in matches]
     places.sort(key=lambda place: (place.step, place.attempt), reverse=True)
-    return Listing(places, resumed_at, damaged)
+    resumed_at = {number: known[name] for name, number in records.items()}
+    return Listing(places, resumed_at, [name for name in records if known[name] < 0])
 
 
 def find_newest(folder_uri: str, listing: Listing, *, on_piece: Callable[[], object] = lambda: None) -> FoundCheckpoint:
-    """Return the newest checkpoint that counts and whose files are whole, crc32c compared.
-
-    Args:
-        folder_uri: Where the listing was made.
-        listing: What is there.
-        on_piece: Called after each piece of a file that is read for its crc32c.
-    """
+    """Return the newest checkpoint that counts and whose files are whole; arguments as of `find_first`."""
     found = find_first(listing, listing.places, on_piece=on_piece)
     unread = [f"{storage.display(storage.join(folder_uri, name))} cannot be read" for name in listing.damaged_records]
     return replace(found, skipped=unread + found.skipped)
@@ -141,16 +121,13 @@ def find_first(
 ) -> FoundCheckpoint:
     """Return the first of some checkpoints that counts and whose files are whole.
 
-    Args:
-        listing: What is there.
-        places: What may be taken, the first choice first.
-        groups: Groups of tensors that will be read: their crc32c is compared, of other files only the size; empty: all.
-        on_piece: Called after each piece of a file that is read for its crc32c.
+    The crc32c of the files of `groups` is compared (empty: of all), and `on_piece` is called after each piece that is
+    read; of other files only the size is.
     """
     skipped: list[str] = []
     for place in places:
         manifest, why = read_checkpoint(place)
-        if why is None and manifest is not None:
+        if manifest is not None:
             number = listing.left_behind_by(place)
             if number is None:
                 used = [file for group in groups or manifest.groups for file in manifest.files_of(group)]
@@ -167,13 +144,10 @@ def find_first(
 
 def read_checkpoint(place: CheckpointFolder) -> tuple[CheckpointManifest | None, str | None]:
     """Return (manifest, None), or (None, what is wrong with it)."""
-    uri = storage.join(place.uri, MANIFEST_NAME)
-    try:
-        if storage.info(uri).size > _MAX_DOCUMENT_BYTES:
-            return None, f"its {MANIFEST_NAME} is longer than {_MAX_DOCUMENT_BYTES} bytes"
-        manifest = CheckpointManifest.load(place.uri)
-    except (FileNotFoundError, NotADirectoryError):
+    if not storage.exists(storage.join(place.uri, MANIFEST_NAME)):
         return None, f"it has no {MANIFEST_NAME}: it was not finished"
+    try:
+        manifest = CheckpointManifest.load(place.uri)
     except DataError as error:
         return None, error.given
     except RecursionError:
@@ -186,7 +160,7 @@ def read_checkpoint(place: CheckpointFolder) -> tuple[CheckpointManifest | None,
 
 
 def require_same_inputs(uri: str, manifest: CheckpointManifest, made_from: dict[str, str]) -> None:
-    """Refuse a checkpoint that another model, other shards or another configuration have led to.
+    """Refuse a checkpoint of another model, other shards or another configuration.
 
     Raises:
         DataError: It names the inputs that differ.
@@ -201,28 +175,21 @@ def require_same_inputs(uri: str, manifest: CheckpointManifest, made_from: dict[
 
 
 def record_attempt(folder_uri: str, attempt: str, found: FoundCheckpoint) -> int:
-    """Take the next number, leaving the record of what this attempt resumes from; return the number."""
-    name = found.uri.rpartition("/")[2] or None
+    """Take the next number with a record of what this attempt resumes from; return the number."""
     step = found.manifest.step if found.manifest is not None else 0
-    record = AttemptRecord(attempt=attempt, resumed_from=name, step=step, process=uuid.uuid4().hex)
-    content = record.model_dump_json(indent=1).encode() + b"\n"
-    number = list_checkpoints(folder_uri).newest_attempt
+    record = AttemptRecord(attempt=attempt, step=step, process=uuid.uuid4().hex).model_dump_json().encode()
+    numbers = [int(match[1]) for name in storage.list_names(folder_uri) if (match := _RECORD.fullmatch(name))]
+    number = max(numbers, default=0) + 1
     while True:
-        number += 1
         try:
-            storage.publish(storage.join(folder_uri, f"attempt-{number:06d}.json"), content)
+            storage.publish(storage.join(folder_uri, f"attempt-{number:06d}.json"), record)
+            return number
         except storage.AlreadyPublished:
-            continue
-        return number
+            number += 1
 
 
 def require_newest(folder_uri: str, listing: Listing, number: int) -> None:
-    """Refuse to go on with an attempt that a later one has superseded.
-
-    Args:
-        folder_uri: Where the listing was made.
-        listing: What is there now.
-        number: Of this attempt.
+    """Refuse to go on with attempt `number` once a later one has begun.
 
     Raises:
         Superseded: A later attempt has begun.
@@ -241,9 +208,15 @@ def require_newest(folder_uri: str, listing: Listing, number: int) -> None:
     )
 
 
+def _read_records(folder_uri: str, names: Sequence[str]) -> dict[str, AttemptRecord | None]:
+    """Return records by name; None for one that cannot be read."""
+    # A job that was preempted a thousand times has as many; in a bucket each is a request.
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        return dict(zip(names, pool.map(lambda name: _read_record(storage.join(folder_uri, name)), names), strict=True))
+
+
 def _read_record(uri: str) -> AttemptRecord | None:
     try:
-        content = storage.read_bytes(uri) if storage.info(uri).size <= _MAX_DOCUMENT_BYTES else b""
-        return AttemptRecord.model_validate(json.loads(content))
+        return AttemptRecord.model_validate_json(storage.read_bytes(uri))
     except (ValueError, ValidationError, RecursionError, FileNotFoundError):
         return None

@@ -1,158 +1,148 @@
-"""Host buffers: a copy of the state, laid out as the files will be, made once and used for every checkpoint."""
+"""Copies of the state in host memory, laid out as the safetensors files of a checkpoint (loading.py describes them)."""
 
 from __future__ import annotations
 
+import json
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from contracts.artifacts import tensor_file
 from contracts.errors import ModelError
-from trainer.checkpoint.framing import DTYPES, Entry, make_header
-from trainer.checkpoint.tensors import Group, Groups, Rows, is_sharded
+from trainer.checkpoint.loading import DTYPES, LENGTH_BYTES
+from trainer.parallel.process_group import Rank
 
-# Name, type, shape, shape of the whole tensor or None where this is it, first row.
-Described = tuple[str, torch.dtype, tuple[int, ...], tuple[int, ...] | None, int]
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# A cache line; torch aligns memory to it.
+_LINE_BYTES = 64
+Tensors = Mapping[str, torch.Tensor]
 
 
 def require_storable(model: nn.Module, name: str) -> None:
     """Refuse a network with state that a checkpoint cannot hold; called before its first step.
 
-    Args:
-        model: The network.
-        name: As the configuration names it.
-
     Raises:
-        ModelError: A parameter or buffer is of another type than those of `DTYPES`, or a module has state that is none.
+        ModelError: A parameter or buffer is of another type than those of `DTYPES`, or a module has get_extra_state.
     """
     for key, value in model.state_dict().items():
-        # torch.nn.Module.state_dict names what get_extra_state returns so. It is loaded by set_extra_state alone, which
-        # would never see the rows of a sharded network.
+        # torch.nn.Module.state_dict names what get_extra_state returns so; set_extra_state would not see sharded rows.
         if not isinstance(value, torch.Tensor) or key.rpartition(".")[2] == "_extra_state":
             raise ModelError(
                 f"{name}: {key} is state of its own (get_extra_state)",
                 allowed="parameters and buffers: nothing of a checkpoint is pickled",
                 todo="keep it in a buffer (register_buffer), or leave get_extra_state out",
             )
-        if value.dtype not in DTYPES.values():
-            raise ModelError(
-                f"{name}: {key} is of type {_name(value.dtype)}, which a checkpoint cannot hold",
-                allowed=", ".join(map(_name, DTYPES.values())),
-                todo="keep complex numbers as torch.view_as_real gives them and float8 as uint8, or register a buffer "
-                "that can be computed again with persistent=False",
-            )
+        if value.dtype not in _NAMES:
+            raise _unstorable(f"{name}: {key}", value.dtype)
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _unstorable(name: str, dtype: torch.dtype) -> ModelError:
+    dtype_name, *allowed = [str(each).removeprefix("torch.") for each in (dtype, *_NAMES)]
+    return ModelError(
+        f"{name} is of type {dtype_name}, which a checkpoint cannot hold",
+        allowed=", ".join(allowed),
+        todo="keep complex numbers as torch.view_as_real gives them and float8 as uint8, or register a buffer "
+        "that can be computed again with persistent=False",
+    )
+
+
+def is_sharded(group: Tensors) -> bool:
+    """Whether every rank writes a file of a group, since each has rows of some tensors; the same on all ranks."""
+    return any(isinstance(tensor, DTensor) and tensor.device_mesh.size() > 1 for tensor in group.values())
 
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file that can be written from memory."""
+    """A file in host memory, its header included."""
 
     group: str
     name: str
-    header: bytes
-    data: torch.Tensor
+    content: torch.Tensor
     """[bytes] uint8."""
     tensors: dict[str, torch.Tensor]
-    """Views of `data`."""
-    is_whole: bool
-    """Whether it has all of its group."""
+    """Views of `content`."""
 
 
 class HostBuffer:
-    """A copy of one rank's part of the state.
+    """A copy of what one rank writes of the state; the memory is allocated once and used for every checkpoint."""
 
-    Args:
-        rank: This rank.
-        ranks: Number of ranks.
-        pinned: Lock its pages, so that a GPU copies to it without a detour.
-        log: Told once where pages cannot be locked.
-    """
-
-    def __init__(
-        self, rank: int, ranks: int, *, pinned: bool, log: Callable[[str], None] = lambda message: None
-    ) -> None:
-        self._rank, self._ranks, self._pinned, self._log = rank, ranks, pinned, log
+    def __init__(self, rank: Rank, log: Callable[[str], None] = lambda message: None) -> None:
+        self._rank, self._log = rank, log
+        self._pinned = rank.device.type == "cuda"
         self._layout: object = None
-        self.files: list[StagedFile] = []
+        self._files: list[StagedFile] = []
 
     @torch.no_grad()
-    def stage(self, groups: Groups) -> list[StagedFile]:
-        """Copy the tensors that this rank writes; return the files, which hold until the next call.
+    def stage(self, groups: Mapping[str, Tensors]) -> list[StagedFile]:
+        """Copy the tensors that this rank writes; return its files, which hold until the next call.
 
-        The state may change as soon as this returns. Memory is taken at the first call, and again only when names,
-        types or shapes differ from the call before.
+        The state may change as soon as this returns. Memory is allocated again only when names, types or shapes change.
         """
-        mine = {name: _own(group, self._rank) for name, group in groups.items()}
-        layout = {name: [_describe(key, value) for key, value in group.items()] for name, group in mine.items()}
+        first = self._rank.is_first
+        parts = {name: _local_parts(group, first) for name, group in groups.items() if first or is_sharded(group)}
+        layout = {name: [(key, t.dtype, t.shape) for key, t in tensors.items()] for name, tensors in parts.items()}
         if layout != self._layout:
-            # First let go of the old memory: two copies might not fit.
-            self.files, self._layout = [], None
-            self.files = [
-                self._lay_out(name, groups[name], layout[name])
-                for name in groups
-                if self._rank == 0 or is_sharded(groups[name])
-            ]
+            # Free the old memory first: two copies might not fit.
+            self._files, self._layout = [], None
+            self._files = [self._lay_out(name, parts[name], is_sharded(groups[name])) for name in parts]
             self._layout = layout
-        on_gpu = False
-        for file in self.files:
-            sources = {key: _tensor(value) for key, value in mine[file.group].items()}
-            on_gpu |= any(tensor.is_cuda for tensor in sources.values())
-            if sources:
-                torch._foreach_copy_(
-                    [file.tensors[key] for key in sources], list(sources.values()), non_blocking=self._pinned
-                )
-        if on_gpu and self._pinned:
+        for file, tensors in zip(self._files, parts.values(), strict=True):
+            if tensors:
+                targets = [file.tensors[key] for key in tensors]
+                torch._foreach_copy_(targets, list(tensors.values()), non_blocking=self._pinned)
+        if any(tensor.is_cuda for tensors in parts.values() for tensor in tensors.values()):
             torch.cuda.current_stream().synchronize()
-        return self.files
+        return self._files
 
-    def _lay_out(self, name: str, group: Group, tensors: list[Described]) -> StagedFile:
-        header, entries = make_header(tensors)
-        data = torch.empty(entries[-1].stop if entries else 0, dtype=torch.uint8)
-        if self._pinned and data.numel() and (failure := _lock_pages(data)) is not None:
+    def _lay_out(self, group: str, tensors: Tensors, sharded: bool) -> StagedFile:
+        """Allocate a file and write its header."""
+        rank, ranks = self._rank.rank, self._rank.ranks
+        metadata = {"format": "pt", **({"part": f"{rank} of {ranks}"} if sharded else {})}
+        header: dict[str, Any] = {"__metadata__": metadata}
+        spans, stop = {}, 0
+        for name in sorted(tensors, key=lambda name: _place(name, tensors[name])):
+            tensor = tensors[name]
+            if tensor.dtype not in _NAMES:
+                raise _unstorable(f"{group}: {name}", tensor.dtype)
+            start, stop = stop, stop + tensor.numel() * tensor.itemsize
+            header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, stop]}
+            spans[name] = slice(start, stop)
+        text = json.dumps(header, separators=(",", ":")).encode()
+        # Padded, so that the data begins at a cache line.
+        text += b" " * (-(LENGTH_BYTES + len(text)) % _LINE_BYTES)
+        text = len(text).to_bytes(LENGTH_BYTES, "little") + text
+        content = torch.empty(len(text) + stop, dtype=torch.uint8)
+        if self._pinned and (failure := _lock_pages(content)):
             self._pinned = False
             self._log(f"warning: the host memory of checkpoints is not page-locked, saves take longer: {failure}")
-        sharded = is_sharded(group)
-        return StagedFile(
-            group=name,
-            name=tensor_file(name, self._rank, self._ranks) if sharded else tensor_file(name),
-            header=header,
-            data=data,
-            tensors={entry.name: _view(data, entry) for entry in entries},
-            is_whole=not sharded,
-        )
+        content[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        data = content[len(text) :]
+        views = {name: data[span].view(tensors[name].dtype).view(tensors[name].shape) for name, span in spans.items()}
+        return StagedFile(group, tensor_file(group, rank, ranks) if sharded else tensor_file(group), content, views)
 
 
-def _own(group: Group, rank: int) -> dict[str, torch.Tensor | Rows]:
-    return {
-        name: value
-        for name, value in group.items()
-        if (value.tensor.shape[0] > 0 if isinstance(value, Rows) else rank == 0)
-    }
+def _local_parts(group: Tensors, first: bool) -> dict[str, torch.Tensor]:
+    """Return what a rank writes of a group: its rows of sharded tensors; rank 0 all tensors besides."""
+    rows = {name: tensor.to_local() for name, tensor in group.items() if isinstance(tensor, DTensor)}
+    return {name: rows.get(name, tensor) for name, tensor in group.items() if first or len(rows.get(name, ()))}
 
 
-def _tensor(value: torch.Tensor | Rows) -> torch.Tensor:
-    return value.tensor if isinstance(value, Rows) else value
+def _place(name: str, tensor: torch.Tensor) -> tuple[bool, int, str]:
+    """Order tensors so that each begins at a multiple of its item size, and those that fill cache lines at a line.
+
+    Tensors follow each other without holes: one that does not fill its last line, such as an optimizer's count of
+    steps, would push all behind it off the lines, and a copy then writes to two lines at a time.
+    """
+    return tensor.numel() * tensor.itemsize % _LINE_BYTES != 0, -tensor.itemsize, name
 
 
-def _describe(name: str, value: torch.Tensor | Rows) -> Described:
-    tensor = _tensor(value)
-    whole, offset = (value.global_shape, value.offset) if isinstance(value, Rows) else (None, 0)
-    return name, tensor.dtype, tuple(tensor.shape), whole, offset
-
-
-def _view(data: torch.Tensor, entry: Entry) -> torch.Tensor:
-    return data[entry.start : entry.stop].view(entry.dtype).view(entry.shape)
-
-
-def _lock_pages(data: torch.Tensor) -> str | None:
+def _lock_pages(memory: torch.Tensor) -> str | None:
     """Lock the pages of a tensor in host memory until it is freed; return what went wrong, or None.
 
     torch.empty(pin_memory=True) would round its bytes up to a power of two and never give them back
@@ -161,16 +151,14 @@ def _lock_pages(data: torch.Tensor) -> str | None:
     try:
         cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         # cudaHostRegisterPortable: https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__MEMORY.html
-        code = int(cudart.cudaHostRegister(data.data_ptr(), data.numel(), 1))
+        code = int(cudart.cudaHostRegister(memory.data_ptr(), memory.numel(), 1))
     except (AssertionError, RuntimeError) as error:
         return str(error)
     if code != 0:
-        # The runtime keeps the error for whoever asks next, which would be the check behind a kernel of training; torch
-        # has no cudaGetLastError to ask first.
+        # The runtime keeps the error for the next check behind a kernel; torch has no cudaGetLastError to clear it.
         with suppress(RuntimeError):
             torch.ones(1, device="cuda")
-        return f"cudaHostRegister returned {code} for {data.numel()} bytes"
-    # Before its memory is freed. At the end of the process the driver does it; to ask for it could wait for a GPU that
-    # hangs.
-    weakref.finalize(data, cudart.cudaHostUnregister, data.data_ptr()).atexit = False
+        return f"cudaHostRegister returned {code} for {memory.numel()} bytes"
+    # Before the memory is freed. At the end of the process the driver does it: a call could wait for a GPU that hangs.
+    weakref.finalize(memory, cudart.cudaHostUnregister, memory.data_ptr()).atexit = False
     return None

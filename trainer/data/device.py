@@ -1,21 +1,21 @@
-"""Slots copied to the model's device, beside what it computes.
+"""Slots copied to the model's device beside what it computes, and the time that steps wait for data.
 
-Bytes travel, on a stream of their own; float32 is made there at the end, by the task's `to_model`. A step only queues
+Bytes are copied, on a stream of their own; float32 is made on the device by the task's `to_model`. A step only queues
 work, so the host asks for the next slot while the GPU computes this one: its copy runs at once, and the computation
 that comes after waits for it by an event, not the host. Without a GPU nothing is copied.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
-
-from trainer.data.clock import DataClock
 
 Item = TypeVar("Item")
 
@@ -24,13 +24,108 @@ Item = TypeVar("Item")
 MOST_AHEAD = 2
 
 
-def to_device(items: Iterator[Item], device: torch.device, clock: DataClock) -> Iterator[Item]:
-    """Yield items with all their tensors on the device, in order; on a CPU they are passed on as they are.
+@dataclass(frozen=True)
+class DataTime:
+    """Where the time of some steps went, in seconds."""
 
-    Args:
-        items: Tensors, or tuples, lists, dicts and dataclasses of them, however deep; pinned, or the copies wait.
-        device: Where they are needed.
-        clock: Measures the copies.
+    wall_s: float
+    """Of the steps, without evaluations and checkpoints."""
+    loader_s: float
+    """Inside next() of the loader. A GPU computes meanwhile what it was given before: at most this was lost."""
+    copy_s: float | None
+    """Of copies from host to device, by CUDA events; None: there is no GPU."""
+    wait_s: float | None = None
+    """In which the GPU only waited for a copy, by CUDA events; None: not measured."""
+
+    def describe(self) -> str:
+        """Return the shares of the wall time, in percent."""
+        copy = "not measured" if self.copy_s is None else f"{self.share(self.copy_s):.1f} %"
+        return f"data time {self.share(self.loader_s):.1f} % (host to device {copy})"
+
+    def share(self, seconds: float) -> float:
+        """Return seconds as percent of the wall time."""
+        return 100 * seconds / self.wall_s if self.wall_s > 0 else 0.0
+
+
+class DataClock:
+    """Sums up the waiting of one rank for its data between two reports; with `waits`, also of its GPU for copies."""
+
+    def __init__(self, device: torch.device, *, waits: bool = False) -> None:
+        on_gpu = device.type == "cuda"
+        self._copies: list[_Events] | None = [] if on_gpu else None
+        self._waits: list[_Events] | None = [] if on_gpu and waits else None
+        self._wall_s = self._loader_s = 0.0
+        self._mark = time.perf_counter()
+
+    def slots(self, slots: Iterator[Item]) -> Iterator[Item]:
+        """Yield what a loader yields, and measure the time in its next()."""
+        self.restart()
+        while True:
+            self.step_done()
+            asked = self._mark
+            try:
+                slot = next(slots)
+            except StopIteration:
+                return
+            self.step_done()
+            self._loader_s += self._mark - asked
+            yield slot
+
+    def copying(self) -> AbstractContextManager[None]:
+        """Measure copies to the device that are started inside, without waiting for them."""
+        return _between(self._copies)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Measure how long the current stream waits for what it is told inside to wait for, if the clock is to."""
+        return _between(self._waits)
+
+    def step_done(self) -> None:
+        """Count the time until now as that of a step."""
+        now = time.perf_counter()
+        self._wall_s += now - self._mark
+        self._mark = now
+
+    def restart(self) -> None:
+        """Leave out the time since the last slot, step or report: an evaluation or a checkpoint."""
+        self._mark = time.perf_counter()
+
+    def take(self) -> DataTime:
+        """Return what was counted since the last call; on a GPU it waits for the newest copy."""
+        self.step_done()
+        counted = DataTime(self._wall_s, self._loader_s, _take(self._copies), _take(self._waits))
+        self._wall_s = self._loader_s = 0.0
+        return counted
+
+
+_Events = tuple[torch.cuda.Event, torch.cuda.Event]
+
+
+@contextmanager
+def _between(events: list[_Events] | None) -> Iterator[None]:
+    if events is None:
+        yield
+        return
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    yield
+    end.record()
+    events.append((begin, end))
+
+
+def _take(events: list[_Events] | None) -> float | None:
+    """Return the seconds between pairs of events, after waiting for the last of them, and forget them."""
+    if not events:
+        return None if events is None else 0.0
+    events[-1][1].synchronize()
+    seconds: float = sum(begin.elapsed_time(end) for begin, end in events) / 1000
+    events.clear()
+    return seconds
+
+
+def to_device(items: Iterator[Item], device: torch.device, clock: DataClock) -> Iterator[Item]:
+    """Yield items with all their tensors on the device, in order; on a CPU the items themselves.
+
+    Items are tensors, or tuples, lists, dicts and dataclasses of them; pinned, or the copies block.
     """
     return _copy_ahead(items, device, clock) if device.type == "cuda" else items
 
@@ -70,37 +165,22 @@ def map_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> An
         return values if any(values[key] is not item[key] for key in item) else item
     if isinstance(item, (list, tuple)):
         changed = [map_tensors(value, change) for value in item]
-        if all(one is other for one, other in zip(changed, item, strict=True)):
+        if all(new is old for new, old in zip(changed, item, strict=True)):
             return item
         # A named tuple takes its fields one by one.
         return type(item)(*changed) if hasattr(item, "_fields") else type(item)(changed)
     if is_dataclass(item) and not isinstance(item, type):
-        held = {field.name: getattr(item, field.name) for field in fields(item) if field.init}
-        moved = {name: map_tensors(value, change) for name, value in held.items()}
-        different = {name: value for name, value in moved.items() if value is not held[name]}
+        values = {field.name: getattr(item, field.name) for field in fields(item) if field.init}
+        moved = {name: map_tensors(value, change) for name, value in values.items()}
+        different = {name: value for name, value in moved.items() if value is not values[name]}
         return replace(item, **different) if different else item
     return item
 
 
-def find_tensor(item: Any) -> torch.Tensor | None:
-    """Return the first tensor in dictionaries, lists and tuples; None: there is none."""
-    if isinstance(item, torch.Tensor):
-        return item
-    inside = item.values() if isinstance(item, dict) else item if isinstance(item, (list, tuple)) else ()
-    return next((found for found in map(find_tensor, inside) if found is not None), None)
-
-
-def find_other(item: Any, name: str = "") -> str:
-    """Return what lies in dictionaries, lists and tuples beside tensors, in words; empty: nothing but tensors.
-
-    Args:
-        item: However deep.
-        name: Of the place where it was found.
-    """
-    if isinstance(item, torch.Tensor):
-        return ""
+def leaves(item: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield everything in dictionaries, lists and tuples, however deep, after its name, such as ['boxes'][0]."""
     if isinstance(item, (dict, list, tuple)) and item:
-        named = item.items() if isinstance(item, dict) else enumerate(item)
-        return next((found for key, one in named if (found := find_other(one, f"{name}[{key!r}]"))), "")
-    shown = f"an empty {type(item).__name__}" if isinstance(item, (dict, list, tuple)) else f"a {type(item).__name__}"
-    return f"{shown} as {name}" if name else shown
+        for key, value in item.items() if isinstance(item, dict) else enumerate(item):
+            yield from leaves(value, f"{name}[{key!r}]")
+    else:
+        yield name, item

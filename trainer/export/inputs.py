@@ -17,8 +17,8 @@ from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationR
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.own_code import code_hash
-from trainer.data.shards import check_export_samples
 from trainer.export.bundle.bundles import bundle_of
+from trainer.export.needs import check_export_samples
 from trainer.export.targets import Builder, gpu_target, version_of
 from trainer.tasks.needs import FIELDS
 

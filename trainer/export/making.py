@@ -328,8 +328,7 @@ def _trace(
     import torch
 
     from trainer.export.gates.tensors import kind_of
-    from trainer.model.build import example_inputs
-    from trainer.model.sizes import check_sizes
+    from trainer.model.build import check_sizes, example_inputs
     from trainer.tasks.load import network_name
     from trainer.weights.save import save_weights
 

@@ -1,13 +1,13 @@
 """What the launcher tells a rank (the assignment), and what a rank tells the launcher (its end).
 
-torchrun hides the exit codes of its processes, and after an agreed stop they exit 0: why a rank ended is in a file,
-`ends/GENERATION/rank-R.json` in the attempt's folder, an ErrorDocument. A rank without one ended as it should, or was
-killed.
+Why a rank ended is in a file, `ends/rank-R.json` in the attempt's folder, an ErrorDocument: exit codes say too little.
+A rank without one has finished, or was killed.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from contracts.scalars import SCALARS_FOLDER
 
 ASSIGNMENT_NAME = "assignment.json"
 ENDS_FOLDER = "ends"
+_STOPPING_NAME = "stopping"
 TENSORBOARD_FOLDER = "tensorboard"
 
 
@@ -47,7 +48,7 @@ class Assignment(BaseModel):
     began_at: float = Field(default_factory=time.monotonic)
     """When this machine's launcher began, on the clock of time.monotonic."""
     generation: int = 0
-    """How often the ranks of the job have been started before: agreed between the launchers, never used twice."""
+    """Number of the start, where a profiling run starts its ranks several times."""
 
     @property
     def world_size(self) -> int:
@@ -70,20 +71,21 @@ class Assignment(BaseModel):
 
     def write(self) -> Path:
         """Write it for the ranks of this machine, and return the path."""
-        path = Path(self.attempt_folder) / ASSIGNMENT_NAME
-        storage.replace(storage.normalise(path), self.model_dump_json(indent=1).encode())
+        path, content = Path(self.attempt_folder) / ASSIGNMENT_NAME, self.model_dump_json(indent=1).encode()
+        # Of a later start it is the same, and a disk that is full meanwhile ends no training.
+        if not path.exists() or path.read_bytes() != content:
+            storage.replace(storage.normalise(path), content)
         return path
 
     def write_end(self, rank: int, document: ErrorDocument) -> None:
-        """Say why a rank ended; the first word counts, and a process may be killed at any point of this."""
-        folder = self._ends_folder
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"rank-{rank}.json"
+        """Record why a rank ends; the first record is kept, and the process may be killed at any point of this."""
+        self._ends_folder.mkdir(parents=True, exist_ok=True)
+        path = self._ends_folder / f"rank-{rank}.json"
         if not path.exists():
             storage.replace(storage.normalise(path), document.model_dump_json(indent=1).encode())
 
     def read_ends(self) -> dict[int, ErrorDocument]:
-        """Return why ranks of this machine and generation ended, by rank, in the order in which they said so."""
+        """Return why ranks of this machine ended, by rank, in the order of the records."""
         ends: list[tuple[int, int, ErrorDocument]] = []
         for path in self._ends_folder.glob("rank-*.json"):
             try:
@@ -93,46 +95,60 @@ class Assignment(BaseModel):
             ends.append((path.stat().st_mtime_ns, int(path.stem.removeprefix("rank-")), document))
         return {rank: document for _, rank, document in sorted(ends, key=lambda end: end[:2])}
 
+    def mark_stopping(self) -> None:
+        """Record that the ranks have agreed to stop, and save now; where the disk is full, they have less time."""
+        with suppress(OSError):
+            self._ends_folder.mkdir(parents=True, exist_ok=True)
+            (self._ends_folder / _STOPPING_NAME).touch()
+
+    def is_stopping(self) -> bool:
+        """Return whether the ranks have agreed to stop."""
+        return (self._ends_folder / _STOPPING_NAME).exists()
+
+    def clear_ends(self) -> None:
+        """Forget how the last start ended."""
+        for path in self._ends_folder.glob("*"):
+            path.unlink()
+
     @property
     def _ends_folder(self) -> Path:
-        return Path(self.attempt_folder) / ENDS_FOLDER / str(self.generation)
+        return Path(self.attempt_folder) / ENDS_FOLDER
 
 
 def is_preemption(document: ErrorDocument) -> bool:
-    """Whether somebody told this machine to stop, and it did."""
+    """Return whether the ranks stopped because this machine was told to."""
     return document.kind == Preempted.__name__
 
 
 def has_stopped(document: ErrorDocument) -> bool:
-    """Whether a rank stopped in agreement, whichever machine was told to."""
+    """Return whether a rank stopped in agreement, whichever machine was told to."""
     return document.kind in (Preempted.__name__, PeerPreempted.__name__)
 
 
 def weight_of(document: ErrorDocument) -> int:
-    """How much an end explains: a user error most, then one that is final when it comes back at its step."""
+    """Return how much an end explains: a user error most, then one that is final when it comes back at its step."""
     return 2 if document.exit_code == EXIT_USER_ERROR else int(document.step is not None)
 
 
 def decisive_end(ends: dict[int, ErrorDocument], ranks: int) -> ErrorDocument | None:
-    """Return the end that explains the others; None when a rank that said nothing does: it was killed.
+    """Return the end that explains the others; None where a rank without one does: it was killed.
 
-    torchrun sends SIGTERM to the ranks that remain when one has failed, as a platform does that takes the machine away.
-    So ranks that say they were told to stop are believed when all of them say so, and only then; the lowest speaks for
-    them, since the first rank alone knows whether the last step was saved in time.
+    One rank that was told to stop is enough: its machine goes away. Of several the lowest counts, since rank 0 alone
+    knows whether the last step was saved in time.
 
     Args:
-        ends: Why ranks of this machine ended, in the order in which they said so.
+        ends: Why ranks of this machine ended, in the order of the records.
         ranks: Number of ranks of this machine.
     """
     documents = list(ends.values())
-    # The peers of a rank that ran out of memory lose it at once, and may say so first.
+    # The peers of a rank that ran out of memory lose it at once, and may record that first.
     heaviest = max(documents, key=weight_of, default=None)
     if heaviest is not None and weight_of(heaviest):
         return heaviest
+    told = [rank for rank, document in ends.items() if is_preemption(document)]
+    if told:
+        return ends[min(told)]
     failed = [document for document in documents if not has_stopped(document)]
     if failed:
         return failed[0]
-    if len(documents) < ranks:
-        return None
-    told = [rank for rank, document in ends.items() if is_preemption(document)]
-    return ends[min(told or ends)]
+    return ends[min(ends)] if len(documents) == ranks else None

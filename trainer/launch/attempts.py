@@ -1,4 +1,4 @@
-"""What is kept of a job between its attempts: how many brought no new checkpoint, and an error that ends the job.
+"""The memory of a job between its attempts: how many brought no new checkpoint, and the error that ended the job.
 
 It lies in `jobs/JOB/` beside the stage's outputs: ended.json, create-only, and attempts.json, written by the first
 machine's launcher alone. A platform may start again whatever ends with an exit code other than 0 (Vertex AI by one
@@ -9,14 +9,12 @@ an id is this one command: nothing is written, attempts are counted in memory.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TypeGuard
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import EXIT_FAULT, EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument, ToldError
-from trainer.launch.assignment import has_stopped
 
 JOBS_FOLDER, ENDED_NAME, ATTEMPTS_NAME = "jobs", "ended.json", "attempts.json"
 # Kind of the error that says that a job's attempts lead nowhere.
@@ -77,20 +75,18 @@ class JobRecord:
 
 
 class Attempts(BaseModel):
-    """Attempts of a job: starts of its ranks, by the launcher or by the platform."""
+    """Starts of a job's ranks, by the launcher or by the platform."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     fruitless: int = 0
-    """Consecutive ones since the last new checkpoint, the one that is about to begin included."""
-    generation: int = -1
-    """The newest one that was started."""
+    """Consecutive ones since the last new checkpoint, the one that runs included."""
     checkpoints: list[str] = []
-    """Committed ones when the last attempt began."""
+    """Manifests in the training folder when the last one began."""
 
 
 class AttemptCounter:
-    """Counts a job's consecutive attempts without a new committed checkpoint.
+    """Counts a job's consecutive starts without a new checkpoint.
 
     Args:
         record: The job's memory.
@@ -99,76 +95,52 @@ class AttemptCounter:
     """
 
     def __init__(self, record: JobRecord, folder: str, max_attempts: int) -> None:
-        self._record = record
-        self._folder = folder
-        self._max_attempts = max_attempts
+        self._record, self._folder, self._max_attempts = record, folder, max_attempts
         self._attempts = record.read()
-        self._counted = False
-        self._last: ErrorDocument | None = None
+        self._previous: ErrorDocument | None = None
 
-    @property
-    def generation(self) -> int:
-        """The job's newest generation that was begun; -1: none."""
-        return self._attempts.generation
-
-    def begin(self, last: ErrorDocument | None, *, after: int = -1) -> int | ErrorDocument:
-        """Count an attempt that is about to begin; one that was told to stop has not counted.
+    def begin(self, end: ErrorDocument | None) -> ErrorDocument | None:
+        """Count a start that is about to be made; return the error that ends the job where it must not be.
 
         Args:
-            last: Why the last one ended, if it is known.
-            after: The newest generation that anybody remembers.
-
-        Returns:
-            Its generation; or, where it must not begin, the error that ends the job.
+            end: Why the last one ended, where this launcher knows it.
         """
-        if self._is_final(last):
-            return last.model_copy(update={"exit_code": EXIT_USER_ERROR})
-        self._last = last
-        if last is not None and has_stopped(last):
-            self.told_to_stop()
+        previous, self._previous = self._previous, end
+        if end is not None and end.step is not None and _is_same(end, previous):
+            # An error that came back at the same step comes back again.
+            return end.model_copy(update={"exit_code": EXIT_USER_ERROR})
         committed = self._committed()
         is_new = not set(committed) <= set(self._attempts.checkpoints)
         fruitless = 1 if is_new else self._attempts.fruitless + 1
         if fruitless > self._max_attempts:
-            return self._given_up(last)
-        generation = max(self._attempts.generation, after) + 1
-        self._attempts = Attempts(fruitless=fruitless, generation=generation, checkpoints=committed)
+            return self._given_up(end)
+        self._attempts = Attempts(fruitless=fruitless, checkpoints=committed)
         self._record.keep(self._attempts)
-        self._counted = True
-        return generation
+        return None
 
     def told_to_stop(self) -> None:
-        """Take the attempt that has ended out of the count: its machine was taken away, and it may be none the worse.
-
-        Nobody may call this while `begin` runs.
-        """
-        if self._counted:
-            self._counted = False
-            self._attempts = self._attempts.model_copy(update={"fruitless": max(0, self._attempts.fruitless - 1)})
-            self._record.keep(self._attempts)
-
-    def _is_final(self, last: ErrorDocument | None) -> TypeGuard[ErrorDocument]:
-        """Whether attempts ended twice in a row by an error that is final when it comes back at the same step."""
-        before = self._last
-        if last is None or before is None or last.step is None:
-            return False
-        return (last.kind, last.step) == (before.kind, before.step)
+        """Take the last start out of the count: a machine was taken away, and the training may be none the worse."""
+        self._attempts = self._attempts.model_copy(update={"fruitless": max(0, self._attempts.fruitless - 1)})
+        self._record.keep(self._attempts)
 
     def _committed(self) -> list[str]:
-        """Return the names of all manifests below the training folder, whatever wrote them."""
+        """Return the names of all manifests below the training folder."""
         found = storage.list_objects(self._folder)
         return sorted(entry.name for entry in found if entry.name.rpartition("/")[2] == MANIFEST_NAME)
 
-    def _given_up(self, last: ErrorDocument | None) -> ErrorDocument:
-        reason = "without a word" if last is None else f"with: {last.message}"
-        code = EXIT_FAULT if last is None or last.exit_code == EXIT_TRY_AGAIN else last.exit_code
+    def _given_up(self, end: ErrorDocument | None) -> ErrorDocument:
+        reason = "without an error" if end is None else f"with: {end.message}"
         return ErrorDocument(
             kind=CRASH_LOOP,
-            exit_code=code,
+            exit_code=EXIT_FAULT if end is None or end.exit_code == EXIT_TRY_AGAIN else end.exit_code,
             message=(
                 f"{self._attempts.fruitless} attempts in a row have left no new checkpoint (resources.max_attempts = "
                 f"{self._max_attempts}); the last one ended {reason}\n  to do: find out why training ends; let it "
                 "save more often (checkpoint.every_steps), or raise resources.max_attempts"
             ),
-            traceback="" if last is None else last.traceback,
+            traceback="" if end is None else end.traceback,
         )
+
+
+def _is_same(end: ErrorDocument, previous: ErrorDocument | None) -> bool:
+    return previous is not None and (end.kind, end.step) == (previous.kind, previous.step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
@@ -19,49 +20,46 @@ CPU_RANKS = 2
 RANKS_VARIABLE = "PET_NPROC_PER_NODE"
 
 
-def find_gpus() -> list[str]:
-    """Return the names of the NVIDIA GPUs, whatever CUDA_VISIBLE_DEVICES says; none without NVML."""
+@dataclass(frozen=True)
+class Gpu:
+    """An NVIDIA GPU of this machine."""
+
+    index: int
+    name: str
+    capability: int
+    """Compute capability times ten (89 for sm89)."""
+
+
+def find_gpus() -> list[Gpu]:
+    """Return the NVIDIA GPUs, whatever CUDA_VISIBLE_DEVICES says; none without NVML."""
     try:
         import pynvml as nvml  # type: ignore[import-untyped]
     except ImportError:
         return []
-    found = []
+    gpus = []
     try:
         nvml.nvmlInit()
         for index in range(nvml.nvmlDeviceGetCount()):
             # One that fell off its bus cannot be used.
             with suppress(nvml.NVMLError):
-                found.append(nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(index)))
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+                gpus.append(Gpu(index, nvml.nvmlDeviceGetName(handle), major * 10 + minor))
         nvml.nvmlShutdown()
     except nvml.NVMLError:
         return []
-    return found
+    return gpus
 
 
 def least_capability(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the smallest compute capability of the NVIDIA GPUs, times ten (89 for sm89); 0 without GPUs or NVML.
+    """Return the smallest compute capability of the NVIDIA GPUs, times ten; 0 without any.
 
     Those that CUDA_VISIBLE_DEVICES leaves out by their numbers do not count.
     """
-    try:
-        import pynvml as nvml
-    except ImportError:
-        return 0
     visible = [entry.strip() for entry in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    found = []
-    try:
-        nvml.nvmlInit()
-        for index in range(nvml.nvmlDeviceGetCount()):
-            if all(entry.isdecimal() for entry in visible) and str(index) not in visible:
-                continue
-            with suppress(nvml.NVMLError):
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-                found.append(major * 10 + minor)
-        nvml.nvmlShutdown()
-    except nvml.NVMLError:
-        return 0
-    return min(found, default=0)
+    by_number = all(entry.isdecimal() for entry in visible)
+    counted = [gpu.capability for gpu in find_gpus() if not by_number or str(gpu.index) in visible]
+    return min(counted, default=0)
 
 
 def hardware() -> dict[str, str]:
@@ -72,7 +70,7 @@ def hardware() -> dict[str, str]:
             if line.startswith("model name"):
                 cpu = line.partition(":")[2].strip()
                 break
-    gpus = ", ".join(find_gpus())
+    gpus = ", ".join(gpu.name for gpu in find_gpus())
     return {"cores": str(available_cores()), "cpu": cpu, "gpus": gpus or "none"}
 
 

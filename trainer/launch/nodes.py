@@ -14,7 +14,11 @@ not per rank, where Vertex AI sets them: they are never passed on.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import socket
+import struct
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -30,9 +34,10 @@ Platform = Literal["vertex", "torchrun", "indexed job", "local"]
 # By one of these a platform says which machine this is.
 PLATFORM_VARIABLES = ("CLUSTER_SPEC", "PET_NNODES", "PET_NODE_RANK", "JOB_COMPLETION_INDEX")
 # What torchrun or a platform sets for ranks, and torchrun's own flags by environment (PET_*): none of it may reach the
-# torchrun that is started here.
+# ranks that are started here.
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 _RANK_PREFIXES = ("PET_", "TORCHELASTIC_", "GROUP_", "ROLE_")
+_SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,22 @@ def without_ranks(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name not in _RANK_VARIABLES and not name.startswith(_RANK_PREFIXES)
     }
+
+
+def find_interface(address: str) -> str | None:
+    """Return the network interface that has an IPv4 address; None where there is none, or not on Linux."""
+    if not sys.platform.startswith("linux"):
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None
 
 
 def _from_cluster_spec(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes | None:

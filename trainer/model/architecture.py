@@ -9,15 +9,14 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from torch import nn
 
 from contracts.config import ModelSection
 from contracts.errors import ModelError
-from trainer.model.build import MISFITS, is_of_transformers
-from trainer.model.user_callable import load_callable
+from trainer.model.build import is_of_transformers
+from trainer.model.user_code import load_callable
 from trainer.weights.source import MODEL_TYPE
 
 
@@ -35,61 +34,43 @@ def build_from_transformers(
     head: str,
     choose: Callable[[Any, dict[str, Any]], Mapping[str, Any]],
 ) -> nn.Module:
-    """Build a network of transformers.
+    """Build a network of transformers by `kind`, an auto class, which has the architectures `known`.
 
-    Args:
-        section: The model section of the configuration.
-        kind: Auto class of transformers that makes it of a configuration.
-        known: Architectures that it has.
-        shown: Some of them, for messages.
-        head: What they have in common, for messages.
-        choose: Returns settings that come on top of the arguments, given the architecture's defaults and the arguments.
+    `choose` returns settings that come on top of the arguments, given the architecture's defaults and the arguments;
+    `shown`, some architectures, and their `head` are for messages.
 
     Raises:
-        ModelError: The architecture is unknown, or does not take these arguments.
+        ModelError: The architecture is unknown, or has no such arguments. The library raises others for their values.
     """
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     if section.architecture not in known:
-        close = difflib.get_close_matches(section.architecture, sorted(known), n=1)
         raise ModelError(
             f"model.architecture {section.architecture!r} is unknown",
             allowed=f"a model type of transformers with {head} ({', '.join(shown)}, ... {len(known)} in all), or "
             "module:callable",
-            todo=f"did you mean {close[0]}?" if close else "choose one of them",
+            todo=_did_you_mean(section.architecture, known) or "choose one of them",
         )
-    try:
-        defaults = AutoConfig.for_model(section.architecture)
-        if section.arguments.get(MODEL_TYPE) == section.architecture:
-            # A whole config.json, of any version of transformers.
-            arguments = dict(section.arguments)
-            config = type(defaults).from_dict({**arguments, **choose(defaults, arguments)})
-        else:
-            arguments = _check_arguments(section, defaults)
-            config = AutoConfig.for_model(section.architecture, **{**arguments, **choose(defaults, arguments)})
-        network: nn.Module = kind.from_config(config)
-    except (*MISFITS, StrictDataclassError) as error:
-        raise refused(section, error) from error
+    defaults = AutoConfig.for_model(section.architecture)
+    arguments = dict(section.arguments)
+    if arguments.get(MODEL_TYPE) == section.architecture:
+        # A whole config.json, of any version of transformers.
+        config = type(defaults).from_dict({**arguments, **choose(defaults, arguments)})
+    else:
+        _check_arguments(section, defaults)
+        config = AutoConfig.for_model(section.architecture, **{**arguments, **choose(defaults, arguments)})
+    network: nn.Module = kind.from_config(config)
     return network
 
 
 def build_from_callable(section: ModelSection, *, allowed: str, **given: object) -> nn.Module:
-    """Build a network by the function that model.architecture names.
-
-    Args:
-        section: The model section of the configuration.
-        allowed: What it returns, for messages.
-        given: Keyword arguments besides model.arguments.
+    """Build a network by the function that model.architecture names, with `given` besides model.arguments.
 
     Raises:
-        ModelError: It cannot be imported, does not take these arguments, or returns something else.
+        ModelError: It cannot be imported, or returns something else; it may itself raise anything.
     """
     builder = load_callable("model.architecture", section.architecture, ModelError)
-    try:
-        model = builder(**given, **section.arguments)
-    except MISFITS as error:
-        raise refused(section, error, builder, given) from error
+    model = builder(**given, **section.arguments)
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"{section.architecture} returned a {type(model).__name__}",
@@ -104,49 +85,18 @@ def takes_by_name(model: nn.Module, name: str) -> bool:
     return is_of_transformers(model) and name in inspect.signature(type(model).forward).parameters
 
 
-def refused(
-    section: ModelSection,
-    error: Exception,
-    builder: Callable[..., object] | None = None,
-    given: Collection[str] = (),
-) -> ModelError:
-    """Return the error of arguments that an architecture does not take.
-
-    Args:
-        section: The model section of the configuration.
-        error: What was raised.
-        builder: What takes the arguments, where their names can be told from it.
-        given: Names of what it is given besides model.arguments.
-    """
-    found: list[inspect.Parameter] = []
-    # What is not written in Python may have no signature.
-    with suppress(TypeError, ValueError):
-        found = list(inspect.signature(builder).parameters.values()) if builder is not None else []
-    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    known = [one.name for one in found if one.kind in named and one.name not in given]
-    todo = "correct model.arguments"
-    wrong = next((name for name in section.arguments if name not in known), None)
-    if known and wrong and not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in found):
-        close = difflib.get_close_matches(wrong, known, n=1)
-        todo = f"did you mean model.arguments.{close[0]}?" if close else f"remove model.arguments.{wrong}"
-    return ModelError(
-        f"{section.architecture!r} with model.arguments {section.arguments} cannot be built: {error}",
-        allowed=f"model.arguments that the architecture takes: {', '.join(known)}"
-        if known
-        else "arguments that the architecture takes",
-        todo=todo,
-    )
-
-
-def _check_arguments(section: ModelSection, defaults: Any) -> dict[str, Any]:
+def _check_arguments(section: ModelSection, defaults: Any) -> None:
     """Refuse names that the configuration does not have: transformers would take them without a word."""
     known = sorted(name for name in defaults.to_dict() if not name.startswith("_"))
     for name in section.arguments:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
             raise ModelError(
                 f"model.arguments.{name} is no field of {section.architecture}'s configuration",
                 allowed=", ".join(known),
-                todo=f"did you mean {close[0]}?" if close else "remove it",
+                todo=_did_you_mean(name, known) or "remove it",
             )
-    return dict(section.arguments)
+
+
+def _did_you_mean(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"did you mean {close[0]}?" if close else ""

@@ -8,12 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from trainer.checkpoint.tensors import Group
-from trainer.parallel import copy_tensor, local_tensor
-
-# Elements whose difference from the average is held at a time: 64 MiB, far more than a kernel needs to be worth its
-# launch, and little beside a network for which memory is short.
-_CHUNK_ELEMENTS = 1 << 24
+from trainer.checkpoint.loading import Group
+from trainer.parallel.spread import copy_tensor, local_tensor
 
 
 class MovingAverage:
@@ -30,10 +26,8 @@ class MovingAverage:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._decay = decay
-        named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-        self._names = [name for name, _ in named]
-        self._parameters: list[torch.Tensor] = [parameter for _, parameter in named]
-        self._average = [parameter.detach().clone() for parameter in self._parameters]
+        self._parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self._average = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
     @torch.no_grad()
     def update(self, step: int, left_out: torch.Tensor) -> None:
@@ -44,30 +38,9 @@ class MovingAverage:
             left_out: [] float32: 1 if the step was left out, and the average stays as it is; else 0.
         """
         weight = (1 - min(self._decay, (1 + step) / (10 + step))) * (1 - left_out)
-        for parameters, average in self._chunks():
-            change = list(torch._foreach_sub(parameters, average))
-            torch._foreach_mul_(change, weight.to(change[0].device))
-            torch._foreach_add_(average, change)
-
-    def _chunks(self) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-        """Yield parameters and their average, a bounded number of elements at a time: the difference takes memory."""
-        parameters: list[torch.Tensor] = []
-        average: list[torch.Tensor] = []
-        elements = 0
-        for parameter, its in zip(self._parameters, self._average, strict=True):
-            own, mean = local_tensor(parameter), local_tensor(its)
-            rows = max(1, _CHUNK_ELEMENTS // max(1, own[:1].numel())) if own.ndim else 1
-            pieces = zip(torch.split(own, rows), torch.split(mean, rows), strict=True) if own.ndim else [(own, mean)]
-            for piece, mean_piece in pieces:
-                full = elements + piece.numel() > _CHUNK_ELEMENTS
-                if parameters and (full or piece.device != parameters[0].device):
-                    yield parameters, average
-                    parameters, average, elements = [], [], 0
-                parameters.append(piece)
-                average.append(mean_piece)
-                elements += piece.numel()
-        if parameters:
-            yield parameters, average
+        for name, average in self._average.items():
+            # One by one, and in place: the difference of all parameters at once might not fit.
+            local_tensor(average).lerp_(local_tensor(self._parameters[name]), weight.to(average))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -80,24 +53,23 @@ class MovingAverage:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        # One by one: a second copy of all parameters at once might not fit.
-        for parameter, average in zip(self._parameters, self._average, strict=True):
-            kept = parameter.detach().clone()
-            parameter.copy_(average)
-            average.copy_(kept)
+        for name, average in self._average.items():
+            parameter = self._parameters[name].detach().clone()
+            self._parameters[name].copy_(average)
+            average.copy_(parameter)
 
     @torch.no_grad()
     def copy_to_model(self) -> None:
         """Give the model the average for good."""
-        for parameter, average in zip(self._parameters, self._average, strict=True):
-            parameter.copy_(average)
+        for name, average in self._average.items():
+            self._parameters[name].copy_(average)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the average by the parameters' names."""
-        return dict(zip(self._names, self._average, strict=True))
+        return dict(self._average)
 
     @torch.no_grad()
     def load(self, state: Group) -> None:
-        """Put back what `state` returned, whole tensors or this rank's rows."""
-        for name, average in zip(self._names, self._average, strict=True):
+        """Put back what `state` returned."""
+        for name, average in self._average.items():
             copy_tensor(average, state[name])

@@ -22,7 +22,7 @@ _MOST_NAMES = 6
 
 @dataclass(frozen=True)
 class Frozen:
-    """What patterns name of a network."""
+    """Parameters and normalisation layers that patterns name."""
 
     parameters: frozenset[str] = frozenset()
     norms: tuple[str, ...] = ()
@@ -35,18 +35,18 @@ def find_frozen(model: nn.Module, patterns: Sequence[str]) -> Frozen:
     A normalisation layer with running statistics (BatchNorm, InstanceNorm) keeps them when all its own parameters are
     named, or its running mean and variance are.
 
-    Args:
-        model: The network.
-        patterns: model.freeze.
-
     Raises:
         ConfigError: A pattern matches neither a parameter nor running statistics.
     """
     if not patterns:
         return Frozen()
     parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    norms = {name: module for name, module in model.named_modules() if _has_statistics(module)}
-    statistics = {_join(norm, own) for norm in norms for own in ("running_mean", "running_var")}
+    norms = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, _NormBase) and module.running_mean is not None
+    }
+    statistics = {_join(norm, buffer) for norm in norms for buffer in ("running_mean", "running_var")}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in [*parameters, *statistics]):
             raise no_match("model.freeze", pattern, parameters)
@@ -82,9 +82,6 @@ def keep_statistics(model: nn.Module, norms: Iterable[str]) -> None:
 def no_match(field: str, pattern: str, names: Sequence[str]) -> ConfigError:
     """Return the error about a pattern that matches no name; it gives close names, or the first ones."""
     close = difflib.get_close_matches(pattern.strip("*"), names, n=_MOST_NAMES, cutoff=0.5)
-    beginnings = dict.fromkeys(name.partition(".")[0] for name in names)
-    if first := difflib.get_close_matches(pattern.partition(".")[0].strip("*"), beginnings, n=1):
-        close = [f"{first[0]}.*", *close]
     shown = close or [*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])]
     anywhere = f"*{pattern}*"
     hint = "" if "*" in pattern else f" ({anywhere!r} matches it anywhere in a name)"
@@ -96,15 +93,7 @@ def no_match(field: str, pattern: str, names: Sequence[str]) -> ConfigError:
 
 
 def require_some_learns(learns: Sequence[str], patterns: Sequence[str]) -> None:
-    """Refuse to train a network of which all parameters are frozen.
-
-    Args:
-        learns: Names of the parameters that ask for a gradient.
-        patterns: model.freeze.
-
-    Raises:
-        ConfigError: None does.
-    """
+    """Raise a ConfigError where the names of the parameters that ask for a gradient are none."""
     if not learns:
         raise ConfigError(
             f"model.freeze {list(patterns)} freezes all parameters of the network",
@@ -115,10 +104,6 @@ def require_some_learns(learns: Sequence[str], patterns: Sequence[str]) -> None:
 
 def _stay_in_evaluation(module: nn.Module, mode: bool = True) -> nn.Module:
     return nn.Module.train(module, False)
-
-
-def _has_statistics(module: nn.Module) -> bool:
-    return isinstance(module, _NormBase) and module.running_mean is not None
 
 
 def _join(module: str, name: str) -> str:

@@ -1,30 +1,29 @@
-"""The network as it trains, before it is spread over ranks: built from the seed, tried out, and ready to be wrapped.
-
-With ddp every rank builds it, on its device. With fsdp the first rank alone does (trainer/model/meta.py).
-"""
+"""The network as it trains, before it is spread over ranks: built from the seed, tried out, and ready to be wrapped."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from contracts.artifacts import InitialWeights
 from contracts.artifacts.training import first_names
 from contracts.config import RunConfig
-from contracts.errors import ConfigError, UserError
+from contracts.errors import ConfigError, ModelError, UserError
 from trainer.checkpoint.staging import require_storable
 from trainer.data.device import map_tensors
-from trainer.model.build import build_model, find_gradient_use
+from trainer.launch.choices import slot_sizes
+from trainer.model.build import build_model
 from trainer.model.freeze import Frozen, find_frozen, freeze, require_some_learns
-from trainer.model.meta import build_on_first_rank
-from trainer.model.precision import Numerics
+from trainer.model.numerics import Numerics
 from trainer.model.recompute import recompute_blocks
-from trainer.model.trial import first_algorithms
-from trainer.parallel.blocks import find_gathered_blocks
+from trainer.model.signature import Inputs
+from trainer.model.trial import buffers_restored, first_algorithms
 from trainer.parallel.process_group import Rank, on_first_rank
 from trainer.tasks.load import network_name
 from trainer.tasks.loss import checked_loss
@@ -41,28 +40,14 @@ class Network:
     """A network that nothing has wrapped yet."""
 
     module: nn.Module
-    """With ddp whole, on the rank's device. With fsdp on the CPU, or on the meta device of all ranks but the first."""
-    gathered_blocks: list[str]
-    """With fsdp: names of the blocks that are gathered as one."""
+    """With ddp on the device of the rank, with fsdp on the CPU. With weights to start from, the values that count are
+    those of the first rank: it sends them to the others when the network is spread."""
     initial: InitialWeights | None
-    """Report on the weights to start from; None: random ones. With ddp the first rank alone has them so far."""
+    """Report on the weights to start from; None: random ones."""
     frozen: Frozen
-    """What model.freeze names."""
+    """Named by model.freeze."""
     leaves_out: bool
     """A pass may leave out parameters at random, so that they get no gradient."""
-
-
-@dataclass(frozen=True)
-class Examination:
-    """What forward and backward passes have shown of a network."""
-
-    frozen: list[str]
-    """Parameters that training would wait in vain for the gradients of."""
-    gathered_blocks: list[str]
-    leaves_out: bool
-    """A pass may leave out parameters at random."""
-    initial: InitialWeights | None = None
-    """Report on the weights that it was given before."""
 
 
 def make_network(
@@ -73,34 +58,24 @@ def make_network(
     log: Callable[[str], None],
     start: StartWeights | None = None,
 ) -> Network:
-    """Return the network with the weights of run.seed, or those to start from; all ranks must call this.
+    """Return the network with the weights of run.seed, or those of `start`; all ranks must call this.
 
     Parameters that the loss does not depend on in training are frozen, since DDP would wait for their gradients.
 
-    Args:
-        config: The configuration.
-        task: The task.
-        rank: This process among its peers.
-        numerics: What it computes in.
-        log: Is told what was found about it.
-        start: The weights to start from; None: random ones. The first rank alone reads them.
-
     Raises:
-        ModelError: It cannot be built, trained or saved, or the weights are not its own.
+        ModelError: It cannot be built, trained or saved, or the weights do not fit it.
         DataError: The weights have changed.
         ConfigError: It cannot be trained with parallel.strategy=fsdp, or as model.freeze says.
     """
-    examine = partial(_examine, config=config, task=task, numerics=numerics, log=log, start=start)
-    if config.parallel.strategy == "ddp":
-        module = numerics.lay_out(_build(config, task, lambda module: rank.device))
-        # With weights to start from only the first rank has the values that count: DistributedDataParallel sends them
-        # to the others when it is made.
-        found = examine(module) if start is None else _examine_on_first_rank(module, examine, rank, start)
-    else:
-        build = partial(_build, config, task, partial(_trial_device, device=rank.device))
-        module, found = build_on_first_rank(build, examine, config, task, rank, log)
-    for name in found.frozen:
-        module.get_parameter(name).requires_grad_(False)
+    is_sharded = config.parallel.strategy == "fsdp"
+    torch.manual_seed(config.run.seed)
+    module = build_model(task, config, partial(_trial_device, device=rank.device, may_be_large=is_sharded))
+    require_storable(module, network_name(config))
+    if not is_sharded:
+        module = numerics.lay_out(module)
+    leaves_out = _freeze_unused(module, config, task, numerics, log)
+    if is_sharded:
+        module.to("cpu")
     frozen = find_frozen(module, config.model.freeze)
     if config.model.freeze:
         freeze(module, frozen)
@@ -109,10 +84,11 @@ def make_network(
         elements = sum(module.get_parameter(name).numel() for name in frozen.parameters)
         kept = f", {len(frozen.norms)} normalisation layers keep their statistics" if frozen.norms else ""
         log(f"model.freeze: {len(frozen.parameters)} parameters are frozen, {elements} elements{kept}")
-        if found.initial is not None:
-            drawn = [*found.initial.missing, *found.initial.other_shape]
-            if random := sorted(frozen.parameters.intersection(drawn)):
-                log(f"warning: frozen, and random, since the weights lack them: {first_names(random)}")
+    initial = None if start is None else _take_weights(module, task, rank, start)
+    if initial is not None:
+        if random_ones := sorted(frozen.parameters.intersection([*initial.missing, *initial.other_shape])):
+            log(f"warning: frozen, and random, since the weights lack them: {first_names(random_ones)}")
+        log(initial.in_words())
     blocks = recompute_blocks(module, numerics.activation_checkpointing)
     if blocks == [""]:
         log("warning: train.activation_checkpointing found no repeated blocks: the whole network is one, saving little")
@@ -120,90 +96,128 @@ def make_network(
         log(f"activation checkpointing, whole: {len(blocks)} blocks")
     # As steps run it, whatever mode it was built in: the first passes decide what steps communicate.
     module.train()
-    if found.initial is not None:
-        log(found.initial.in_words())
-    return Network(module, found.gathered_blocks, found.initial, frozen, found.leaves_out)
+    return Network(module, initial, frozen, leaves_out)
 
 
-def _examine_on_first_rank(
-    module: nn.Module, examine: Callable[..., Examination], rank: Rank, start: StartWeights
-) -> Examination:
-    """Return what the first rank has found of its network, or raise on all ranks what it has raised there."""
+def check_slots_of_one(
+    model: nn.Module, inputs: Inputs, config: RunConfig, samples: int, slot_size: int, log: Callable[[str], None]
+) -> None:
+    """Refuse slots of one sample where a model cannot train on them (BatchNorm); warn where they are only noisy.
 
-    def look(alive: Callable[[], None]) -> Examination | UserError:
-        try:
-            return examine(module, alive=alive)
-        except UserError as error:
-            return error
+    `inputs` are those of one sample, `samples` those of an epoch.
 
-    answer = on_first_rank(rank.rank, rank.ranks, look, start.alive)
-    if isinstance(answer, UserError):
-        raise answer
-    return answer
+    Raises:
+        ConfigError: There are such slots and the model cannot.
+    """
+    batch = config.train.global_batch_size
+    if 1 not in slot_sizes(samples, global_batch_size=batch, slot_size=slot_size):
+        return
+    given = (
+        f"{samples} training samples in batches of {batch} (train.global_batch_size) and slots of {slot_size} "
+        "(parallel.slot_size) leave a slot of one sample"
+    )
+    todo = "choose train.global_batch_size and parallel.slot_size so that no slot has a single sample"
+    model.train()
+    if not any(isinstance(module, _BatchNorm) and module.training for module in model.modules()):
+        return
+    try:
+        with torch.no_grad(), buffers_restored(model), first_algorithms():
+            model(*inputs)
+    except ValueError as error:
+        raise ConfigError(
+            f"{given}, on which {network_name(config)} cannot train: {error}",
+            allowed="slots of two samples or more for this model",
+            todo=todo,
+        ) from error
+    log(f"warning: {given}, and BatchNorm's statistics of one sample are noisy: {todo}")
 
 
-def _build(config: RunConfig, task: Task, place: Callable[[nn.Module], torch.device]) -> nn.Module:
-    torch.manual_seed(config.run.seed)
-    return build_model(task, config, place)
-
-
-def _trial_device(module: nn.Module, device: torch.device) -> torch.device:
-    """Return the rank's device, where kernels are that the CPU may lack; the CPU for what is too large for it."""
-    if device.type != "cuda":
+def _trial_device(module: nn.Module, *, device: torch.device, may_be_large: bool) -> torch.device:
+    """Return the device of the rank, where kernels are that the CPU may lack; the CPU for what is too large for it."""
+    if device.type != "cuda" or not may_be_large:
         return device
     size = sum(tensor.numel() * tensor.itemsize for tensor in [*module.parameters(), *module.buffers()])
     free, _ = torch.cuda.mem_get_info(device)
     return device if _TRIAL_COPIES * size < free else torch.device("cpu")
 
 
-def _examine(
-    module: nn.Module,
-    *,
-    config: RunConfig,
-    task: Task,
-    numerics: Numerics,
-    log: Callable[[str], None],
-    start: StartWeights | None = None,
-    alive: Callable[[], None] | None = None,
-) -> Examination:
-    """Give a whole network its weights, and run it on zeros where it is.
+def _freeze_unused(
+    module: nn.Module, config: RunConfig, task: Task, numerics: Numerics, log: Callable[[str], None]
+) -> bool:
+    """Freeze parameters without a gradient in training; return whether passes leave out parameters at random.
 
-    Parameters, buffers and gradients are as before the passes afterwards.
+    It takes a forward and a backward pass on the example batch; where parameters have no gradient, a second one in
+    evaluation mode tells them from those of layers that training leaves out at random. Values and buffers stay.
     """
-    initial = None
-    if start is not None:
-        initial = start_from(module, start, find_head(task), alive or start.alive, partial(check_inputs, task))
-    parallel = config.parallel
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
-    require_storable(module, network_name(config))
     batch: Batch = map_tensors(task.example(2), lambda tensor: tensor.to(device))
     inputs = [numerics.lay_out_input(batch[name]) for name in task.signature.inputs]
 
-    def loss() -> torch.Tensor:
-        mode = Mode(training=module.training, memory_format=numerics.memory_format)
+    def without_gradient(*, training: bool) -> set[str]:
+        module.train(training)
         with numerics.autocast(device):
             outputs = module(*inputs)
-        return checked_loss(task.loss(outputs, batch, mode), config)[0]
+        mode = Mode(training=training, memory_format=numerics.memory_format)
+        loss = checked_loss(task.loss(outputs, batch, mode), config)[0]
+        if not loss.requires_grad and training:
+            raise ModelError(
+                f"{network_name(config)} cannot be trained: its loss has no gradient",
+                allowed="a network whose outputs depend on its parameters",
+                todo="correct model.architecture, model.arguments or the task",
+            )
+        if loss.requires_grad:
+            (loss * 0).backward()  # type: ignore[no-untyped-call]
+        named = {name for name, tensor in module.named_parameters() if tensor.requires_grad and tensor.grad is None}
+        module.zero_grad(set_to_none=True)
+        return named
 
-    with first_algorithms():
-        use = find_gradient_use(module, loss)
-    # What is frozen asks for no gradient.
-    frozen = find_frozen(module, config.model.freeze)
-    at_random = [name for name in use.at_random if name not in frozen.parameters]
-    if at_random and parallel.strategy == "fsdp":
+    was_training, python_state = module.training, random.getstate()
+    # Ranks must find the same.
+    random.seed(config.run.seed)
+    before = _random_states(device)
+    with buffers_restored(module), first_algorithms():
+        unused = without_gradient(training=True)
+        draws = _random_states(device) != before
+        never = without_gradient(training=False) & unused if unused else set()
+    random.setstate(python_state)
+    module.train(was_training)
+    at_random = (unused - never if draws else set()) - find_frozen(module, config.model.freeze).parameters
+    if at_random and config.parallel.strategy == "fsdp":
         raise ConfigError(
-            f"in training {network_name(config)} leaves out parameters at random ({first_names(at_random, 3)}), "
-            "and ranks gather each block together, so none can leave one out",
+            f"in training {network_name(config)} leaves out parameters at random "
+            f"({first_names(sorted(at_random), 3)}), and ranks gather each block together, so none can leave one out",
             allowed="with parallel.strategy=fsdp networks whose parameters all get a gradient in each pass",
             todo="set parallel.strategy=ddp",
         )
-    if use.never:
-        log(f"frozen, since the loss does not depend on them: {', '.join(use.never)}")
-    evaluation_only = [] if at_random else use.evaluation_only
-    if evaluation_only:
-        log(f"frozen, since the loss depends on them in evaluation alone: {', '.join(evaluation_only)}")
-    gathered = []
-    if parallel.strategy == "fsdp":
-        with first_algorithms():
-            gathered = find_gathered_blocks(module, inputs)
-    return Examination([*use.never, *evaluation_only], gathered, bool(at_random), initial)
+    in_order = [name for name, _ in module.named_parameters()]
+    in_evaluation = set() if draws else unused - never
+    for names, why in (
+        (never, "since the loss does not depend on them"),
+        (in_evaluation, "since the loss depends on them in evaluation alone"),
+    ):
+        if names:
+            log(f"frozen, {why}: {', '.join(name for name in in_order if name in names)}")
+    for name in never | in_evaluation:
+        module.get_parameter(name).requires_grad_(False)
+    return bool(at_random)
+
+
+def _random_states(device: torch.device) -> tuple[object, ...]:
+    """Return the states of the generators that a network may decide by; they differ once a number was drawn."""
+    on_device = torch.cuda.get_rng_state(device).tolist() if device.type == "cuda" else []
+    return random.getstate(), torch.get_rng_state().tolist(), on_device
+
+
+def _take_weights(module: nn.Module, task: Task, rank: Rank, start: StartWeights) -> InitialWeights:
+    """Give the first rank's network the weights to start from; return the report on all ranks, or raise on all."""
+
+    def take(alive: Callable[[], None]) -> InitialWeights | UserError:
+        try:
+            return start_from(module, start, find_head(task), alive, partial(check_inputs, task))
+        except UserError as error:
+            return error
+
+    taken = on_first_rank(rank.rank, rank.ranks, take, start.alive)
+    if isinstance(taken, UserError):
+        raise taken
+    return taken

@@ -1,4 +1,4 @@
-"""Activation checkpointing: what the backward pass computes again, so that memory does not hold it until then.
+"""Activation checkpointing: blocks that the backward pass computes again, so that memory need not hold them until then.
 
 Numbers stay bit for bit what they are without it: random states are put back for the second forward pass, and BatchNorm
 counts a batch once.

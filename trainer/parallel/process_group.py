@@ -1,7 +1,4 @@
-"""The process group of a training: rank and world size from torchrun, a store that survives restarts, time-outs.
-
-Nothing but the entry of a rank (trainer/worker.py) reads torchrun's environment beside it.
-"""
+"""The process group of a training: rank, world size and store as the launcher set them, time-outs, abort."""
 
 from __future__ import annotations
 
@@ -19,13 +16,14 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from contracts.errors import ConfigError
+from trainer.launch.ranks import STORE_VARIABLE
 
 Result = TypeVar("Result")
 
-# Between two signs of life of a rank that the others wait for: well below the shortest time-out that can be configured.
+# Seconds between two signs of life of a rank that the others wait for: well below the shortest time-out.
 _SIGN_EVERY_S = 1.0
-# For aborting what a failed rank has begun on its GPU; the launcher kills what is left of a generation 5 s after its
-# first rank has ended (trainer/launch/generations.py).
+# For aborting what a failed rank has begun on its GPU; the launcher kills what is left of a start 5 s after its
+# first rank has ended (trainer/launch/launcher.py).
 ABORT_LIMIT_S = 3.0
 
 
@@ -45,14 +43,13 @@ class Rank:
 
 
 @contextmanager
-def process_group(generation: int, *, setup_timeout_s: float) -> Iterator[Rank]:
-    """Join the group that torchrun started; leave it at the end of the block when no error passes through.
+def process_group(*, setup_timeout_s: float) -> Iterator[Rank]:
+    """Join the group of the launcher's ranks; leave it at the end of the block when no error passes through.
 
     On GPUs the group has two backends: NCCL, whose communicator is made at once (`device_id`), and gloo for tensors in
     the host's memory. After an error `abort_process_group` ends it.
 
     Args:
-        generation: Number of this start of the job's ranks, the same on all machines.
         setup_timeout_s: How long ranks wait for each other, until `limit_collectives`.
 
     Raises:
@@ -69,7 +66,7 @@ def process_group(generation: int, *, setup_timeout_s: float) -> Iterator[Rank]:
     # touched by it (_new_process_group_helper in torch/distributed/distributed_c10d.py of 2.11 and 2.13).
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-        store=_store(rank, generation, timeout),
+        store=_store(rank, timeout),
         rank=rank,
         world_size=ranks,
         timeout=timeout,
@@ -83,10 +80,6 @@ def process_group(generation: int, *, setup_timeout_s: float) -> Iterator[Rank]:
 
 def choose_device(local_rank: int, *, gpus: int) -> torch.device:
     """Return the device of a rank: the GPU of its number on this machine, without GPUs the CPU.
-
-    Args:
-        local_rank: Among those of its machine.
-        gpus: That this process sees.
 
     Raises:
         ConfigError: The machine has GPUs, and none for this rank.
@@ -103,15 +96,12 @@ def choose_device(local_rank: int, *, gpus: int) -> torch.device:
 
 
 def abort_process_group(limit_s: float = ABORT_LIMIT_S) -> bool:
-    """End the group of a rank that failed, without its peers; return whether nothing of it is left.
+    """End the group of a rank that failed, without its peers; return whether that took less than `limit_s`.
 
     NCCL's kernels may wait on the GPU for a peer that never comes: an interpreter that shuts down meanwhile hangs or
     crashes. Aborting ends them (ncclCommAbort of all groups at a time, by torch's `_abort_process_group`; there is no
     public name for it: https://github.com/pytorch/pytorch/issues/119797). gloo's connections end with the process. It
-    may itself wait for a GPU that hangs, hence the limit.
-
-    Args:
-        limit_s: Seconds after which it is given up: the process must then end without the interpreter's shutdown.
+    may itself wait for a GPU that hangs: then the process must end without the interpreter's shutdown.
     """
     if not dist.is_initialized() or dist.get_backend() == "gloo":
         return True
@@ -130,13 +120,9 @@ def abort_process_group(limit_s: float = ABORT_LIMIT_S) -> bool:
 def on_first_rank(
     rank: int, ranks: int, work: Callable[[Callable[[], None]], Result], alive: Callable[[], None]
 ) -> Result:
-    """Do something on the first rank and return its result on all; the others may wait for as long as it gets on.
+    """Call `work` on rank 0 and return its result on all ranks, which wait as long as it reports progress.
 
-    Args:
-        rank: This rank.
-        ranks: Number of ranks; with one nothing is communicated.
-        work: Given what it must call often, as a sign of life.
-        alive: Called on every rank with each sign of life.
+    It is given a function to call often: with each call `alive` is called, about once a second on the other ranks too.
     """
     if ranks == 1:
         return work(alive)
@@ -161,38 +147,28 @@ def on_first_rank(
 
 
 def limit_collectives(timeout_s: float, *, besides: dist.ProcessGroup | None = None) -> None:
-    """Set how long a rank waits for its peers in a collective from now on; all ranks call it.
+    """Set how long a rank waits for its peers in collectives of all groups `besides` one; all ranks call it.
 
-    Args:
-        timeout_s: Seconds.
-        besides: A group that keeps its own.
+    Without it the long wait of set-up would hold for every step.
     """
-    # torch has no public name for either; without it the longest wait of set-up would hold for every step. There are
-    # more groups than one when a network is sharded in copies. _set_pg_timeout reaches both backends of a group
+    # torch has no public name for either; _set_pg_timeout reaches both backends of a group
     # (torch/distributed/distributed_c10d.py of 2.11 and 2.13).
     for group in distributed_c10d._world.pg_map:
         if group is not besides:
             distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
 
 
-def _store(rank: int, generation: int, timeout: timedelta) -> Any:
-    """Return torchrun's store under a prefix of this generation.
+def _store(rank: int, timeout: timedelta) -> Any:
+    """Return the ranks' store, which rank 0 serves: one for each start, so no rank reads what a dead one wrote.
 
-    Where a store outlives ranks, new ones would read the addresses of the dead ones and hang in gloo's handshake (seen
-    in 7 of 10 trials with torch 2.13); the prefix hides them. The launchers have agreed on the generation: a count of
-    torchrun's own differs between machines when one of them has started later.
+    torch's own environment rendezvous would leave the port to be taken by another process in between: rank 0 inherits
+    the launcher's listening socket instead.
     """
-    served_by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = dist.TCPStore(  # type: ignore[attr-defined]
+    listener = os.environ.get(STORE_VARIABLE)
+    return dist.TCPStore(  # type: ignore[attr-defined]
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
-        is_master=rank == 0 and not served_by_agent,
+        is_master=rank == 0,
         timeout=timeout,
+        master_listen_fd=int(listener) if listener and rank == 0 else None,
     )
-    return dist.PrefixStore(f"generation{generation}/", store)  # type: ignore[attr-defined]
-
-
-def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
-    """Add a tensor over all ranks, in place."""
-    dist.all_reduce(values)
-    return values

@@ -19,14 +19,14 @@ import torch.distributed as dist
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from trainer.data.clock import DataClock
-from trainer.data.device import map_tensors, to_device
+from trainer.data.cursor import SlotRequest
+from trainer.data.device import DataClock, map_tensors, to_device
 from trainer.data.loader import SlotBatch, collate
-from trainer.data.order.cursor import SlotRequest
 from trainer.data.training_data import TrainingData
-from trainer.launch.auto import BatchLayout
-from trainer.model.build import Inputs, example_inputs
-from trainer.model.precision import Numerics
+from trainer.launch.choices import BatchLayout
+from trainer.model.build import example_inputs
+from trainer.model.numerics import Numerics
+from trainer.model.signature import Inputs
 from trainer.parallel.process_group import Rank
 from trainer.profiling.measure import ComputeTime, JointRate, LoaderRate
 from trainer.profiling.memory import MemoryGauge
@@ -234,7 +234,7 @@ class Bench:
             # The processes of a loader end with its iterator: two sets of them would disturb what comes next.
             if isinstance(loaded, Generator):
                 loaded.close()
-            ahead.stop()
+            ahead.close()
             gc.collect()
 
     def _annotated(self, slots: Iterator[SlotBatch]) -> Iterator[SlotBatch]:
@@ -336,10 +336,10 @@ class Bench:
         # A slot is as long as its longest sample: of a few it would be shorter than in training.
         most = slot_size if self.varies else RESIDENT_SAMPLES
         places = tuple(range(min(most, slot_size, len(dataset.reader))))
-        prepared, _ = dataset.prepare(_request(places))
+        prepared, _ = dataset.prepare(SlotRequest.of(places))
         rows = [row % len(places) for row in range(slot_size)]
         batch = collate(dataset.task, [prepared[row] for row in rows], self._mode)
-        request = replace(_request(places), samples=tuple(rows), batch_samples=slot_size * self.rank.ranks)
+        request = replace(SlotRequest.of(places), samples=tuple(rows), batch_samples=slot_size * self.rank.ranks)
         moved: SlotBatch = map_tensors(SlotBatch(request, batch), lambda tensor: tensor.to(self.rank.device))
         return moved
 
@@ -367,7 +367,3 @@ class Bench:
         value = torch.tensor(seconds, dtype=torch.float64, device=self.rank.device)
         dist.all_reduce(value, op=dist.ReduceOp.MAX)
         return float(value)
-
-
-def _request(places: tuple[int, ...]) -> SlotRequest:
-    return SlotRequest(0, 0, 0, places, len(places), counts=True, last_of_step=False)

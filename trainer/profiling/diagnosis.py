@@ -11,7 +11,6 @@ from contracts.artifacts import Finding, Indicators, Settings
 from contracts.artifacts.trace import TraceSummary
 from contracts.config import CheckpointSection, RunConfig
 from contracts.errors import DataError
-from trainer.checkpoint.interval import PREEMPTIONS_PER_HOUR, optimal_interval_s
 from trainer.profiling.anonymous import strip_host
 from trainer.profiling.case import Case
 from trainer.profiling.indicators import Counted, Counters, make_indicators
@@ -22,7 +21,6 @@ from trainer.profiling.probe import RankProbe
 from trainer.profiling.rules import diagnose
 from trainer.profiling.trace import summarise
 
-_SECONDS_PER_HOUR = 3600
 # What counts of the fullest, or worst, rank.
 _HIGHEST = (
     *("copy_wait_fraction", "memory_peak_bytes", "memory_reserved_bytes", "allocation_retries"),
@@ -116,10 +114,5 @@ def _stall(rules: CheckpointSection, counted: Sequence[Counted], step_s: float) 
     copy_s = highest([one.checkpoint_copy_s for one in counted])
     if copy_s is None:
         return None
-    if rules.every_steps is not None:
-        interval_s = rules.every_steps * step_s
-    elif rules.every_s is not None:
-        interval_s = rules.every_s
-    else:
-        interval_s = optimal_interval_s(copy_s, _SECONDS_PER_HOUR / PREEMPTIONS_PER_HOUR, 0.0)
+    interval_s = rules.interval_s if rules.every_steps is None else rules.every_steps * step_s
     return copy_s / (interval_s + copy_s)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from contracts.artifacts import Flags
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from trainer.launch.auto import default_flags, even_share
+from trainer.launch.choices import default_flags, even_share
 from trainer.profiling.measure import Device
 
 # With slot_sizes=auto the even share is halved at least this often, and further down to SMALL_SLOT samples: memory may

@@ -28,12 +28,10 @@ from contracts import storage
 from contracts.config.resources import ResourcesSection
 from contracts.errors import ConfigError, ErrorDocument, TryAgain
 from trainer.launch import Assignment
-from trainer.launch.meeting import listen_patiently
-from trainer.launch.messages import find_interface, keep_alive
-from trainer.launch.nodes import PLATFORM_VARIABLES, Nodes, find_nodes
-from trainer.launch.torchrun import store_port
+from trainer.launch.nodes import PLATFORM_VARIABLES, Nodes, find_interface, find_nodes
 from trainer.profiling.measure import Failed
 from trainer.profiling.messages import Kind, Order, Place, receive, send
+from trainer.profiling.network import keep_alive, listen_patiently, store_port
 from trainer.profiling.rank_process import Group, RankProcess, RemoteRank
 
 # What a machine that has met the others may take to answer an order, or to have its ranks connected.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,9 +17,12 @@ from pathlib import Path
 
 import torch
 
-from trainer.report.gauges import data_limit, read_status
+from trainer.report.gauges import is_allocation_error
 
 _CLEAR = Path("/proc/self/clear_refs")
+_STATUS = Path("/proc/self/status")
+# Of RLIMIT_DATA; a process that holds more and fails at something has failed for want of memory.
+FULL = 0.9
 # Of what is free where nothing else limits a rank: other programs want some.
 PART_OF_FREE = 0.8
 # Seconds between two looks at the memory of a slot, which takes milliseconds.
@@ -101,6 +105,30 @@ def _watched(found: Peak) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+
+
+def data_limit() -> int | None:
+    """Return what RLIMIT_DATA allows this process, in bytes; None: anything."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return soft if soft >= 0 else None
+
+
+def read_status() -> dict[str, int] | None:
+    """Return VmData, VmRSS and VmHWM of this process in bytes (proc_pid_status(5)); None: not Linux."""
+    try:
+        lines = (line.partition(":") for line in _STATUS.read_text().splitlines())
+    except OSError:
+        return None
+    found = {name: int(value.split()[0]) * 1024 for name, _, value in lines if name in ("VmData", "VmRSS", "VmHWM")}
+    return found if len(found) == 3 else None
+
+
+def says_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory has run out, where RLIMIT_DATA may be the only thing that can go wrong."""
+    # oneDNN says "could not create a primitive", a thread that it cannot start: the words are of what was tried.
+    limit, status = data_limit(), read_status()
+    full = limit is not None and status is not None and status["VmData"] > FULL * limit
+    return full or is_allocation_error(error)
 
 
 def _trim() -> None:

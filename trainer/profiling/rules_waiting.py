@@ -175,7 +175,7 @@ def checkpoint_stalls(case: Case) -> Seen | None:
             f"{share:.1%} of training's time (target: {CHECKPOINT:.0%})",
             f"computed at {_describe_checkpoints(case.config.checkpoint)}",
         ],
-        "write fewer checkpoints (checkpoint.every_s, checkpoint.every_steps, or leave both out)",
+        "write fewer checkpoints (checkpoint.every_s or checkpoint.every_steps)",
         gain,
         _half_as_many(case.config.checkpoint),
     )
@@ -185,7 +185,7 @@ def _describe_checkpoints(rules: CheckpointSection) -> str:
     """Say how checkpoints are written: it is in no fingerprint of a profile, so a reused report may be of others."""
     given = [f"checkpoint.{name}={value:g}" for name in ("every_steps", "every_s") if (value := getattr(rules, name))]
     if not given:
-        given = ["the interval that costs decide"]
+        given = [f"a checkpoint every {rules.interval_s:g} s"]
     return ", ".join(given)
 
 

@@ -25,12 +25,12 @@ from contracts.errors import DataError, ErrorDocument, UserError
 from contracts.own_code import install_code
 from contracts.process import end_with_parent, imports_done, run_process
 from trainer.launch import Assignment
-from trainer.launch.auto import choose_flags
+from trainer.launch.choices import choose_flags
 from trainer.profiling.indicators import Counted
 from trainer.profiling.measure import Failed, Hello
 from trainer.profiling.messages import NotUnderstood, Request, receive, send
 from trainer.profiling.rank_process import PROBE_TIMEOUT_S
-from trainer.supervise.signals import ignore_stop_signals
+from trainer.supervise.stop import ignore_stop_signals
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +57,7 @@ def main(descriptor: int, path: str) -> int:
 
     from trainer.parallel.process_group import process_group
 
-    with process_group(assignment.generation, setup_timeout_s=PROBE_TIMEOUT_S) as rank:
+    with process_group(setup_timeout_s=PROBE_TIMEOUT_S) as rank:
         service = Service(assignment, config, rank, Path(path).parent)
         while (request := _receive(connection)) is not None:
             send(connection, _outcome(lambda: service.answer(request), is_hello=request.name == HELLO))
@@ -78,7 +78,7 @@ def _receive(connection: Connection) -> Request | None:
 
 def _outcome(work: Callable[[], Any], *, is_hello: bool) -> Any:
     """Return what `work` returns, or what became of it: an error of the user's to be told, or Failed."""
-    from trainer.report.gauges import says_out_of_memory
+    from trainer.profiling.memory import says_out_of_memory
 
     try:
         return work()
@@ -130,7 +130,7 @@ class Service:
         import torch
 
         from trainer.data.training_data import TrainingData
-        from trainer.model.precision import fix_numerics
+        from trainer.model.numerics import fix_numerics
         from trainer.profiling.bench import Bench
 
         config, rank = self._config, self._rank

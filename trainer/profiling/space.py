@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from contracts.artifacts import Flags, Settings
 from contracts.config import RunConfig
-from trainer.launch.auto import PREFETCH_FACTOR, BatchLayout, choose_batch_layout, choose_flags
+from trainer.launch.choices import PREFETCH_FACTOR, BatchLayout, choose_batch_layout, choose_flags
 from trainer.profiling.knobs import (
     KnobReader,
     doubling,
@@ -132,7 +132,7 @@ class Space:
 
 
 def default_settings(config: RunConfig, *, ranks: int, cores_per_rank: int, on_gpu: bool) -> Settings:
-    """Return what training has without a profile (trainer/launch/auto.py).
+    """Return what training has without a profile (trainer/launch/choices.py).
 
     Args:
         config: The configuration.

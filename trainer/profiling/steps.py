@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
-from trainer.data.clock import DataClock, DataTime
+from trainer.data.device import DataClock, DataTime
 from trainer.data.loader import SlotBatch
-from trainer.data.prefetch import Prefetcher
+from trainer.data.shard_cache import Prefetcher
 
 if TYPE_CHECKING:
     from trainer.profiling.bench import Bench

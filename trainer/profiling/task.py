@@ -32,7 +32,8 @@ from contracts.errors import Preempted
 from contracts.fingerprint import model_fingerprint, profile_inputs
 from contracts.process import run_process, threads_per_rank
 from contracts.stage import Output, Stage, run_stage
-from trainer.data.shards import check_export_of_run, check_room, load_shards
+from trainer.data.shard_cache import check_room
+from trainer.export.needs import check_export_of_run
 from trainer.launch import hardware, num_gpus, num_ranks
 from trainer.profiling.diagnosis import Diagnosis, diagnose_choice
 from trainer.profiling.followed import find_followed
@@ -44,6 +45,7 @@ from trainer.profiling.probe import RankProbe, StartTooLong
 from trainer.profiling.scratch import scratch_folder
 from trainer.profiling.space import Space, default_settings, make_space
 from trainer.profiling.sweep import sweep
+from trainer.tasks.needs import load_shards
 from trainer.weights.previous import with_arguments_of_weights
 
 BOARD_FOLDER = "tensorboard"

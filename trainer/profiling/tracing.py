@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from contracts.artifacts import Settings
 from trainer.checkpoint.staging import HostBuffer
 from trainer.model.build import construct_model
-from trainer.parallel import runs_in_lockstep
+from trainer.parallel.spread import runs_in_lockstep
 from trainer.profiling.bench import Bench
 from trainer.profiling.flops import count_flops
 from trainer.profiling.indicators import Counted
@@ -168,10 +168,8 @@ def _count_flops(bench: Bench, slot_size: int) -> float | None:
 
 def _time_checkpoint_copy(bench: Bench) -> float | None:
     """Return seconds of the copy for which steps stand still when a checkpoint is saved; the second one counts."""
-    rank = bench.rank
-    buffer = HostBuffer(rank.rank, rank.ranks, pinned=rank.device.type == "cuda")
-    # All ranks do this together; what follows, each does alone.
-    state = bench.stepper.local_state()
+    buffer = HostBuffer(bench.rank)
+    state = bench.stepper.state()
     try:
         buffer.stage(state)
         start = time.perf_counter()

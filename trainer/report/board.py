@@ -1,24 +1,21 @@
-"""What TensorBoard and pages show of a training: scalars of each attempt, and the result at its end.
+"""Scalars, pictures and the result of a training, for TensorBoard and as lines of JSON for the pages of a run.
 
 The first rank alone writes. Nothing here draws random numbers, changes what is trained, or makes a step wait.
-
-The result is one file of a fixed name, written again as a whole by an attempt that repeats the end: nothing is there
-twice. It is in a folder of its own, which to TensorBoard is a run: in one whose name ends with ".", as that of the
-training's own folder does, its table of hyperparameters finds no results.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from contracts import storage
-from contracts.artifacts import LOSS, CheckpointManifest, EvaluationReport
+from contracts.artifacts import FIRST_SLOT_NAME, LOSS, CheckpointManifest, EvaluationReport
 from contracts.events import print_error
 from contracts.scalars import PART_BYTES, part_name, scalars_line, start_line
 from trainer.tasks.optional import document_of
@@ -28,43 +25,55 @@ if TYPE_CHECKING:
 
     from trainer.train import Training
 
-# Whoever watches sees rows of so many seconds ago, at most; the writer's own two minutes are long beside an epoch.
+# Rows reach the file after so many seconds at most; the writer's own two minutes are long beside an epoch.
 FLUSH_S = 10
+# A fixed name in a folder of its own, which to TensorBoard is a run: an end that is repeated replaces the file.
+RESULT_NAME = "result/events.out.tfevents.0000000000.result"
 
 
-class Scalars:
-    """Scalars of one attempt, to TensorBoard's files and as lines of JSON; ranks other than the first write nothing.
+class Board:
+    """Scalars and pictures of one attempt. A full disk ends what is written, and not the training.
 
     Args:
-        tensorboard_folder: For TensorBoard's files; None: none are written.
-        parts: Takes the lines; None: none are written.
+        folder: For TensorBoard's files.
+        scalars_folder: For the lines of scalars (contracts/scalars.py).
+        attempt: Number of the attempt at the training.
         first_step: The step that the attempt goes on from.
     """
 
-    def __init__(self, tensorboard_folder: Path | None, parts: ScalarParts | None, *, first_step: int) -> None:
-        self._writer: Any = None
-        self._parts = parts
-        if tensorboard_folder is not None:
-            from torch.utils.tensorboard import SummaryWriter
+    def __init__(self, folder: Path, scalars_folder: Path, *, attempt: int, first_step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
 
-            # purge_step: what a killed attempt wrote beyond its last checkpoint is hidden.
-            # The step that it went on from was written before it was saved, and does not come again.
-            self._writer = SummaryWriter(str(tensorboard_folder), purge_step=first_step + 1, flush_secs=FLUSH_S)
+        # purge_step: what a killed attempt wrote beyond its last checkpoint is hidden.
+        # The step that it went on from was written before it was saved, and does not come again.
+        self._writer: Any = SummaryWriter(str(folder), purge_step=first_step + 1, flush_secs=FLUSH_S)
+        self._folder: Path | None = scalars_folder
+        self._attempt, self._part, self._bytes = attempt, 0, 0
+        self._append(start_line(first_step, time.time()))
 
     def add(self, step: int, values: dict[str, float]) -> None:
         """Write values by name at an optimizer step."""
-        if self._parts is not None:
-            self._parts.add(step, values)
-        for name, value in values.items():
-            self._write(lambda writer, name=name, value=value: writer.add_scalar(name, value, step))
+        self._append(scalars_line(step, time.time(), values))
+        self._write(lambda writer: [writer.add_scalar(name, value, step) for name, value in values.items()])
 
-    def show(self, step: int, summary: Any) -> None:
-        """Write a summary that is no scalar, at an optimizer step."""
-        self._write(lambda writer: writer.file_writer.add_summary(summary, step))
+    def show_first_slot(self, content: torch.Tensor | str) -> None:
+        """Show the first samples of training.
 
-    def keep(self, name: str, content: bytes) -> None:
-        """Write a file beside TensorBoard's, which pages of the run show."""
-        self._write(lambda writer: (Path(writer.log_dir) / name).write_bytes(content))
+        Args:
+            content: Pictures [N, 3, H, W] uint8, which pages of the run show too, or a text.
+        """
+        from torch.utils.tensorboard.summary import image
+
+        if isinstance(content, str):
+            # A block of code: nothing in it is Markdown.
+            lines = "\n".join(f"    {line}" for line in content.splitlines())
+            text = f"The first samples of step 1 as the network got them:\n\n{lines}"
+            self._write(lambda writer: writer.add_text("first_slot", text, 1))
+            return
+        summary = image("images/first_slot", content, dataformats="NCHW")  # type: ignore[no-untyped-call]
+        picture = summary.value[0].image.encoded_image_string
+        self._write(lambda writer: writer.file_writer.add_summary(summary, 1))
+        self._write(lambda writer: (Path(writer.log_dir) / FIRST_SLOT_NAME).write_bytes(picture))
 
     def flush(self) -> None:
         """Write what is still in memory."""
@@ -74,60 +83,29 @@ class Scalars:
         """Flush and close."""
         self._write(lambda writer: writer.close())
 
-    def _write(self, write: Callable[..., object]) -> None:
-        """Write something; where the disk is full nothing more of this attempt is shown, and training goes on."""
-        if self._writer is None:
-            return
+    def _write(self, write: Callable[[Any], object]) -> None:
         try:
-            write(self._writer)
+            if self._writer is not None:
+                write(self._writer)
         except OSError as error:
             print_error(f"warning: TensorBoard's files cannot be written any more: {error}")
             self._writer = None
 
-
-class ScalarParts:
-    """Writes the lines of an attempt (contracts/scalars.py); none are in memory, so that a kill loses none.
-
-    Args:
-        folder: A training's scalars/.
-        attempt: Number of the attempt at the training.
-        first_step: The step that it goes on from.
-    """
-
-    def __init__(self, folder: Path, *, attempt: int, first_step: int) -> None:
-        self._folder, self._attempt = folder, attempt
-        self._part = self._bytes = 0
-        self._has_failed = False
-        self._write(start_line(first_step, time.time()))
-
-    def add(self, step: int, values: dict[str, float]) -> None:
-        """Append the line of a step."""
-        self._write(scalars_line(step, time.time(), values))
-
-    def _write(self, line: bytes) -> None:
-        """Append a line; where the disk is full nothing more of this attempt is written, and training goes on."""
-        if self._has_failed:
+    def _append(self, line: bytes) -> None:
+        """Append a line to the newest part; none stays in memory, so that a kill loses none."""
+        if self._folder is None:
             return
         if self._bytes >= PART_BYTES:
-            # That part is sealed.
+            # That part is never changed again.
             self._part, self._bytes = self._part + 1, 0
-        flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if self._bytes else os.O_TRUNC)
         try:
-            if not self._bytes:
-                self._folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._folder / part_name(self._attempt, self._part), flags, 0o644)
-            try:
-                if os.write(descriptor, line) != len(line):
-                    raise OSError("the disk is full")
-            finally:
-                os.close(descriptor)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with (self._folder / part_name(self._attempt, self._part)).open("ab" if self._bytes else "wb") as file:
+                file.write(line)
         except OSError as error:
-            self._has_failed = True
+            self._folder = None
             print_error(f"warning: the scalars of this attempt cannot be written any more: {error}")
         self._bytes += len(line)
-
-
-RESULT_NAME = "result/events.out.tfevents.0000000000.result"
 
 
 def write_result(
@@ -137,13 +115,13 @@ def write_result(
     report: EvaluationReport | None,
     show: Callable[[SummaryWriter], None],
 ) -> None:
-    """Write the file, or write it again.
+    """Write hyperparameters and results, or write them again.
 
     Args:
         folder: For TensorBoard's files of this training.
         training: At its end; the first rank's.
         best: The checkpoint that is the result.
-        report: What was measured of it; None without a test split.
+        report: Its metrics on the test split; None without one.
         show: Writes what the task shows.
     """
     from torch.utils.tensorboard import SummaryWriter
@@ -170,19 +148,13 @@ def write_result(
 
 def _hyperparameters(training: Training) -> dict[str, str | int | float]:
     config, train = training.config, training.config.train
-    values: dict[str, str | int | float | bool] = {
+    names = ("global_batch_size", "learning_rate", "schedule", "warmup_fraction", "optimizer", "weight_decay")
+    values: dict[str, Any] = {
         "task": config.task.name,
         "architecture": config.model.architecture,
-        "global_batch_size": train.global_batch_size,
+        **{name: getattr(train, name) for name in (*names, "label_smoothing", "epochs")},
         "slot_size": training.layout.slot_size,
         "ranks": training.rank.ranks,
-        "learning_rate": train.learning_rate,
-        "schedule": train.schedule,
-        "warmup_fraction": train.warmup_fraction,
-        "optimizer": train.optimizer,
-        "weight_decay": train.weight_decay,
-        "label_smoothing": train.label_smoothing,
-        "epochs": train.epochs,
         "steps": training.step,
         "precision": training.numerics.precision,
         "compile": training.numerics.compile,

@@ -1,4 +1,4 @@
-"""What the log says of a training: its lines, status (epoch, best, time left), data time and replaced samples."""
+"""Lines of the log of a training: its start, its status (epoch, best, time left), data time and replaced samples."""
 
 from __future__ import annotations
 
@@ -12,25 +12,55 @@ from torch import nn
 from contracts.artifacts import LOSS, CheckpointManifest
 from contracts.config import RunConfig
 from contracts.events import EventLog, print_error
-from pages.quantities import NBSP, seconds
 from trainer.checkpoint.retention import Best, score
-from trainer.data.clock import DataClock, DataTime
+from trainer.data.device import DataClock, DataTime
 from trainer.data.loader import SlotBatch
 from trainer.evaluate import Evaluation
-from trainer.supervise.budget import Budget
+from trainer.supervise.limits import Budget
 from trainer.tasks.metrics import metric_name
+
+# Between two lines of progress on stderr, where nothing draws events.
+PRINT_EVERY_S = 60.0
+
+
+class RankLog:
+    """Log of all ranks, written once, by the first one."""
+
+    def __init__(self, events: EventLog, *, is_first: bool) -> None:
+        self._events, self._is_first = events, is_first
+        self._printed_at = time.monotonic()
+
+    def log(self, message: str) -> None:
+        """Write a line."""
+        if self._is_first:
+            self._events.emit("log", message=message)
+            print_error(f"train: {message}")
+
+    def progress(self, step: int, total_steps: int, message: str) -> None:
+        """Write how far training is; now and then on stderr too."""
+        if not self._is_first:
+            return
+        self._events.emit("progress", done=step, total=total_steps, unit="steps", message=message)
+        if time.monotonic() - self._printed_at >= PRINT_EVERY_S:
+            self._printed_at = time.monotonic()
+            print_error(f"train: step {step} of {total_steps}, {message}")
+
+
+def describe_start(
+    config: RunConfig, model: nn.Module, samples: Mapping[str, int], *, total_steps: int, steps_per_epoch: int
+) -> str:
+    """Return the size of a training: parameters (sharded ones count whole), samples of each split, and steps."""
+    total = sum(parameter.numel() for parameter in model.parameters())
+    learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    learn = f", {learning:,} of them learn" if learning < total else ""
+    splits = f"{samples['train']:,} training, {samples['validation']:,} validation and {samples['test']:,} test samples"
+    by = " (train.max_steps)" if total_steps < config.train.epochs * steps_per_epoch else ""
+    steps = f"{total_steps:,} steps of {config.train.global_batch_size:,} samples{by}, {steps_per_epoch:,} an epoch"
+    return f"{total:,} parameters{learn}; {splits}; {steps}"
 
 
 class TrainingStatus:
-    """Status of a training, taken in step by step.
-
-    Args:
-        config: Of the run.
-        steps_per_epoch: Optimizer steps of an epoch.
-        total_steps: Of the whole training.
-        checkpoint: That training goes on from; None: it begins.
-        budget: May end training earlier.
-    """
+    """Epoch, last and best validation, and time left, of a training that goes on from `checkpoint`."""
 
     def __init__(
         self,
@@ -56,11 +86,11 @@ class TrainingStatus:
         else:
             self._steps += 1
 
-    def evaluated(self, step: int, found: Evaluation) -> None:
+    def evaluated(self, step: int, evaluation: Evaluation) -> None:
         """Take in an evaluation on the validation split; of equal ones the earlier is the best, as in checkpoints."""
-        self._metrics, self._headline = found.named("validation"), found.headline
+        self._metrics, self._headline = evaluation.named("validation"), evaluation.headline
         best, now = (
-            score(metrics, self._metric, found.headline, found.directions)
+            score(metrics, self._metric, evaluation.headline, evaluation.directions)
             for metrics in (self._best.metrics, self._metrics)
         )
         if now is not None and (best is None or now > best):
@@ -75,51 +105,27 @@ class TrainingStatus:
         if self._headline is None or not self._metrics:
             return ""
         headline = self._headline.metric
-        names = dict.fromkeys((headline, metric_name(self._metric, headline), LOSS))
-        known = {name: self._metrics.get(f"validation_{name}") for name in names}
-        said = ", ".join(f"{_in_words(name)} {value:.4f}" for name, value in known.items() if value is not None)
-        return f"validation {said}; {self._describe_best()}"
+        chosen_by = metric_name(self._metric, headline)
+        values = {name: self._metrics.get(f"validation_{name}") for name in (headline, chosen_by, LOSS)}
+        last = ", ".join(f"{_in_words(name)} {value:.4f}" for name, value in values.items() if value is not None)
+        best = self._best.metrics.get(f"validation_{chosen_by}")
+        if best is None:
+            return f"validation {last}; no best one yet"
+        metric = "" if chosen_by == headline else f"{_in_words(chosen_by)} "
+        return f"validation {last}; best {metric}{best:.4f} at epoch {self._epoch_of(self._best.step)}"
 
     def left(self, step: int) -> str:
         """Return how long training will take after a step, evaluations and checkpoints as so far; empty: not known."""
         if self._began_at is None or not self._steps or step >= self._total_steps:
             return ""
         step_s = (time.monotonic() - self._began_at) / self._steps
-        left_s = min((self._total_steps - step) * step_s, self._budget.left_s())
-        return f"{seconds(math.ceil(left_s)).replace(NBSP, ' ')} left"
-
-    def _describe_best(self) -> str:
-        headline = self._headline.metric if self._headline else ""
-        name = metric_name(self._metric, headline)
-        value = self._best.metrics.get(f"validation_{name}")
-        if value is None:
-            return "no best one yet"
-        shown = f"{value:.4f}" if name == headline else f"{_in_words(name)} {value:.4f}"
-        return f"best {shown} at epoch {self._epoch_of(self._best.step)}"
+        left_s = math.ceil(min((self._total_steps - step) * step_s, self._budget.left_s()))
+        if left_s < 120:
+            return f"{left_s} s left"
+        return f"{left_s // 60} min {left_s % 60} s left" if left_s < 7200 else f"{left_s / 3600:.1f} h left"
 
     def _epoch_of(self, step: int) -> int:
         return min(self._epochs, max(1, math.ceil(step / self._steps_per_epoch)))
-
-
-def describe_start(
-    config: RunConfig, model: nn.Module, samples: Mapping[str, int], *, total_steps: int, steps_per_epoch: int
-) -> str:
-    """Return the size of a training: parameters, samples and steps.
-
-    Args:
-        config: Its configuration.
-        model: The network; sharded parameters count whole.
-        samples: Of each split.
-        total_steps: Optimizer steps of the whole training.
-        steps_per_epoch: Of an epoch.
-    """
-    total = sum(parameter.numel() for parameter in model.parameters())
-    learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    learn = f", {learning:,} of them learn" if learning < total else ""
-    splits = f"{samples['train']:,} training, {samples['validation']:,} validation and {samples['test']:,} test samples"
-    by = " (train.max_steps)" if total_steps < config.train.epochs * steps_per_epoch else ""
-    steps = f"{total_steps:,} steps of {config.train.global_batch_size:,} samples{by}, {steps_per_epoch:,} an epoch"
-    return f"{total:,} parameters{learn}; {splits}; {steps}"
 
 
 def _in_words(metric: str) -> str:
@@ -127,7 +133,7 @@ def _in_words(metric: str) -> str:
 
 
 class DataReport:
-    """One rank's account of its data between two reports."""
+    """Data time, units and replaced samples of one rank between two reports."""
 
     def __init__(self, device: torch.device, events: EventLog, *, replace_bad: bool) -> None:
         self.clock = DataClock(device)
@@ -136,67 +142,31 @@ class DataReport:
         self._named: set[int] = set()
 
     def count(self, slot: SlotBatch) -> None:
-        """Count the task's units, and bad samples that others stepped in for; name each of these once an attempt."""
+        """Count the task's units and the replaced samples; name each of these once an attempt."""
         if not slot.request.counts:
             return
         self._units += slot.units
         self._replaced += len(slot.replaced)
-        for one in slot.replaced:
-            if one.sample not in self._named:
-                self._named.add(one.sample)
-                self._events.emit("log", message=f"sample {one.sample} is replaced by {one.by}: {one.reason}")
+        for bad in slot.replaced:
+            if bad.sample not in self._named:
+                self._named.add(bad.sample)
+                self._events.emit("log", message=f"sample {bad.sample} is replaced by {bad.by}: {bad.reason}")
 
     def counts(self) -> list[float]:
-        """Return what this rank counted since the last call, to be added over ranks for `describe`."""
+        """Return the counts of this rank since the last call, to be added over ranks for `describe`."""
         own = self.clock.take()
         counts = [own.wall_s, own.loader_s, own.copy_s or 0.0, float(self._replaced), float(self._units)]
         self._replaced = self._units = 0
         return counts
 
     def describe(self, sums: list[float]) -> tuple[dict[str, float], str]:
-        """Return scalars and words about what all ranks counted.
-
-        Args:
-            sums: `counts`, added over ranks.
-        """
-        time = DataTime(sums[0], sums[1], sums[2] if self._device.type == "cuda" else None)
-        values, said = {"data/time_percent": time.share(time.loader_s)}, time.describe()
-        if time.copy_s is not None:
-            values["data/host_to_device_percent"] = time.share(time.copy_s)
+        """Return scalars and words about the `counts` of all ranks, added up."""
+        data_time = DataTime(sums[0], sums[1], sums[2] if self._device.type == "cuda" else None)
+        values, words = {"data/time_percent": data_time.share(data_time.loader_s)}, data_time.describe()
+        if data_time.copy_s is not None:
+            values["data/host_to_device_percent"] = data_time.share(data_time.copy_s)
         if self._replace_bad:
             values["data/replaced_samples"] = sums[3]
         if sums[3]:
-            said += f", bad samples replaced: {sums[3]:.0f}"
-        return values, said
-
-
-# Between two lines of progress on stderr, where nothing draws events.
-PRINT_EVERY_S = 60.0
-
-
-class RankLog:
-    """Log of all ranks, written once, by the first one.
-
-    Args:
-        events: Of this rank.
-        is_first: Whether this is the first rank; the others say nothing.
-    """
-
-    def __init__(self, events: EventLog, *, is_first: bool) -> None:
-        self._events, self._is_first = events, is_first
-        self._printed_at = time.monotonic()
-
-    def log(self, message: str) -> None:
-        """Say something."""
-        if self._is_first:
-            self._events.emit("log", message=message)
-            print_error(f"train: {message}")
-
-    def progress(self, step: int, total_steps: int, message: str) -> None:
-        """Say how far training is; now and then on stderr too."""
-        if not self._is_first:
-            return
-        self._events.emit("progress", done=step, total=total_steps, unit="steps", message=message)
-        if time.monotonic() - self._printed_at >= PRINT_EVERY_S:
-            self._printed_at = time.monotonic()
-            print_error(f"train: step {step} of {total_steps}, {message}")
+            words += f", bad samples replaced: {sums[3]:.0f}"
+        return values, words

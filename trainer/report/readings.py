@@ -1,18 +1,18 @@
-"""What steps leave on the device, summed over ranks and read one step later, when the device has long had it."""
+"""Losses and counts of steps, summed over ranks and read one step later, when the device has long had them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
-from trainer.model.guard import Findings, GradientGuard
-from trainer.parallel.process_group import sum_over_ranks
+from trainer.model.numerics import Findings, GradientGuard
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What was found up to a step, the same on all ranks."""
+    """Results up to a step, the same on all ranks."""
 
     step: int
     """Optimizer steps taken."""
@@ -23,22 +23,17 @@ class Reading:
     found: Findings
     loss_scale: float | None
     sums: list[float]
-    """What `send` was given, added over ranks."""
+    """Values given to `send`, added over ranks."""
 
 
 class Readings:
-    """Adds up on the device what a rank finds between two readings.
-
-    Args:
-        device: Where losses are.
-        guard: Its counts are read along.
-    """
+    """Adds up losses and counts of a rank on the device between two readings; the guard's counts are read along."""
 
     def __init__(self, device: torch.device, guard: GradientGuard) -> None:
         self._device, self._guard = device, guard
         self._step_loss = torch.zeros((), device=device)
-        self._loss = torch.zeros((), dtype=torch.float64, device=device)
-        self._count = torch.zeros((), dtype=torch.float64, device=device)
+        # Loss and count since the last reading.
+        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
         self._pending: tuple[int, float, bool, torch.Tensor, torch.cuda.Event | None] | None = None
 
     def add(self, loss: torch.Tensor) -> None:
@@ -46,32 +41,24 @@ class Readings:
         self._step_loss += loss
 
     def end_step(self, left_out: torch.Tensor, count: torch.Tensor | int) -> None:
-        """Take in a step: the loss of one that was left out is no number to go on with.
-
-        Args:
-            left_out: [] 1.0 if it was, else 0.0.
-            count: What the loss of its global batch is divided by, the same on all ranks.
-        """
+        """Take in a step, unless it was left out ([] 1.0, else 0.0); `count` is the denominator of its loss."""
         taken = left_out == 0
-        self._loss += torch.where(taken, self._step_loss, 0.0)
-        self._count += torch.where(taken, count, 0)
+        self._sums[0] += torch.where(taken, self._step_loss, 0.0)
+        self._sums[1] += torch.where(taken, count, 0)
         self._step_loss.zero_()
 
     def send(self, step: int, rate: float, own: list[float], scale: torch.Tensor | None) -> None:
         """Start to add over ranks and to copy to the host; every rank must call this at the same step.
 
-        Args:
-            step: Optimizer steps taken.
-            rate: Learning rate of the newest.
-            own: Of this rank, to be added over ranks.
-            scale: Loss scale, if there is one.
+        `own` are values of this rank, to be added over ranks too.
         """
-        sums = torch.cat([self._loss[None], torch.tensor(own, dtype=torch.float64).to(self._device, non_blocking=True)])
-        sum_over_ranks(sums)
-        rest = [self._count if scale is None else scale.double(), self._count]
-        values = torch.cat([torch.stack(rest), self._guard.tensors(), sums])
-        self._loss.zero_()
-        self._count.zero_()
+        loss, count = self._sums
+        sums = torch.cat([loss[None], torch.tensor(own, dtype=torch.float64).to(self._device, non_blocking=True)])
+        dist.all_reduce(sums)
+        values = torch.cat(
+            [torch.stack([count if scale is None else scale.double(), count]), self._guard.tensors(), sums]
+        )
+        self._sums.zero_()
         arrived = None
         if self._device.type == "cuda":
             values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
@@ -83,7 +70,7 @@ class Readings:
         """Return what was sent last, and wait for it; None if there is nothing to be read.
 
         Raises:
-            DataError: Gradients were such that training must end (trainer/model/guard.py).
+            DataError: Gradients were such that training must end (trainer/model/numerics.py).
         """
         if self._pending is None:
             return None

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from trainer.checkpoint.interval import Schedule
+from trainer.checkpoint.manager import Schedule
 from trainer.parallel.process_group import Rank
-from trainer.supervise.signals import StopCause, StopRequest
+from trainer.supervise.stop import StopCause, StopRequest
 
 Item = TypeVar("Item")
 

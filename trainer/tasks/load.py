@@ -17,7 +17,7 @@ from contracts.artifacts.signature import Signature
 from contracts.config import FieldKind, RunConfig
 from contracts.errors import ConfigError, ModelError, UserError
 from contracts.own_code import code_folder
-from trainer.model.user_callable import load_callable
+from trainer.model.user_code import load_callable
 from trainer.report.gauges import is_allocation_error
 from trainer.tasks.needs import check_fields
 from trainer.tasks.protocol import Task, TaskContext

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from contracts.config import RunConfig
-from trainer.data.order.cursor import SlotRequest
-from trainer.parallel.process_group import Rank, sum_over_ranks
+from trainer.data.cursor import SlotRequest
+from trainer.parallel.process_group import Rank
 from trainer.tasks.load import task_error
 from trainer.tasks.protocol import Loss
 
@@ -114,7 +114,7 @@ class Denominator:
         count = self._count.clone()
         self._count.zero_()
         if self._ranks > 1:
-            sum_over_ranks(count)
+            dist.all_reduce(count)
         return count, count.double() / self._constant
 
     def drop(self) -> None:

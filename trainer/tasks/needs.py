@@ -1,12 +1,13 @@
-"""Checks of shards against what a task needs; without torch, so that it can be asked before a rank starts."""
+"""Checks of shards against the needs of training and of a task; without torch, before a rank starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import CLASS_KINDS, RunConfig
-from contracts.errors import DataError
+from contracts.errors import ConfigError, DataError
 from trainer.tasks.images.pixels import normalisation
 
 # Fields of the tool's tasks by name, with their kind.
@@ -15,6 +16,38 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "image_multilabel": {"image": "image", "label": "classes"},
     "text_classification": {"text": "text", "label": "class"},
 }
+
+
+def load_shards(shards_uri: str, config: RunConfig, *, ranks: int = 1) -> ShardManifest:
+    """Read the manifest of shards, and check that they fit training.
+
+    Raises:
+        ConfigError: Neither they nor the configuration have what the task needs besides fields; or the global batch is
+            larger than the training split.
+        DataError: There is no manifest, a field that the task needs is missing, or there are too few samples.
+    """
+    manifest = ShardManifest.load(shards_uri)
+    check_shards(config, manifest)
+    samples, batch = manifest.splits["train"].samples, config.train.global_batch_size
+    if samples == 0:
+        raise DataError(
+            f"the training split of the shards in {storage.display(shards_uri)} is empty",
+            allowed="at least one training sample per rank",
+            todo="add images, or give more of them to training (sharding.splits, or the splits in the manifest)",
+        )
+    if samples < ranks:
+        raise DataError(
+            f"the training split has {samples} samples for {ranks} ranks",
+            allowed="at least one sample per rank",
+            todo="add images, or set resources.ranks lower",
+        )
+    if batch > samples:
+        raise ConfigError(
+            f"train.global_batch_size {batch} is more than the {samples} samples of the training split",
+            allowed=f"up to {samples}: an optimizer step takes a sample once",
+            todo=f"set train.global_batch_size to {samples} or less, or add samples",
+        )
+    return manifest
 
 
 def check_shards(config: RunConfig, shards: ShardManifest) -> None:

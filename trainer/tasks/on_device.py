@@ -9,10 +9,9 @@ import torch
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from trainer.data.clock import DataClock
-from trainer.data.device import find_tensor, map_tensors
-from trainer.model.build import Inputs
-from trainer.model.precision import Numerics
+from trainer.data.device import DataClock, leaves, map_tensors
+from trainer.model.numerics import Numerics
+from trainer.model.signature import Inputs, describe
 from trainer.tasks.load import calling, network_name, running_network, task_error
 from trainer.tasks.loss import checked_loss
 from trainer.tasks.optional import largest_example
@@ -61,8 +60,8 @@ class TaskOnDevice:
     def to_model(self, batch: Batch, clock: DataClock) -> Batch:
         """Finish a batch of the loader; `clock` measures its copy, where no prefetcher has made it."""
         device = self._device
-        found = find_tensor(batch) if device.type != "cpu" else None
-        if found is not None and found.device != device:
+        tensors = (leaf for _, leaf in leaves(batch) if isinstance(leaf, torch.Tensor))
+        if device.type != "cpu" and next(tensors).device != device:
             with clock.copying():
                 batch = map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
         with calling(self._config, "to_model"):
@@ -91,14 +90,8 @@ class TaskOnDevice:
             return checked_loss(self._task.loss(outputs, batch, self._mode), self._config)
 
 
-def find_misfit(batch: object, task: Task, *, shapes: bool = True) -> str:
-    """Return what of a batch is no input of the signature, in the type of the example batch; empty: all is.
-
-    Args:
-        batch: As `to_model` returned it.
-        task: The task.
-        shapes: Whether sizes are compared too.
-    """
+def find_misfit(batch: object, task: Task) -> str:
+    """Return what of a batch is no input of the signature, in the type of the example batch; empty: all is."""
     if not isinstance(batch, Mapping):
         return f"a {type(batch).__name__}"
     example, sizes = task.example(2), dict[str, int]()
@@ -106,15 +99,12 @@ def find_misfit(batch: object, task: Task, *, shapes: bool = True) -> str:
         tensor = batch.get(name)
         if not isinstance(tensor, torch.Tensor):
             return f"no tensor {name}"
-        fits = tensor.dtype == example[name].dtype
-        if shapes:
-            wanted = [
-                sizes.setdefault(one, size) if isinstance(one, str) else one
-                for one, size in zip(spec.shape, tensor.shape, strict=False)
-            ]
-            fits &= list(tensor.shape) == wanted and len(wanted) == len(spec.shape)
-        if not fits:
-            return f"{name} as {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        expected = [
+            sizes.setdefault(size, actual) if isinstance(size, str) else size
+            for size, actual in zip(spec.shape, tensor.shape, strict=False)
+        ]
+        if tensor.dtype != example[name].dtype or tensor.ndim != len(spec.shape) or list(tensor.shape) != expected:
+            return f"{name} as {describe(tensor)}"
     return ""
 
 

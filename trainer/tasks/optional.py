@@ -2,9 +2,8 @@
 
 calibration(device) -> Calibration   chooses something on the validation split, with the best weights
 report(device) -> SplitReport     what evaluation.json and TensorBoard show of the test split, beyond metrics; a task
-                                  with `calibration` has report(device, document) with its document; by_class()
-                                  of it says what is set beside, of the validation split
-first_slot() -> FirstSlot         what TensorBoard shows of the first batch of training
+                                  with `calibration` has report(device, document) with its document
+first_slot(batch) -> Tensor | str   what TensorBoard shows of the first samples of training: pictures, or a text
 document() -> dict                what checkpoints say of the task's inputs
 warnings() -> list of str         what is set in vain: said when training begins
 check_device(device)              raises ConfigError where the task cannot be trained on the device
@@ -18,19 +17,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from contracts.artifacts import EvaluationReport
 from contracts.errors import ConfigError, UserError
-from trainer.model.sizes import largest_sizes, resize_inputs
-from trainer.tasks.protocol import Batch, Sample, Task
+from trainer.model.signature import largest_sizes, resize_inputs
+from trainer.tasks.protocol import Batch, Task
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-# Of `places` of a report: so many samples are read for `show`.
+# First samples of training that TensorBoard shows (`first_slot`).
 SHOWN_SAMPLES = 16
 _UNIT = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
@@ -71,43 +70,8 @@ class SplitReport(SplitCollector, Protocol):
             origins: Shard (its path, seen from the shards' folder) and key of each sample of `places`.
         """
 
-    def show(self, writer: SummaryWriter, report: EvaluationReport, samples: Sequence[Sample], step: int) -> None:
-        """Write something for TensorBoard.
-
-        Args:
-            writer: Of the result.
-            report: The document.
-            samples: Fields of the first samples of `places`; none where inspect.samples is `hide`.
-            step: Of the checkpoint.
-        """
-
-
-class ByClass(SplitReport, Protocol):
-    """A report that also says what is set beside the test split: it takes the validation split in as well."""
-
-    def by_class(self) -> list[Any]:
-        """Return `details["validation"]` of evaluation.json, values of JSON; the first rank's, after `merge`."""
-
-
-class Taken(NamedTuple):
-    """The first batch of training, for TensorBoard and for pages of the run."""
-
-    summary: Any
-    """Of TensorBoard."""
-    name: str
-    """Of a file beside TensorBoard's: FIRST_SLOT_NAME or FIRST_ROWS_NAME (contracts/artifacts/evaluation.py)."""
-    content: bytes
-    """Of that file."""
-
-
-class FirstSlot(Protocol):
-    """What a task keeps of the first batch of training."""
-
-    def keep(self, batch: Batch) -> None:
-        """Keep something of a batch as `to_model` returned it; it must not wait for the device."""
-
-    def take(self) -> Taken | Any:
-        """Return what is shown of it, once, or a summary of TensorBoard alone; None: nothing was kept."""
+    def show(self, writer: SummaryWriter, report: EvaluationReport, step: int) -> None:
+        """Write something for TensorBoard, of the document at the checkpoint's step; pictures are the report page's."""
 
 
 def make_calibration(task: Task, device: torch.device) -> Calibration | None:
@@ -130,21 +94,13 @@ def make_report(task: Task, device: torch.device, calibrated: dict[str, Any] | N
     return make(device) if calibrated is None else make(device, calibrated)
 
 
-def make_validation_report(
-    task: Task, device: torch.device, calibrated: dict[str, Any] | None = None
-) -> ByClass | None:
-    """Return what takes in the validation split for `by_class`; None: the task's report has none.
+def make_first_slot(task: Task) -> Callable[[Batch], torch.Tensor | str] | None:
+    """Return the function that maps the first samples of training, as `to_model` returned them, to pictures or a text.
 
-    Args: as for `make_report`.
+    Pictures are [N, 3, H, W] uint8. None: the task has no `first_slot`.
     """
-    report = make_report(task, device, calibrated)
-    return cast("ByClass", report) if callable(getattr(report, "by_class", None)) else None
-
-
-def make_first_slot(task: Task) -> FirstSlot | None:
-    """Return what keeps something of the first batch of training; None: the task has no `first_slot`."""
-    make: Callable[[], FirstSlot] | None = _find(task, "first_slot")
-    return None if make is None else make()
+    make: Callable[[Batch], torch.Tensor | str] | None = _find(task, "first_slot")
+    return make
 
 
 def document_of(task: Task) -> dict[str, Any]:

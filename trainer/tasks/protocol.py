@@ -22,7 +22,7 @@ from torch import nn
 from contracts.artifacts import ShardManifest
 from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
-from trainer.data.order.permutation import hash_integers
+from trainer.data.randomness import generator_of
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -93,7 +93,7 @@ class Mode:
         assert self._key, "nothing is drawn in evaluation, and by the model's device"
         if self._random is None:
             # Not before it is asked for: it takes 10 us.
-            self._random = np.random.Generator(np.random.Philox(key=hash_integers(*self._key)))
+            self._random = generator_of(*self._key)
         return self._random
 
 

@@ -48,8 +48,6 @@ def load_saved(network: nn.Module, weights: Path) -> None:
 
     Args:
         network: Built by the same section.
-        weights: The file; what is beside it says whose names it has.
+        weights: The file.
     """
-    has_config = (weights.parent / TRANSFORMERS_CONFIG).exists()
-    source = find_source(storage.normalise(weights.parent if has_config else weights))
-    network.load_state_dict(read_tensors(source, network))
+    network.load_state_dict(read_tensors(find_source(storage.normalise(weights)), network))

@@ -9,20 +9,22 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, ExportManifest
 from contracts.config import RunConfig
-from contracts.errors import ModelError
+from contracts.errors import ModelError, UserError
 from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
 from contracts.result import RUN_START_NAME
 from records.tokenizer import TOKENIZER_NAME
 from trainer.tasks.classes.labels import LABELS_NAME
-from trainer.tasks.images.names import PREPROCESS_NAME, class_of
+from trainer.tasks.images.names import class_of
 
 TRANSFORMERS_CONFIG = "config.json"
+WEIGHTS_NAME = "model.safetensors"
 SAFETENSORS = ".safetensors"
 TORCH_SUFFIXES = (".pt", ".pth")
 ALLOWED = (
@@ -53,15 +55,13 @@ _NO_ARGUMENTS = {
 }
 _INDEX_NAME = "model.safetensors.index.json"
 _ADAPTER_CONFIG = "adapter_config.json"
-_PROCESSOR_CONFIG = "preprocessor_config.json"
-WEIGHTS_NAME = "model.safetensors"
 # One of several files of a network: this tool's parts of ranks and transformers' shards have such names.
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
 
 
 @dataclass(frozen=True)
 class WeightSource:
-    """Weights that were found."""
+    """Weights that exist."""
 
     uri: str
     """Folder, or file."""
@@ -74,8 +74,6 @@ class WeightSource:
     """Of a checkpoint."""
     config: dict[str, Any] | None = None
     """Of a transformers folder: its config.json."""
-    pixels: dict[str, Any] = field(default_factory=dict)
-    """Fields of data that its network was trained with (image_size, mean, std), as far as it says."""
     tokenizer_crc32c: str | None = None
     """crc32c of the tokenizer that it was trained with, as far as it is known."""
     tokenizer_uri: str = ""
@@ -84,13 +82,10 @@ class WeightSource:
     @property
     def tensor_files(self) -> list[str]:
         """URIs of the files that hold tensors."""
-        return [uri for uri in self.files if not uri.endswith(f"/{TRANSFORMERS_CONFIG}")]
+        return [uri for uri in self.files if not uri.endswith(".json")]
 
     def sha256(self, alive: Callable[[], object] = lambda: None) -> str:
         """Return the hash of sizes and checksums of its files, and of its classes.
-
-        Args:
-            alive: Called while files of this machine are read.
 
         Raises:
             ModelError: A file is gone.
@@ -105,48 +100,35 @@ class WeightSource:
                     files.append((storage.info(uri).size, storage.crc32c_of(uri, on_piece=alive)))
                 except (FileNotFoundError, IsADirectoryError):
                     raise refused(uri, "is no file", todo="copy the folder whole") from None
-        # Those decide too what is taken. Sources of images are named as before.
-        inputs = {"tokenizer": self.tokenizer_crc32c} if self.tokenizer_crc32c is not None else {}
-        named = [self.kind, self.classes, files, *([inputs] if inputs else [])]
-        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+        parts: list[Any] = [self.kind, self.classes, files]
+        if self.tokenizer_crc32c is not None:
+            # It decides what is taken.
+            parts.append({"tokenizer": self.tokenizer_crc32c})
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def find_source(uri: str) -> WeightSource:
-    """Find what `model.weights` names.
-
-    Args:
-        uri: URI of a folder or file.
+    """Find what `model.weights` names, a folder or file.
 
     Raises:
         ModelError: It is not there, is a kind of file that is not loaded, or is one part of several.
         DataError: A document in it is damaged.
     """
-    name = uri.rstrip("/").rpartition("/")[2].lower()
-    if name.endswith((SAFETENSORS, *TORCH_SUFFIXES)):
-        return _find_file(uri.rstrip("/"), name)
+    uri = uri.rstrip("/")
     names = set(storage.list_names(uri))
-    if not names:
-        if storage.exists(uri):
-            raise refused(uri, "is a file of another kind", todo="save its state_dict() by safetensors or torch.save")
+    name = uri.rpartition("/")[2].lower()
+    if names:
+        return _find_folder(uri, names)
+    if not storage.exists(uri):
         raise refused(uri, "is not there", todo="correct the path or URI")
-    if RUN_NAME in names:
-        return _find_run(uri)
-    if MANIFEST_NAME in names:
-        return _find_own(uri, names)
-    if TRANSFORMERS_CONFIG in names:
-        return _find_transformers(uri, names)
-    if RUN_START_NAME in names:
-        raise refused(uri, "is a run that has not ended well", todo="wait for it, or name another run")
-    if "checkpoints" in names:
-        raise refused(
-            uri,
-            "is a training that is not finished",
-            todo="let it finish, or name the folder of one of its checkpoints (checkpoints/step-...)",
-        )
-    raise refused(uri, f"holds none of {RUN_NAME}, {MANIFEST_NAME} and {TRANSFORMERS_CONFIG}", todo="name another one")
+    if not name.endswith((SAFETENSORS, *TORCH_SUFFIXES)):
+        raise refused(uri, "is a file of another kind", todo="save its state_dict() by safetensors or torch.save")
+    if _PART.fullmatch(name):
+        raise refused(uri, "is one part of several that make a network", todo="name the folder that it is in")
+    return WeightSource(uri, "file", (uri,))
 
 
-def wants_saved_arguments(config: RunConfig) -> bool:
+def _wants_saved_arguments(config: RunConfig) -> bool:
     """Whether the arguments of the network are those of the config.json of model.weights, where it has one."""
     model = config.model
     is_own = config.task.is_own or ":" in model.architecture
@@ -157,15 +139,23 @@ def with_saved_arguments(config: RunConfig, saved: Mapping[str, Any] | None) -> 
     """Return a configuration with the fields of a config.json as model.arguments, where it gives none.
 
     Its model_type is one of them: so whoever builds the network has transformers read them as it reads such a file.
-
-    Args:
-        config: The configuration.
-        saved: Fields of config.json of model.weights; None: there is none.
     """
-    if not saved or not wants_saved_arguments(config) or saved.get(MODEL_TYPE) != config.model.architecture:
+    if not saved or not _wants_saved_arguments(config) or saved.get(MODEL_TYPE) != config.model.architecture:
         return config
     arguments = {name: value for name, value in saved.items() if name not in _NO_ARGUMENTS}
     return config.model_copy(update={"model": config.model.model_copy(update={"arguments": arguments})})
+
+
+def fill_arguments(config: RunConfig, *, online: bool = True) -> RunConfig:
+    """Return a configuration with the arguments in config.json of model.weights, where it gives none.
+
+    Errors of the weights are left to whoever reads them. `online`: a bucket may be asked.
+    """
+    uri = storage.normalise(config.model.weights) if _wants_saved_arguments(config) else ""
+    if uri and (storage.is_local(uri) or online):
+        with suppress(UserError):
+            return with_saved_arguments(config, find_source(uri).config)
+    return config
 
 
 def refused(uri: str, why: str, *, todo: str) -> ModelError:
@@ -173,53 +163,74 @@ def refused(uri: str, why: str, *, todo: str) -> ModelError:
     return ModelError(f"model.weights {storage.display(uri)} {why}", allowed=ALLOWED, todo=todo)
 
 
-def _find_file(uri: str, name: str) -> WeightSource:
-    if not storage.exists(uri):
-        raise refused(uri, "is not there", todo="correct the path or URI")
-    if storage.list_names(uri):
-        raise refused(uri, "is a folder with the name of a file", todo="name the file in it, or rename the folder")
-    if _PART.fullmatch(name):
-        raise refused(uri, "is one part of several that make a network", todo="name the folder that it is in")
-    return WeightSource(uri, "file", (uri,))
-
-
-def _find_run(uri: str) -> WeightSource:
-    trained = find_training_of_run(uri)
-    if trained is None:
-        raise refused(uri, "is a run that finished no training", todo="name another run")
-    if MANIFEST_NAME not in storage.list_names(trained):
-        raise refused(uri, "is a run whose training is gone", todo="name another run")
-    return _find_own(trained, set())
+def _find_folder(uri: str, names: set[str]) -> WeightSource:
+    if RUN_NAME in names:
+        trained = find_training_of_run(uri)
+        if trained is None or MANIFEST_NAME not in storage.list_names(trained):
+            why = "is a run that finished no training" if trained is None else "is a run whose training is gone"
+            raise refused(uri, why, todo="name another run")
+        return _find_own(trained, names=set())
+    if MANIFEST_NAME in names:
+        return _find_own(uri, names)
+    if TRANSFORMERS_CONFIG in names:
+        return _find_transformers(uri, names)
+    if RUN_START_NAME in names:
+        raise refused(uri, "is a run that has not ended well", todo="wait for it, or name another run")
+    if "checkpoints" in names:
+        todo = "let it finish, or name the folder of one of its checkpoints (checkpoints/step-...)"
+        raise refused(uri, "is a training that is not finished", todo=todo)
+    raise refused(uri, f"holds none of {RUN_NAME}, {MANIFEST_NAME} and {TRANSFORMERS_CONFIG}", todo="name another one")
 
 
 def _find_own(uri: str, names: set[str]) -> WeightSource:
-    content = storage.read_bytes(storage.join(uri, MANIFEST_NAME))
-    try:
-        kind = json.loads(content).get("kind")
-    except (ValueError, AttributeError):
-        kind = None
+    manifest = _read_json(uri, MANIFEST_NAME)
+    kind = manifest.get("kind") if isinstance(manifest, dict) else None
     if kind == "checkpoint":
-        return _of_checkpoint(uri, CheckpointManifest.load(uri))
+        return _find_checkpoint(uri)
     if kind == "export":
-        return _of_export(uri, names)
+        return _find_export(uri, names)
     raise refused(uri, f"holds a manifest of kind {kind}", todo="name a run, training, checkpoint or export")
 
 
-def _of_export(uri: str, names: set[str]) -> WeightSource:
-    """Return an export of any task: what lies beside its weights says of which inputs and classes they are."""
-    lists = {file.name for file in ExportManifest.load(uri).files}
-    # What the manifest names must be there.
-    said = {name: _read_json(uri, name, names) for name in (PREPROCESS_NAME, LABELS_NAME) if name in lists}
-    pixels = said.get(PREPROCESS_NAME, {})
+def _find_checkpoint(uri: str) -> WeightSource:
+    manifest = CheckpointManifest.load(uri)
+    if not manifest.files_of("model"):
+        raise refused(uri, "is a checkpoint without a network", todo="name another checkpoint")
+    files = tuple(file.uri(uri) for group in GROUPS for file in manifest.files_of(group))
+    tokenizer = manifest.data.get("tokenizer")
+    return WeightSource(
+        uri, "checkpoint", files, tuple(manifest.classes), manifest=manifest, tokenizer_crc32c=tokenizer
+    )
+
+
+def _find_export(uri: str, names: set[str]) -> WeightSource:
     if WEIGHTS_NAME not in names:
         raise refused(uri, f"is an export without {WEIGHTS_NAME}", todo="copy the folder whole, or name its training")
     if TRANSFORMERS_CONFIG in names:
-        return replace(_find_transformers(uri, names), kind="export", pixels=pixels)
-    classes = said.get(LABELS_NAME, [])
+        return replace(_find_transformers(uri, names), kind="export")
+    has_labels = LABELS_NAME in {file.name for file in ExportManifest.load(uri).files}
+    classes = _read_json(uri, LABELS_NAME) if has_labels else []
     if not isinstance(classes, list):
         raise refused(uri, f"has a {LABELS_NAME} that is no list", todo="copy the export again")
     found = WeightSource(uri, "export", (storage.join(uri, WEIGHTS_NAME),), tuple(map(class_of, classes)))
-    return _with_tokenizer(replace(found, pixels=pixels), names)
+    return _with_tokenizer(found, names)
+
+
+def _find_transformers(uri: str, names: set[str]) -> WeightSource:
+    config = _read_json(uri, TRANSFORMERS_CONFIG)
+    if not isinstance(config, dict):
+        raise refused(uri, f"has a {TRANSFORMERS_CONFIG} that holds no fields", todo="save the model again")
+    if _ADAPTER_CONFIG in names:
+        todo = "merge it into its model, and save_pretrained() that"
+        raise refused(uri, f"holds an adapter ({_ADAPTER_CONFIG})", todo=todo)
+    tensors = [WEIGHTS_NAME] if WEIGHTS_NAME in names else _shards(uri, names)
+    if not tensors:
+        others = sorted(name for name in names if name.endswith((".bin", ".pt", ".h5", ".msgpack", ".ckpt")))
+        has = f"{', '.join(others[:3])}, and no .safetensors file" if others else "no .safetensors file"
+        todo = "load it in transformers where you trust it, and save_pretrained() it again"
+        raise refused(uri, f"has {has}", todo=todo)
+    files = tuple(storage.join(uri, name) for name in (TRANSFORMERS_CONFIG, *tensors))
+    return _with_tokenizer(WeightSource(uri, "transformers", files, _classes_of(config), config=config), names)
 
 
 def _with_tokenizer(source: WeightSource, names: set[str]) -> WeightSource:
@@ -230,67 +241,25 @@ def _with_tokenizer(source: WeightSource, names: set[str]) -> WeightSource:
     return replace(source, tokenizer_crc32c=storage.crc32c_of(uri), tokenizer_uri=uri)
 
 
-def _of_checkpoint(uri: str, manifest: CheckpointManifest) -> WeightSource:
-    wanted = [file for group in GROUPS for file in manifest.files_of(group)]
-    if not manifest.files_of("model"):
-        raise refused(uri, "is a checkpoint without a network", todo="name another checkpoint")
-    files = tuple(file.uri(uri) for file in wanted)
-    return WeightSource(
-        uri,
-        "checkpoint",
-        files,
-        tuple(manifest.classes),
-        manifest=manifest,
-        pixels=manifest.data,
-        tokenizer_crc32c=manifest.data.get("tokenizer"),
-    )
-
-
-def _find_transformers(uri: str, names: set[str]) -> WeightSource:
-    config = _read_json(uri, TRANSFORMERS_CONFIG, names)
-    if _ADAPTER_CONFIG in names:
-        raise refused(
-            uri, f"holds an adapter ({_ADAPTER_CONFIG})", todo="merge it into its model, and save_pretrained() that"
-        )
-    if not isinstance(config, dict):
-        raise refused(uri, f"has a {TRANSFORMERS_CONFIG} that holds no fields", todo="save the model again")
-    tensors = [WEIGHTS_NAME] if WEIGHTS_NAME in names else _shards(uri, names)
-    if not tensors:
-        others = sorted(name for name in names if name.endswith((".bin", ".pt", ".h5", ".msgpack", ".ckpt")))
-        has = f"{', '.join(others[:3])}, and no .safetensors file" if others else "no .safetensors file"
-        raise refused(
-            uri,
-            f"has {has}",
-            todo="load it in transformers where you trust it, and save_pretrained() it again",
-        )
-    files = (storage.join(uri, TRANSFORMERS_CONFIG), *(storage.join(uri, name) for name in tensors))
-    pixels = {"image_size": config.get("image_size")}
-    if _PROCESSOR_CONFIG in names:
-        processor = _read_json(uri, _PROCESSOR_CONFIG, names)
-        pixels |= {"mean": processor.get("image_mean"), "std": processor.get("image_std")}
-    found = WeightSource(uri, "transformers", files, _classes_of(config), config=config, pixels=pixels)
-    return _with_tokenizer(found, names)
-
-
 def _shards(uri: str, names: set[str]) -> list[str]:
     """Return the names of the files of a network that transformers cut into several, and of their index."""
     if _INDEX_NAME not in names:
         return []
-    index = _read_json(uri, _INDEX_NAME, names)
+    index = _read_json(uri, _INDEX_NAME)
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict) or not places:
         raise refused(uri, f"has a {_INDEX_NAME} without a weight_map", todo="copy the folder whole")
-    found = sorted({str(name) for name in places.values()})
-    if missing := [name for name in found if name not in names]:
+    files = sorted({str(name) for name in places.values()})
+    if missing := [name for name in files if name not in names]:
         raise refused(uri, f"lacks {', '.join(missing[:3])}, which its index names", todo="copy the folder whole")
-    return [_INDEX_NAME, *found]
+    return [_INDEX_NAME, *files]
 
 
-def _read_json(uri: str, name: str, names: set[str]) -> Any:
-    if name not in names:
-        raise refused(uri, f"has no {name}", todo="copy the folder whole")
+def _read_json(uri: str, name: str) -> Any:
     try:
         return json.loads(storage.read_bytes(storage.join(uri, name)))
+    except FileNotFoundError:
+        raise refused(uri, f"has no {name}", todo="copy the folder whole") from None
     except ValueError as error:
         raise refused(uri, f"has a {name} that is no JSON: {error}", todo="save or copy it again") from None
 

@@ -1,7 +1,7 @@
 """The tensors of a source of weights, by name, on the CPU.
 
-What is read is data alone: safetensors files, torch files by its weights_only loader, checkpoints of this tool by their
-own loader, folders of transformers by from_pretrained without remote code.
+Only data is read: safetensors files, torch files by the weights_only loader, checkpoints of this tool by their own
+loader. For networks of transformers the library converts the names that files have, without remote code.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-import struct
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,22 +24,10 @@ from trainer.checkpoint.loading import load_groups
 from trainer.model.build import is_of_transformers
 from trainer.weights.source import SAFETENSORS, WeightSource, refused
 
-# What wrappers put before the names of a network's tensors: DDP and torch.compile.
+# Put by wrappers before the names of all of a network's tensors: DDP and torch.compile.
 _PREFIXES = ("module.", "_orig_mod.")
 # Keys under which files hold the tensors beside other things.
-_HOLDERS = ("state_dict", "model", "model_state_dict")
-# What loaders raise for a file that is cut short, or no such file.
-_UNREADABLE = (
-    RuntimeError,
-    ValueError,
-    LookupError,
-    EOFError,
-    OSError,
-    AttributeError,
-    TypeError,
-    AssertionError,
-    struct.error,
-)
+_HOLDERS = ("state_dict", "model")
 
 
 def read_tensors(
@@ -47,10 +35,9 @@ def read_tensors(
 ) -> dict[str, torch.Tensor]:
     """Return the tensors of a source by the network's names, where it has such, else by their own.
 
-    Args:
-        source: Where they are.
-        network: What they are for: of transformers' networks it knows how names were converted.
-        alive: Called while files are read: large ones take longer than any limit.
+    Tensors of another shape than the network's may be on the meta device.
+
+    `alive` is called while files are read: large ones take longer than any limit.
 
     Raises:
         ModelError: A file is cut short, no such file, or holds more than tensors.
@@ -61,52 +48,29 @@ def read_tensors(
         groups = load_groups(source.uri, source.manifest, "model", "ema", on_piece=alive)
         # Averages are the result of a training that keeps them; at the top of its folder they are the network.
         return groups["model"] | groups.get("ema", {})
+    tensors: dict[str, torch.Tensor] = {}
     with _on_disk(source, alive) as paths:
-        if source.config is not None and is_of_transformers(network):
-            return _by_transformers(source, next(iter(paths.values())).parent, network)
-        tensors: dict[str, torch.Tensor] = {}
-        for uri in source.tensor_files:
-            if not uri.endswith(".json"):
-                tensors |= _read_file(uri, paths[uri])
-                alive()
-    return tensors
-
-
-def plain_name(name: str) -> str:
-    """Return a tensor's name without what wrappers have put before it."""
-    while prefix := next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None):
-        name = name.removeprefix(prefix)
-    return name
-
-
-def other_names(network: nn.Module) -> dict[str, list[str]]:
-    """Return the names beside its own that a tensor of a transformers network has in files.
-
-    They are those that save_pretrained writes, and both without the prefix of the part below the head.
-    """
-    if not is_of_transformers(network):
-        return {}
-    from transformers.core_model_loading import revert_weight_conversion
-
-    state = network.state_dict()
-    saved = {id(tensor): name for name, tensor in revert_weight_conversion(network, state).items()}  # type: ignore[arg-type]
-    prefix = f"{network.base_model_prefix}."
-    found = {}
-    for name, tensor in state.items():
-        # One that is saved as a part of another, or cut up, has no other name.
-        names = [name, saved.get(id(tensor), name)]
-        found[name] = [other for one in names for other in (one, one.removeprefix(prefix)) if other != name]
-    return found
+        for uri, path in paths.items():
+            is_safetensors = path.suffix.lower() == SAFETENSORS
+            tensors |= _read_safetensors(uri, path) if is_safetensors else _read_torch_file(uri, path)
+            alive()
+        names = set(network.state_dict())
+        while prefix := next((prefix for prefix in _PREFIXES if all(name.startswith(prefix) for name in tensors)), ""):
+            if not tensors or names & tensors.keys():
+                break
+            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+        return _convert(source, tensors, network) if is_of_transformers(network) else tensors
 
 
 @contextmanager
 def _on_disk(source: WeightSource, alive: Callable[[], object]) -> Iterator[dict[str, Path]]:
-    """Give the places of the source's files on this machine, all in one folder, by URI."""
+    """Give the paths of the source's tensor files on this machine, by URI."""
+    uris = source.tensor_files
     if storage.is_local(source.uri):
-        yield {uri: storage.local_path(uri) for uri in source.files}
+        yield {uri: storage.local_path(uri) for uri in uris}
         return
     with tempfile.TemporaryDirectory(prefix="shardline-weights-") as name:
-        paths = {uri: Path(name) / uri.rpartition("/")[2] for uri in source.files}
+        paths = {uri: Path(name) / uri.rpartition("/")[2] for uri in uris}
         for uri, path in paths.items():
             with path.open("wb") as file:
 
@@ -118,46 +82,38 @@ def _on_disk(source: WeightSource, alive: Callable[[], object]) -> Iterator[dict
         yield paths
 
 
-def _read_file(uri: str, path: Path) -> dict[str, torch.Tensor]:
-    return _read_safetensors(uri, path) if path.suffix.lower() == SAFETENSORS else tensors_of_torch_file(uri, path)
-
-
 def _read_safetensors(uri: str, path: Path) -> dict[str, torch.Tensor]:
-    from safetensors import SafetensorError, safe_open
-    from safetensors.torch import load_file
+    from safetensors import safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-        tensors = load_file(path)
-    except (SafetensorError, *_UNREADABLE) as error:
+            is_part = "part" in (file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    except Exception as error:  # the library raises what it likes for a file that is cut short
         raise refused(uri, f"cannot be read as safetensors: {error}", todo="copy or save it again") from error
-    if "rows" in metadata:
+    if is_part:
         raise refused(uri, "is the part of one rank alone", todo="name the folder of its checkpoint")
     return tensors
 
 
-def tensors_of_torch_file(uri: str, path: Path, *, maps: bool = False) -> dict[str, torch.Tensor]:
-    """Return the tensors in a file that torch.save wrote, by the names that they have there.
-
-    Args:
-        uri: What the user knows it by.
-        path: Where it is.
-        maps: Leave the data on the disk until it is read.
-
-    Raises:
-        ModelError: It is cut short, no such file, or holds more than tensors.
-    """
+def _read_torch_file(uri: str, path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors in a file that torch.save wrote, by the names that they have there."""
     try:
-        loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=maps)
+        # The data of a zip stays on the disk until it is used; files of old versions are read.
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
+        # torch's advice, to allow the function, must not be followed.
+        function = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise refused(
             uri,
-            f"holds more than tensors{_named_by(error)}, which loading could only have by executing code",
+            f"holds more than tensors{f' ({function[1]})' if function else ''}, which loading could only have by "
+            "executing code",
             todo="where you trust it, load it yourself and save its state_dict() by safetensors",
         ) from error
-    except _UNREADABLE as error:
-        raise refused(uri, f"cannot be read: {_first_line(error)}", todo="copy or save it again") from error
+    except Exception as error:  # torch raises what it likes for a file that is cut short
+        # The first sentence: torch's errors go on with guesses and advice.
+        reason = str(error).strip().partition("\n")[0].partition(". ")[0][:200]
+        raise refused(uri, f"cannot be read: {reason or type(error).__name__}", todo="copy or save it again") from error
     while isinstance(loaded, Mapping) and (key := next((key for key in _HOLDERS if _holds(loaded, key)), None)):
         loaded = loaded[key]
     if not isinstance(loaded, Mapping):
@@ -173,43 +129,31 @@ def _holds(loaded: Mapping[Any, Any], key: str) -> bool:
     return isinstance(loaded.get(key), Mapping)
 
 
-def _first_line(error: Exception) -> str:
-    """Return the first sentence of an error: torch's go on with guesses and advice."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0].partition(". ")[0][:200]
+def _convert(source: WeightSource, tensors: dict[str, torch.Tensor], network: nn.Module) -> dict[str, torch.Tensor]:
+    """Return tensors of files under the names of a transformers network, as from_pretrained converts them.
 
-
-def _named_by(error: Exception) -> str:
-    """Return the function or class that a pickle asks for; torch's advice, to allow it, must not be followed."""
-    found = re.search(r"GLOBAL ([\w.]+)", str(error))
-    return f" ({found[1]})" if found else ""
-
-
-def _by_transformers(source: WeightSource, folder: Path, network: nn.Module) -> dict[str, torch.Tensor]:
-    """Return what transformers loads from a folder, under the network's names; the head has the source's classes."""
-    from safetensors import SafetensorError
+    The head has the source's classes.
+    """
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     config: Any = copy.deepcopy(network.config)
     if source.classes is not None:
         config.num_labels = len(source.classes)
     level = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         # The initial values of what is missing are drawn: they are not used, and must move no generator.
         with torch.random.fork_rng(devices=[]):
             loaded, info = type(network).from_pretrained(  # type: ignore[attr-defined]
-                folder,
+                None,
                 config=config,
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
+                state_dict=tensors,
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
                 dtype=torch.float32,
             )
-    except (SafetensorError, *_UNREADABLE) as error:
+    except Exception as error:  # the library raises what it likes where shapes do not fit its conversions
         raise refused(
             source.uri, f"is refused by transformers: {error}", todo="save it again by save_pretrained()"
         ) from error

@@ -39,39 +39,32 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
     """Return the part of section Results."""
     found = ClassificationDetails.of(report)
     assert found is not None, report.task
-    # None of a document that is damaged.
-    beside = [
-        (_share(right, samples), _share(2 * right, samples + taken)) for samples, taken, right in found.validation
-    ]
-    beside = beside if len(beside) == len(found.classes) else []
     matrix: list[Part] = [Title("Confusion"), confusion(subject, found)]
     if found.confusion_left_out:
         more = f"{count(found.confusion_left_out)} samples in the smallest cells were left out by the evaluation."
         matrix.append(Text(more, "note"))
-    classes: list[Part] = [Title("Classes"), _classes(subject, found, beside)]
+    classes: list[Part] = [Title("Classes"), _classes(subject, found)]
     curves = roc(subject, found, report.samples)
     parts: list[Part] = [*matrix, *classes, *curves]
     if len(found.classes) <= BESIDE:
         parts = [Grid([Grid([*matrix, *curves], "whole"), Grid(classes, "")], "duo")]
-    scores = [score for _, score in beside if score is not None]
-    return render(Parts([_tiles(report, found, scores), *parts, *_worst(subject)]))
+    return render(Parts([_tiles(report, found), *parts, *_worst(subject)]))
 
 
-def _tiles(report: EvaluationReport, found: ClassificationDetails, validation: list[float]) -> Tiles:
+def _tiles(report: EvaluationReport, found: ClassificationDetails) -> Tiles:
     accuracy, samples = report.metrics.get("accuracy"), report.samples
     recalls = [recall for outcome in found.classes if (recall := _recall(outcome)) is not None]
     scores = [score for outcome in found.classes if outcome.samples and (score := _f1(outcome)) is not None]
     without = count_left_out(report)
     means = f"over classes: each counts the same{f', {without:,} without a sample left out' if without else ''}"
     areas = [outcome.roc.area for outcome in found.classes if outcome.roc is not None]
-    interval, mean = _interval(accuracy, samples), _mean(validation)
+    interval = _interval(accuracy, samples)
     spread = f"{exact_percent(interval[0])} to {exact_percent(interval[1])} (95 % interval), " if interval else ""
-    compared = f", validation {exact_percent(mean)}" if mean is not None else ""
     f1 = report.metrics.get("f1_macro", _mean(scores))
     figures = (
         ("Accuracy", "accuracy", accuracy, "exact_percent", f"{spread}test split"),
         ("Wrong", "wrong", samples - found.right, "count", f"of {count(samples)} samples"),
-        ("Macro F1", "f1_macro", f1, "exact_percent", f"{means}{compared}"),
+        ("Macro F1", "f1_macro", f1, "exact_percent", means),
         ("Mean recall", "recall", _mean(recalls), "percent", means),
         ("Mean ROC area", "roc_area", _mean(areas), "area", "one class against the rest, binned"),
         ("Loss", "loss", report.loss, "number", "mean cross-entropy, nats"),
@@ -81,44 +74,33 @@ def _tiles(report: EvaluationReport, found: ClassificationDetails, validation: l
     )
 
 
-def _classes(subject: Subject, found: ClassificationDetails, beside: list[tuple[float | None, float | None]]) -> Table:
-    """Return each class; `beside` has recall and F1 of each on the validation split, if they are known."""
+def _classes(subject: Subject, found: ClassificationDetails) -> Table:
+    """Return each class."""
     places, limit, note = list(range(len(found.classes))), subject.limits.classes, ""
     if len(places) > limit:
         # Those without a sample say nothing, and come last.
         places.sort(key=lambda place: (_recall(found.classes[place]) is None, _recall(found.classes[place]) or 0.0))
         note = f"Of {len(places):,} classes the {limit} with the lowest recall are shown."
-    also = ("validation",) if beside else ()
 
     def row(place: int) -> tuple[Cell, ...]:
         one, key = found.classes[place], f"class.{place}"
         recall, precision = _recall(one), _share(one.right, one.predicted)
         interval = _interval(recall, one.samples)
         spread = f"({percent(interval[0])} to {percent(interval[1])})" if interval else ""
-        then = (
-            [
-                [Figure(f"{key}.validation_{name}", value, "percent", missing)]
-                for name, value, missing in zip(("recall", "f1"), beside[place], ("no sample", NO_VALUE), strict=True)
-            ]
-            if beside
-            else [[], []]
-        )
         return (
             subject.name(one.name),
             Figure(f"{key}.samples", one.samples, "count"),
             Figure(f"{key}.right", one.right, "count"),
             Figure(f"{key}.recall", recall, "percent", "no sample", spread, bar=recall),
-            *then[0],
             Figure(f"{key}.precision", precision, "percent", "never predicted", bar=precision),
             Figure(f"{key}.f1", _f1(one), "percent", NO_VALUE),
-            *then[1],
             Figure(f"{key}.roc_area", one.roc.area if one.roc is not None else None, "area", NO_VALUE),
         )
 
     return Table(
         "class-outcomes",
         "Each class on the test split; in brackets: 95 % intervals",
-        ("Class", "Samples", "Right", "Recall", *also, "Precision", "F1", *also, "ROC area, binned"),
+        ("Class", "Samples", "Right", "Recall", "Precision", "F1", "ROC area, binned"),
         [row(place) for place in places[:limit]],
         note=note,
     )

@@ -27,8 +27,6 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
         # Those without a sample say nothing, and come last.
         places.sort(key=lambda place: _rank(found.classes[place]))
         note = f"Of {len(places):,} labels the {limit} with the lowest average precision are shown."
-    # None of a document that is damaged.
-    beside = found.validation if len(found.validation) == len(found.classes) else []
     return render(
         MultilabelResults(
             metric=name,
@@ -40,22 +38,14 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
             exact=found.exact,
             samples=report.samples,
             loss=report.loss,
-            labels=tuple(
-                _label(subject, place, found.classes[place], beside[place] if beside else None)
-                for place in places[:limit]
-            ),
+            labels=tuple(_label(subject, place, found.classes[place]) for place in places[:limit]),
             note=note,
             worst=_worst(subject),
         )
     )
 
 
-def _label(subject: Subject, place: int, one: LabelOutcome, validation: tuple[int, int, int] | None) -> LabelRow:
-    f1 = recall = None
-    if validation is not None:
-        samples, predicted, right = validation
-        f1 = 2 * right / (samples + predicted) if samples + predicted else None
-        recall = right / samples if samples else None
+def _label(subject: Subject, place: int, one: LabelOutcome) -> LabelRow:
     return LabelRow(
         place,
         subject.name(one.name),
@@ -65,7 +55,6 @@ def _label(subject: Subject, place: int, one: LabelOutcome, validation: tuple[in
         one.f1,
         one.precision,
         one.recall,
-        None if validation is None else (f1, recall),
     )
 
 

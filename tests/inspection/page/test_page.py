@@ -42,8 +42,7 @@ def test_a_run_that_went_through_shows_what_was_measured() -> None:
     assert read["overview.goodput"] == "73.5 %"
     assert read["overview.cost"] == "1.31 USD"
     assert view.data is not None
-    assert (found["class.0.recall"], found["class.0.validation_recall"]) == (37 / 40, 19 / 20)
-    assert found["class.0.validation_f1"] == 38 / 42
+    assert found["class.0.recall"] == 37 / 40
     for split in view.data.splits:
         assert found[f"data.{split.name}"] == split.samples
         assert found[f"data.{split.name}.3"] == split.by_class[3]

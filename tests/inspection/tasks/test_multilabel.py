@@ -101,16 +101,6 @@ def test_the_page_has_every_label_at_its_threshold() -> None:
     assert "<img src=x" not in page and page.count("data:image/jpeg") == 1
 
 
-def test_validation_stands_beside_test() -> None:
-    details = make_evaluation().details | {"validation": [(10, 10, 8), (0, 0, 0), (4, 4, 1), (2, 2, 2)]}
-    table = said(results_of(make_evaluation(details=details)).partition('id="label-outcomes"')[2].replace("<", " <"))
-    assert "F1 validation Precision Recall validation" in table
-    assert "beach 40 81.2 % 0.375 66.7 % 80.0 % 60.0 % 75.0 % 80.0 %" in table
-    # As many as classes, or none: a damaged document shows no column.
-    short = make_evaluation(details=details | {"validation": [(10, 10, 8)]})
-    assert "validation Precision" not in said(results_of(short))
-
-
 def test_of_many_labels_the_hardest_are_shown() -> None:
     many: list[tuple[str, int, int, int, float | None]] = [
         (f"label {place}", 10, 10, 5, place / 200 if place else None) for place in range(100)

@@ -1,5 +1,6 @@
 """Checkpoints in a bucket, through the real client: create-only, checksummed, patient for a bounded time."""
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -78,6 +79,8 @@ def test_damage_is_passed_over(name: str) -> None:
     assert "step-00000002" in attempt.said[0]
 
 
+# A connection that an answer of 503 has broken is closed when it is collected.
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_a_storm_of_503_is_waited_out(bucket_server: BucketServer) -> None:
     attempt = Attempt(FOLDER)
     bucket_server.faults.set(
@@ -88,6 +91,7 @@ def test_a_storm_of_503_is_waited_out(bucket_server: BucketServer) -> None:
     attempt.save(1)
     bucket_server.faults.set()
     assert Attempt(FOLDER).resumed_at == 1
+    gc.collect()
 
 
 def test_a_lost_answer_of_the_commit_is_a_commit(bucket_server: BucketServer) -> None:
@@ -119,7 +123,7 @@ def test_a_slow_upload_ends_at_its_limit(bucket_server: BucketServer, monkeypatc
     attempt = Attempt(FOLDER)
     monkeypatch.setattr("contracts.stores.gcs.CHUNK_BYTES", 256 << 10)
     monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", 0)
-    monkeypatch.setattr("trainer.checkpoint.commit.WRITE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("trainer.checkpoint.manager.WRITE_TIMEOUT_S", 0.5)
     bucket_server.faults.set(Rule(method="PUT", latency_s=1.0))
     big = {"model": {"w": torch.zeros(512 << 10)}, "optimizer": {}}
     began = time.monotonic()

@@ -118,7 +118,7 @@ def test_what_a_zombie_commits_does_not_count(tmp_path: Path) -> None:
 
 
 def test_two_processes_never_get_one_number(tmp_path: Path) -> None:
-    numbers = [Attempt(tmp_path).manager._committer.number for _ in range(4)]
+    numbers = [Attempt(tmp_path).manager.attempt_number for _ in range(4)]
     assert numbers == [1, 2, 3, 4]
 
 

@@ -3,125 +3,98 @@
 import json
 import pickle
 import struct
+from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest, FileEntry, tensor_file
+from contracts.artifacts import CheckpointManifest, FileEntry, tensor_file
 from contracts.errors import DataError
+from rehearsal.gcs import BucketServer
 from tests.trainer.checkpoint.attempts import Attempt, file_of, manifest
-from trainer.checkpoint.framing import make_header
-from trainer.checkpoint.loading import load_group, load_model_state, load_rows, require_optimizer_state, require_same
-from trainer.checkpoint.tensors import Group, Rows
+from trainer.checkpoint.loading import (
+    load_groups,
+    load_model_state,
+    open_groups,
+    require_groups,
+    require_optimizer_state,
+    require_same,
+)
 
 
-def write(folder: Path, name: str, content: bytes) -> FileEntry:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(content)
+def write(folder: Path | str, name: str, content: bytes) -> FileEntry:
+    storage.publish(storage.join(storage.normalise(folder), name), content)
     return FileEntry(name=name, bytes=len(content), crc32c=f"{google_crc32c.value(content):08x}")
 
 
-def file(*tensors: tuple[str, torch.Tensor, tuple[int, ...] | None, int]) -> bytes:
-    """A file by hand: (name, tensor, shape of the whole, first row)."""
-    header, entries = make_header((name, t.dtype, tuple(t.shape), whole, row) for name, t, whole, row in tensors)
-    found = {name: t for name, t, _, _ in tensors}
-    return header + b"".join(
-        found[entry.name].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for entry in entries
-    )
-
-
-def cut(folder: Path, whole: torch.Tensor, cuts: list[int]) -> CheckpointManifest:
-    """A checkpoint of one tensor, cut into the files of several ranks, and a scalar of rank 0."""
-    bounds = [0, *cuts, whole.shape[0]]
-    ranks = len(bounds) - 1
-    files = []
-    for rank in range(ranks):
-        rows = whole[bounds[rank] : bounds[rank + 1]]
-        tensors: list[Any] = [("w", rows, tuple(whole.shape), bounds[rank])] if len(rows) else []
-        if rank == 0:
-            tensors.append(("count", torch.tensor(7), None, 0))
-        files.append(write(folder, tensor_file("model", rank, ranks), file(*tensors)))
+def write_parts(folder: Path | str, *parts: Mapping[str, torch.Tensor]) -> CheckpointManifest:
+    """A checkpoint by hand: the tensors of each rank."""
+    files = [write(folder, tensor_file("model", rank, len(parts)), save(dict(part))) for rank, part in enumerate(parts)]
     return manifest(1, files=files)
 
 
+def cut(folder: Path | str, whole: torch.Tensor, cuts: list[int]) -> CheckpointManifest:
+    """A checkpoint of one tensor, cut into the files of several ranks, and a scalar of rank 0."""
+    bounds = [0, *cuts, whole.shape[0]]
+    parts = [{"w": whole[first:last].clone()} for first, last in pairwise(bounds) if last > first]
+    ranks = [{**parts[0], "count": torch.tensor(7)}, *parts[1:]]
+    return write_parts(folder, *ranks)
+
+
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_rows_of_any_cut_come_back_in_any_other(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("cut")
     num_rows = data.draw(st.integers(1, 9))
     whole = torch.randn(num_rows, 2)
-    cuts = sorted(data.draw(st.lists(st.integers(0, num_rows), max_size=4)))
-    document = cut(folder, whole, cuts)
+    document = cut(folder, whole, sorted(data.draw(st.lists(st.integers(0, num_rows), max_size=4))))
     uri = storage.normalise(folder)
-    assert torch.equal(load_group(uri, document, "model")["w"], whole)
     start = data.draw(st.integers(0, num_rows))
     stop = data.draw(st.integers(start, num_rows))
-    part = load_rows(uri, document, "model", lambda group, name, shape: (start, stop))
-    assert int(count_of(part)) == 7
-    if (start, stop) == (0, num_rows):
-        assert torch.equal(rows_of(part), whole)
-        return
-    assert isinstance(part["w"], Rows)
-    assert (part["w"].global_shape, part["w"].offset) == ((num_rows, 2), start)
-    assert torch.equal(rows_of(part), whole[start:stop])
-    assert rows_of(part).untyped_storage().nbytes() == 8 * (stop - start), "memory is taken for the wanted rows alone"
+    with open_groups(uri, document) as groups:
+        stored = groups["model"]["w"]
+        assert (stored.shape, stored.dtype) == ((num_rows, 2), torch.float32)
+        assert torch.equal(stored[start:stop], whole[start:stop])
+        assert torch.equal(stored[...], whole)
+        assert int(groups["model"]["count"][...]) == 7
+    assert torch.equal(load_model_state(uri, document)["w"], whole)
 
 
-def rows_of(part: Group) -> torch.Tensor:
-    return part["w"].tensor if isinstance(part["w"], Rows) else part["w"]
-
-
-def count_of(part: Group) -> torch.Tensor:
-    assert isinstance(part["count"], torch.Tensor)
-    return part["count"]
-
-
-def test_files_without_wanted_rows_are_not_read(tmp_path: Path) -> None:
-    document = cut(tmp_path, torch.arange(8.0).reshape(4, 2), [2])
-    path = tmp_path / tensor_file("model", 1, 2)
-    content = bytearray(path.read_bytes())
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_files_without_wanted_rows_are_not_read(place: str, tmp_path: Path, bucket_server: BucketServer) -> None:
+    uri = storage.normalise(tmp_path if place == "disk" else "gs://bucket-1/checkpoint")
+    document = cut(uri, torch.arange(8.0).reshape(4, 2), [2])
+    name = storage.join(uri, tensor_file("model", 1, 2))
+    content = bytearray(storage.read_bytes(name))
     content[-1] ^= 1
-    path.write_bytes(content)
-    uri = storage.normalise(tmp_path)
-    part = load_rows(uri, document, "model", lambda group, name, shape: (0, 2))
-    assert rows_of(part).tolist() == [[0, 1], [2, 3]]
-    with pytest.raises(DataError, match=r"00001-of-00002.*crc32c"):
-        load_rows(uri, document, "model", lambda group, name, shape: (1, 3))
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [(0, 2), (3, 4)],
-        [(0, 2), (1, 4)],
-        [(0, 2)],
-        [(0, 2), (0, 2)],
-        [(0, 3), (0, 3), (3, 4)],
-    ],
-    ids=["a hole", "overlap", "too few", "twice", "twice and whole"],
-)
-def test_files_that_do_not_make_a_tensor_are_refused(tmp_path: Path, parts: list[tuple[int, int]]) -> None:
-    whole = torch.arange(8.0).reshape(4, 2)
-    files = [
-        write(tmp_path, tensor_file("model", rank, len(parts)), file(("w", whole[a:b], (4, 2), a)))
-        for rank, (a, b) in enumerate(parts)
-    ]
-    with pytest.raises(DataError, match=r"each row of w once|and there is no other file"):
-        load_group(storage.normalise(tmp_path), manifest(1, files=files), "model")
+    storage.replace(name, bytes(content))
+    with open_groups(uri, document) as groups:
+        stored = groups["model"]["w"]
+        assert stored[0:2].tolist() == [[0, 1], [2, 3]]
+        with pytest.raises(DataError, match=r"00001-of-00002.*crc32c"):
+            stored[1:3]
 
 
 def test_files_that_disagree_are_refused(tmp_path: Path) -> None:
-    files = [
-        write(tmp_path, tensor_file("model", 0, 2), file(("w", torch.zeros(2, 2), (4, 2), 0))),
-        write(tmp_path, tensor_file("model", 1, 2), file(("w", torch.zeros(2, 3), (4, 3), 2))),
-    ]
-    with pytest.raises(DataError, match="differs between files"):
-        load_group(storage.normalise(tmp_path), manifest(1, files=files), "model")
+    document = write_parts(tmp_path / "shapes", {"w": torch.zeros(2, 2)}, {"w": torch.zeros(2, 3)})
+    with pytest.raises(DataError, match="w differs between files"):
+        load_model_state(storage.normalise(tmp_path / "shapes"), document)
+    document = write_parts(tmp_path / "types", {"w": torch.zeros(2, 2)}, {"w": torch.zeros(2, 2).half()})
+    with pytest.raises(DataError, match="w differs between files"):
+        load_model_state(storage.normalise(tmp_path / "types"), document)
+    document = write_parts(tmp_path / "few", *[{"w": torch.zeros(2, 2)}] * 3)
+    with pytest.raises(DataError, match="not the files of all ranks"):
+        load_model_state(
+            storage.normalise(tmp_path / "few"), document.model_copy(update={"files": document.files[::2]})
+        )
 
 
 class Runs:
@@ -134,9 +107,19 @@ class Runs:
         return (self.mark.touch, ())
 
 
+def header(**tensors: Any) -> bytes:
+    content = json.dumps(tensors).encode()
+    return struct.pack("<Q", len(content)) + content
+
+
+def tensor(dtype: str = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
 def hostile_files(mark: Path) -> dict[str, bytes]:
     torch_file = pickle.dumps({"w": Runs(mark)})
-    valid = file(("w", torch.zeros(2), None, 0))
+    valid, data = save({"w": torch.zeros(2)}), bytes(8)
+    deep = b"[" * 100_000
     return {
         "a pickle": torch_file,
         "a pickle behind a length": struct.pack("<Q", len(torch_file)) + torch_file,
@@ -146,8 +129,14 @@ def hostile_files(mark: Path) -> dict[str, bytes]:
         "empty": b"",
         "more data than tensors": valid + b"\x00",
         "less data than tensors": valid[:-1],
-        "a terabyte": struct.pack("<Q", 72)
-        + b'{"w":{"dtype":"F32","shape":[250000000000],"data_offsets":[0,1000000000000]}}'.ljust(72)[:72],
+        "a terabyte": header(w=tensor(shape=[250_000_000_000], offsets=[0, 1_000_000_000_000])),
+        "too deep": struct.pack("<Q", len(deep)) + deep,
+        "a hole": header(v=tensor(shape=[1], offsets=[4, 8])) + data,
+        "overlap": header(v=tensor(), w=tensor()) + data,
+        "shape and bytes differ": header(w=tensor(shape=[3])) + data,
+        "a negative size": header(w=tensor(shape=[-2])) + data,
+        "a type that a checkpoint has not": header(w=tensor("F4")) + data,
+        "a missing field": header(w={"dtype": "F32", "shape": [2]}) + data,
     }
 
 
@@ -160,28 +149,9 @@ def test_a_hostile_file_is_refused_although_its_manifest_agrees(tmp_path: Path, 
     assert not (tmp_path / "was-run").exists()
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.uint8]), st.integers(0, 99)))
-)
-def test_tensors_begin_at_their_items_size_and_those_that_fill_cache_lines_at_a_line(
-    tensors: list[tuple[torch.dtype, int]],
-) -> None:
-    # The count of steps of an optimizer is what would push all behind it off the lines.
-    named = [(f"{number}/{at}", *one) for number, one in enumerate(tensors) for at in range(2)]
-    _, entries = make_header((name, dtype, (rows, 4), None, 0) for name, dtype, rows in named)
-    assert all(entry.start % entry.dtype.itemsize == 0 for entry in entries)
-    assert all(entry.start % 64 == 0 for entry in entries if (entry.stop - entry.start) % 64 == 0)
-
-
 def test_files_of_others_are_read_unaligned_too(tmp_path: Path) -> None:
-    header = json.dumps(
-        {
-            "flag": {"dtype": "BOOL", "shape": [1], "data_offsets": [0, 1]},
-            "w": {"dtype": "F32", "shape": [2], "data_offsets": [1, 9]},
-        }
-    ).encode()
-    content = struct.pack("<Q", len(header)) + header + b"\x01" + struct.pack("<2f", 1.5, -2)
-    entry = write(tmp_path, "model.safetensors", content)
+    content = header(flag=tensor("BOOL", [1], [0, 1]), w=tensor("F32", [2], [1, 9]))
+    entry = write(tmp_path, "model.safetensors", content + b"\x01" + struct.pack("<2f", 1.5, -2))
     assert load_model_state(storage.normalise(tmp_path), manifest(1, files=[entry]))["w"].tolist() == [1.5, -2]
 
 
@@ -197,9 +167,10 @@ def test_loading_a_damaged_checkpoint_is_a_user_error(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(DataError, match="is missing"):
         load_model_state(found.uri, found.manifest)
-    with pytest.raises(DataError, match="no ema in its manifest"):
-        load_group(found.uri, found.manifest, "ema")
-    assert file_of(tmp_path, 1, MANIFEST_NAME).exists()
+    groups = load_groups(found.uri, found.manifest, "optimizer", "ema")
+    assert groups.keys() == {"optimizer"}
+    with pytest.raises(DataError, match="no ema"):
+        require_groups(groups, ["ema"], where=found.uri)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What stays: the newest, the best, each Nth; nothing that is damaged, does not count or is not ours is touched."""
+"""The newest and the best stay; nothing that is damaged, does not count or is not ours is touched."""
 
 from pathlib import Path
 from typing import Any
@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, CheckpointManifest
-from contracts.config import CheckpointSection
+from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import TryAgain
 from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest
-from trainer.checkpoint.retention import Candidate, choose_kept, score_of
+from trainer.checkpoint.discovery import CheckpointFolder
+from trainer.checkpoint.retention import choose_kept, score_of
 
 JUDGED = {
     "headline": {"metric": "accuracy", "direction": "max"},
@@ -20,12 +20,8 @@ JUDGED = {
 }
 
 
-def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path, keep_last=2)
-    for step in range(1, 8):
-        # Without a validation split what was evaluated last is the best.
-        attempt.save(step, evaluated="model" if step <= 3 else None)
-    assert committed(tmp_path) == [3, 6, 7]
+def evaluated(accuracy: float, loss: float) -> dict[str, Any]:
+    return {"metrics": {"validation_accuracy": accuracy, "validation_loss": loss}, "evaluated": "model", **JUDGED}
 
 
 @pytest.mark.parametrize(
@@ -47,12 +43,14 @@ def test_the_best_by_a_metric_are_kept_of_those_that_were_evaluated(
     assert committed(tmp_path) == kept
 
 
-def evaluated(accuracy: float, loss: float) -> dict[str, Any]:
-    return {"metrics": {"validation_accuracy": accuracy, "validation_loss": loss}, "evaluated": "model", **JUDGED}
+def test_a_metric_that_is_no_number_is_no_score() -> None:
+    for value in (float("nan"), float("inf")):
+        assert score_of(manifest(1, **evaluated(value, 0.1)), "validation_accuracy") is None
 
 
 def test_the_best_is_one_that_was_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = Attempt(tmp_path, keep_last=1)
+    # Without a validation split it would be what was evaluated last.
     attempt.save(1, **evaluated(0.5, 1.0))
     attempt.save(2, **evaluated(0.4, 1.0))
 
@@ -65,20 +63,18 @@ def test_the_best_is_one_that_was_committed(tmp_path: Path, monkeypatch: pytest.
         attempt.manager.wait()
     monkeypatch.undo()
     attempt.save(4, **evaluated(0.4, 1.0))
-    best = [(one.best_step, one.best_metrics["validation_accuracy"]) for one in newest(attempt)]
-    assert best == [(1, 0.5)]
+    newest = attempt.manager.newest_valid().manifest
+    assert newest is not None
+    assert (newest.best_step, newest.best_metrics["validation_accuracy"]) == (1, 0.5)
     # Better than what is there, if not than what was lost; and a later attempt knows it.
     attempt.save(5, **evaluated(0.6, 0.5))
     again = Attempt(tmp_path, keep_last=1)
     again.save(6)
     again.save(7, **evaluated(0.6, 0.5))
-    assert [(one.step, one.best_step, one.best_metrics["validation_loss"]) for one in newest(again)] == [(7, 5, 0.5)]
+    newest = again.manager.newest_valid().manifest
+    assert newest is not None
+    assert (newest.step, newest.best_step, newest.best_metrics["validation_loss"]) == (7, 5, 0.5)
     assert committed(tmp_path) == [5, 7]
-
-
-def newest(attempt: Attempt) -> list[CheckpointManifest]:
-    found = attempt.manager.newest_valid().manifest
-    return [found] if found is not None else []
 
 
 def test_the_best_that_is_whole_is_found(tmp_path: Path) -> None:
@@ -100,28 +96,6 @@ def test_the_best_that_is_whole_is_found(tmp_path: Path) -> None:
     assert "step-00000003.000001: optimizer.safetensors has 0 bytes" in attempt.said[0]
 
 
-def test_what_does_not_count_is_not_the_best(tmp_path: Path) -> None:
-    """Step 3 is committed by a process that was thought dead, after its successor has resumed from step 2."""
-    zombie = Attempt(tmp_path, keep_last=9)
-    zombie.save(1, 2, **evaluated(0.1, 1.0))
-    zombie.save(3, **evaluated(0.9, 0.1))
-    late = file_of(tmp_path, 3, MANIFEST_NAME)
-    content = late.read_bytes()
-    late.unlink()
-    attempt = Attempt(tmp_path, keep_last=9)
-    assert attempt.resumed_at == 2
-    late.write_bytes(content)
-    found = attempt.manager.find_best("model").manifest
-    assert found is not None and found.step == 1
-
-
-def test_a_metric_that_is_no_number_is_no_score() -> None:
-    for value in (float("nan"), float("inf")):
-        metrics = {"validation_accuracy": value, "validation_loss": 0.1}
-        assert score_of(manifest(1, evaluated="ema", metrics=metrics, **JUDGED), "validation_accuracy") is None
-    assert score_of(manifest(1, evaluated="model"), "validation_accuracy") is None
-
-
 def test_damaged_newer_checkpoints_do_not_push_out_good_ones(tmp_path: Path) -> None:
     """After a resume from an older one: what is saved then is behind the damaged ones, and all that there is."""
     Attempt(tmp_path, keep_last=9).save(20, 30)
@@ -134,32 +108,16 @@ def test_damaged_newer_checkpoints_do_not_push_out_good_ones(tmp_path: Path) -> 
     assert committed(tmp_path) == [10, 15, 20, 30]
 
 
-def test_the_manifest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt = Attempt(tmp_path, keep_last=1)
-    attempt.save(1)
-
-    def killed(path: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("shutil.rmtree", killed)
-    with pytest.raises(KeyboardInterrupt):
-        attempt.save(2)
-    assert committed(tmp_path) == [2]
-
-
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     """Other names; a folder named like a checkpoint, of an attempt without a record; files beside."""
     folder = tmp_path / "checkpoints"
-    for name in ("step-00000001.000077", "step-00000001.backup", "notes"):
+    names = ("notes", "step-00000001.000077", "step-00000001.backup")
+    for name in names:
         (folder / name).mkdir(parents=True)
         (folder / name / "file").write_text("x")
     attempt = Attempt(tmp_path, keep_last=1)
     attempt.save(2, 3)
-    assert sorted(path.parent.name for path in folder.glob("*/file")) == [
-        "notes",
-        "step-00000001.000077",
-        "step-00000001.backup",
-    ]
+    assert sorted(path.parent.name for path in folder.glob("*/file")) == list(names)
     assert committed(tmp_path) == [3]
 
 
@@ -168,38 +126,31 @@ def test_what_earlier_attempts_left_unfinished_goes_once_something_newer_stands(
     file_of(tmp_path, 2, MANIFEST_NAME).unlink()
     attempt = Attempt(tmp_path)
     assert file_of(tmp_path, 2, "model.safetensors").exists()
-    attempt.save(3)
-    assert not list(tmp_path.glob("checkpoints/step-00000002.*"))
+    # The same step again, by another attempt.
+    attempt.save(2)
+    assert [path.name for path in sorted(tmp_path.glob("checkpoints/step-*2.*"))] == ["step-00000002.000002"]
     assert storage.display(attempt.manager.folder_uri) in attempt.said[-1]
 
 
-candidates = st.builds(
-    Candidate,
-    step=st.integers(0, 60),
-    attempt=st.integers(1, 3),
-    score=st.none() | st.tuples(st.sampled_from([0.1, 0.5, 0.9]), st.sampled_from([-1.0, -2.0])),
-)
+places = st.builds(CheckpointFolder, uri=st.just(""), step=st.integers(0, 60), attempt=st.integers(1, 3))
+scores = st.none() | st.tuples(st.sampled_from([0.1, 0.5, 0.9]), st.sampled_from([-1.0, -2.0]))
 
 
-@given(
-    st.lists(candidates, min_size=1, max_size=25, unique_by=lambda one: (one.step, one.attempt)),
-    st.integers(1, 4),
-    st.integers(0, 60),
-)
-def test_what_is_kept(found: list[Candidate], last: int, best_step: int) -> None:
-    rules = CheckpointSection(keep_last=last)
-    kept = choose_kept(found, rules, best_step=best_step)
-    newest_first = sorted({one.step for one in found}, reverse=True)
-    steps = {one.step for one in kept}
+@given(st.dictionaries(places, scores, min_size=1, max_size=25), st.integers(1, 4), st.integers(0, 60))
+def test_what_is_kept(
+    found: dict[CheckpointFolder, tuple[float, float] | None], keep_last: int, best_step: int
+) -> None:
+    kept = choose_kept(found, keep_last, best_step=best_step)
+    newest_first = sorted({place.step for place in found}, reverse=True)
+    steps = {place.step for place in kept}
     assert kept <= set(found)
     assert len(steps) == len(kept)
-    assert steps >= set(newest_first[:last])
-    if best_step in newest_first:
-        assert best_step in steps
+    assert steps >= set(newest_first[:keep_last])
+    assert best_step in steps or best_step not in newest_first
     # A second look deletes nothing more, and what was let go is not missed when a new one comes.
-    assert choose_kept(kept, rules, best_step=best_step) == kept
-    newer = Candidate(max(newest_first) + 1, 4)
-    assert choose_kept([*found, newer], rules, best_step=best_step) <= {*kept, newer}
-    scores = sorted((one.score for one in found if one.score is not None and one in kept), reverse=True)
-    latest = {one.step: one for one in sorted(found, key=lambda one: one.attempt)}
-    assert scores[:1] == sorted((o.score for o in latest.values() if o.score is not None), reverse=True)[:1]
+    assert choose_kept({place: found[place] for place in kept}, keep_last, best_step=best_step) == kept
+    newer = CheckpointFolder("", max(newest_first) + 1, 4)
+    assert choose_kept({**found, newer: None}, keep_last, best_step=best_step) <= {*kept, newer}
+    latest = {place.step: found[place] for place in sorted(found, key=lambda place: place.attempt)}
+    best = max((score for score in latest.values() if score is not None), default=None)
+    assert best is None or best in [found[place] for place in kept]

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from rehearsal.gcs import BucketServer
 from tests.trainer.tasks.for_tests import image_task
+from trainer.data.cursor import SlotRequest
+from trainer.data.evaluation import EvaluationLoader
 from trainer.data.loader import SlotDataset
-from trainer.data.order.cursor import SlotRequest
 from trainer.data.reader import ShardReader
+from trainer.tasks.protocol import Batch, Task
 
 BUCKET_SHARDS = "gs://bucket-1/a folder/shards"
 
@@ -68,6 +71,14 @@ def data_section(cache: Path | None = None, **fields: object) -> DataSection:
 
 def open_reader(uri: str, split: str = "train", cache: Path | None = None, **fields: object) -> ShardReader:
     return ShardReader(uri, ShardManifest.load(uri), split, data_section(cache, **fields))
+
+
+def evaluation_batches(
+    uri: str, manifest: ShardManifest, split: str, task: Task, batch_size: int, **options: Any
+) -> Iterator[tuple[Batch, range]]:
+    """Return the batches of a split, read once."""
+    reader = ShardReader(uri, manifest, split, fields=tuple(task.fields))
+    return EvaluationLoader(reader, task, batch_size, **options).batches()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
-"""Copies to the GPU beside the computation: the order, the values, and how deep tensors may lie."""
+"""Copies to the GPU beside the computation, and the time that steps wait for data."""
 
+import time
 from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.data.clock import DataClock
-from trainer.data.device import map_tensors, to_device
+from trainer.data.device import DataClock, DataTime, map_tensors, to_device
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", ["one", "other"])
@@ -38,22 +38,16 @@ def check(found: Nested, value: int) -> None:
     assert (found.others["none"], found.name) == (None, "n")
 
 
-def test_on_a_cpu_items_are_passed_on_as_they_are() -> None:
-    source = list(items(5))
-    found = list(to_device(iter(source), CPU, DataClock(CPU)))
-    assert all(one is other for one, other in zip(found, source, strict=True))
-
-
-def test_nothing_is_asked_for_ahead_of_its_time() -> None:
+def test_on_a_cpu_items_are_passed_on_as_they_are_asked_for() -> None:
     asked = []
 
-    def source() -> Iterator[int]:
-        for number in range(4):
-            asked.append(number)
-            yield number
+    def source() -> Iterator[Nested]:
+        for item in items(4):
+            asked.append(item)
+            yield item
 
-    for number in to_device(source(), CPU, DataClock(CPU)):
-        assert asked[-1] == number
+    for item in to_device(source(), CPU, DataClock(CPU)):
+        assert asked[-1] is item
 
 
 def test_tensors_are_changed_however_deep_they_lie() -> None:
@@ -78,3 +72,25 @@ def test_copies_arrive_whole_and_in_order_beside_a_busy_gpu() -> None:
         kept.append((value, item.tensor.sum() / 4096, item.others["pair"].one.sum() / 4096))
     for value, one, other in kept:
         assert (float(one), float(other)) == (value, value + 3)
+
+
+def test_time_in_the_loader_is_told_from_steps_and_from_what_is_no_step() -> None:
+    def slots() -> Iterator[int]:
+        for number in range(3):
+            time.sleep(0.02)
+            yield number
+
+    clock, began = DataClock(CPU), time.perf_counter()
+    for _ in clock.slots(slots()):
+        time.sleep(0.02)
+        clock.step_done()
+        time.sleep(0.05)
+        clock.restart()
+    found = clock.take()
+    # Lower bounds of what is counted, upper ones of what is not: a busy machine sleeps longer.
+    assert found.loader_s >= 0.06 and found.wall_s - found.loader_s >= 0.06
+    assert found.wall_s < time.perf_counter() - began - 0.1
+    assert found.copy_s is None and "host to device not measured" in found.describe()
+    assert clock.take().loader_s == 0
+    assert DataTime(2.0, 0.5, 0.1).describe() == "data time 25.0 % (host to device 5.0 %)"
+    assert DataTime(0.0, 0.0, None).share(0.0) == 0

@@ -11,9 +11,9 @@ import torch
 from contracts.artifacts import ShardManifest
 from tests.trainer.data.conftest import data_section
 from tests.trainer.tasks.for_tests import image_task
+from trainer.data.cursor import slot_requests, steps_per_epoch
 from trainer.data.loader import SlotDataset, make_loader, read_slots
-from trainer.data.order.cursor import slot_requests, steps_per_epoch
-from trainer.data.order.resolve import make_order, resolve_order
+from trainer.data.order import make_order, resolve_order
 from trainer.data.reader import ShardReader
 
 pytestmark = [
@@ -79,7 +79,7 @@ def read_steps(
                     images, label, mix = slot.batch["images"], slot.batch["label"], slot.batch["mix"]
                     found[place] = (slot.request.samples, images, label, torch.from_numpy(mix.shares))
         finally:
-            ahead.stop()
+            ahead.close()
     return found
 
 

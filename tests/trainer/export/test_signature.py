@@ -23,7 +23,7 @@ from trainer.export.graph import ranges
 from trainer.export.graph.onnx_graph import export_graph
 from trainer.export.graph.precision import convert_to_fp16
 from trainer.export.targets import TENSORRT_RTX, Builder
-from trainer.model.tensors import name_outputs
+from trainer.model.signature import name_outputs
 
 SIGNATURE = Signature(
     inputs={

@@ -33,9 +33,9 @@ from contracts.artifacts.signature import Signature
 from contracts.config import ExportSection, ModelSection, RunConfig
 from contracts.errors import EXIT_TRY_AGAIN, ConfigError
 from contracts.stage import run_stage
+from tests.trainer.data.conftest import evaluation_batches
 from tests.trainer.export.conftest import MODEL, Finished, write_checkpoint
 from tests.trainer.export.engines.engine_double import EngineDouble
-from trainer.data.evaluation import evaluation_batches
 from trainer.export import inputs, making, targets, workshop
 from trainer.export.gates import parity
 from trainer.export.gates.parity import Limits, open_graph

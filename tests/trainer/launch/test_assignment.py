@@ -30,24 +30,21 @@ def assignment(tmp_path: Path) -> Assignment:
         ranks=2,
         threads=1,
         nodes=3,
-        generation=4,
     )
 
 
-def test_what_a_rank_said_first_is_read_of_its_generation_alone(assignment: Assignment) -> None:
+def test_the_first_record_of_each_rank_is_read_in_the_order_of_the_records(assignment: Assignment) -> None:
     assert assignment.read_ends() == {}
     assignment.write_end(5, CRASH)
     assignment.write_end(5, STOP)
     assignment.write_end(4, HUNG)
-    os.utime(Path(assignment.attempt_folder) / "ends" / "4" / "rank-5.json", ns=(0, 0))
+    ends = Path(assignment.attempt_folder) / "ends"
+    os.utime(ends / "rank-5.json", ns=(0, 0))
     assert list(assignment.read_ends().items()) == [(5, CRASH), (4, HUNG)]
-    assert assignment.model_copy(update={"generation": 5}).read_ends() == {}
-
-
-def test_an_end_that_cannot_be_read_is_an_end(assignment: Assignment) -> None:
-    assignment.write_end(0, CRASH)
-    (Path(assignment.attempt_folder) / "ends" / "4" / "rank-0.json").write_text("{")
-    assert assignment.read_ends()[0].exit_code == 70
+    (ends / "rank-5.json").write_text("{")
+    assert assignment.read_ends()[5].exit_code == 70, "one that cannot be read is an end"
+    assignment.clear_ends()
+    assert assignment.read_ends() == {}
 
 
 @pytest.mark.parametrize(
@@ -55,10 +52,11 @@ def test_an_end_that_cannot_be_read_is_an_end(assignment: Assignment) -> None:
     [
         ([], None),
         ([STOP, STOP], STOP),
-        # One was killed; the other was sent SIGTERM by torchrun.
-        ([STOP], None),
-        ([CRASH, STOP], CRASH),
-        ([STOP, HUNG], HUNG),
+        # One rank of a machine that goes away is told first: its peers fail, or are killed.
+        ([STOP], STOP),
+        ([CRASH, STOP], STOP),
+        ([STOP, HUNG], STOP),
+        ([USER, STOP], USER),
         ([CRASH, HUNG], CRASH),
         ([CRASH, USER], USER),
         # The peers of the rank that ran out of memory lose it at once.

@@ -16,7 +16,7 @@ from tests.trainer.launch.machines import Machine, committed
 from trainer.checkpoint import CHECKPOINTS_FOLDER
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.line,
     pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]

@@ -7,7 +7,7 @@ from contracts.artifacts import Flags
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.launch import machine
-from trainer.launch.auto import default_flags
+from trainer.launch.choices import default_flags
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,11 @@
 """
 
 import json
+import os
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,15 @@ import pytest
 import torch
 
 from contracts.config import ResourcesSection
-from contracts.errors import UserError
+from contracts.errors import ToldError, UserError
+from trainer.data.cursor import SlotRequest, slot_requests
 from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
-from trainer.data.order.cursor import SlotRequest, slot_requests
-from trainer.data.order.resolve import FullOrder
+from trainer.data.order import FullOrder
 from trainer.launch.assignment import Assignment
+from trainer.launch.attempts import JobRecord
+from trainer.launch.launcher import Launcher, run_ranks
 from trainer.launch.nodes import find_nodes
-from trainer.launch.torchrun import RANK_MODULE, torchrun_command
+from trainer.worker import HOOKS_VARIABLE
 
 NAMESPACES = ("unshare", "--user", "--map-root-user", "--uts", "--mount")
 # Of a container that was started without --shm-size it is 64 MB.
@@ -48,10 +52,8 @@ def read(num_bytes: int) -> list[int] | str:
         return f"{error.exit_code}: {error}"
 
 
-def start_ranks(folder: Path) -> list[str]:
-    """Have torchrun start ranks that write down where they would meet; return that."""
-    from torch.distributed.run import main as torchrun
-
+def start_ranks(folder: Path) -> list[list[str]]:
+    """Start two ranks as a launcher does; return the addresses at which they meet, read from their environments."""
     assignment = Assignment(
         config={},
         shards="file:///shards",
@@ -64,10 +66,21 @@ def start_ranks(folder: Path) -> list[str]:
         ranks=2,
         threads=1,
     )
-    command = torchrun_command(folder / "assignment", assignment, find_nodes({}, ResourcesSection()), 60)
-    options = command[command.index("trainer.launch.agent") + 2 : command.index(RANK_MODULE) - 1]
-    torchrun([*options, "--no-python", "sh", "-c", f"echo $MASTER_ADDR > {folder}/$RANK"])
-    return [(folder / name).read_text().strip() for name in ("0", "1")]
+    section = ResourcesSection(max_attempts=1)
+    launcher = Launcher(assignment, find_nodes({}, section), section, JobRecord("file:///jobs", ""), print)
+    with suppress(ToldError):
+        run_ranks(launcher)
+    return [(folder / f"{rank}.met").read_text().split() for rank in (0, 1)]
+
+
+def meet(rank: int, attempt: str) -> None:
+    """Join the process group as a rank does, and write down how many are there."""
+    from trainer.parallel.process_group import process_group
+
+    with process_group(setup_timeout_s=60) as joined:
+        path = Path(os.environ["MEETING"]) / f"{rank}.met"
+        path.write_text(f"{os.environ['MASTER_ADDR']} {joined.ranks}")
+    os._exit(0)
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +99,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_a_host_name_that_does_not_resolve(found: dict[str, Any]) -> None:
-    """torchrun waited for itself, by a name that nobody knows."""
-    assert found["ranks meet at"] == ["127.0.0.1"] * 2
+    """torchrun waits for itself there, by a name that nobody knows."""
+    assert found["ranks meet at"] == [["127.0.0.1", "2"]] * 2
 
 
 def test_a_small_shared_memory(found: dict[str, Any]) -> None:
@@ -98,6 +111,7 @@ def test_a_small_shared_memory(found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    os.environ |= {"MEETING": sys.argv[1], HOOKS_VARIABLE: "tests.trainer.launch.test_machines_as_they_are:meet"}
     print(
         json.dumps(
             {

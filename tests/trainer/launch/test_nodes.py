@@ -126,7 +126,7 @@ def test_what_contradicts_itself_is_refused(environment: dict[str, str], resourc
     assert refused.value.exit_code == 2
 
 
-def test_nothing_of_the_environments_ranks_reaches_torchrun() -> None:
+def test_nothing_of_the_environments_ranks_reaches_the_ranks() -> None:
     rest = {"PATH": "/bin", "CLUSTER_SPEC": "{}", "CLOUD_ML_JOB_ID": "1", "NCCL_DEBUG": "INFO"}
     leaking = {**LEAK, **KUBEFLOW, "LOCAL_RANK": "1", "TORCHELASTIC_RESTART_COUNT": "1", "GROUP_RANK": "1"}
     assert without_ranks({**rest, **leaking}) == rest

@@ -1,7 +1,8 @@
-"""Models by configuration or by callable, and what a user reads when one cannot be built."""
+"""Models by configuration or by callable, messages where one cannot be built, and parameters without a gradient."""
 
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,16 @@ import pytest
 import torch
 from torch import nn
 
-from contracts.config import ModelSection
-from contracts.errors import ModelError
+from contracts.config import ModelSection, RunConfig
+from contracts.errors import ConfigError, ModelError
 from contracts.own_code import append_code
-from tests.trainer.tasks.for_tests import image_network
-from trainer.model.build import GradientUse, find_gradient_use, find_single_sample_fault, parameters_sha256
+from tests.conftest import small_config
+from tests.trainer.one_rank import one_rank
+from tests.trainer.tasks.for_tests import image_network, task_of
+from trainer.model.build import parameters_sha256
+from trainer.model.network import Network, check_slots_of_one, make_network
+from trainer.model.numerics import Numerics
+from trainer.parallel.process_group import Rank
 
 DIGITS = {"layer_type": "basic", "embedding_size": 32, "hidden_sizes": [32, 64], "depths": [1, 1]}
 
@@ -23,36 +29,29 @@ def build(architecture: str, arguments: dict[str, Any], num_classes: int = 10) -
     return image_network(section, num_classes, 32)
 
 
-def use_of(model: nn.Module, size: int) -> GradientUse:
-    images = torch.zeros(2, 3, size, size)
-    return find_gradient_use(model, lambda: model(images).sum())
+@pytest.fixture(scope="module")
+def rank() -> Iterator[Rank]:
+    with one_rank() as rank:
+        yield rank
 
 
-def test_a_transformers_model_maps_images_to_logits() -> None:
+def make(rank: Rank, architecture: str, log: list[str], **parallel: str) -> Network:
+    model = {"architecture": architecture, "arguments": {}}
+    config = RunConfig.model_validate(small_config(model=model, parallel=parallel))
+    return make_network(config, task_of(config, 3), rank, Numerics.of(config.train), log.append)
+
+
+def test_a_transformers_model_maps_images_to_logits_and_the_seed_decides_its_weights() -> None:
+    torch.manual_seed(0)
     model = build("resnet", DIGITS)
     assert sum(parameter.numel() for parameter in model.parameters()) == 81_706
-    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
-
-
-def test_the_image_size_reaches_models_that_depend_on_it() -> None:
-    small = {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "patch_size": 8,
-    }
-    assert build("vit", small)(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
-
-
-def test_the_seed_decides_the_weights() -> None:
-    def digest(seed: int) -> str:
-        torch.manual_seed(seed)
-        return parameters_sha256(build("resnet", DIGITS).state_dict())
-
-    assert digest(1) == digest(1) != digest(2)
     # That of torch's own generator: neither the trial on zeros nor anything else draws before the weights.
-    assert digest(0) == "85e3234856a05b847e9aeadffe861c619d31a166a050b6d5a284fd3c07a6a82d"
+    digest = "85e3234856a05b847e9aeadffe861c619d31a166a050b6d5a284fd3c07a6a82d"
+    assert parameters_sha256(model.state_dict()) == digest
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    # The image size reaches models that depend on it.
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    assert build("vit", {**size, "patch_size": 8})(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
 
 
 class Counting(nn.Module):
@@ -82,36 +81,35 @@ def test_the_trial_leaves_no_trace(user_module: types.ModuleType) -> None:
     assert model.training
 
 
-def test_parameters_without_gradient_are_found(user_module: types.ModuleType) -> None:
-    model = build("user_models:counting", {})
-    assert use_of(model, 8) == GradientUse(["unused"], [], [])
-    assert model.passes == 0
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert use_of(build("resnet", DIGITS), 32) == GradientUse([], [], [])
+def test_parameters_without_gradient_are_frozen_with_a_warning(rank: Rank, user_module: types.ModuleType) -> None:
+    lines: list[str] = []
+    module = make(rank, "user_models:counting", lines).module
+    assert lines == ["frozen, since the loss does not depend on them: unused"]
+    assert [name for name, parameter in module.named_parameters() if not parameter.requires_grad] == ["unused"]
+    assert module.passes == 0 and all(parameter.grad is None for parameter in module.parameters())
 
 
-class EvaluationHead(nn.Module):
-    """Has a head that evaluation alone uses, and a layer that training leaves out in a share of its passes."""
+def test_what_training_uses_at_random_is_told_from_what_evaluation_alone_uses(rank: Rank) -> None:
+    """DDP is told of the first, the second is frozen; with fsdp ranks must gather the same blocks."""
+    lines: list[str] = []
+    networks = "tests.trainer.parallel.networks:"
+    assert not make(rank, f"{networks}EvaluationHead", lines).leaves_out
+    assert lines == ["frozen, since the loss depends on them in evaluation alone: second.weight, second.bias"]
+    assert make(rank, f"{networks}DropsLayers", lines).leaves_out and len(lines) == 1
+    with pytest.raises(ConfigError, match="leaves out parameters at random"):
+        make(rank, f"{networks}DropsLayers", lines, strategy="fsdp")
 
-    def __init__(self, dropped: float) -> None:
+
+class NoCpu(nn.Module):
+    def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.layer, self.head, self.second = nn.Linear(3, 3), nn.Linear(3, 10), nn.Linear(3, 10)
-        self.dropped = dropped
+        self.head = nn.Linear(3, num_classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        features = images.mean(dim=(2, 3))
-        if not self.training or torch.rand(()) >= self.dropped:
-            features = features + self.layer(features)
-        logits: torch.Tensor = self.head(features)
-        return logits if self.training else logits + self.second(features)
-
-
-@pytest.mark.parametrize(("dropped", "at_random"), [(0.0, []), (0.5, ["layer.weight", "layer.bias"])])
-def test_what_training_uses_at_random_is_told_from_what_it_never_uses(dropped: float, at_random: list[str]) -> None:
-    expected = GradientUse([], ["second.weight", "second.bias"], at_random)
-    for seed in range(5):
-        torch.manual_seed(seed)
-        assert use_of(EvaluationHead(dropped), 8) == expected
+        if images.device.type == "cpu":
+            raise RuntimeError("no kernel for the CPU")
+        logits: torch.Tensor = self.head(images.mean(dim=(2, 3)))
+        return logits
 
 
 def test_a_network_without_kernels_for_the_cpu_is_tried_out_where_it_is_placed(user_module: types.ModuleType) -> None:
@@ -135,13 +133,6 @@ def test_a_network_without_kernels_for_the_cpu_is_tried_out_where_it_is_placed(u
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
-@pytest.mark.gpu
-def test_a_network_is_tried_out_on_the_gpu(user_module: types.ModuleType) -> None:
-    section = ModelSection(architecture="user_models:no_cpu", arguments={})
-    model = image_network(section, 10, 8, place=lambda model: torch.device("cuda"))
-    assert all(parameter.is_cuda for parameter in model.parameters())
-
-
 def test_the_hash_sees_one_bit_a_name_and_a_shape() -> None:
     state = {"a": torch.arange(4.0), "b": torch.ones(2, dtype=torch.bfloat16)}
     digest = parameters_sha256(state)
@@ -149,32 +140,32 @@ def test_the_hash_sees_one_bit_a_name_and_a_shape() -> None:
     changed = state["a"].clone()
     changed[3] = torch.nextafter(changed[3], torch.tensor(9.0))
     assert parameters_sha256({**state, "a": changed}) != digest
-    assert parameters_sha256({"c": state["a"], "b": state["b"]}) != digest
-    assert parameters_sha256({**state, "a": state["a"].reshape(2, 2)}) != digest
+    for other in ({"c": state["a"], "b": state["b"]}, {**state, "a": state["a"].reshape(2, 2)}):
+        assert parameters_sha256(other) != digest
 
 
-def test_a_model_that_cannot_train_on_one_sample_is_found() -> None:
-    norm = nn.BatchNorm2d(3)
-    assert find_single_sample_fault(norm, (torch.ones(1, 3, 4, 4),)) is None
-    assert "more than 1 value per channel" in (find_single_sample_fault(norm, (torch.ones(1, 3, 1, 1),)) or "")
-    assert norm.num_batches_tracked == 0
-
-
-class NoCpu(nn.Module):
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.head = nn.Linear(3, num_classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if images.device.type == "cpu":
-            raise RuntimeError("no kernel for the CPU")
-        logits: torch.Tensor = self.head(images.mean(dim=(2, 3)))
-        return logits
+def test_slots_of_one_sample_are_refused_where_batchnorm_cannot_train_on_them() -> None:
+    """17 samples in batches of 16 leave one."""
+    config = RunConfig.model_validate(small_config(train={"global_batch_size": 16}))
+    norm, lines = nn.BatchNorm2d(3), list[str]()
+    check_slots_of_one(norm, (torch.ones(1, 3, 1, 1),), config, 18, 4, lines.append)
+    assert lines == []
+    with pytest.raises(ConfigError, match="more than 1 value per channel"):
+        check_slots_of_one(norm, (torch.ones(1, 3, 1, 1),), config, 17, 4, lines.append)
+    check_slots_of_one(norm, (torch.ones(1, 3, 4, 4),), config, 17, 4, lines.append)
+    assert "BatchNorm's statistics of one sample are noisy" in lines[0] and norm.num_batches_tracked == 0
+    check_slots_of_one(nn.Conv2d(3, 3, 1), (torch.ones(1, 3, 4, 4),), config, 17, 4, lines.append)
+    assert len(lines) == 1
 
 
 class Integers(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(images), 10, dtype=torch.int64)
+
+
+class OneForAll(nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(1, 10)
 
 
 @pytest.fixture
@@ -191,6 +182,7 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.Module
     module.counting = Counting  # type: ignore[attr-defined]
     module.no_cpu = NoCpu  # type: ignore[attr-defined]
     module.integers = lambda num_classes: Integers()  # type: ignore[attr-defined]
+    module.one_for_all = lambda num_classes: OneForAll()  # type: ignore[attr-defined]
     module.wrong = lambda num_classes: "no module"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "user_models", module)
     return module
@@ -208,21 +200,12 @@ def test_any_callable_can_build_the_model(user_module: types.ModuleType) -> None
         ("resnet", {"layer_type": "magic"}, "layer_type=magic", "correct model.arguments"),
         ("no_such_module:build", {}, "holds no module no_such_module", "install the package"),
         ("user_models:missing", {}, "missing", "write it, or correct the name"),
-        ("user_models:linear", {"depth": 3}, "depth", "did you mean model.arguments.width?"),
+        ("user_models:linear", {"depth": 3}, "unexpected keyword argument 'depth'", "correct model.arguments"),
         ("user_models:wrong", {}, "returned a str", "return the module itself"),
-        ("user_models:integers", {}, "returns a torch.int64 tensor of shape (2, 10)", "model.architecture"),
-        (
-            "resnet",
-            {**DIGITS, "num_channels": 1},
-            "cannot take images float32 [2, 3, 32, 32]",
-            "correct model.arguments",
-        ),
-        (
-            "swin",
-            {"image_size": 30},
-            "with model.arguments {'image_size': 30} cannot take images float32 [2, 3, 32, 32]",
-            "correct model.arguments or data.image_size",
-        ),
+        ("user_models:integers", {}, "logits is int64 [2, 10], the task's signature says float32", "architecture"),
+        ("user_models:one_for_all", {}, "logits is float32 [1, 10], the task's signature", "model.architecture"),
+        ("resnet", {**DIGITS, "num_channels": 1}, "cannot take images float32 [2, 3, 32, 32]", "model.arguments"),
+        ("swin", {"image_size": 30}, "{'image_size': 30} cannot take images", "data.image_size"),
         ("pp_lcnet", {}, "no attribute 'logits'", "choose another model.architecture"),
         ("dinat", {}, "natten", "correct model.arguments"),
     ],
@@ -235,39 +218,3 @@ def test_what_cannot_be_built_is_explained(
     assert given in caught.value.given
     assert todo in caught.value.todo
     assert caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize("source", ["def build(:", "import no_such_module_here", "raise RuntimeError('no licence')"])
-def test_a_module_that_fails_at_import_is_named(tmp_path: Path, source: str) -> None:
-    (tmp_path / "failing_models.py").write_text(source)
-    append_code(tmp_path)
-    with pytest.raises(ModelError, match=r"model\.architecture 'failing_models:build'"):
-        build("failing_models:build", {})
-
-
-class LeavesOut(nn.Module):
-    """Four layers, of which each is left out in one of ten training passes."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(4))
-        self.head = nn.Linear(3, num_classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        values = images.mean((2, 3))
-        for layer in self.layers:
-            if not self.training or float(torch.rand(())) > 0.1:
-                values = values + layer(values)
-        logits: torch.Tensor = self.head(values)
-        return logits
-
-
-def test_layers_that_are_left_out_at_random_are_seen_whatever_the_first_pass_did() -> None:
-    seen = 0
-    for seed in range(20):
-        torch.manual_seed(seed)
-        use = use_of(LeavesOut(3), 4)
-        assert (use.never, use.evaluation_only) == ([], [])
-        seen += bool(use.at_random)
-    # 0.9 ** 4 of first passes leave out none: 13 of 20 would not be seen by those alone.
-    assert seen >= 19

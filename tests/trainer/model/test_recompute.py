@@ -21,7 +21,8 @@ VIT = {
     "patch_size": 8,
     "hidden_dropout_prob": 0.2,
 }
-MODELS = [("resnet", RESNET), ("vit", VIT)]
+# Convolutions of the blocks' forward passes: two each, and one for the shortcut of the stage that shrinks.
+MODELS = [("resnet", RESNET, 7), ("vit", VIT, 0)]
 
 
 def build(architecture: str, arguments: dict[str, Any]) -> nn.Module:
@@ -52,25 +53,22 @@ def train(model: nn.Module) -> tuple[dict[str, torch.Tensor], Counter[str]]:
     return {**model.state_dict(), **{name: grad for name, grad in gradients.items() if grad is not None}}, counted.names
 
 
-@pytest.mark.parametrize(("architecture", "arguments"), MODELS)
-def test_no_bit_changes_and_batchnorm_counts_once(architecture: str, arguments: dict[str, Any]) -> None:
-    expected, _ = train(build(architecture, arguments))
+# SyncBatchNorm takes the place of the network's norms only when ranks are spread.
+@pytest.mark.parametrize("converted", [False, True])
+@pytest.mark.parametrize(("architecture", "arguments", "convolutions"), MODELS)
+def test_blocks_compute_again_no_bit_changes_and_batchnorm_counts_once(
+    architecture: str, arguments: dict[str, Any], convolutions: int, converted: bool
+) -> None:
+    expected, without = train(build(architecture, arguments))
     model = build(architecture, arguments)
-    assert len(recompute_blocks(model, "whole")) == 3
-    found, _ = train(model)
+    assert recompute_blocks(model, "none") == [] and len(recompute_blocks(model, "whole")) == 3
+    if converted:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    found, counted = train(model)
+    assert (without["convolution"], counted["convolution"]) == (0, convolutions)
     assert found.keys() == expected.keys()
     assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
-
-
-def test_whole_computes_products_again() -> None:
-    counts = {}
-    for mode in ("none", "whole"):
-        model = build("resnet", RESNET)
-        recompute_blocks(model, mode)
-        counts[mode] = train(model)[1]
-    # The blocks' forward passes: two convolutions each, and one for the shortcut of the stage that shrinks.
-    assert counts["none"]["convolution"] == 0
-    assert counts["whole"]["convolution"] == 7
+    assert all(int(tensor) == 2 for name, tensor in found.items() if name.endswith("num_batches_tracked"))
 
 
 def test_blocks_are_the_innermost_that_are_repeated() -> None:
@@ -81,15 +79,3 @@ def test_blocks_are_the_innermost_that_are_repeated() -> None:
     plain = nn.Sequential(nn.Conv2d(3, 3, 3), nn.ReLU(), nn.Flatten())
     assert list(find_repeated_blocks(plain)) == [""]
     assert recompute_blocks(plain, "whole") == [""]
-
-
-def test_batchnorm_that_is_converted_later_counts_once_too() -> None:
-    """SyncBatchNorm takes the place of the network's norms only when ranks are spread."""
-    expected, _ = train(build("resnet", RESNET))
-    model = build("resnet", RESNET)
-    recompute_blocks(model, "whole")
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-    found, _ = train(model)
-    counts = {name: int(tensor) for name, tensor in found.items() if name.endswith("num_batches_tracked")}
-    assert set(counts.values()) == {2}
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []

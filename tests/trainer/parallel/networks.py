@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -14,10 +12,10 @@ SIZE = 16
 class Plain(nn.Module):
     """Blocks between a stem and a head; images become 12 numbers each."""
 
-    def __init__(self, num_classes: int, width: int = 10, num_blocks: int = 2) -> None:
+    def __init__(self, num_classes: int, width: int = 10) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(12, width))
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(num_blocks))
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(2))
         self.head = nn.Linear(width, num_classes)
 
     def features(self, images: torch.Tensor) -> torch.Tensor:
@@ -64,39 +62,21 @@ class Various(Plain):
         return self.scale * torch.where(self.mask, hidden, 0.0)  # type: ignore[call-overload,no-any-return]
 
 
-class ReadsValues(Plain):
-    """Cannot be built without values."""
+class TiedBlocks(nn.Module):
+    """Two of its blocks share a weight, which FSDP would untie, and one runs twice."""
 
     def __init__(self, num_classes: int) -> None:
-        super().__init__(num_classes)
-        self.rates = [rate.item() for rate in torch.linspace(0, 0.1, 2)]
+        super().__init__()
+        self.stem = nn.Sequential(nn.AvgPool2d(8), nn.Flatten())
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 12)) for _ in range(3))
+        self.blocks[2][0].weight = self.blocks[0][0].weight  # type: ignore[index]
+        self.head = nn.Linear(12, num_classes)
 
-
-class HoldsTensor(Plain):
-    """Has a tensor that is neither a parameter nor a buffer."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__(num_classes)
-        self.shift = torch.arange(10.0)
-
-    def features(self, images: torch.Tensor) -> torch.Tensor:
-        return super().features(images) + self.shift
-
-
-@functools.cache
-def cached_shift(width: int) -> torch.Tensor:
-    return torch.arange(float(width))
-
-
-class FillsCache(Plain):
-    """What it takes from a cache has no values for whoever comes next, where it was filled on the meta device."""
-
-    def features(self, images: torch.Tensor) -> torch.Tensor:
-        return super().features(images) + cached_shift(10)
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__(num_classes)
-        cached_shift(10)
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = self.stem(images)
+        for block in (*self.blocks, self.blocks[1]):
+            hidden = hidden + block(hidden)
+        return self.head(hidden)  # type: ignore[no-any-return]
 
 
 class Fails(Plain):

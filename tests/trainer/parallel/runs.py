@@ -17,17 +17,16 @@ from contracts.config.load import parse_config
 from tests.conftest import small_config
 from tests.trainer.checkpoint.attempts import manifest
 from tests.trainer.tasks.for_tests import task_of
-from trainer.checkpoint.commit import Peers
-from trainer.checkpoint.loading import load_groups, load_parts
+from trainer.checkpoint.loading import load_groups, open_groups
 from trainer.checkpoint.manager import CheckpointManager
-from trainer.data.clock import DataClock
+from trainer.data.cursor import slot_requests
+from trainer.data.device import DataClock
 from trainer.data.loader import SlotBatch
-from trainer.data.order.cursor import slot_requests
-from trainer.data.order.resolve import FullOrder
-from trainer.model.precision import Numerics
+from trainer.data.order import FullOrder
+from trainer.model.numerics import Numerics
 from trainer.optim import learning_rate
-from trainer.parallel import runs_in_lockstep
 from trainer.parallel.process_group import Rank
+from trainer.parallel.spread import runs_in_lockstep
 from trainer.step import Stepper
 
 SAMPLES, CLASSES, SIZE = 45, 3, 16
@@ -66,7 +65,8 @@ class Run:
         self.stepper = self._make_stepper()
         if before is not None:
             uri, document = before.saved
-            self.stepper.load(load_parts(uri, document, self.stepper.wanted_rows), where=uri)
+            with open_groups(uri, document) as groups:
+                self.stepper.load(groups, where=uri)
         random = np.random.default_rng(5)
         self.images = torch.from_numpy(random.integers(0, 256, (SAMPLES, SIZE, SIZE, 3), dtype=np.uint8))
         self.labels = torch.from_numpy(random.integers(0, CLASSES, SAMPLES))
@@ -107,7 +107,7 @@ class Run:
             slot = SlotBatch(request, {"images": self.images[places], "label": self.labels[places]})
             loss += self.stepper.compute(slot, clock)
             if request.last_of_step:
-                rate = learning_rate(request.step, total_steps=40, steps_per_epoch=3, train=self.config.train)
+                rate = learning_rate(request.step, total_steps=40, train=self.config.train)
                 self.left_out += float(self.stepper.update(request.step, rate).left_out)
                 self.position += request.batch_samples
                 dist.all_reduce(loss)
@@ -120,10 +120,11 @@ class Run:
     def save(self) -> tuple[str, CheckpointManifest]:
         """Save a checkpoint, each rank its part; return where it is and its manifest."""
         folder = storage.normalise(place / f"training-{next(_folders)}")
-        peers = Peers.of(self.rank, self.config)
-        manager = CheckpointManager(folder, attempt="a", rules=self.config.checkpoint, peers=peers)
+        sharded = self.config.parallel.strategy == "fsdp"
+        manager = CheckpointManager(folder, attempt="a", rules=self.config.checkpoint, rank=self.rank, sharded=sharded)
         manager.resume()
-        assert manager.save(manifest(1), self.stepper.local_state())
+        self.stepper.share_buffers()
+        assert manager.save(manifest(1), self.stepper.state())
         manager.wait()
         # The first rank commits.
         dist.barrier()

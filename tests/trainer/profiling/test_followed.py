@@ -13,9 +13,9 @@ from contracts.fingerprint import combine, model_fingerprint, train_inputs
 from contracts.stage import run_stage
 from tests.conftest import small_config
 from tests.trainer.checkpoint.attempts import manifest
-from trainer.data.shards import load_shards
 from trainer.profiling.followed import find_followed
 from trainer.profiling.task import execute
+from trainer.tasks.needs import load_shards
 from trainer.weights.source import find_source
 
 

@@ -276,7 +276,7 @@ def test_r11() -> None:
     assert set(found) == {"R11"}
     assert found["R11"].gain == pytest.approx(1 / 0.95)
     # The finding is of these settings, which a report that is found again may not have.
-    assert found["R11"].evidence[1] == ("computed at the interval that costs decide")
+    assert found["R11"].evidence[1] == "computed at a checkpoint every 300 s"
     often = config(checkpoint={"every_steps": 10})
     found = findings(Counters(checkpoint_stall_fraction=0.05), [], config=often)
     assert found["R11"].evidence[1] == "computed at checkpoint.every_steps=10"

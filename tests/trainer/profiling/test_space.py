@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from contracts.artifacts import Flags
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from trainer.launch.auto import BatchLayout
+from trainer.launch.choices import BatchLayout
 from trainer.profiling.measure import Device
 from trainer.profiling.space import Space, make_space
 

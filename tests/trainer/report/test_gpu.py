@@ -1,4 +1,4 @@
-"""The gauges of a GPU: silent on a CPU, told once where NVML is not there."""
+"""The gauges of a GPU: silent on a CPU, and once said where NVML has none."""
 
 import pytest
 import torch
@@ -7,17 +7,17 @@ from trainer.report.gauges import GpuGauges
 
 
 def test_a_processor_has_no_gauges() -> None:
-    said: list[str] = []
-    assert GpuGauges(torch.device("cpu"), said.append).values() == {}
-    assert said == []
+    lines: list[str] = []
+    assert GpuGauges(torch.device("cpu"), lines.append).values() == {}
+    assert lines == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with NVIDIA's driver")
-def test_without_the_library_that_is_said_once() -> None:
-    said: list[str] = []
-    gauges = GpuGauges(torch.device("cuda"), said.append)
+def test_without_a_gpu_each_gauge_is_named_once() -> None:
+    lines: list[str] = []
+    gauges = GpuGauges(torch.device("cuda", 0), lines.append)
     assert gauges.values() == gauges.values() == {}
-    assert len(said) == 1 and "no utilisation, memory and temperature of the GPU" in said[0]
+    assert len(lines) == 3 and lines[0].startswith("no gpu/utilization_percent (")
 
 
 @pytest.mark.gpu

@@ -1,7 +1,6 @@
 """What training leaves for TensorBoard besides scalars, by TensorBoard's own readers; also after kills."""
 
 import io
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,14 @@ from tensorboard.util import tensor_util
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport
 from contracts.artifacts.classification import ClassificationDetails
-from contracts.stage import run_stage
-from sharding.task import shard
 from tests.conftest import small_config
-from tests.trainer.one_rank import Crash, logs, make_training, newest, one_rank, train
+from tests.trainer.one_rank import Crash, logs, make_training, one_rank, train
+from tests.trainer.tasks.for_tests import MEAN, STD, image_task
 from trainer.finish import finish
-from trainer.report.board import RESULT_NAME
+from trainer.log import Reporting
+from trainer.report.board import RESULT_NAME, Board
 from trainer.step import Stepper
-from trainer.tasks.images.first_slot import FirstSlot
+from trainer.tasks.images.image_task import ImageTask
 
 BOARD = Path("out") / "tensorboard"
 # 72 training samples, 5 steps an epoch.
@@ -59,10 +58,6 @@ def check_all(folder: Path, result: CheckpointManifest) -> None:
     assert details is not None
     step, _ = picture(found, ".", "images/first_slot")
     assert step == 1
-    step, grid = picture(found, "result", "test/worst_images")
-    assert step == result.step
-    # 16 images of 16 pixels.
-    assert grid.width * grid.height == 16**3
     curves = found.PluginRunToTagToContent("pr_curves")["result"]
     assert set(curves) == {f"precision_recall/{name}" for name in ("all_classes", "0-blue", "1-green", "2-red")}
     for number, tag in enumerate(("precision_recall/0-blue", "precision_recall/1-green")):
@@ -85,37 +80,9 @@ def check_all(folder: Path, result: CheckpointManifest) -> None:
     last = {tag: [(row.step, row.value) for row in shown.Scalars(tag)] for tag in shown.Tags()["scalars"]}
     assert last["test/accuracy"] == [(result.step, np.float32(report.metrics["accuracy"]))]
     assert last["best/validation_accuracy"] == [(result.step, np.float32(result.metrics["validation_accuracy"]))]
-    samples, taken, right = (sum(counts) for counts in zip(*report.details["validation"], strict=True))
-    assert samples == taken and right / samples == result.metrics["validation_accuracy"]
 
 
-def test_a_training_shows_its_images_curves_and_result(small_shards: str, tmp_path: Path) -> None:
-    with one_rank() as rank:
-        result = train(rank, tmp_path, small_shards, small_config())
-    check_all(tmp_path / BOARD, result)
-    accumulator = EventAccumulator(str(tmp_path / BOARD))
-    accumulator.Reload()
-    rows = {tag: [(row.step, row.value) for row in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}
-    assert rows["train/epoch"] == [(5, 1.0), (10, 2.0)]
-    assert all(value > 0 for _, value in rows["train/samples_per_s"])
-    # A process with torch in it, and no more than a machine has.
-    assert all(1e8 < value < 1e13 for _, value in rows["memory/resident_bytes"])
-    assert all(
-        peak[1] >= now[1]
-        for peak, now in zip(rows["memory/resident_peak_bytes"], rows["memory/resident_bytes"], strict=True)
-    )
-    assert not any("gpu" in tag for tag in rows)
-
-
-def test_after_a_kill_everything_is_there_once(small_shards: str, tmp_path: Path) -> None:
-    with one_rank() as rank:
-        with pytest.raises(Crash):
-            train(rank, tmp_path, small_shards, small_config(**SAVING), crash_at=3)
-        result = train(rank, tmp_path, small_shards, small_config(**SAVING), "b")
-    check_all(tmp_path / BOARD, result)
-
-
-def test_an_end_that_is_repeated_replaces_what_it_wrote(
+def test_images_curves_and_result_are_there_once_after_kills_and_a_repeated_end(
     small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish = storage.publish
@@ -126,59 +93,43 @@ def test_an_end_that_is_repeated_replaces_what_it_wrote(
         publish(uri, content)
 
     with one_rank() as rank:
-        monkeypatch.setattr(storage, "publish", killed)
         with pytest.raises(Crash):
-            train(rank, tmp_path, small_shards, small_config())
+            train(rank, tmp_path, small_shards, small_config(**SAVING), crash_at=3)
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            patch.setattr(storage, "publish", killed)
+            train(rank, tmp_path, small_shards, small_config(**SAVING), "b")
         first = (tmp_path / BOARD / RESULT_NAME).read_bytes()
-        monkeypatch.setattr(storage, "publish", publish)
-        result = train(rank, tmp_path, small_shards, small_config(), "b")
+        result = train(rank, tmp_path, small_shards, small_config(**SAVING), "c")
     assert (tmp_path / BOARD / RESULT_NAME).read_bytes() != first
     check_all(tmp_path / BOARD, result)
+    accumulator = EventAccumulator(str(tmp_path / BOARD)).Reload()
+    rows = {tag: [(row.step, row.value) for row in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}
+    assert rows["train/epoch"] == [(5, 1.0), (10, 2.0)]
+    assert all(value > 0 for _, value in rows["train/samples_per_s"])
+    # A process with torch in it, and no more than a machine has.
+    resident, peaks = ([value for _, value in rows[f"memory/resident{kind}_bytes"]] for kind in ("", "_peak"))
+    assert all(1e8 < now <= peak < 1e13 for now, peak in zip(resident, peaks, strict=True))
+    assert not any("gpu" in tag for tag in rows)
 
 
-def test_without_a_test_split_there_are_still_hyperparameters(pictures: Path, tmp_path: Path) -> None:
-    config = small_config(sharding={"source": str(pictures), "splits": {"train": 0.8, "validation": 0.2, "test": 0.0}})
-    text = json.dumps({"sharding": config["sharding"]})
-    assert run_stage("shard", shard, ["--output", str(tmp_path / "shards"), "--config-json", text]) == 0
+def test_what_cannot_be_drawn_or_written_ends_no_training_and_looking_changes_nothing(
+    small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: ImageTask, batch: Any) -> None:
+        raise OSError("no picture")
+
     with one_rank() as rank:
-        train(rank, tmp_path, storage.normalise(tmp_path / "shards"), config)
-    found = read(tmp_path / BOARD)
-    assert {run: set(tags) for run, tags in found.PluginRunToTagToContent("images").items()} == {
-        ".": {"images/first_slot"}
-    }
-    assert found.PluginRunToTagToContent("hparams")["result"]
-    assert "pr_curves" not in found.ActivePlugins()
-
-
-def test_a_folder_that_cannot_be_written_ends_no_training(small_shards: str, tmp_path: Path) -> None:
-    with one_rank() as rank:
+        seen = train(rank, tmp_path / "seen", small_shards, small_config())
+        monkeypatch.setattr(ImageTask, "first_slot", broken)
         training = make_training(rank, tmp_path, small_shards, small_config())
         training.run()
         (tmp_path / BOARD / RESULT_NAME).mkdir(parents=True)
         finish(training)
-    assert CheckpointManifest.load(storage.normalise(tmp_path / "out")).finished
-    assert "the result is not in TensorBoard's files" in logs(tmp_path)
-
-
-def test_a_first_slot_that_cannot_be_drawn_ends_no_training(
-    small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(self: FirstSlot) -> None:
-        raise OSError("no picture")
-
-    monkeypatch.setattr(FirstSlot, "take", broken)
-    with one_rank() as rank:
-        training = make_training(rank, tmp_path, small_shards, small_config())
-        training.run()
-    assert newest(tmp_path).best_step > 0
-    assert "warning: the first samples are not in TensorBoard's files: OSError: " in logs(tmp_path)
-
-
-def test_looking_changes_nothing(small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with one_rank() as rank:
-        seen = train(rank, tmp_path / "seen", small_shards, small_config())
-        monkeypatch.setattr(FirstSlot, "keep", lambda self, given: None)
+        monkeypatch.setattr(Reporting, "_keep_first_slot", lambda self, batch: None)
         unseen = train(rank, tmp_path / "unseen", small_shards, small_config())
+    assert CheckpointManifest.load(storage.normalise(tmp_path / "out")).finished
+    assert "warning: the first samples are not in TensorBoard's files: OSError: " in logs(tmp_path)
+    assert "the result is not in TensorBoard's files" in logs(tmp_path)
     assert seen.parameters_sha256 == unseen.parameters_sha256
 
 
@@ -198,20 +149,15 @@ def test_the_rate_is_of_the_whole_step(small_shards: str, tmp_path: Path, monkey
     assert rates and max(rates) <= 16 / 0.05
 
 
-def test_the_first_slot_is_shown_as_the_network_gets_it() -> None:
-    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
-    pixels = torch.randint(0, 256, (20, 8, 8, 3), dtype=torch.uint8)
-    images = ((pixels.permute(0, 3, 1, 2).float() / 255) - torch.tensor(mean).view(1, 3, 1, 1)) / torch.tensor(
-        std
-    ).view(1, 3, 1, 1)
-    slot = FirstSlot(mean, std)
-    assert slot.take() is None
-    slot.keep({"images": images})
-    taken = slot.take()
-    assert taken is not None and taken.name == "first_slot.png"
-    (value,) = taken.summary.value
-    assert value.image.encoded_image_string == taken.content
-    assert slot.take() is None
-    grid = np.asarray(Image.open(io.BytesIO(value.image.encoded_image_string)))
-    assert grid.size == pixels[:16].numel()
-    assert np.array_equal(grid[:8, :8], pixels[0].numpy())
+def test_the_first_slot_is_shown_as_the_network_gets_it(tmp_path: Path) -> None:
+    pixels = torch.randint(0, 256, (16, 3, 8, 8), dtype=torch.uint8)
+    found = image_task(2).first_slot({"images": (pixels.float() / 255 - MEAN) / STD})
+    assert torch.equal(found, pixels)
+    board = Board(tmp_path, tmp_path / "scalars", attempt=1, first_step=0)
+    board.show_first_slot(found)
+    board.show_first_slot("red; 2 of 8: a b")
+    board.close()
+    grid = np.asarray(Image.open(tmp_path / "first_slot.png"))
+    assert grid.size == pixels.numel() and np.array_equal(grid[:8, :8], pixels[0].permute(1, 2, 0).numpy())
+    (text,) = EventAccumulator(str(tmp_path)).Reload().Tensors("first_slot/text_summary")
+    assert b"    red; 2 of 8: a b" in text.tensor_proto.string_val[0]

@@ -15,7 +15,7 @@ from contracts.attempts import Copier
 from contracts.scalars import PART_BYTES
 from inspection.run.curves import read_curves
 from rehearsal.gcs import BucketServer
-from trainer.report.board import ScalarParts, Scalars
+from trainer.report.board import Board
 
 
 def test_every_step_is_shown_once_after_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,8 +23,7 @@ def test_every_step_is_shown_once_after_resumes(tmp_path: Path, monkeypatch: pyt
     # has made nine before, a tenth of the same second would come first. Attempts are processes of their own.
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     for attempt, (first_step, last_step) in enumerate(((0, 70), (40, 90), (60, 120)), start=1):
-        parts = ScalarParts(tmp_path / "scalars", attempt=attempt, first_step=first_step)
-        scalars = Scalars(tmp_path, parts, first_step=first_step)
+        scalars = Board(tmp_path, tmp_path / "scalars", attempt=attempt, first_step=first_step)
         for step in range(first_step + 10, last_step + 1, 10):
             scalars.add(step, {"train/loss": first_step + step / 1000})
         scalars.flush()
@@ -42,15 +41,15 @@ def test_every_step_is_shown_once_after_resumes(tmp_path: Path, monkeypatch: pyt
 
 def test_of_a_long_training_the_last_part_alone_is_copied_again(tmp_path: Path, bucket_server: BucketServer) -> None:
     keeper, bucket = Copier(), "gs://bucket-1/train/scalars"
-    parts = ScalarParts(tmp_path, attempt=3, first_step=0)
+    board = Board(tmp_path / "board", tmp_path / "scalars", attempt=3, first_step=0)
     values = {f"name-{number}/{'x' * 200}": 1 / 3 for number in range(40)}
 
     def versions() -> dict[str, int | None]:
         return {info.name: info.generation for info in storage.list_objects(bucket)}
 
-    keeper.add(tmp_path, bucket)
+    keeper.add(tmp_path / "scalars", bucket)
     for step in range(1, 251):
-        parts.add(step, values)
+        board.add(step, values)
         if step == 150:
             assert keeper.copy()
             before = versions()
@@ -67,7 +66,7 @@ def test_of_a_long_training_the_last_part_alone_is_copied_again(tmp_path: Path, 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_full_disk_ends_what_is_shown_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    scalars = Scalars(tmp_path, ScalarParts(tmp_path / "scalars", attempt=1, first_step=0), first_step=0)
+    scalars = Board(tmp_path, tmp_path / "scalars", attempt=1, first_step=0)
     scalars.add(1, {"train/loss": 1.0})
     scalars.flush()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

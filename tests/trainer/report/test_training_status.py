@@ -1,6 +1,5 @@
 """What the live log says of epochs, validation and time: the words alone, and those of a training that was killed."""
 
-import dataclasses
 import re
 import time
 from collections.abc import Iterator
@@ -9,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch import nn
 
 from contracts.artifacts import Headline
 from contracts.config import RunConfig
@@ -19,8 +17,8 @@ from tests.trainer.one_rank import Crash, one_rank, train
 from trainer.evaluate import Evaluation
 from trainer.parallel.process_group import Rank
 from trainer.report import progress as status_module
-from trainer.report.progress import TrainingStatus, describe_start
-from trainer.supervise.budget import Budget
+from trainer.report.progress import TrainingStatus
+from trainer.supervise.limits import Budget
 
 LINE = re.compile(
     r"epoch (\d) of 3: validation accuracy (0\.\d{4}|1\.0000), loss \d+\.\d{4}; best (0\.\d{4}|1\.0000) at epoch (\d)"
@@ -42,7 +40,8 @@ def make(**sections: dict[str, Any]) -> TrainingStatus:
 
 def evaluation(accuracy: float, loss: float) -> Evaluation:
     headline = Headline(metric="accuracy", direction="max")
-    return Evaluation(10, loss, {"accuracy": accuracy}, headline, {"accuracy": "max"})
+    metrics = {"accuracy": accuracy, "f1": loss}
+    return Evaluation(10, loss, metrics, headline, {"accuracy": "max", "f1": "max"})
 
 
 def test_time_is_told_once_there_is_a_rate_and_counts_all_that_steps_took(clock: SimpleNamespace) -> None:
@@ -57,9 +56,7 @@ def test_time_is_told_once_there_is_a_rate_and_counts_all_that_steps_took(clock:
     clock.now += 4  # an evaluation
     assert status.left(2) == "4 min 48 s left"
     assert status.left(50) == ""
-
-
-def test_a_budget_ends_sooner(clock: SimpleNamespace) -> None:
+    # A budget ends sooner.
     status = make(resources={"max_hours": 0.01, "price_usd_per_h": 1.0, "max_cost_usd": 100.0})
     for _ in range(2):
         clock.now += 1000
@@ -70,8 +67,9 @@ def test_a_budget_ends_sooner(clock: SimpleNamespace) -> None:
 @pytest.mark.parametrize(
     ("metric", "best"),
     [
-        ("", "best 0.7500 at epoch 1"),
-        ("validation_loss", "best loss 0.4000 at epoch 2"),
+        ("", "accuracy 0.5000, loss 0.4000; best 0.7500 at epoch 1"),
+        ("validation_loss", "accuracy 0.5000, loss 0.4000; best loss 0.4000 at epoch 2"),
+        ("validation_f1", "accuracy 0.5000, f1 0.4000, loss 0.4000; best f1 0.5000 at epoch 1"),
     ],
 )
 def test_the_best_is_by_its_metric_and_of_equal_ones_the_first(metric: str, best: str) -> None:
@@ -81,28 +79,8 @@ def test_the_best_is_by_its_metric_and_of_equal_ones_the_first(metric: str, best
     status.evaluated(10, evaluation(0.5, 0.4))
     status.evaluated(15, evaluation(0.5, 0.5))
     status.evaluated(20, evaluation(0.5, 0.4))
-    assert status.validation() == f"validation accuracy 0.5000, loss 0.4000; {best}"
+    assert status.validation() == f"validation {best}"
     assert [status.epoch(step) for step in (1, 5, 6, 50)] == [f"epoch {n} of 10" for n in (1, 1, 2, 10)]
-
-
-def test_the_start_says_what_is_trained_on_how_much_and_how_long() -> None:
-    model = nn.Sequential(nn.Linear(1000, 10), nn.BatchNorm1d(10), nn.Linear(10, 2))
-    model[0].requires_grad_(False)
-    config = RunConfig.model_validate(small_config(train={"max_steps": 7, "global_batch_size": 8}))
-    said = describe_start(
-        config, model, {"train": 1200, "validation": 0, "test": 3}, total_steps=7, steps_per_epoch=150
-    )
-    assert said == (
-        "10,052 parameters, 42 of them learn; 1,200 training, 0 validation and 3 test samples; 7 steps of 8 samples "
-        "(train.max_steps), 150 an epoch"
-    )
-
-
-def test_an_epoch_says_the_metric_that_the_best_is_chosen_by() -> None:
-    status = make(checkpoint={"best_metric": "validation_f1"})
-    found = evaluation(0.75, 0.5)
-    status.evaluated(5, dataclasses.replace(found, metrics={**found.metrics, "f1": 0.25}, directions={"f1": "max"}))
-    assert status.validation() == "validation accuracy 0.7500, f1 0.2500, loss 0.5000; best f1 0.2500 at epoch 1"
 
 
 @pytest.fixture(scope="module")

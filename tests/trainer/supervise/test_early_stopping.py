@@ -10,7 +10,7 @@ from contracts.artifacts import Direction, EarlyStopping, Headline
 from contracts.config import EarlyStoppingSection
 from contracts.errors import ConfigError
 from trainer.evaluate import Evaluation
-from trainer.supervise.early_stopping import describe_stop, is_over, judge, require_validation
+from trainer.supervise.limits import describe_stop, is_over, judge, require_validation
 
 DIRECTIONS: dict[str, Direction] = {"accuracy": "max", "distance": "min"}
 

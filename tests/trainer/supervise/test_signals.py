@@ -1,4 +1,4 @@
-"""Stopping under real torchrun with two gloo ranks and loader processes: agreed, in time, leaving nothing behind."""
+"""Stopping two gloo ranks with loader processes: agreed, in time, leaving nothing behind."""
 
 import os
 import signal
@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from contracts.artifacts import CheckpointManifest
-from contracts.errors import ErrorDocument, Preempted, TryAgain
+from contracts.errors import ErrorDocument
 from contracts.events import ERROR_NAME
 from contracts.goodput import account
 from tests.conftest import small_config
 from tests.own_code.slowly import FOLDER_VARIABLE
 from tests.trainer.test_task import command, descendants, events, last_checkpoint, logs, wait_for_step
-from trainer.supervise.signals import explain_leaving
 
 # Steps of 0.1 s, of which the loader processes prepare 64 ahead: one that sleeps is not waited for at once.
 SLOW = {"architecture": "slowly:SlowNetwork", "arguments": {"seconds": 0.05}}
@@ -55,12 +54,8 @@ class Job:
         wait_until((self.root / "asleep").exists)
 
     @property
-    def torchrun(self) -> int:
-        return next(pid for pid in self.family if parent(pid) == self.process.pid)
-
-    @property
     def ranks(self) -> list[int]:
-        return sorted(pid for pid in self.family if parent(pid) == self.torchrun)
+        return sorted(pid for pid in self.family if parent(pid) == self.process.pid)
 
     def end(self) -> int:
         """Wait for the stage, and show that all it started is gone."""
@@ -122,12 +117,12 @@ def check_agreed(job: Job, cause: str) -> int:
     return int(stop["step"])
 
 
-def test_sigterm_to_torchrun_while_a_loader_sleeps(small_shards: str, tmp_path: Path) -> None:
+def test_sigterm_while_a_loader_sleeps(small_shards: str, tmp_path: Path) -> None:
     job = Job(tmp_path, small_shards, slow_config())
     job.wait_for_step(5)
-    assert len(job.family) == 1 + 2 + 4, "torchrun, two ranks, two loader processes each"
+    assert len(job.family) == 2 + 4, "two ranks, two loader processes each"
     job.put_a_loader_to_sleep()
-    os.kill(job.torchrun, signal.SIGTERM)
+    job.process.send_signal(signal.SIGTERM)
     assert job.end() == 75
     step = check_agreed(job, "SIGTERM")
     # No epoch ends there by rule, and no checkpoint is written but at the ends of epochs.
@@ -138,7 +133,7 @@ def test_sigterm_to_torchrun_while_a_loader_sleeps(small_shards: str, tmp_path: 
     assert found.preemptions == 0, "nobody takes this machine away"
 
 
-@pytest.mark.slow
+@pytest.mark.line
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("target", ["the launcher", "one rank", "all ranks", "everything"])
 def test_a_signal_to(small_shards: str, tmp_path: Path, target: str, number: signal.Signals) -> None:
@@ -159,7 +154,7 @@ def test_a_signal_to(small_shards: str, tmp_path: Path, target: str, number: sig
     check_agreed(job, number.name)
 
 
-@pytest.mark.slow
+@pytest.mark.line
 def test_a_stop_changes_no_bit(small_shards: str, tmp_path: Path) -> None:
     """Stopped three times at whatever step, the last time at the end of an epoch, that is then not evaluated."""
     config = slow_config(train={"epochs": 8}, model={"arguments": {"seconds": 0.02}}, data={"prefetch_factor": 4})
@@ -168,7 +163,7 @@ def test_a_stop_changes_no_bit(small_shards: str, tmp_path: Path) -> None:
     for attempt, step in (("a", 5), ("b", 15), ("c", 25)):
         job = Job(root, small_shards, config, attempt)
         job.wait_for_step(step)
-        os.kill(job.torchrun, signal.SIGTERM)
+        job.process.send_signal(signal.SIGTERM)
         assert job.end() == 75
         check_agreed(job, "SIGTERM")
     disturbed = run_to_end(root, small_shards, config, "d")
@@ -185,7 +180,7 @@ def run_to_end(root: Path, shards: str, config: dict[str, Any], attempt: str = "
     return last_checkpoint(root)
 
 
-@pytest.mark.slow
+@pytest.mark.line
 def test_ranks_that_cannot_agree_leave_all_the_same(small_shards: str, tmp_path: Path) -> None:
     """The loader that all wait for sleeps on: the budget is spent, and the newest checkpoint stands."""
     config = slow_config(data={"prefetch_factor": 1}, resources={"stop_budget_s": 2})
@@ -194,16 +189,8 @@ def test_ranks_that_cannot_agree_leave_all_the_same(small_shards: str, tmp_path:
     job.put_a_loader_to_sleep()
     # One rank waits for the loader, the other one for it.
     time.sleep(2)
-    os.kill(job.torchrun, signal.SIGTERM)
+    job.process.send_signal(signal.SIGTERM)
     assert job.end() == 75
     assert "within 2 s (resources.stop_budget_s) the ranks did not save" in job.error.message
     assert job.told("stop") == []
     assert last_checkpoint(tmp_path).step % 5 == 0
-
-
-def test_who_leaves_because_a_peer_crashed_was_not_preempted() -> None:
-    """torchrun sends SIGTERM in both cases; a platform's notice would be paid for with a new machine."""
-    assert type(explain_leaving("told to stop", {})) is Preempted
-    crashed = explain_leaving("told to stop", {1: "step"})
-    assert type(crashed) is TryAgain
-    assert "rank 1 (last in section step) is gone" in str(crashed)

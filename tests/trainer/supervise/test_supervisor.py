@@ -78,12 +78,12 @@ cases = {
 }
 events = EventLog(folder, stage="train", attempt="a")
 found = {}
-with RankSupervisor(ResourcesSection(), events, rank=0, local_rank=0, generation=0, say=print) as life:
+with RankSupervisor(ResourcesSection(), events, rank=0, local_rank=0, record=print) as supervisor:
     for name, case in cases.items():
         try:
             case()
         except Exception as error:
-            why = life.why(error)
+            why = supervisor.explain(error)
             found[name] = [type(why).__name__, ErrorDocument.of(why).exit_code, str(why)]
 print(json.dumps(found), flush=True)
 os._exit(0)

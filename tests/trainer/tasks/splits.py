@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
 from contracts.errors import ConfigError
-from trainer.evaluate import EVALUATION_BATCH, SplitPart, evaluate
+from trainer.evaluate import EVALUATION_BATCH, Placed, evaluate
 from trainer.tasks.protocol import Batch, Loss, Mode
 
 CLASSES = 4
@@ -110,15 +110,16 @@ def evaluate_split(samples: int, task: Made) -> dict[str, Any] | None:
     logits, labels = make_split(samples)
     rank, ranks = dist.get_rank(), dist.get_world_size()
 
-    def batches() -> Iterator[tuple[Batch, int]]:
+    def batches() -> Iterator[Placed]:
         for start in range(rank * EVALUATION_BATCH, samples, ranks * EVALUATION_BATCH):
-            own = slice(start, start + EVALUATION_BATCH)
-            yield {"given": logits[own], "label": labels[own]}, len(labels[own])
+            own = range(start, min(start + EVALUATION_BATCH, samples))
+            yield {"given": logits[own], "label": labels[own]}, own
 
     found = evaluate(
         nn.Identity(),
         task,  # type: ignore[arg-type]
-        SplitPart(batches(), samples, rank, ranks),
+        batches(),
+        -(-samples // (EVALUATION_BATCH * ranks)),
         torch.device("cpu"),
     )
     if found is None:

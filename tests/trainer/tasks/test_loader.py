@@ -11,8 +11,7 @@ import torch
 from contracts.artifacts import ShardManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from tests.trainer.data.conftest import request
-from trainer.data.evaluation import evaluation_batches
+from tests.trainer.data.conftest import evaluation_batches, request
 from trainer.data.loader import SlotDataset, make_loader, read_slots
 from trainer.data.reader import ShardReader
 from trainer.tasks.load import calling, load_task

@@ -7,7 +7,7 @@ import torch
 
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from trainer.data.order.cursor import SlotRequest
+from trainer.data.cursor import SlotRequest
 from trainer.parallel.process_group import Rank
 from trainer.tasks.loss import Denominator, checked_loss
 

@@ -11,10 +11,10 @@ from contracts.errors import DataError
 from tests.trainer.one_rank import one_rank
 from tests.trainer.tasks.weighted import SLOT, Case, Momentum, Weighted
 from trainer.checkpoint.loading import require_optimizer_state
-from trainer.data.clock import DataClock
+from trainer.data.cursor import SlotRequest
+from trainer.data.device import DataClock
 from trainer.data.loader import SlotBatch
-from trainer.data.order.cursor import SlotRequest
-from trainer.model.precision import Numerics
+from trainer.model.numerics import Numerics
 from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state
 from trainer.report.readings import Readings
 from trainer.step import Stepper
@@ -62,7 +62,7 @@ def test_a_schedule_multiplies_the_peak() -> None:
             return 0.5 if step < total_steps / 2 else 0.25
 
     train = TrainSection(learning_rate=0.2)
-    rates = [learning_rate(step, total_steps=4, steps_per_epoch=1, train=train, task=Half()) for step in range(4)]  # type: ignore[arg-type]
+    rates = [learning_rate(step, total_steps=4, train=train, task=Half()) for step in range(4)]  # type: ignore[arg-type]
     assert rates == [0.1, 0.1, 0.05, 0.05]
 
 

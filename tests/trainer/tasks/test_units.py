@@ -79,7 +79,7 @@ def test_training_tells_tokens_beside_samples(shards: str, tmp_path: Path) -> No
     with one_rank() as rank:
         training = make_training(rank, tmp_path, shards, configuration())
         said: list[str] = []
-        training._say = lambda words, step: said.append(words)  # type: ignore[method-assign,misc,assignment]
+        training._show_progress = lambda words, step: said.append(words)  # type: ignore[method-assign,misc,assignment]
         training.run()
         finish(training)
     (board,) = (path.parent for path in tmp_path.rglob("*tfevents*") if "train" in path.read_bytes().decode("latin-1"))

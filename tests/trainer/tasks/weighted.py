@@ -22,14 +22,14 @@ from contracts.artifacts.signature import Dimension, OutputSpec, Signature, Tens
 from contracts.config import RunConfig
 from contracts.config.load import parse_config
 from tests.conftest import small_config
-from trainer.data.clock import DataClock
+from trainer.data.cursor import slot_requests
+from trainer.data.device import DataClock
 from trainer.data.loader import SlotBatch
-from trainer.data.order.cursor import slot_requests
-from trainer.data.order.resolve import FullOrder
-from trainer.model.precision import LossScale, Numerics
+from trainer.data.order import FullOrder
+from trainer.model.numerics import LossScale, Numerics
 from trainer.optim import clip_divisor
-from trainer.parallel import full_tensor, runs_in_lockstep
 from trainer.parallel.process_group import Rank, process_group
+from trainer.parallel.spread import full_tensor, runs_in_lockstep
 from trainer.step import Stepper
 from trainer.tasks.protocol import Batch, Loss, Mode
 
@@ -274,7 +274,7 @@ def plain(case: Case) -> dict[str, Any]:
 def main(folder: str) -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    with process_group(0, setup_timeout_s=60) as rank:
+    with process_group(setup_timeout_s=60) as rank:
         found = [(case, train(case, rank)) for case in cases()]
         if rank.is_first:
             torch.save([(case, ours, plain(case)) for case, ours in found], Path(folder) / "found.pt")

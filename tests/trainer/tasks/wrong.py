@@ -10,7 +10,6 @@ from torch import nn
 
 from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
 from contracts.errors import ConfigError
-from tests.own_code.words import Words
 from trainer.tasks.protocol import Batch, Loss, Mode, Outputs, Prepared, Sample, TaskContext
 
 WIDTH = 4
@@ -167,28 +166,3 @@ class KeepsNames(Small):
 
 def build(context: TaskContext) -> Small:
     return Small(context)
-
-
-class ShortLargest(Words):
-    """Its largest example is as long as its example."""
-
-    def largest_example(self, size: int) -> Batch:
-        return self.example(size)
-
-
-class LabelsEachToken(Words):
-    """Its loss needs a label for each token, and nothing says how long the largest example's are."""
-
-    def example(self, size: int) -> Batch:
-        batch = super().example(size)
-        return {**batch, "each": batch["tokens"]}
-
-    def loss(self, outputs: Outputs, batch: Batch, mode: Mode) -> Loss:
-        return super().loss(outputs, {**batch, "label": (batch["each"] * batch["mask"])[:, 0]}, mode)
-
-
-class CountsHalves(Words):
-    """It counts no whole tokens."""
-
-    def count_units(self, batch: Batch) -> int:
-        return super().count_units(batch) / 2  # type: ignore[return-value]

@@ -1,6 +1,5 @@
 """What an export leaves is loaded by plain transformers, and by a training."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.trainer.weights.test_start import CLASSES, SIZE, network, saved_folder, start
+from tests.trainer.weights.test_start import CLASSES, SIZE, network, saved_folder
 from trainer.weights.save import load_saved, save_weights
 
 # Nothing of this project: what a colleague has.
@@ -50,15 +49,6 @@ def test_plain_transformers_computes_the_same_logits(tmp_path: Path) -> None:
     assert tuple(found["labels"]) == CLASSES
 
 
-def test_a_training_goes_on_from_the_folder(tmp_path: Path) -> None:
-    theirs = network("swin", seed=3)
-    save_weights(theirs, CLASSES, tmp_path)
-    ours = network("swin")
-    report = start(ours, tmp_path, "swin")
-    assert report.matched_fraction == 1.0 and report.classes_taken == list(CLASSES)
-    assert all(torch.equal(tensor, ours.state_dict()[name]) for name, tensor in theirs.state_dict().items())
-
-
 def test_a_network_of_ones_own_is_a_file_of_its_names(tmp_path: Path) -> None:
     theirs = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 4))
     save_weights(theirs, CLASSES, tmp_path)
@@ -66,10 +56,3 @@ def test_a_network_of_ones_own_is_a_file_of_its_names(tmp_path: Path) -> None:
     ours = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 4))
     load_saved(ours, tmp_path / "model.safetensors")
     assert all(torch.equal(tensor, ours.state_dict()[name]) for name, tensor in theirs.state_dict().items())
-
-
-def test_the_configuration_names_the_class_of_transformers(tmp_path: Path) -> None:
-    save_weights(network("resnet"), CLASSES, tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["architectures"] == ["ResNetForImageClassification"]
-    assert list(config["id2label"].values()) == list(CLASSES)

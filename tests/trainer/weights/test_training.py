@@ -1,6 +1,5 @@
 """Trainings that start from weights: real stage commands under torchrun, two processes and gloo."""
 
-import dataclasses
 import json
 import re
 import shutil
@@ -16,8 +15,6 @@ from safetensors.torch import load_file
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
 from contracts.config import STAGE_KEYS, RunConfig
-from contracts.config.load import parse_config
-from contracts.errors import ModelError
 from contracts.events import EVENTS_NAME, EventLog, EventReader
 from contracts.previous import describe_previous
 from contracts.stage import Stage, run_stage
@@ -28,8 +25,7 @@ from trainer.checkpoint.loading import load_model_state
 from trainer.finish import finish
 from trainer.profiling.task import execute as profile
 from trainer.task import execute as train
-from trainer.weights.previous import describe_other_pixels, find_initial_weights, with_arguments_of_weights
-from trainer.weights.source import find_source
+from trainer.weights.previous import find_initial_weights, with_arguments_of_weights
 
 # Slow enough that a step does not undo what it started from.
 SLOW = {"train": {"epochs": 1, "learning_rate": 1e-5, "warmup_fraction": 0.0}}
@@ -158,26 +154,11 @@ def test_weights_that_cannot_be_used_end_all_ranks_with_exit_code_2(small_shards
     path = tmp_path / "weights.pt"
     torch.save({"other": torch.zeros(4)}, path)
     said = run(tmp_path / "train", small_shards, small_config(model={"weights": str(path)}), code=2)
-    assert "has 0.00 of the network's elements" in said and "min_matched_fraction" in said
-
-
-def test_weights_that_are_gone_are_what_the_line_remembers(trained: str, tmp_path: Path) -> None:
-    """What has begun, or is finished, goes by its name; what was never read is refused."""
-    root, source = tmp_path / "line" / "train", tmp_path / "w.safetensors"
-    shutil.copy(storage.local_path(trained) / "model.safetensors", source)
-    config = small_config(model={"weights": str(source)})
-    _, first = find_initial_weights(stage_of(root, config, attempt="a"), {"shards": "1"})
-    source.unlink()
-    stage = stage_of(root, config, attempt="b")
-    assert find_initial_weights(stage, {"shards": "1"})[1] == first
-    assert "is gone" in logs(root, "b")
-    other = small_config(model={"weights": str(tmp_path / "never.safetensors")})
-    with pytest.raises(ModelError, match="is not there"):
-        find_initial_weights(stage_of(root, other, attempt="c"), {"shards": "1"})
+    assert "has 0.00 of the network's elements" in said and "allowed: at least 0.5 of them" in said
 
 
 @pytest.mark.parametrize(("name", "execute"), [("train", train), ("profile", profile)])
-def test_arguments_of_weights_are_those_of_the_stage_and_remembered(
+def test_arguments_of_weights_are_those_of_the_stage(
     small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, execute: Any
 ) -> None:
     from transformers import AutoConfig, AutoModelForImageClassification
@@ -199,18 +180,3 @@ def test_arguments_of_weights_are_those_of_the_stage_and_remembered(
     taken = with_arguments_of_weights(stage).model.arguments
     assert {each: taken[each] for each in small} == small and "id2label" not in taken
     assert folder_of(arguments={}) == folder_of(arguments=taken) != folder_of(arguments=small)
-    find_initial_weights(stage, {})
-    shutil.rmtree(saved)
-    assert with_arguments_of_weights(dataclasses.replace(stage, name=name, root=storage.normalise(root))) == (
-        parse_config(small_config(model={"weights": str(saved), "arguments": taken}), where="test")
-    )
-
-
-def test_other_images_than_those_of_the_weights_are_warned_of(trained: str) -> None:
-    source = find_source(trained)
-    own = dict(source.pixels)
-    assert list(describe_other_pixels(source, own)) == []
-    size, mean, std = describe_other_pixels(source, {"image_size": 99, "mean": [0.0] * 3, "std": [0.9] * 3})
-    assert f"data.image_size={own['image_size']}" in size and "this training has 99" in size
-    assert "data.mean=" in mean and "data.std=" in std
-    assert list(describe_other_pixels(source, {**own, "mean": [value + 0.001 for value in own["mean"]]})) == []

@@ -17,7 +17,7 @@ import numpy as np
 from contracts.artifacts.export import Calibration
 from records.index import DamagedSample
 from trainer.data.loader import collate, prepare_sample
-from trainer.data.order.permutation import hash_integers, permute
+from trainer.data.randomness import hash_integers, permute
 from trainer.data.reader import ShardReader
 from trainer.export.gates.arrays import Arrays, StoredArrays, store_arrays
 from trainer.export.gates.tensors import take_inputs

@@ -81,8 +81,9 @@ def write_test_split(inputs: Inputs, task: Task, folder: Path, *, most: int, see
     """
     import torch
 
-    from contracts.errors import UserError
-    from trainer.data.evaluation import EvaluationDataset, checked_batch
+    from trainer.data.cursor import SlotRequest
+    from trainer.data.evaluation import checked_batch
+    from trainer.data.loader import SlotDataset
     from trainer.data.reader import ShardReader
     from trainer.export.bundle.bundles import bundle_of
     from trainer.export.gates.tensors import take_inputs
@@ -93,23 +94,21 @@ def write_test_split(inputs: Inputs, task: Task, folder: Path, *, most: int, see
     places = draw_samples(inputs.shards_uri, inputs.shards, most=most, seed=seed)
     fields, data = tuple(task.fields), inputs.config.data
     reader = ShardReader(inputs.shards_uri, inputs.shards, SPLIT, data, fields, scattered=places is not None)
-    dataset = EvaluationDataset(reader, task)
+    dataset = SlotDataset(reader, task, seed=None)
     wanted = range(len(reader)) if places is None else places
     rest: list[Path] = []
     sizes: list[int] = []
 
     def prepare() -> Iterator[Arrays]:
         for start in range(0, len(wanted), _BATCH):
-            found = dataset[wanted[start : start + _BATCH]]
-            if isinstance(found, UserError):
-                raise found
+            found = dataset.read(SlotRequest.of(wanted[start : start + _BATCH]))
             with calling(inputs.config, "to_model"):
                 made = checked_batch(task.to_model(found.batch, mode))
             stream = io.BytesIO()
             torch.save({name: value for name, value in made.items() if name not in signature.inputs}, stream)
             rest.append(folder / f"test-rest-{len(rest):05d}")
             rest[-1].write_bytes(stream.getvalue())
-            sizes.append(found.samples)
+            sizes.append(len(found.request.samples))
             tensors = take_inputs(made, signature)
             yield {name: tensor.numpy() for name, tensor in zip(signature.inputs, tensors, strict=True)}
         if missing := max(0, LEAST_INPUTS - sum(sizes)):
@@ -144,7 +143,7 @@ def write_end_inputs(
     """
     import torch
 
-    from trainer.model.sizes import resize_inputs
+    from trainer.model.signature import resize_inputs
 
     usual = {name: dimension.opt for name, dimension in signature.dimensions.items()}
     samples = inputs.fill(END_SAMPLES)

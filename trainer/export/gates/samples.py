@@ -8,6 +8,7 @@ where it is needed: the modules of bundles are read by stages that find their wo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import ExportManifest, ShardManifest
@@ -63,7 +64,7 @@ def stratify(labels: npt.NDArray[np.int32], most: int, seed: int) -> list[int]:
     """
     import numpy as np
 
-    from trainer.data.order.permutation import hash_integers, hashes
+    from trainer.data.randomness import hash_integers, hashes
 
     count = len(labels)
     drawn = hashes(np.arange(count, dtype=np.uint64), hash_integers(seed, _DRAW))
@@ -80,9 +81,9 @@ def each_sample(reader: ShardReader, places: Places, at_a_time: int) -> Iterator
         at_a_time: Samples that are fetched side by side.
     """
     wanted = range(len(reader)) if places is None else places
-    with reader.read_ahead() as advance:
+    with closing(reader.prefetcher_of_split().start()) as ahead:
         for start in range(0, len(wanted), at_a_time):
             batch = list(wanted[start : start + at_a_time])
             reader.prepare(batch)
-            advance(batch[0])
+            ahead.advance(batch[0])
             yield from map(reader.sample, batch)

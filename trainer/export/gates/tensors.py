@@ -15,7 +15,7 @@ from torch import nn
 from contracts.artifacts.signature import Signature
 from contracts.errors import ModelError
 from trainer.export.gates.arrays import Array, Arrays
-from trainer.model.tensors import name_outputs
+from trainer.model.signature import name_outputs
 
 
 def take_inputs(batch: Mapping[str, Any], signature: Signature) -> tuple[torch.Tensor, ...]:

@@ -78,7 +78,7 @@ def _trace_graph(
     """Return the graph as torch's exporter makes it."""
     import torch
 
-    from trainer.model.tensors import check_example, name_outputs
+    from trainer.model.signature import check_example, name_outputs
 
     model.eval()
     check_example(example, signature)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from contracts.errors import ModelError
-from trainer.model.build import Inputs, complete_model
+from trainer.model.build import complete_model
+from trainer.model.signature import Inputs
 from trainer.model.trial import random_state_kept
 
 
@@ -75,7 +75,7 @@ def _shapes(
                 network = build(num_classes)
                 complete_model(network, example(), name="the network")
             return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-        except ModelError:
+        except Exception:  # noqa: BLE001 - own code and libraries raise what they like
             # A network that cannot be on the meta device; or one that is made for one number of classes.
             continue
     return None

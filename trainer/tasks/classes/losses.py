@@ -12,7 +12,7 @@ from torch.nn import functional
 from contracts.artifacts import ShardManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
-from trainer.model.user_callable import load_callable
+from trainer.model.user_code import load_callable
 from trainer.tasks.load import describe_failure, is_of_machine
 
 PerSample = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from contracts.artifacts import EvaluationReport
 from contracts.artifacts.classification import ClassificationDetails, WorstSample
-from records.decode import Pixels
 from trainer.tasks.classes.outcomes import NUM_THRESHOLDS, Integers, Outcomes
 from trainer.tasks.classes.precision_recall import precision_recall
-from trainer.tasks.protocol import Batch, Sample
+from trainer.tasks.protocol import Batch
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -23,19 +21,10 @@ MOST_CURVES = 20
 
 
 class ClassificationReport:
-    """The report on a split of one rank, and with `merge` that of all (trainer/tasks/optional.py, SplitReport).
+    """The report on a split of one rank, and with `merge` that of all (trainer/tasks/optional.py, SplitReport)."""
 
-    Args:
-        classes: Names of the classes.
-        device: Where the logits are.
-        pixels: Returns the image [S, S, 3] of a sample as the network gets it, but for normalisation; None: samples
-            are no images.
-    """
-
-    def __init__(
-        self, classes: Sequence[str], device: torch.device, pixels: Callable[[Sample], Pixels] | None = None
-    ) -> None:
-        self._classes, self._pixels = classes, pixels
+    def __init__(self, classes: Sequence[str], device: torch.device) -> None:
+        self._classes = classes
         self.outcomes = Outcomes(len(classes), device)
 
     def add(self, outputs: torch.Tensor, batch: Batch, *, first_place: int) -> None:
@@ -73,25 +62,9 @@ class ClassificationReport:
         found = ClassificationDetails(classes=classes, confusion=confusion, confusion_left_out=left_out, worst=worst)
         return found.model_dump(mode="json")
 
-    def by_class(self) -> list[tuple[int, int, int]]:
-        """Return of each class: samples, samples that were taken for it, right ones."""
-        found = self.outcomes.by_class(list(self._classes))
-        return [(outcome.samples, outcome.predicted, outcome.right) for outcome in found]
-
-    def show(self, writer: SummaryWriter, report: EvaluationReport, samples: Sequence[Sample], step: int) -> None:
-        """Write the worst images and curves for TensorBoard.
-
-        Args:
-            writer: Of the result.
-            report: The evaluation, with `details`.
-            samples: The first samples of `places`.
-            step: Of the checkpoint.
-        """
-        details = ClassificationDetails.model_validate(report.details)
-        if samples and self._pixels is not None:
-            images = np.stack([self._pixels(sample) for sample in samples])
-            writer.add_images("test/worst_images", images, step, dataformats="NHWC")
-        _add_curves(writer, details, self.outcomes.counts(), step)
+    def show(self, writer: SummaryWriter, report: EvaluationReport, step: int) -> None:
+        """Write precision-recall curves for TensorBoard."""
+        _add_curves(writer, ClassificationDetails.model_validate(report.details), self.outcomes.counts(), step)
 
 
 def _add_curves(writer: SummaryWriter, found: ClassificationDetails, counts: Integers, step: int) -> None:

@@ -80,4 +80,4 @@ class ImageClassification(ImageTask):
         """Return what takes in the samples of the test split: confusion, curves, and the worst ones."""
         from trainer.tasks.classes.report import ClassificationReport
 
-        return ClassificationReport(self.classes, device, self._evaluation_pixels)
+        return ClassificationReport(self.classes, device)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from contracts.artifacts import ShardManifest
 from contracts.errors import ConfigError
-from trainer.model.user_callable import load_callable
+from trainer.model.user_code import load_callable
 from trainer.tasks.classes.losses import FOCAL_GAMMA, PerSample, call_own, weights_by_name
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,11 @@ import torch.distributed as dist
 
 from contracts.artifacts import EvaluationReport
 from contracts.artifacts.multilabel import LabelOutcome, LabelScore, MultilabelDetails, WorstSample
-from records.decode import Pixels
 from trainer.tasks.classes.losses import PerSample
 from trainer.tasks.image_multilabel.passing import average_precision
 from trainer.tasks.image_multilabel.scores import SplitScores
 from trainer.tasks.images.predict import sigmoid
-from trainer.tasks.protocol import Batch, Sample
+from trainer.tasks.protocol import Batch
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -48,7 +47,6 @@ class MultilabelReport:
         device: Where the logits are.
         exact: Whether all scores of the split are gathered.
         loss: Of each sample.
-        pixels: Returns the image [S, S, 3] of a sample as the network gets it, but for normalisation.
     """
 
     def __init__(
@@ -59,9 +57,8 @@ class MultilabelReport:
         *,
         exact: bool,
         loss: PerSample,
-        pixels: Callable[[Sample], Pixels],
     ) -> None:
-        self._classes, self._loss, self._pixels = classes, loss, pixels
+        self._classes, self._loss = classes, loss
         self._thresholds = np.array(thresholds, np.float64)
         self._scores = SplitScores(len(classes), device, exact=exact)
         # [3, classes]: samples of each class, said to have it, and both.
@@ -150,23 +147,8 @@ class MultilabelReport:
         ]
         return MultilabelDetails(classes=outcomes, exact=self._exact, worst=worst).model_dump(mode="json")
 
-    def by_class(self) -> list[tuple[int, int, int]]:
-        """Return of each class, at its threshold: samples, samples that were said to have it, right ones."""
-        positives, predicted, right = self._counts.tolist()
-        return list(zip(positives, predicted, right, strict=True))
-
-    def show(self, writer: SummaryWriter, report: EvaluationReport, samples: Sequence[Sample], step: int) -> None:
-        """Write the worst images for TensorBoard.
-
-        Args:
-            writer: Of the result.
-            report: The evaluation, with `details`.
-            samples: The first samples of `places`.
-            step: Of the checkpoint.
-        """
-        if samples:
-            images = np.stack([self._pixels(sample) for sample in samples])
-            writer.add_images("test/worst_images", images, step, dataformats="NHWC")
+    def show(self, writer: SummaryWriter, report: EvaluationReport, step: int) -> None:
+        """Show nothing besides the scalars of the result."""
 
 
 def _ranked(

@@ -111,5 +111,4 @@ class ImageMultilabel(ImageTask):
             device,
             exact=self._is_exact,
             loss=self._evaluation_loss,
-            pixels=self._evaluation_pixels,
         )

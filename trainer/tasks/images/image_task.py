@@ -26,7 +26,6 @@ from trainer.tasks.protocol import Batch, Loss, Mode, Prepared, RefusedSample, S
 
 if TYPE_CHECKING:
     from records.decode import Pixels
-    from trainer.tasks.images.first_slot import FirstSlot
     from trainer.tasks.images.transforms import PixelTransform
 
 CHANNELS = 3
@@ -174,20 +173,16 @@ class ImageTask(ABC):
 
     # --- what only tasks of images have -------------------------------------------------------------------------------
 
-    def first_slot(self) -> FirstSlot:
-        """Return what keeps the images of the first slot, for TensorBoard."""
-        from trainer.tasks.images.first_slot import FirstSlot
-
+    def first_slot(self, batch: Batch) -> torch.Tensor:
+        """Return the images of a batch as the network got them, augmented and mixed: [N, 3, S, S] uint8."""
         transform = self.evaluation_transform
-        return FirstSlot(transform.mean, transform.std)
+        mean, std = (torch.tensor(values).view(1, CHANNELS, 1, 1) for values in (transform.mean, transform.std))
+        images: torch.Tensor = batch["images"].float() * std + mean
+        return images.mul_(255).round_().clamp_(0, 255).byte()
 
     def document(self) -> dict[str, object]:
         """Return what a checkpoint says of the pixels that the network was trained on."""
         return self.evaluation_transform.document()
-
-    def _evaluation_pixels(self, sample: Sample) -> Pixels:
-        """Return the image of a sample [S, S, 3] uint8 as evaluation has it, but for normalisation."""
-        return self.evaluation_transform.decode(sample["image"])
 
 
 def _apply_own(own: PixelTransform, pixels: Pixels) -> Pixels:

@@ -20,7 +20,7 @@ from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from contracts.errors import ConfigError
 from records.decode import MAX_PIXELS, REDUCTIONS, Pixels, decode_rgb, reducible_size
-from trainer.model.user_callable import load_callable
+from trainer.model.user_code import load_callable
 from trainer.tasks.images.augment.draw import Augmentation, Mixing
 from trainer.tasks.images.pixels import normalisation
 

@@ -25,7 +25,6 @@ from trainer.tasks.text_classification.predict import Encoder, pad
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
-    from trainer.report.first_rows import RowsSlot
     from trainer.tasks.classes.report import ClassificationReport
     from trainer.weights.source import WeightSource
 
@@ -176,20 +175,14 @@ class TextClassification:
         """Return the tokens of a batch, without those that pad it."""
         return int(batch["mask"].sum())
 
-    def first_slot(self) -> RowsSlot:
-        """Return what keeps the first texts of training, as tokens."""
-        from trainer.report.first_rows import RowsSlot
-
-        def describe(batch: Batch) -> list[list[str]]:
-            rows = zip(
-                batch["tokens"].tolist(), batch["mask"].sum(dim=1).tolist(), batch["label"].tolist(), strict=True
-            )
-            return [
-                [" ".join(self._encoder.words(tokens[:count])), f"{count} of {len(tokens)}", self.classes[label]]
-                for tokens, count, label in rows
-            ]
-
-        return RowsSlot(["tokens", "number, with padding", "label"], describe)
+    def first_slot(self, batch: Batch) -> str:
+        """Return a line for each text: its label, tokens without padding of all, and the beginning of them."""
+        counts = batch["mask"].sum(dim=1).tolist()
+        rows = zip(batch["tokens"].tolist(), counts, batch["label"].tolist(), strict=True)
+        return "\n".join(
+            f"{self.classes[label]}; {count} of {len(tokens)}: {' '.join(self._encoder.words(tokens[:count]))[:600]}"
+            for tokens, count, label in rows
+        )
 
     # --- on the device ------------------------------------------------------------------------------------------------
 

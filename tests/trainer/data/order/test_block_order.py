@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contracts.artifacts import FileEntry, ShardEntry, ShardManifest, Shards, SplitEntry
 from tests.trainer.data.order.test_permutation import chi_square, limit
-from trainer.data.order.block_order import BlockOrder, make_block_order
+from trainer.data.order import BlockOrder, make_block_order
 
 
 def manifest(shards: list[int], *, sample_bytes: int = 10, after: int = 3) -> ShardManifest:

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainer.data.order.test_block_order import orders
-from trainer.data.order.block_order import BlockOrder
-from trainer.data.order.cursor import SlotRequest, rank_slots, slot_requests, step_of, steps_per_epoch
-from trainer.data.order.resolve import FullOrder, Order
+from trainer.data.cursor import SlotRequest, rank_slots, slot_requests, step_of, steps_per_epoch
+from trainer.data.order import BlockOrder, FullOrder, Order
 
 SIZES = st.integers(1, 120)
 

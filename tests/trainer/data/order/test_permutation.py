@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trainer.data.order.permutation import (
+from trainer.data.randomness import (
     FEISTEL_ROUNDS,
     SORTED_BELOW,
     Permutations,

@@ -10,9 +10,8 @@ from contracts.artifacts import CheckpointManifest, SampleOrder, ShardManifest
 from contracts.config import DataSection, RunConfig, TrainSection
 from contracts.errors import DataError
 from tests.trainer.data.order.test_block_order import manifest
-from trainer.data.order.block_order import BlockOrder
-from trainer.data.order.permutation import SORTED_BELOW
-from trainer.data.order.resolve import FullOrder, make_order, resolve_order
+from trainer.data.order import BlockOrder, FullOrder, make_order, resolve_order
+from trainer.data.randomness import SORTED_BELOW
 
 BUCKET, DISK = "gs://bucket-1/shards", "file:///data/shards"
 SHARDS = manifest([100, 60])
@@ -88,7 +87,7 @@ def test_a_full_epoch_in_parts(num_samples: int) -> None:
 
 def test_the_empty_and_the_small_split_are_refused(tmp_path: Path) -> None:
     from contracts import storage
-    from trainer.data.shards import load_shards
+    from trainer.tasks.needs import load_shards
 
     def load(shards: ShardManifest, ranks: int) -> Any:
         shards = shards.model_copy(update={"classes": ["a", "b"]})

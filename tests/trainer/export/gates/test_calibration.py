@@ -18,9 +18,8 @@ from contracts.artifacts.export import Calibration
 from contracts.config import DataSection, RunConfig
 from records.index import DamagedSample, SampleIndex, key_of
 from rehearsal.gcs import BucketServer
-from tests.trainer.data.conftest import upload
+from tests.trainer.data.conftest import evaluation_batches, upload
 from tests.trainer.export.conftest import write_shards
-from trainer.data.evaluation import evaluation_batches
 from trainer.export.gates.calibration import draw_places, write_calibration
 from trainer.export.inputs import Inputs
 from trainer.export.targets import Builder

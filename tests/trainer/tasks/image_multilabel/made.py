@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,11 +13,10 @@ from torch import nn
 from contracts.artifacts import ShardManifest, SplitEntry
 from contracts.config import RunConfig
 from tests.trainer.tasks.for_tests import planned_manifest
-from trainer.evaluate import EVALUATION_BATCH, SplitPart, evaluate
+from trainer.evaluate import EVALUATION_BATCH, Placed, evaluate
 from trainer.tasks.image_multilabel.task import ImageMultilabel
 from trainer.tasks.load import load_task
-from trainer.tasks.optional import ByClass, make_calibration, make_report
-from trainer.tasks.protocol import Batch
+from trainer.tasks.optional import make_calibration, make_report
 
 CLASSES = 5
 NOBODY, SAID_OF_NONE, CERTAIN = 2, 3, 4
@@ -61,13 +60,14 @@ def evaluate_by_ranks(task: ImageMultilabel) -> dict[str, Any] | None:
     logits, labels = make_split()
     rank, ranks = dist.get_rank(), dist.get_world_size()
 
-    def batches() -> Iterator[tuple[Batch, int]]:
+    def batches() -> Iterator[Placed]:
         for start in range(rank * EVALUATION_BATCH, SAMPLES, ranks * EVALUATION_BATCH):
-            own = slice(start, start + EVALUATION_BATCH)
-            yield {"images": logits[own], "label": labels[own]}, len(labels[own])
+            own = range(start, min(start + EVALUATION_BATCH, SAMPLES))
+            yield {"images": logits[own], "label": labels[own]}, own
 
     def run(collector: Any) -> Any:
-        found = evaluate(nn.Identity(), task, SplitPart(batches(), SAMPLES, rank, ranks), CPU, report=collector)
+        rounds = -(-SAMPLES // (EVALUATION_BATCH * ranks))
+        found = evaluate(nn.Identity(), task, batches(), rounds, CPU, report=collector)
         collector.merge()
         return found
 
@@ -83,8 +83,6 @@ def evaluate_by_ranks(task: ImageMultilabel) -> dict[str, Any] | None:
         return None
     places = report.places()
     details = report.details([("shard", str(place)) for place in places])
-    counted = [(one["positives"], one["predicted"], one["right"]) for one in details["classes"]]
-    assert cast("ByClass", report).by_class() == counted
     return {"metrics": found.metrics, "loss": found.loss, "headline": found.headline.metric, **chosen[0], **details}
 
 

@@ -32,9 +32,9 @@ from contracts.own_code import append_code
 from rehearsal.gcs import BucketServer
 from tests.conftest import OWN_CODE
 from tests.export_fields import served_file
+from tests.trainer.data.conftest import evaluation_batches
 from tests.trainer.tasks.text_classification.texts import CLASSES, sections
 from trainer import judge
-from trainer.data.evaluation import evaluation_batches
 from trainer.export.bundle.shipped import Shipped
 from trainer.export.graph.onnx_graph import EXAMPLE_BATCH, export_graph
 from trainer.export.inputs import Inputs

@@ -86,7 +86,6 @@ def test_the_seed_decides_the_weights() -> None:
         ("roberta", {"max_position_embeddings": 67}, TEXT, "the first 4 of which are no text's", "at least 68"),
         ("texts_network:of_transformers", {"places": 32}, TEXT, "has 32 places", "max_length to at most 32"),
         ("texts_network:of_images", {}, TEXT, "returned a str", "return the module itself"),
-        ("texts_network:mean_of_tokens", {"depth": 3}, TEXT, "depth", "did you mean model.arguments.width?"),
     ],
 )
 def test_what_does_not_fit_is_named(

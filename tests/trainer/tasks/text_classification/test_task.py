@@ -15,15 +15,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
-from contracts.artifacts.evaluation import FIRST_ROWS_NAME, FirstRows
 from contracts.config.load import parse_config
 from contracts.errors import ConfigError, DataError
 from contracts.process import thread_environment
 from tests.trainer.tasks.text_classification.texts import CLASSES, make_texts, sections, word_piece
 from trainer.check.network import plan_task
+from trainer.data.cursor import slot_requests
 from trainer.data.loader import SlotDataset, make_loader, read_slots
-from trainer.data.order.cursor import slot_requests
-from trainer.data.order.resolve import FullOrder
+from trainer.data.order import FullOrder
 from trainer.data.reader import ShardReader
 from trainer.tasks.load import load_task
 from trainer.tasks.protocol import Mode
@@ -66,20 +65,11 @@ def test_a_batch_is_padded_to_its_longest_text_rounded_up(text_shards: str) -> N
     assert task.collate(prepared[2:], EVALUATION)["tokens"].shape == (1, 8)
     assert task.count_units(batch) == sum(map(len, expected)), "padding is no token of a text"
 
-    # What a page shows of the first batch: the tokens that the network got.
-    slot = task.first_slot()
-    assert slot.take() is None
-    slot.keep(batch)
-    taken = slot.take()
-    assert taken is not None and slot.take() is None
-    shown = FirstRows.model_validate_json(taken.content)
-    assert (taken.name, shown.columns) == (FIRST_ROWS_NAME, ["tokens", "number, with padding", "label"])
-    tokens = [" ".join(tokenizer.id_to_token(one) for one in ids) for ids in expected]
-    assert shown.rows == [
-        [text, f"{len(ids)} of {length}", CLASSES[1]] for text, ids in zip(tokens, expected, strict=True)
+    # What TensorBoard shows of the first batch: the tokens that the network got.
+    assert task.first_slot(batch).splitlines() == [
+        f"{CLASSES[1]}; {len(ids)} of {length}: {' '.join(tokenizer.id_to_token(token) for token in ids)}"
+        for ids in expected
     ]
-    (value,) = taken.summary.value
-    assert value.tag.startswith("first_slot") and b"The first samples of step 1" in value.tensor.string_val[0]
 
 
 def test_a_long_text_keeps_its_beginning_and_the_special_tokens(text_shards: str) -> None:

@@ -48,7 +48,7 @@ def exchanged(content: bytes) -> bytes:
 def start(folder: Path, shards: str) -> tuple[Any, Any]:
     uri = storage.normalise(folder)
     task, net = network(shards, 2)
-    wanted = StartWeights(uri, find_source(uri).sha256(), 0.5)
+    wanted = StartWeights(uri, find_source(uri).sha256())
     return net, start_from(net, wanted, find_head(task), check=lambda source: check_inputs(task, source))
 
 

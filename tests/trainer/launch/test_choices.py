@@ -1,0 +1,196 @@
+"""Who decides how the global batch is cut."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.artifacts import Flags, ProfileChoice, ProfileReport
+from contracts.config import RunConfig
+from contracts.errors import ConfigError, DataError
+from contracts.fingerprint import model_fingerprint
+from contracts.process import available_cores
+from trainer.data.cursor import slot_requests
+from trainer.data.order import FullOrder
+from trainer.launch.choices import (
+    choose_batch_layout,
+    choose_flags,
+    choose_threads,
+    default_flags,
+    describe_flags,
+    find_other_batch,
+    find_other_hardware,
+    find_spare_cores,
+    slot_sizes,
+)
+
+
+def config(**sections: Any) -> RunConfig:
+    return RunConfig.model_validate({"train": {"global_batch_size": 64}, **sections})
+
+
+HARDWARE = {"cores": "8", "cpu": "one", "gpus": "none"}
+CHOSEN = Flags(precision="bf16", channels_last=True, compile=True)
+
+
+def profile(of: RunConfig, slot_size: int = 16, num_workers: int = 3, **choice: Any) -> ProfileReport:
+    return ProfileReport(
+        fingerprint="f",
+        model_fingerprint=model_fingerprint(of),
+        shards_fingerprint="s",
+        hardware=HARDWARE,
+        torch_version="2",
+        ranks=2,
+        threads_per_rank=1,
+        global_batch_size=64,
+        points=[],
+        choice=ProfileChoice(slot_size=slot_size, num_workers=num_workers, reason="r", **choice),
+    )
+
+
+EXPLICIT = {"parallel": {"slot_size": 8}, "data": {"num_workers": 1, "prefetch_factor": 8}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "choice", "recorded", "expected", "why"),
+    [
+        ({}, None, None, (32, 0, 4), "no profile"),
+        ({"train": {"global_batch_size": 5}}, None, None, (3, 0, 4), "an even share"),
+        (
+            {},
+            {"prefetch_factor": 2},
+            None,
+            (16, 3, 2),
+            "prefetch_factor 2: chosen by the profile",
+        ),
+        (EXPLICIT, {}, None, (8, 1, 8), "set by parallel.slot_size; num_workers 1: set by data.num_workers"),
+        ({}, {}, 4, (4, 3, 4), "recorded in the checkpoint"),
+    ],
+)
+def test_who_decides_how_the_batch_is_cut_and_loaded(
+    sections: dict[str, Any], choice: dict[str, Any] | None, recorded: int | None, expected: tuple[int, ...], why: str
+) -> None:
+    """The checkpoint before the configuration before the profile before an even share."""
+    asked = config(**sections)
+    report = None if choice is None else profile(asked, **choice)
+    cut = choose_batch_layout(asked, ranks=2, profile=report, recorded=recorded)
+    assert (cut.slot_size, cut.num_workers, cut.prefetch_factor) == expected
+    assert why in cut.reason
+
+
+@pytest.mark.parametrize(
+    ("method", "why"), [("sweep", "default, the profile measured nothing"), ("off", "default, profile: off")]
+)
+def test_a_profile_that_measured_nothing_leaves_the_defaults(method: Any, why: str) -> None:
+    """Whatever it was written down for: ranks may be others."""
+    report = profile(config(), slot_size=16, threads=7, flags=CHOSEN, measured=False).model_copy(
+        update={"method": method}
+    )
+    cut = choose_batch_layout(config(), ranks=4, profile=report, recorded=None, spare_cores=5)
+    assert (cut.slot_size, cut.num_workers, cut.prefetch_factor) == (16, 5, 4)
+    assert f"an even share of the global batch ({why}); num_workers 5: {why}" in cut.reason
+    train = config(train={"global_batch_size": 128, **ALL_AUTO}).train
+    assert choose_flags(train, report) == default_flags() and why in describe_flags(train, report)
+    assert choose_threads(config(), ranks=2, profile=report, hardware=HARDWARE) == (max(1, available_cores() // 2), "")
+    # Nothing was measured that another machine or batch would be different from.
+    assert find_other_hardware(report, {**HARDWARE, "cores": "96"}) is None
+    assert find_other_batch(report, train) is None
+
+
+def test_what_nothing_loads_ahead_is_not_told() -> None:
+    assert "prefetch" not in choose_batch_layout(config(), ranks=2, profile=None, recorded=None).reason
+
+
+@pytest.mark.parametrize(("gpus", "ranks", "spare"), [(0, 2, 0), (2, 2, 7), (1, 32, 0)])
+def test_without_a_profile_a_gpus_loader_has_the_cores_of_its_rank_but_one(
+    gpus: int, ranks: int, spare: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.launch.choices.num_gpus", lambda: gpus)
+    monkeypatch.setattr("trainer.launch.choices.available_cores", lambda: 16)
+    assert find_spare_cores(ranks) == spare
+    found = choose_batch_layout(config(), ranks=2, profile=None, recorded=None, spare_cores=find_spare_cores(ranks))
+    assert found.num_workers == spare
+
+
+ALL_AUTO = {"precision": "auto", "channels_last": "auto", "compile": "auto", "activation_checkpointing": "auto"}
+
+
+def test_flags_that_are_auto_are_the_profiles() -> None:
+    train = config(train={"global_batch_size": 64, **ALL_AUTO}).train
+    assert choose_flags(train, profile(config(), flags=CHOSEN)) == CHOSEN
+    assert choose_flags(train, None) == default_flags()
+    said = describe_flags(train, profile(config(), flags=CHOSEN))
+    assert said == (
+        "precision bf16, channels_last True, compile True, activation_checkpointing none: chosen by the profile"
+    )
+    assert describe_flags(config().train, None) == ""
+
+
+@pytest.mark.parametrize("pinned", [{"precision": "fp32"}, {"compile": "off"}])
+def test_a_flag_that_is_set_wins_over_the_profile(pinned: dict[str, Any]) -> None:
+    train = config(train={"global_batch_size": 64, **ALL_AUTO, **pinned}).train
+    (name,) = pinned
+    assert choose_flags(train, profile(config(), flags=CHOSEN)) == CHOSEN.model_copy(
+        update={name: getattr(Flags(), name)}
+    )
+
+
+def test_threads_are_set_or_chosen_or_an_even_share_of_the_cores() -> None:
+    share = max(1, available_cores() // 2)
+    chosen = profile(config(), threads=3)
+    assert choose_threads(config(), ranks=2, profile=None, hardware=HARDWARE) == (share, "")
+    assert choose_threads(config(), ranks=2, profile=chosen, hardware=HARDWARE) == (3, "chosen by the profile")
+    pinned = config(resources={"threads": 1})
+    assert choose_threads(pinned, ranks=2, profile=chosen, hardware=HARDWARE) == (1, "set by resources.threads")
+    many = config(resources={"threads": 1024})
+    assert f"more than the {share} cores of a rank" in choose_threads(many, ranks=2, profile=None, hardware={})[1]
+
+
+@pytest.mark.parametrize(("ranks", "cores"), [(1, "8"), (2, "4")])
+def test_threads_of_a_profile_hold_for_as_many_ranks_on_as_many_cores(ranks: int, cores: str) -> None:
+    threads, reason = choose_threads(
+        config(), ranks=ranks, profile=profile(config(), threads=9), hardware={**HARDWARE, "cores": cores}
+    )
+    assert threads == max(1, available_cores() // ranks)
+    assert "is for 2 ranks on 8 cores" in reason
+
+
+def test_other_hardware_than_the_profiles_is_told() -> None:
+    report = profile(config())
+    assert find_other_hardware(report, HARDWARE) is None
+    said = find_other_hardware(report, {**HARDWARE, "gpus": "NVIDIA L4"})
+    assert said is not None and "gpus none -> NVIDIA L4" in said and "cores" not in said
+
+
+def test_another_global_batch_than_the_profiles_is_told() -> None:
+    assert find_other_batch(profile(config()), config().train) is None
+    said = find_other_batch(profile(config()), config(train={"global_batch_size": 256}).train)
+    assert said is not None and "train.global_batch_size 64, not 256" in said
+
+
+def test_a_report_of_another_model_is_refused() -> None:
+    other = config(model={"architecture": "vit"})
+    with pytest.raises(DataError, match="measured another model"):
+        choose_batch_layout(config(), ranks=2, profile=profile(other), recorded=None)
+
+
+def test_more_ranks_than_samples_in_a_batch_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        choose_batch_layout(config(train={"global_batch_size": 2}), ranks=4, profile=None, recorded=None)
+    assert "train.global_batch_size to 4" in caught.value.todo
+
+
+@pytest.mark.parametrize(("recorded", "ranks", "idle"), [(32, 4, 2), (64, 3, 2), (1, 64, 0), (1, 65, 1)])
+def test_a_training_goes_on_with_more_ranks_than_slots(recorded: int, ranks: int, idle: int) -> None:
+    """The recorded slot size cannot change, whatever parallel.slot_size says: ranks without a slot idle."""
+    cut = choose_batch_layout(config(parallel={"slot_size": 1}), ranks=ranks, profile=None, recorded=recorded)
+    assert (cut.slot_size, cut.idle_ranks(64, ranks)) == (recorded, idle)
+
+
+@given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 40))
+def test_sizes_of_slots_are_foreseen(num_samples: int, batch: int, slot_size: int) -> None:
+    order = FullOrder(num_samples, seed=0)
+    requests = slot_requests(0, order=order, epochs=1, global_batch_size=batch, slot_size=slot_size, rank=0, ranks=1)
+    seen = {len(request.samples) for request in requests}
+    assert slot_sizes(num_samples, global_batch_size=batch, slot_size=slot_size) == sorted(seen, reverse=True)

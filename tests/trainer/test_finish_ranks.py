@@ -1,0 +1,58 @@
+"""The end of training on two ranks: the second waits for as long as the first one publishes."""
+
+import multiprocessing
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from contracts import storage
+from contracts.artifacts import CheckpointManifest
+from tests.conftest import small_config
+from tests.trainer.one_rank import make_training
+from trainer import finish
+from trainer.parallel.process_group import limit_collectives, process_group
+
+# Longer than a sign of life takes, and shorter than the publishing.
+LIMIT_S, PIECE_S = 3.0, 2.0
+
+
+def be_rank(number: int, port: int, folder: Path, shards: str) -> None:
+    torch.set_num_threads(1)
+    own = {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
+    os.environ |= {**own, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    config = small_config(train={"epochs": 1}, resources={"ranks": 2})
+    with process_group(setup_timeout_s=60) as rank:
+        output = storage.normalise(folder / "out")
+        training = make_training(rank, folder / str(number), shards, config, output=output)
+        training.run()
+        limit_collectives(LIMIT_S)
+        for name in ("write_result", "parameters_sha256"):
+            setattr(finish, name, slow(getattr(finish, name)))
+        finish.finish(training)
+
+
+def slow(function: Any) -> Any:
+    def slowed(*arguments: Any) -> Any:
+        time.sleep(PIECE_S)
+        return function(*arguments)
+
+    return slowed
+
+
+def test_ranks_wait_while_the_first_one_publishes(small_shards: str, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=be_rank, args=(number, port, tmp_path, small_shards)) for number in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(120)
+        process.kill()
+    assert [process.exitcode for process in ranks] == [0, 0]
+    assert CheckpointManifest.load(storage.normalise(tmp_path / "out")).finished

@@ -1,1 +1,0 @@
-"""The order of samples: pure functions of (seed, epoch, global position)."""

@@ -1,0 +1,270 @@
+"""Slot size, loader, threads and flags: the configuration's, else the profile's, else defaults. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from contracts.artifacts import Flags, ProfileChoice, ProfileReport
+from contracts.config import ParallelSection, RunConfig, TrainSection
+from contracts.config.base import Auto
+from contracts.errors import ConfigError, DataError
+from contracts.fingerprint import model_fingerprint
+from contracts.process import available_cores, threads_per_rank
+from trainer.launch.machine import least_capability, num_gpus
+
+# Slots that each loader process prepares ahead, where neither the configuration nor a profile says.
+PREFETCH_FACTOR = 4
+FIRST_BF16 = 80
+"""Compute capability (times ten) of the first GPUs with bf16; torch.cuda.is_bf16_supported has the same number."""
+
+
+@dataclass(frozen=True)
+class BatchLayout:
+    """How the global batch is cut and loaded, and why."""
+
+    slot_size: int
+    num_workers: int
+    reason: str
+    prefetch_factor: int = PREFETCH_FACTOR
+
+    def idle_ranks(self, global_batch_size: int, ranks: int) -> int:
+        """Return how many ranks have no slot of a full batch."""
+        return max(0, ranks - -(-global_batch_size // self.slot_size))
+
+    def slots_per_rank(self, global_batch_size: int, ranks: int) -> int:
+        """Return the largest number of slots that a rank processes in a full batch."""
+        num_slots = -(-global_batch_size // self.slot_size)
+        return -(-num_slots // ranks)
+
+
+def choose_batch_layout(
+    config: RunConfig,
+    *,
+    ranks: int,
+    profile: ProfileReport | None,
+    recorded: int | None,
+    spare_cores: int = 0,
+) -> BatchLayout:
+    """Decide slot size and loader: by the configuration, else the profile, else an even share and `spare_cores`.
+
+    A slot size `recorded` in the checkpoint that training resumes from wins over all: it must not change.
+
+    Raises:
+        DataError: The report is of another model.
+        ConfigError: There are more ranks than slots, in a training that begins; in one that continues, ranks idle.
+    """
+    if profile is not None and profile.model_fingerprint != model_fingerprint(config):
+        raise DataError(
+            f"the profile report measured another model ({profile.model_fingerprint})",
+            allowed=f"a report of this configuration's model ({model_fingerprint(config)})",
+            todo="run `shardline profile` for this configuration, or set parallel.slot_size and data.num_workers",
+        )
+    batch, choice, without = config.train.global_batch_size, _measured_choice(profile), _without(profile)
+    if recorded is not None:
+        slot_size, slot_reason = recorded, "recorded in the checkpoint"
+    elif choice is None and config.parallel.slot_size == "auto":
+        slot_size, slot_reason = even_share(batch, ranks), f"an even share of the global batch ({without})"
+    else:
+        slot_size, slot_reason = _take(
+            "parallel.slot_size", config.parallel.slot_size, choice.slot_size if choice else None, batch, without
+        )
+    num_workers, workers_reason = _take(
+        "data.num_workers", config.data.num_workers, choice.num_workers if choice else None, spare_cores, without
+    )
+    prefetch_factor, prefetch_reason = _take(
+        "data.prefetch_factor",
+        config.data.prefetch_factor,
+        choice.prefetch_factor if choice else None,
+        PREFETCH_FACTOR,
+        without,
+    )
+    num_slots = -(-batch // slot_size)
+    if num_slots < ranks and recorded is None:
+        raise ConfigError(
+            f"train.global_batch_size {batch} in slots of {slot_size} ({slot_reason}) makes {num_slots} slots "
+            f"for {ranks} ranks",
+            allowed="at least one slot per rank",
+            todo=f"set parallel.slot_size to {batch // ranks} or less, or resources.ranks to {num_slots} or less"
+            if batch >= ranks
+            else f"set train.global_batch_size to {ranks} or more, or resources.ranks to {batch} or less",
+        )
+    reasons = [f"slot_size {slot_size}: {slot_reason}", f"num_workers {num_workers}: {workers_reason}"]
+    if num_workers:
+        reasons.append(f"prefetch_factor {prefetch_factor}: {prefetch_reason}")
+    return BatchLayout(slot_size, num_workers, "; ".join(reasons), prefetch_factor)
+
+
+def even_share(global_batch_size: int, ranks: int) -> int:
+    """Return the slot size that gives each rank one slot of a global batch; at least one sample."""
+    share = -(-global_batch_size // ranks)
+    # Rounded up, slots of 9 samples for 4 ranks would be three.
+    return share if -(-global_batch_size // share) >= ranks else max(1, global_batch_size // ranks)
+
+
+def find_spare_cores(ranks: int) -> int:
+    """Return the cores of a rank beside its own; none without a GPU, where the rank computes on all of them."""
+    return max(0, available_cores() // ranks - 1) if num_gpus() else 0
+
+
+def default_flags() -> Flags:
+    """Return what `auto` is without a profile's word: bf16 from sm80 on, and on a GPU images with channels last."""
+    if not num_gpus():
+        return Flags()
+    return Flags(precision="bf16" if least_capability() >= FIRST_BF16 else "fp32", channels_last=True)
+
+
+def choose_flags(train: TrainSection, profile: ProfileReport | None) -> Flags:
+    """Return what steps compute in: what is set, and for what is `auto` the profile's choice; not checked."""
+    choice = _measured_choice(profile)
+    chosen = choice.flags if choice else default_flags()
+    return Flags(
+        precision=chosen.precision if train.precision == "auto" else train.precision,
+        channels_last=chosen.channels_last if train.channels_last == "auto" else train.channels_last,
+        compile=chosen.compile if train.compile == "auto" else train.compile == "on",
+        activation_checkpointing=chosen.activation_checkpointing
+        if train.activation_checkpointing == "auto"
+        else train.activation_checkpointing,
+    )
+
+
+def check_flags(train: TrainSection, flags: Flags) -> None:
+    """Refuse chosen flags that contradict what is set; not for a training that goes on by what a checkpoint recorded.
+
+    Raises:
+        ConfigError: torch.compile and activation checkpointing, one of them set and the other chosen.
+    """
+    if flags.compile and flags.activation_checkpointing != "none":
+        compiled, recomputed = train.compile, train.activation_checkpointing
+        raise ConfigError(
+            f"torch.compile (train.compile={compiled}) with activation checkpointing {flags.activation_checkpointing} "
+            f"(train.activation_checkpointing={recomputed}): the profile chose "
+            + ("torch.compile" if compiled == "auto" else f"activation checkpointing {flags.activation_checkpointing}"),
+            allowed="one of them: torch.compile decides by itself what it computes again",
+            todo="run `shardline profile` for this configuration, or set "
+            + ("train.compile=off" if compiled == "auto" else "train.activation_checkpointing=none"),
+        )
+
+
+def describe_flags(train: TrainSection, profile: ProfileReport | None) -> str:
+    """Say what flags are that are `auto`, and who decided; empty: none is."""
+    flags = choose_flags(train, profile)
+    who = "chosen by the profile" if _measured_choice(profile) else _without(profile)
+    # compile=auto has been the default all along: it is told where it does something.
+    names = [name for name in Flags.model_fields if getattr(train, name) == "auto"]
+    told = [name for name in names if name != "compile" or flags.compile]
+    return ", ".join(f"{name} {getattr(flags, name)}" for name in told) + (f": {who}" if told else "")
+
+
+def choose_threads(
+    config: RunConfig, *, ranks: int, profile: ProfileReport | None, hardware: Mapping[str, str]
+) -> tuple[int, str]:
+    """Decide the intra-op threads of each rank, and say why; nothing where nobody decides.
+
+    A profile's choice holds where its cores are shared by as many ranks: threads that fill a large machine let a small
+    one stand still.
+    """
+    without = threads_per_rank(ranks)
+    if config.resources.threads != "auto":
+        threads = config.resources.threads
+        most = max(1, available_cores() // ranks)
+        over = f", more than the {most} cores of a rank" if threads > most else ""
+        return threads, f"set by resources.threads{over}"
+    if profile is None or not profile.choice.measured:
+        return without, ""
+    if (profile.ranks, profile.hardware.get("cores")) != (ranks, hardware.get("cores")):
+        return without, (
+            f"cores / ranks: the profile's choice, {profile.choice.threads}, is for {profile.ranks} ranks on "
+            f"{profile.hardware.get('cores', 'unknown')} cores"
+        )
+    return profile.choice.threads, "chosen by the profile"
+
+
+def find_other_hardware(profile: ProfileReport, hardware: Mapping[str, str]) -> str | None:
+    """Say how this machine differs from the one that was profiled; None: it does not."""
+    if not profile.choice.measured:
+        return None
+    different = [
+        f"{name} {profile.hardware.get(name, 'unknown')} -> {value}"
+        for name, value in hardware.items()
+        if profile.hardware.get(name) != value
+    ]
+    if not different:
+        return None
+    return f"the profile was measured on other hardware ({', '.join(different)}): its choice may not be the best here"
+
+
+def find_other_batch(profile: ProfileReport, train: TrainSection) -> str | None:
+    """Say how the global batch differs from the one that was profiled; None: it does not."""
+    if profile.global_batch_size == train.global_batch_size or not profile.choice.measured:
+        return None
+    return (
+        f"the profile was measured at train.global_batch_size {profile.global_batch_size}, not "
+        f"{train.global_batch_size}: its choice may not be the best here"
+    )
+
+
+def _measured_choice(profile: ProfileReport | None) -> ProfileChoice | None:
+    """Return a profile's choice; None where it has measured nothing, so that training has its defaults."""
+    return profile.choice if profile is not None and profile.choice.measured else None
+
+
+def _without(profile: ProfileReport | None) -> str:
+    """Say why a value is the default."""
+    if profile is None:
+        return "no profile"
+    return "default, profile: off" if profile.method == "off" else "default, the profile measured nothing"
+
+
+def _take(setting: str, explicit: int | Auto, chosen: int | None, default: int, without: str) -> tuple[int, str]:
+    """Return a value and who decided: the configuration, else the profile, else nobody."""
+    if explicit != "auto":
+        return explicit, f"set by {setting}"
+    return (default, without) if chosen is None else (chosen, "chosen by the profile")
+
+
+def slot_sizes(num_samples: int, *, global_batch_size: int, slot_size: int) -> list[int]:
+    """Return the sizes of the slots of an epoch, the largest first: full ones, and the last of a batch."""
+    batches = {min(num_samples, global_batch_size), num_samples % global_batch_size} - {0}
+    sizes = {size for batch in batches for size in (min(batch, slot_size), batch % slot_size)} - {0}
+    return sorted(sizes, reverse=True)
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """What ranks compute on."""
+
+    gpu: str = ""
+    """Name of the GPU; empty: a CPU."""
+    has_bf16: bool = True
+    """Whether the GPU computes in bf16; older ones only emulate it."""
+    where: str = "here"
+    """The place, in words that follow `there is no GPU`."""
+
+
+def find_slow_precision(precision: str, device: DeviceKind) -> str:
+    """Return a warning of a precision of steps that a device computes in slower than in another; empty: it does not."""
+    if not device.gpu and precision == "fp16":
+        return f"train.precision is fp16, and there is no GPU {device.where}: a CPU is slower in fp16 than in fp32"
+    if device.gpu and precision == "bf16" and not device.has_bf16:
+        return f"train.precision is bf16, which {device.gpu} can only emulate: fp16 is faster there"
+    return ""
+
+
+def check_spread(section: ParallelSection, device: DeviceKind) -> None:
+    """Refuse a spread over ranks that cannot work.
+
+    Args:
+        section: How.
+        device: What each rank has.
+
+    Raises:
+        ConfigError: Something needs a GPU.
+    """
+    if section.sync_batch_norm and not device.gpu:
+        raise ConfigError(
+            f"parallel.sync_batch_norm is on, but there is no GPU {device.where}: SyncBatchNorm has no implementation "
+            "for the CPU",
+            allowed="parallel.sync_batch_norm=false on a machine without a GPU",
+            todo="set parallel.sync_batch_norm=false, or train on machines with GPUs",
+        )

@@ -1,0 +1,240 @@
+"""The launcher of one machine: starts its ranks again and again until training is finished or must not go on.
+
+A start ends when one of its ranks ends: the others fail in their next collective, and are killed after `PEERS_LIMIT_S`.
+Then all ranks of all machines start again from the newest checkpoint (docs/launch.md).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+from contracts import storage
+from contracts.artifacts import MANIFEST_NAME
+from contracts.config.resources import ResourcesSection
+from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument, Preempted, ToldError, TryAgain
+from trainer.checkpoint.discovery import Superseded
+from trainer.launch.assignment import Assignment, decisive_end, has_stopped, is_preemption
+from trainer.launch.attempts import CRASH_LOOP, AttemptCounter, JobRecord
+from trainer.launch.nodes import Nodes
+from trainer.launch.ranks import LOOPBACK, LocalRanks, StoreAddress
+
+# What the ranks of a machine may take to end by themselves once one has ended, or another machine has left. Those in a
+# collective of gloo fail at once; what is blocked elsewhere is killed.
+PEERS_LIMIT_S = 5.0
+# What the processes may take to end after the budget of an agreed stop (resources.stop_budget_s).
+STOP_SLACK_S = 5.0
+_POLL_S = 0.05
+_LOG_LEVEL_VARIABLE = "TORCH_CPP_LOG_LEVEL"
+# What a platform, or a user's Ctrl-C, sends to make a process stop.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+class StopFlag:
+    """The signal by which this launcher was told to stop, if any."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._interrupts = False
+
+    def reason(self) -> Preempted:
+        """Return the error that ends this launcher."""
+        name = signal.Signals(self.number or signal.SIGTERM).name
+        return Preempted(f"training was told to stop ({name}); the same command continues from the newest checkpoint")
+
+    def check(self) -> None:
+        """Raise Preempted if a signal has come."""
+        if self.number is not None:
+            raise self.reason()
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Raise Preempted from the signal handler itself, for calls of libraries that wait for long."""
+        self._interrupts = True
+        try:
+            # After the flag: a signal in between is not lost.
+            self.check()
+            yield
+        finally:
+            self._interrupts = False
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Record stop signals in the block instead of dying of them."""
+
+        def record(number: int, frame: FrameType | None) -> None:
+            self.number = number
+            if self._interrupts:
+                self._interrupts = False
+                raise self.reason()
+
+        previous = {number: signal.signal(number, record) for number in STOP_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+@dataclass
+class Launcher:
+    """What one machine's launcher works with, and the run of one start."""
+
+    assignment: Assignment
+    nodes: Nodes
+    resources: ResourcesSection
+    record: JobRecord
+    say: Callable[[str], None]
+    stop: StopFlag = field(default_factory=StopFlag)
+
+    def is_finished(self) -> bool:
+        """Return whether the training folder has its manifest."""
+        return storage.exists(storage.join(self.assignment.folder, MANIFEST_NAME))
+
+    def counter(self) -> AttemptCounter:
+        """Return the counter of starts, for the first machine's launcher."""
+        return AttemptCounter(self.record, self.assignment.folder, self.resources.max_attempts)
+
+    def run_start(
+        self, attempt: str, address: StoreAddress, *, must_stop: Callable[[], bool] = lambda: False
+    ) -> ErrorDocument | None:
+        """Run the ranks of this machine once, until none is left.
+
+        Args:
+            attempt: Name of the first machine's attempt.
+            address: Of the ranks' store.
+            must_stop: Polled: whether another machine has left this start.
+
+        Returns:
+            Why they ended; None: training is finished.
+        """
+        assignment = self.assignment.model_copy(update={"attempt": attempt})
+        try:
+            assignment.clear_ends()
+            ranks = LocalRanks(assignment.write(), assignment, address)
+        finally:
+            if address.listener is not None:
+                # Where rank 0 is dead, its peers are refused at once.
+                address.listener.close()
+        try:
+            cause = self._wait(assignment, ranks, must_stop)
+        finally:
+            ranks.kill()
+        return None if self.is_finished() else self._find_reason(assignment, cause)
+
+    def _wait(self, assignment: Assignment, ranks: LocalRanks, must_stop: Callable[[], bool]) -> str:
+        """Wait until all ranks have ended; kill them when their time is over. Return how the first of them ended."""
+        ending_since: float | None = None
+        is_saving = was_signalled = False
+        cause = ""
+        while (ended := ranks.count_ended()) < assignment.ranks:
+            now = time.monotonic()
+            cause = cause or ranks.describe_killed()
+            if self.stop.number is not None and not was_signalled:
+                ranks.signal(self.stop.number)
+                was_signalled, is_saving = True, ending_since is None
+                ending_since = ending_since or now
+            elif ending_since is None and (ended or must_stop()):
+                ending_since = now
+            if ending_since is not None:
+                limit_s = PEERS_LIMIT_S
+                if is_saving or assignment.is_stopping():
+                    limit_s = self.resources.stop_budget_s + STOP_SLACK_S
+                if now - ending_since > limit_s:
+                    ranks.kill()
+            time.sleep(_POLL_S)
+        return cause or ranks.describe_killed()
+
+    def _find_reason(self, assignment: Assignment, cause: str) -> ErrorDocument:
+        recorded = decisive_end(assignment.read_ends(), assignment.ranks)
+        if self.stop.number is not None and (recorded is None or not _explains_a_stop(recorded)):
+            return ErrorDocument.of(self.stop.reason())
+        if recorded is None:
+            return ErrorDocument.of(
+                TryAgain(f"ranks of machine {assignment.node_rank} ended without an error ({cause or 'no signal'})")
+            )
+        if cause and recorded.exit_code == EXIT_TRY_AGAIN and not has_stopped(recorded):
+            return recorded.model_copy(update={"message": f"{recorded.message} ({cause})"})
+        return recorded
+
+
+def _explains_a_stop(end: ErrorDocument) -> bool:
+    """Return whether an end says more than that this launcher was told to stop: the step, or a user error before it."""
+    return is_preemption(end) or end.exit_code == EXIT_USER_ERROR
+
+
+def run_ranks(launcher: Launcher) -> None:
+    """Run the ranks of this machine, with those of the others, to the end of training.
+
+    Raises:
+        ToldError: What ended the job; a user error, and starts without progress, also end its later attempts.
+        Preempted: This machine was told to stop.
+        TryAgain: Another machine did not come, or did not come back.
+    """
+    with launcher.stop.receiving():
+        try:
+            if launcher.nodes.nodes == 1:
+                _run_alone(launcher)
+            else:
+                _import_torch()
+                from trainer.launch.rendezvous import run_together
+
+                run_together(launcher)
+        except ToldError as error:
+            # A later attempt of the same job may have superseded this one: the job goes on.
+            is_final = error.document.exit_code == EXIT_USER_ERROR and error.document.kind != Superseded.__name__
+            if is_final or error.document.kind == CRASH_LOOP:
+                launcher.record.end(error.document)
+            raise
+
+
+def _import_torch() -> None:
+    """Import torch, which one machine's launcher does not need; it prints no C++ stacks for lost connections."""
+    level = os.environ.get(_LOG_LEVEL_VARIABLE)
+    os.environ[_LOG_LEVEL_VARIABLE] = level or "ERROR"
+    import torch  # noqa: F401
+
+    if level is None:
+        del os.environ[_LOG_LEVEL_VARIABLE]
+
+
+def _run_alone(launcher: Launcher) -> None:
+    counter = launcher.counter()
+    end: ErrorDocument | None = None
+    while True:
+        launcher.stop.check()
+        if (refusal := counter.begin(end)) is not None:
+            raise ToldError(refusal)
+        listener = socket.create_server((LOOPBACK, 0))
+        # By this address its own name need not resolve.
+        address = StoreAddress(LOOPBACK, listener.getsockname()[1], listener)
+        end = launcher.run_start(launcher.assignment.attempt, address)
+        if end is None:
+            return
+        raise_final(end, counter)
+        launcher.say(f"the ranks start again: {end.message}")
+
+
+def raise_final(end: ErrorDocument, counter: AttemptCounter | None) -> None:
+    """Raise the end of a start where this launcher must end with it.
+
+    Args:
+        end: Why the ranks of this machine ended.
+        counter: The first machine's.
+
+    Raises:
+        ToldError: It is a user error.
+        Preempted: This machine was told to stop.
+    """
+    if counter is not None and has_stopped(end):
+        counter.told_to_stop()
+    if end.exit_code == EXIT_USER_ERROR:
+        raise ToldError(end)
+    if is_preemption(end):
+        raise Preempted(end.message)

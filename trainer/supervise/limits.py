@@ -1,0 +1,124 @@
+"""What ends training before its last step: hours, money, and evaluations that got no better.
+
+Hours and money may change between attempts, so they are in no fingerprint. Time counts from the start of the launcher,
+over all attempts that led here; what an attempt did after its last checkpoint, and was killed with its launcher, is not
+known to the next one. Early stopping is in each checkpoint: a resume decides as an undisturbed training does.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from contracts.artifacts import EarlyStopping
+from contracts.config import EarlyStoppingSection, ResourcesSection
+from contracts.errors import ConfigError
+from trainer.evaluate import Evaluation
+
+_BEFORE_NAME = "spent_before_s"
+Reason = Literal["", "max_hours", "max_cost_usd"]
+
+
+class Budget:
+    """The time that training has taken, and may take.
+
+    Args:
+        resources: max_hours, max_cost_usd, price_usd_per_h.
+        spent_s: Seconds of the attempts before.
+        began_at: Start of this attempt's launcher, on the clock of time.monotonic, which a machine's processes share.
+    """
+
+    def __init__(self, resources: ResourcesSection, spent_s: float, began_at: float) -> None:
+        self._resources, self._before, self._start = resources, spent_s, began_at
+
+    @classmethod
+    def of_attempt(
+        cls, resources: ResourcesSection, folder: Path, *, recorded_s: float, began_at: float, is_first: bool = True
+    ) -> Budget:
+        """Return the budget of a start of the ranks, which may be a later one of the attempt.
+
+        Args:
+            resources: As above.
+            folder: Of the attempt.
+            recorded_s: Seconds in the checkpoint that training continues from, 0 without one.
+            began_at: As above.
+            is_first: Of the rank: the first one keeps the file, and its time is what all decide by.
+        """
+        before, path = recorded_s, folder / _BEFORE_NAME
+        if not is_first:
+            return cls(resources, before, began_at)
+        # A checkpoint of this attempt counts some of its time already. What cannot be kept is counted a little short.
+        with suppress(OSError, ValueError):
+            if path.exists():
+                before = float(path.read_text())
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
+                path.write_text(str(recorded_s))
+        return cls(resources, before, began_at)
+
+    def spent_s(self) -> float:
+        """Return the seconds so far."""
+        return self._before + time.monotonic() - self._start
+
+    def left_s(self) -> float:
+        """Return the seconds until the first limit; infinite without one."""
+        limits = self._resources
+        hours = [limits.max_hours] if limits.max_hours is not None else []
+        if limits.price_usd_per_h and limits.max_cost_usd is not None:
+            hours.append(limits.max_cost_usd / limits.price_usd_per_h)
+        return max(0.0, 3600 * min(hours) - self.spent_s()) if hours else float("inf")
+
+    def exceeded_by(self, spent_s: float) -> Reason:
+        """Return which limit a time is beyond; empty: none.
+
+        Args:
+            spent_s: Of the first rank, so that all decide alike.
+        """
+        hours, limits = spent_s / 3600, self._resources
+        if limits.max_hours is not None and hours >= limits.max_hours:
+            return "max_hours"
+        price, most = limits.price_usd_per_h, limits.max_cost_usd
+        return "max_cost_usd" if price is not None and most is not None and hours * price >= most else ""
+
+
+def judge(state: EarlyStopping, section: EarlyStoppingSection, evaluation: Evaluation) -> EarlyStopping:
+    """Return the state of early stopping after one more evaluation on the validation split.
+
+    An evaluation is better when it beats the best before it; the first one always is. One whose metric is no finite
+    number is not.
+    """
+    value, direction = evaluation.look_up(section.metric)
+    sign = 1 if direction == "max" else -1
+    if value is not None and (state.best is None or sign * (value - state.best) > 0):
+        return EarlyStopping(best=value, since_best=0)
+    return EarlyStopping(best=state.best, since_best=state.since_best + 1)
+
+
+def is_over(state: EarlyStopping | None, section: EarlyStoppingSection | None) -> bool:
+    """Return whether early stopping ends training."""
+    return section is not None and state is not None and state.since_best >= section.patience
+
+
+def describe_stop(state: EarlyStopping, section: EarlyStoppingSection) -> str:
+    """Return why training ended."""
+    result = "came to no number" if state.best is None else f"was not better than {state.best:.6g}"
+    return (
+        f"train.early_stopping: {section.metric} {result} in {state.since_best} "
+        f"evaluations in a row (patience {section.patience}): training ends"
+    )
+
+
+def require_validation(section: EarlyStoppingSection | None, samples: int) -> None:
+    """Refuse early stopping without samples in the validation split.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    if section is not None and samples == 0:
+        raise ConfigError(
+            f"train.early_stopping watches {section.metric}, and the shards have no validation split",
+            allowed="shards with samples in their validation split",
+            todo="set sharding.splits with a share for validation, or leave train.early_stopping out",
+        )
