@@ -19,7 +19,11 @@ from trainer.checkpoint.discovery import Superseded
 from trainer.checkpoint.loading import load_model_state
 
 FOLDER = "gs://bucket-1/line/train"
-pytestmark = pytest.mark.usefixtures("bucket_server")
+pytestmark = [
+    pytest.mark.usefixtures("bucket_server"),
+    # A connection that an answer of 503 has broken is closed when it is collected.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -79,8 +83,6 @@ def test_damage_is_passed_over(name: str) -> None:
     assert "step-00000002" in attempt.said[0]
 
 
-# A connection that an answer of 503 has broken is closed when it is collected.
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_a_storm_of_503_is_waited_out(bucket_server: BucketServer) -> None:
     attempt = Attempt(FOLDER)
     bucket_server.faults.set(
