@@ -187,15 +187,15 @@ class Finish:
     """From what a peer yields for a sample to pixels and label."""
 
     def __init__(self) -> None:
-        from trainer.tasks.images.transforms import EvaluationTransform, TrainTransform
+        from trainer.tasks.image_transforms import TrainTransform
 
-        self._transform = TrainTransform(IMAGE_SIZE, "random_resized", True, EvaluationTransform(IMAGE_SIZE, MEAN, STD))
+        self._transform = TrainTransform(IMAGE_SIZE, "random_resized", True)
 
     def __call__(self, image: Any, label: Any, number: int) -> Any:
         """Finish one sample; `number` keys its random crop."""
         from trainer.data.randomness import generator_of
 
-        return self._transform.pixels(bytes(image), generator_of(0, 0, number)).copy(), int(label)
+        return self._transform.decode(bytes(image), generator_of(0, 0, number)).copy(), int(label)
 
 
 def list_files(folder: Path) -> list[tuple[str, int]]:
@@ -220,7 +220,7 @@ def read_ours(kind: str, place: str, workers: int) -> Iterator[int]:
     from trainer.data.cursor import slot_requests
     from trainer.data.loader import SlotDataset, make_loader, read_slots
     from trainer.data.order import FullOrder
-    from trainer.tasks.protocol import Mode
+    from trainer.tasks.task import Mode
 
     if kind == "folder":
         reader: Any = FolderReader(list_files(Path(place)))
@@ -331,7 +331,7 @@ def read_mosaicml(kind: str, place: str, workers: int) -> Iterator[int]:
 
 
 def _read_peer(module: str, loader: str, dataset: Any, workers: int) -> Iterator[int]:
-    from trainer.tasks.images.transforms import normalise
+    from trainer.tasks.image_transforms import normalise
 
     options: dict[str, Any] = {"batch_size": BATCH_SIZE, "num_workers": workers, "collate_fn": _stack}
     if workers:
@@ -382,7 +382,7 @@ def run_arm(arguments: list[str]) -> None:
     """Read all samples once, and print what it took as JSON; or write a peer's format."""
     import torch
 
-    from trainer.tasks.images.transforms import normalise
+    from trainer.tasks.image_transforms import normalise
 
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=[*READERS, "write-litdata", "write-mosaicml"])

@@ -7,8 +7,8 @@
 `loop`: beside a bare torch DDP loop and Lightning, which train the same model on the same slots of the same shards,
 read by the same reader and taken by the same AdamW; what differs is the loop. `restart`: seconds from the kill of a
 rank until training goes on, over those of a cold start. `checkpoint`: how long training stands still while one is
-saved, beside a bare copy into memory and torch.distributed.checkpoint's async_save (a vision transformer of 25
-million parameters with AdamW's state, one rank, one thread).
+saved, beside a bare copy into memory and torch.distributed.checkpoint's async_save (a vision transformer of 25 and of
+100 million parameters with AdamW's state, one rank, one thread).
 
 The bare loop runs twice in each round: its ratio to itself (A/A) is what noise alone makes. A line is decided only when
 A/A lies within half of the line's margin. Two gloo ranks of one thread each; a round runs all arms in turn, and a ratio
@@ -78,15 +78,8 @@ CONFIG: dict[str, Any] = {
     "resources": {"ranks": RANKS},
 }
 
-# A vision transformer of 25 million parameters; pictures as small as it takes.
-SAVED: dict[str, Any] = {
-    "data": {"image_size": 32},
-    "model": {
-        "architecture": "vit",
-        "arguments": {"hidden_size": 384, "intermediate_size": 1536, "num_attention_heads": 6, "num_hidden_layers": 14},
-    },
-    "train": {"optimizer": "adamw"},
-}
+# Widths of a vision transformer of 14 blocks, by its parameters; pictures as small as it takes.
+SAVED_WIDTHS = {"25 million parameters": 384, "100 million parameters": 768}
 
 
 def main() -> None:
@@ -104,7 +97,7 @@ def main() -> None:
     options = parser.parse_args()
     asked = {"steps": options.steps, "rounds": options.rounds, "config": CONFIG, "notes": options.notes}
     about: dict[str, object] = {**describe_machine("torch"), **asked}
-    parts: dict[str, object] = {}
+    parts: dict[str, dict[str, object]] = {}
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         shards = shard(place, samples=options.steps * CONFIG["train"]["global_batch_size"])
@@ -122,9 +115,11 @@ def main() -> None:
         if options.only in (None, "restart"):
             parts["restart"] = {"about": about, **time_restarts(shards, place, options.rounds)}
         if options.only in (None, "checkpoint"):
-            given = json.dumps({"folder": str(place / "saves"), "rounds": options.rounds})
-            saves = json.loads(run([sys.executable, __file__, "arm", "checkpoint", given]).splitlines()[-1])
-            parts["checkpoint"] = {"about": about, **compare_saves(saves)}
+            parts["checkpoint"] = {"about": about}
+            for name, width in SAVED_WIDTHS.items():
+                given = json.dumps({"folder": str(place / "saves"), "rounds": options.rounds, "width": width})
+                saves = json.loads(run([sys.executable, __file__, "arm", "checkpoint", given]).splitlines()[-1])
+                parts["checkpoint"][name] = compare_saves(saves)
     print(json.dumps(parts, indent=1))
     if options.record:
         record(options.record, "training", parts)
@@ -296,7 +291,7 @@ def make_parts(config: RunConfig, shards: str, rank: int, ranks: int) -> tuple[A
     from trainer.data.order import make_order, resolve_order
     from trainer.data.reader import ShardReader
     from trainer.model.build import build_model
-    from trainer.tasks.load import load_task
+    from trainer.tasks.loading import load_task
 
     manifest = ShardManifest.load(shards)
     torch.manual_seed(config.run.seed)
@@ -331,7 +326,7 @@ def train_bare(config: RunConfig, shards: str, every: int) -> list[float]:
     import torch.distributed as dist
 
     from trainer.optim import make_optimizer
-    from trainer.tasks.protocol import Mode
+    from trainer.tasks.task import Mode
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", timeout=timedelta(minutes=5))
@@ -362,7 +357,7 @@ def train_lightning(config: RunConfig, shards: str, every: int) -> list[float]:
 
     from trainer.data.loader import SlotBatch
     from trainer.optim import make_optimizer
-    from trainer.tasks.protocol import Mode
+    from trainer.tasks.task import Mode
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     network, loader, task = make_parts(config, shards, rank, ranks)
@@ -406,10 +401,10 @@ def train_lightning(config: RunConfig, shards: str, every: int) -> list[float]:
     return times
 
 
-def save_in_turn(folder: Path, rounds: int) -> list[dict[str, float]]:
+def save_in_turn(folder: Path, rounds: int, width: int) -> list[dict[str, float]]:
     """Return how long training stands still by each way to save, round by round.
 
-    The first round, which takes memory, is left out.
+    The first round, which takes memory, is left out. The network has embeddings of `width`.
     """
     import torch
     import torch.distributed as dist
@@ -424,7 +419,9 @@ def save_in_turn(folder: Path, rounds: int) -> list[dict[str, float]]:
     from trainer.step import Stepper
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    config = RunConfig.model_validate(SAVED)
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_attention_heads": width // 64}
+    model = {"architecture": "vit", "arguments": {**sizes, "num_hidden_layers": 14}}
+    config = RunConfig.model_validate({"data": {"image_size": 32}, "model": model, "train": {"optimizer": "adamw"}})
     rank = Rank(0, 0, 1, torch.device("cpu"))
     stepper = Stepper(config, task_of(config, 10), rank, Numerics.of(config.train), lambda message: None)
     stepper.warm_up(1)
@@ -511,7 +508,7 @@ def run_arm(kind: str, given: dict[str, Any]) -> None:
 
     torch.set_num_threads(1)
     if kind == "checkpoint":
-        print(json.dumps(save_in_turn(Path(given["folder"]), given["rounds"])))
+        print(json.dumps(save_in_turn(Path(given["folder"]), given["rounds"], given["width"])))
         return
     config = RunConfig.model_validate(given["config"])
     # A run takes a quarter of a minute: one that hangs says where, and is taken again.

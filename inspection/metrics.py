@@ -241,4 +241,4 @@ def output_hashes(document: Contract) -> dict[str, str]:
 
 def stage_warnings(document: Contract) -> list[str]:
     """Return the warnings of a stage."""
-    return document.warnings if isinstance(document, ShardManifest | ProfileReport | CheckpointManifest) else []
+    return document.warnings if isinstance(document, ShardManifest | ProfileReport) else []

@@ -131,7 +131,6 @@ def _train_results(config: RunConfig, trained: CheckpointManifest, uri: str) -> 
     ranks = int(environment["ranks"])
     num_slots = math.ceil(batch / slot_size)
     return {
-        **({"warnings": trained.warnings} if trained.warnings else {}),
         "metrics": trained.metrics,
         "headline": trained.headline.model_dump() if trained.headline is not None else None,
         "test_samples": samples,

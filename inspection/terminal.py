@@ -143,7 +143,6 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
     if (trained := view.checkpoint) is not None:
         shown = (f"{name} {show_metric(view.task, name)(value)}" for name, value in sorted(trained.metrics.items()))
         yield "metrics", ", ".join(shown)
-        yield from (("warning", f"training: {text}") for text in trained.warnings)
         if trained.initial is not None:
             yield "started with", trained.initial.in_words()
         if trained.ended_by not in ("", "epochs"):

@@ -365,29 +365,21 @@ def export(
 def predict(
     model: Model,
     samples: Annotated[list[str] | None, _arg("Image files, or folders of them; texts.", metavar="SAMPLE...")] = None,
-    top: Annotated[int | None, _opt("Most labels per sample [3; of several labels all].", metavar="K", min=1)] = None,
-    lines: Annotated[str | None, _opt("Texts or paths, one per line; - is stdin.", metavar="FILE")] = None,
-    json_lines: Annotated[str | None, _opt("The same, each as JSON.", metavar="FILE")] = None,
-    manifest: Annotated[str | None, _opt("Table of samples, CSV or JSON lines; - is stdin.", metavar="FILE")] = None,
-    column: Annotated[str | None, _opt("The manifest's column of samples [file, text].", metavar="NAME")] = None,
-    url: Annotated[str | None, _opt("Ask a running Triton: http://HOST:8000.", metavar="URL")] = None,
+    top: Annotated[int | None, _opt("Labels per sample [1; of several labels all].", metavar="K", min=1)] = None,
+    lines: Annotated[str | None, _opt("Texts, one per line; - is stdin.", metavar="FILE")] = None,
     form: Table = "table",
 ) -> None:
     """Print the answers of an exported model to images or texts."""
-    files = {"lines": lines, "json-lines": json_lines, "manifest": manifest}
-    if not samples and not any(files.values()):
+    if not samples and lines is None:
         raise typer.BadParameter("nothing was given: name samples, or a file with --lines", param_hint="SAMPLE...")
     from pipelines.predict import run_predict
 
-    answer = None if form == "table" else form
-    options = {**files, "top": top, "column": column, "format": answer, "url": url}
-    code = run_predict(model, samples or [], options)
-    raise typer.Exit(code)
+    raise typer.Exit(run_predict(model, samples or [], top=top, output=form, lines=lines))
 
 
 @command()
 def verify(model: Model, shards: Shards = None, form: Answer = "table") -> None:
-    """Check an export's hashes and bundle; on its GPU, its engine."""
+    """Check an export's hashes and program; on its GPU, its engine."""
     from pipelines.predict import run_verify
 
     code = run_verify(model, shards=shards, as_json=form == "json")

@@ -1,6 +1,6 @@
 """`shardline predict MODEL SAMPLE...` and `shardline verify MODEL`: which export is meant.
 
-trainer/predict/predict_task.py answers, trainer/export/verify.py looks.
+trainer/predict/command.py answers, trainer/export/verify.py looks.
 """
 
 from __future__ import annotations
@@ -8,34 +8,50 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from components.launch import stage_environment
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME
+from contracts.artifacts import MANIFEST_NAME, ExportManifest
+from contracts.config import RunConfig
+from contracts.config.load import parse_config, stage_config
 from contracts.errors import ConfigError
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME
+from contracts.result import RUN_START_NAME, run_uri
 from pipelines.place import find_run
 
 _STAGE = "export"
 
 
-def run_predict(model: str, samples: Sequence[str], options: Mapping[str, object]) -> int:
+def run_predict(model: str, samples: Sequence[str], *, top: int | None, output: str, lines: str | None) -> int:
     """Print the answers to samples; return the exit code.
 
     Args:
         model: Folder of an export, or a run as `shardline inspect` takes it; paths, URIs or an id.
-        samples: Image files, as paths or URIs; texts.
-        options: Of the export's predict.py (trainer/predict/serving.py) by name; None: not given.
+        samples: Image files or folders, as paths or URIs; texts.
+        top: Number of labels per sample.
+        output: table, json or csv.
+        lines: A file with one text per line; -: standard input.
 
     Raises:
         ConfigError: There is no such run, or it has no finished export.
     """
-    command = [sys.executable, "-m", "trainer.predict.predict_task", f"--folder={find_export(model)}"]
-    command += [f"--{name}={value}" for name, value in options.items() if value is not None]
-    command += ["--", *samples]
-    given = None if "-" in (*samples, *options.values()) else subprocess.DEVNULL
-    return subprocess.run(command, stdin=given, env=stage_environment(), check=False).returncode
+    export, run = _find(model)
+    command = [sys.executable, "-m", "trainer.predict.command", f"--folder={export}", f"--output={output}"]
+    command += [] if top is None else [f"--top={top}"]
+    command += [] if lines is None else [f"--lines={lines}"]
+    if run is not None and (config := _own_config(run, export)) is not None:
+        command.append(f"--config-json={json.dumps(stage_config(config, _STAGE))}")
+    given = None if lines == "-" else subprocess.DEVNULL
+    return subprocess.run([*command, "--", *samples], stdin=given, env=stage_environment(), check=False).returncode
+
+
+def _own_config(run: str, export: str) -> RunConfig | None:
+    """Return the configuration of the run of an export of an own task, for which its code answers; else None."""
+    uri = storage.join(run, RUN_START_NAME)
+    if ":" not in ExportManifest.load(export).task or not storage.exists(uri):
+        return None
+    return parse_config(json.loads(storage.read_bytes(uri))["config"], where=storage.display(uri))
 
 
 def run_verify(model: str, *, shards: str | None, as_json: bool) -> int:
@@ -56,7 +72,12 @@ def run_verify(model: str, *, shards: str | None, as_json: bool) -> int:
 
 
 def find_export(model: str) -> str:
-    """Return the URI of the export's folder that a user means.
+    """Return the URI of the export's folder that a user means; see `_find`."""
+    return _find(model)[0]
+
+
+def _find(model: str) -> tuple[str, str | None]:
+    """Return the URI of the export's folder that a user means, and that of the run which ended with it, if known.
 
     A run's export is the one that its stage ended with, whether it made it or found it finished; a line's is that of
     its newest attempt that came to an end.
@@ -66,7 +87,7 @@ def find_export(model: str) -> str:
     """
     uri = storage.normalise(model)
     if storage.exists(storage.join(uri, MANIFEST_NAME)):
-        return uri
+        return uri, None
     try:
         line, run_id = find_run(model, stage=_STAGE)
     except ConfigError:
@@ -82,11 +103,11 @@ def find_export(model: str) -> str:
         if (found := _finished(storage.join(attempts, name, EVENTS_NAME))) is not None:
             # A line that was copied elsewhere has its exports with it.
             moved = storage.join(root, found.rpartition("/")[2])
-            return moved if storage.exists(storage.join(moved, MANIFEST_NAME)) else found
+            return moved if storage.exists(storage.join(moved, MANIFEST_NAME)) else found, run_uri(line, name)
     # Of stages in a bucket the events may be elsewhere.
     exports = [name for name in storage.list_names(root) if storage.exists(storage.join(root, name, MANIFEST_NAME))]
     if run_id is None and len(exports) == 1:
-        return storage.join(root, exports[0])
+        return storage.join(root, exports[0]), None
     found = f"{len(exports)} exports, and nothing says which is meant" if exports else "no export is finished"
     named = f"name one of {', '.join(exports)} in {storage.display(root)}"
     raise ConfigError(

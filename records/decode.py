@@ -2,72 +2,35 @@
 
 What passes the check must decode in training, so both use this module, with the same strictness. JPEG goes through
 libjpeg-turbo (simplejpeg) and every warning of it refuses the file, but those about bytes that are no part of the
-picture (`_repair_jpeg`): sharding stores such a file without them. The rest goes through Pillow. The format is found by
-content, never by the name. Orientation tags are not applied (but a TIFF's, by Pillow), and transparency is dropped, as
-torchvision and timm do, unless a background is given.
+picture (`_repair_jpeg`): sharding stores such a file without them. The rest goes through Pillow (records/pixels.py,
+which has the rule for pixels).
 Importing this changes no global state; a limit on the pixels is checked here, so that Pillow's own, which warns, is not
 reached.
 """
 
 from __future__ import annotations
 
-import io
 import re
 import struct
 import zlib
-from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
+import PIL
 import simplejpeg  # type: ignore[import-untyped]
-from PIL import Image
-from PIL.BmpImagePlugin import BmpImageFile
-from PIL.GifImagePlugin import GifImageFile
-from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
-from PIL.PpmImagePlugin import PpmImageFile
-from PIL.TiffImagePlugin import TiffImageFile
-from PIL.WebPImagePlugin import WebPImageFile
+from PIL import features
 
-Pixels = npt.NDArray[np.uint8]
-Colour = tuple[int, int, int]
-
-# A quarter of a GiB as RGB: Pillow's own threshold (Image.MAX_IMAGE_PIXELS).
-MAX_PIXELS = (1 << 30) // 4 // 3
+from records.pixels import MAX_PIXELS as MAX_PIXELS
+from records.pixels import PILLOW_ERRORS, check_size, decode_with_pillow, open_image, require_format
+from records.pixels import Colour as Colour
+from records.pixels import Decoded as Decoded
+from records.pixels import Pixels as Pixels
+from records.pixels import UndecodableImage as UndecodableImage
+from records.pixels import image_format as image_format
 
 # Scales of a JPEG's inverse DCT that are cheaper than the whole (libjpeg-turbo's others, 3/8 to 7/8, have no SIMD).
 REDUCTIONS = (8, 4, 2)
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# Pillow's class for each format. Not Image.open: it would guess among forty formats, and warn about large images.
-_PILLOW_FORMATS: dict[str, Callable[[io.BytesIO], Image.Image]] = {
-    "png": PngImageFile,
-    "webp": WebPImageFile,
-    "gif": GifImageFile,
-    "bmp": BmpImageFile,
-    "tiff": TiffImageFile,
-    "ppm": PpmImageFile,
-}
-# What Pillow's parsers raise on damaged files.
-_PILLOW_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    EOFError,
-    RuntimeError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
-# Rows of a deep image that are scaled at a time.
-_DEEP_ROWS = 64
-# EXIF 2.32, 4.6.4.
-_ORIENTATION_TAG = 0x0112
 # Markers of a JPEG file: ITU T.81, table B.1.
 _JPEG_END = b"\xff\xd9"
 _START_OF_SCAN = b"\xda"
@@ -84,26 +47,6 @@ _SHORTEST_FILLING = 4
 _JPEG_MODES = {"Gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
 
-class UndecodableImage(Exception):
-    """The bytes are no image that can be used; the message is the reason, without the file's name."""
-
-
-class Decoded(NamedTuple):
-    """An image and what it was stored as."""
-
-    pixels: Pixels
-    """[H, W, 3] RGB."""
-    image_format: str
-    """Format by content, one of those of `image_format`."""
-    mode: str
-    """Colour mode of the stored image, in Pillow's terms (L, RGB, CMYK, ...)."""
-    transparent: bool = False
-    """Whether it was laid on a background that shows."""
-    repaired: bytes | None = None
-    """The file as all readers take it, where it is a JPEG with stray bytes, odd scan parameters or no end marker, but
-    sound coded data; None of other files."""
-
-
 class Header(NamedTuple):
     """What the first bytes of an image file say about it."""
 
@@ -112,25 +55,6 @@ class Header(NamedTuple):
     height: int
     mode: str
     """Colour mode, in Pillow's terms."""
-
-
-def image_format(content: bytes) -> str | None:
-    """Return the format of an image by its first bytes (jpeg, png, webp, gif, bmp, tiff, ppm), or None."""
-    if content.startswith(b"\xff\xd8\xff"):
-        return "jpeg"
-    if content.startswith(_PNG_SIGNATURE):
-        return "png"
-    if content.startswith(b"RIFF") and content[8:12] == b"WEBP":
-        return "webp"
-    if content.startswith((b"GIF87a", b"GIF89a")):
-        return "gif"
-    if content.startswith(b"BM"):
-        return "bmp"
-    if content.startswith((b"II*\0", b"MM\0*")):
-        return "tiff"
-    if content[:1] == b"P" and content[1:2] in b"123456" and content[2:3].isspace():
-        return "ppm"
-    return None
 
 
 def decode_rgb(content: bytes, *, reduction: int = 1, max_pixels: int | None = MAX_PIXELS) -> Pixels:
@@ -178,12 +102,12 @@ def decode(
     Raises:
         UndecodableImage: It is empty, of no known format, truncated, corrupt, or too large.
     """
-    found = _find_format(content)
+    found = require_format(content)
     if found == "jpeg":
         return _decode_jpeg(content, reduction, max_pixels)
     if found == "png":
         _check_png_chunks(content)
-    return _decode_with_pillow(content, found, _PILLOW_FORMATS[found], max_pixels, background)
+    return decode_with_pillow(content, background=background, max_pixels=max_pixels)
 
 
 def read_header(content: bytes, *, max_pixels: int | None = MAX_PIXELS) -> Header:
@@ -192,16 +116,16 @@ def read_header(content: bytes, *, max_pixels: int | None = MAX_PIXELS) -> Heade
     Raises:
         UndecodableImage: It is empty, of no known format, its header is damaged, or it is too large.
     """
-    found = _find_format(content)
+    found = require_format(content)
     try:
         if found == "jpeg":
             height, width, colorspace = _read_jpeg_header(content)
             mode = _JPEG_MODES.get(colorspace, "RGB")
         else:
-            with _PILLOW_FORMATS[found](io.BytesIO(content)) as image:
+            with open_image(content, found) as image:
                 (width, height), mode = image.size, image.mode
-        _check_size(width, height, max_pixels)
-    except _PILLOW_ERRORS as error:
+        check_size(width, height, max_pixels)
+    except PILLOW_ERRORS as error:
         raise UndecodableImage(f"damaged {found}: {error or type(error).__name__}") from None
     return Header(found, width, height, mode)
 
@@ -236,28 +160,14 @@ def _find_scan(content: bytes) -> int:
     return at
 
 
-def read_orientation(content: bytes, image_format: str) -> int:
-    """Return the EXIF orientation of an image file, 1 to 8; 1, upright, where it says nothing that can be read.
+def library_versions() -> dict[str, str]:
+    """Return the versions of what decides the bytes of changed images.
 
-    Of a TIFF too: Pillow turns it while it is decoded (TiffImagePlugin.load_end).
+    Pillow encodes; simplejpeg, which holds a libjpeg-turbo of its own, decodes JPEGs.
     """
-    if image_format == "tiff":
-        return 1
-    try:
-        with {**_PILLOW_FORMATS, "jpeg": JpegImageFile}[image_format](io.BytesIO(content)) as image:
-            value = image.getexif().get(_ORIENTATION_TAG, 1)
-    except _PILLOW_ERRORS:
-        return 1
-    return value if value in range(1, 9) else 1
-
-
-def _find_format(content: bytes) -> str:
-    if not content:
-        raise UndecodableImage("the file is empty")
-    found = image_format(content)
-    if found is None:
-        raise UndecodableImage("not an image of a known format (jpeg, png, webp, gif, bmp, tiff, ppm)")
-    return found
+    found = {name: features.version(name) for name in ("libjpeg_turbo", "zlib_ng", "zlib")}
+    versions = {"pillow": PIL.__version__, "simplejpeg": str(simplejpeg.__version__)}
+    return versions | {name: version for name, version in found.items() if version}
 
 
 def _decode_jpeg(content: bytes, reduction: int, max_pixels: int | None) -> Decoded:
@@ -279,12 +189,12 @@ def _decode_jpeg(content: bytes, reduction: int, max_pixels: int | None) -> Deco
 def _decode_jpeg_once(content: bytes, reduction: int, max_pixels: int | None) -> Decoded:
     """Decode a JPEG; raise ValueError where libjpeg-turbo fails or warns."""
     height, width, colorspace, _ = simplejpeg.decode_jpeg_header(content)
-    _check_size(width, height, max_pixels)
+    check_size(width, height, max_pixels)
     mode = _JPEG_MODES.get(colorspace, "RGB")
     if mode == "CMYK":
         # libjpeg-turbo has no CMYK to RGB; decoding it all the same is the strict check that Pillow lacks.
         simplejpeg.decode_jpeg(content, colorspace="CMYK")
-        return _decode_with_pillow(content, "jpeg", JpegImageFile, max_pixels)
+        return decode_with_pillow(content, max_pixels=max_pixels)
     if reduction == 1:
         return Decoded(simplejpeg.decode_jpeg(content), "jpeg", mode)
     # simplejpeg takes the smallest of libjpeg-turbo's scales that is not below these sides: exactly this one.
@@ -349,68 +259,6 @@ def _drop_filling(content: bytes, warning: str) -> bytes:
     if any(filling) and (len(filling) < _SHORTEST_FILLING or len(set(filling)) > 1):
         return content
     return content[: end - len(filling)] + _JPEG_END
-
-
-def _decode_with_pillow(
-    content: bytes,
-    name: str,
-    opener: Callable[[io.BytesIO], Image.Image],
-    max_pixels: int | None,
-    background: Colour | None = None,
-) -> Decoded:
-    try:
-        with opener(io.BytesIO(content)) as image:
-            _check_size(*image.size, max_pixels)
-            image.load()
-            if background is not None and (pixels := _lay_on(background, image)) is not None:
-                return Decoded(pixels, name, image.mode, transparent=True)
-            return Decoded(_to_rgb(image), name, image.mode)
-    except _PILLOW_ERRORS as error:
-        raise UndecodableImage(f"damaged {name}: {error or type(error).__name__}") from None
-
-
-def _lay_on(background: Colour, image: Image.Image) -> Pixels | None:
-    """Return a loaded image laid on a background, [H, W, 3] uint8; None where it is opaque everywhere."""
-    # Deep grey may name one of its 65,536 values transparent, which Pillow converts to nothing: left as it is.
-    if not image.has_transparency_data or image.mode.startswith("I"):
-        return None
-    image = image.convert("RGBA")
-    alpha = image.getchannel("A")
-    if alpha.getextrema() == (255, 255):
-        return None
-    laid = Image.new("RGB", image.size, background)
-    laid.paste(image, mask=alpha)
-    return np.array(laid)
-
-
-def _to_rgb(image: Image.Image) -> Pixels:
-    """Convert a loaded image of any mode to [H, W, 3] uint8."""
-    if image.mode.startswith("I;16") or image.mode == "I":
-        values = np.asarray(image)
-        if values.size and (values.min() < 0 or values.max() > 0xFFFF):
-            raise UndecodableImage("32-bit grey values outside of 0..65535 have no agreed scale")
-        pixels = np.empty((*values.shape, 3), np.uint8)
-        # A few rows at a time: of all at once every step below would take 4 bytes a pixel.
-        for start in range(0, len(values), _DEEP_ROWS):
-            rows = values[start : start + _DEEP_ROWS].astype(np.uint32)
-            # 65535 / 257 = 255: the nearest 8-bit value, where Pillow's own conversion would clip at 255.
-            pixels[start : start + _DEEP_ROWS] = ((rows + 128) // 257)[:, :, None]
-        return pixels
-    if image.mode == "F":
-        raise UndecodableImage("floating-point pixels have no agreed scale")
-    if image.mode == "P" and "transparency" in image.info:
-        # Straight to RGB, Pillow warns about transparency in a palette.
-        image = image.convert("RGBA")
-    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
-
-
-def _check_size(width: int, height: int, max_pixels: int | None) -> None:
-    if width < 1 or height < 1:
-        raise UndecodableImage(f"the image is {width} x {height} pixels")
-    if max_pixels is not None and width * height > max_pixels:
-        raise UndecodableImage(
-            f"{width} x {height} pixels are more than the limit of {max_pixels} (sharding.max_pixels)"
-        )
 
 
 def _check_png_chunks(content: bytes, *, checksums: bool = True) -> None:

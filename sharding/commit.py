@@ -24,7 +24,7 @@ from contracts.artifacts import (
 )
 from contracts.config import SPLITS
 from contracts.errors import TryAgain
-from records.convert import library_versions
+from records.decode import library_versions
 from records.source import write_source
 from records.statistics import Tally, channel_statistics
 from sharding.duplicates import add_kept_copies, check_duplicates, describe_duplicates

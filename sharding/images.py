@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from PIL import ImageColor
 
-from records.convert import Changes, change, is_deep
-from records.decode import (
+from records.decode import check_complete, decode, read_header
+from records.pixels import (
     MAX_PIXELS,
+    Changes,
     Colour,
     Decoded,
     Pixels,
     UndecodableImage,
-    check_complete,
-    decode,
-    image_format,
-    read_header,
+    change,
+    is_deep,
+    require_format,
 )
 from records.sample import MAX_SAMPLE_BYTES
 
@@ -109,9 +109,7 @@ def check(content: bytes, checks: Checks, *, with_pixels: bool) -> Checked:
     if len(content) > MAX_IMAGE_BYTES:
         raise UndecodableImage(f"{len(content)} bytes are more than the limit of {MAX_IMAGE_BYTES}")
     if checks.verify == "none":
-        found = image_format(content)
-        if found is None:
-            raise UndecodableImage("not an image of a known format (jpeg, png, webp, gif, bmp, tiff, ppm)")
+        found = require_format(content)
         return Checked(content, found, 0, 0, "", None, found, "")
     if checks.verify == "header":
         header = read_header(content, max_pixels=checks.max_pixels)

@@ -29,7 +29,7 @@ from contracts.artifacts.shards import index_name
 from contracts.config import SPLITS, ShardingSection
 from contracts.errors import ConfigError, TryAgain
 from contracts.fingerprint import fingerprint
-from records.convert import library_versions
+from records.decode import library_versions
 from records.statistics import ChannelSums, Tally
 from sharding.fields import Fields
 from sharding.images import Checks

@@ -89,15 +89,16 @@ def test_images_become_an_engine_with_its_proof(pictures: Path, tmp_path: Path) 
 
 def check_use(line: Path, manifest: ExportManifest, trained: CheckpointManifest, pictures: Path) -> None:
     """What was exported answers as training's evaluation did, and looks sound to whoever verifies it."""
-    (bundle,) = [gate for gate in manifest.gates if gate.name == "bundle"]
+    (found,) = [gate for gate in manifest.gates if gate.name == "evaluation"]
     evaluation = EvaluationReport.load(find_evaluation(line))
-    assert bundle.figures["evaluation_right"] == round(evaluation.metrics["accuracy"] * evaluation.samples)
+    assert found.status == "passed"
+    assert found.figures["accuracy"] == evaluation.metrics["accuracy"]
     images = sorted(pictures.rglob("*.png"))[:3]
     done = shardline("predict", line, *images, "-o", "json")
     assert done.returncode == 0, done.stderr
     answers = [json.loads(text) for text in done.stdout.splitlines()]
     assert [answer["file"] for answer in answers] == [str(image) for image in images]
-    assert {answer["predictions"][0]["label"] for answer in answers} <= set(trained.classes)
+    assert {answer["labels"][0] for answer in answers} <= set(trained.classes)
     done = shardline("verify", line)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "unproven as before" in done.stdout

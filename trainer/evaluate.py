@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice, repeat
+from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from contracts.artifacts import LOSS, Direction, Headline
 from contracts.config import RunConfig
 from trainer.data.device import map_tensors
+from trainer.data.evaluation import EvaluationBatch
 from trainer.model.numerics import Numerics
 from trainer.parallel.spread import release_gathered
-from trainer.tasks.load import calling, running_network
-from trainer.tasks.loss import checked_loss
-from trainer.tasks.metrics import Calling, SplitMetrics
-from trainer.tasks.optional import SplitCollector
-from trainer.tasks.protocol import Batch, Mode, Outputs, Task
+from trainer.predictions import OutcomeCollector
+from trainer.tasks.loading import calling, running_network
+from trainer.tasks.metrics import SplitMetrics
+from trainer.tasks.on_device import checked_loss
+from trainer.tasks.task import Batch, Mode, Outputs, Task
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
 
 # Samples of a batch on a CPU (a GPU's: trainer/data/training_data.py): fixed, so that results do not depend on slots.
 EVALUATION_BATCH = 64
-
-Placed = tuple[Batch, range]
-"""A batch as `to_model` returns it, and the places of its samples in the split."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Evaluation:
     """The metric that tells how good the model is."""
     directions: dict[str, Direction]
     """Of each metric of the task, by name."""
+    reduced: Mapping[str, Metric] = field(default_factory=dict, repr=False, compare=False)
+    """The metrics, with the states of all ranks."""
 
     def named(self, split: str) -> dict[str, float]:
         """Return metrics and loss as a checkpoint has them: SPLIT_NAME."""
@@ -67,14 +71,14 @@ class Evaluation:
 def evaluate(
     model: nn.Module,
     task: Task,
-    batches: Iterator[Placed],
+    batches: Iterator[EvaluationBatch],
     num_rounds: int,
     device: torch.device,
     *,
-    report: SplitCollector | None = None,
-    numerics: Numerics | None = None,
-    rounds: Callable[[Iterator[Placed], int], Iterator[Placed]] = islice,
-    config: RunConfig | None = None,
+    config: RunConfig,
+    numerics: Numerics,
+    outcomes: OutcomeCollector | None = None,
+    rounds: Callable[[Iterator[EvaluationBatch], int], Iterator[EvaluationBatch]] = islice,
 ) -> Evaluation | None:
     """Evaluate this rank's batches of a split and add the counts of all ranks; None when there is no sample at all.
 
@@ -86,24 +90,21 @@ def evaluate(
         batches: Of this rank.
         num_rounds: Batches of the rank that has most.
         device: Of the model.
-        report: Takes the outputs of each batch.
-        numerics: Of the model; unset: float32.
-        rounds: Yields `num_rounds` batches, or fewer where the ranks agree to stop, equally many on all of them.
         config: To say where own code failed.
+        numerics: Of the model.
+        outcomes: Takes the outputs of each batch.
+        rounds: Yields `num_rounds` batches, or fewer where the ranks agree to stop, equally many on all of them.
 
     Raises:
         ConfigError: A metric of the task cannot be used, or a member fails.
     """
-    within: Calling = nullcontext if config is None else partial(calling, config)
-    mode = Mode(training=False, memory_format=torch.contiguous_format if numerics is None else numerics.memory_format)
+    within = partial(calling, config)
+    mode = Mode(training=False, memory_format=numerics.memory_format)
     names = tuple(task.signature.inputs)
 
     def forward(batch: Batch) -> Outputs:
-        inputs = [batch[name] if numerics is None else numerics.lay_out_input(batch[name]) for name in names]
-        with (
-            nullcontext() if numerics is None else numerics.evaluation_autocast(device),
-            nullcontext() if config is None else running_network(config),
-        ):
+        inputs = [numerics.lay_out_input(batch[name]) for name in names]
+        with numerics.evaluation_autocast(device), running_network(config):
             return model(*inputs)
 
     metrics = SplitMetrics(task, device, within)
@@ -114,30 +115,37 @@ def evaluate(
     with within("example"):
         idle: Batch = map_tensors(task.example(1), lambda tensor: tensor.to(device))
     # Ranks with fewer batches go through the rounds of those with more.
-    for batch, places in rounds(chain(batches, repeat((idle, range(0)))), num_rounds):
-        if not places:
+    for evaluated in rounds(chain(batches, repeat(EvaluationBatch(idle, range(0)))), num_rounds):
+        batch = evaluated.tensors
+        if not evaluated.places:
             if is_sharded:
                 # A forward pass gathers parameters from all ranks.
                 forward(batch)
             continue
         outputs = map_tensors(forward(batch), _as_float32)
         with within("loss"):
-            found = task.loss(outputs, batch, mode)
-            loss, count = found if config is None else checked_loss(found, config)
-        totals[0] += len(places)
-        totals[1] += loss.double()
+            loss_sum, count = checked_loss(task.loss(outputs, batch, mode), config)
+        totals[0] += len(evaluated.places)
+        totals[1] += loss_sum.double()
         totals[2] += count
         metrics.update(outputs, batch)
-        if report is not None:
-            with within("report"):
-                report.add(outputs, batch, first_place=places.start)
+        if outcomes is not None:
+            outcomes.add(outputs, evaluated)
     release_gathered(model)
     model.train()
-    (total, loss_sum, loss_count), values = metrics.reduce(totals)
-    if total == 0:
+    dist.all_reduce(totals)
+    samples, total, counted = totals.tolist()
+    if samples == 0:
         return None
-    mean = loss_sum / loss_count if loss_count else math.nan
-    return Evaluation(int(total), mean if math.isfinite(mean) else None, values, metrics.headline, metrics.directions)
+    values, mean = metrics.reduce(), total / counted if counted else math.nan
+    return Evaluation(
+        int(samples),
+        mean if math.isfinite(mean) else None,
+        values,
+        metrics.headline,
+        metrics.directions,
+        metrics.by_name,
+    )
 
 
 def _as_float32(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,11 +1,13 @@
 """The end of training: the best checkpoint measured on the test split, and the manifest at the top of the folder.
 
-A task that chooses something on the validation split (`calibration`) does so before. Nothing is kept of an end that was
+A task that chooses something on the validation split (`calibrate`) does so before. Nothing is kept of an end that was
 killed: the next attempt does all of it again, with the same result.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,20 +17,26 @@ import torch
 import torch.distributed as dist
 
 from contracts import storage
-from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, CheckpointManifest, EvaluationReport, FileEntry
+from contracts.artifacts import (
+    EVALUATION_NAME,
+    MANIFEST_NAME,
+    PREDICTIONS_NAME,
+    CheckpointManifest,
+    EvaluationReport,
+    FileEntry,
+)
 from contracts.errors import DataError, TryAgain
 from trainer.checkpoint.loading import open_groups
 from trainer.checkpoint.manager import write_weights
 from trainer.evaluate import Evaluation
 from trainer.model.build import parameters_sha256
 from trainer.parallel.process_group import on_first_rank
+from trainer.predictions import OutcomeCollector, SplitOutcomes
 from trainer.report.board import write_result
-from trainer.tasks.load import calling
-from trainer.tasks.optional import SplitReport, make_calibration, make_report
+from trainer.tasks.loading import calling, task_error
+from trainer.tasks.task import Baseline, Task
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
     from trainer.train import Training
 
 
@@ -56,15 +64,12 @@ def finish(training: Training) -> None:
         stepper.load_evaluated(groups)
     sections.enter("evaluation")
     calibrated = _calibrate(training)
-    with calling(training.config, "report"):
-        report = make_report(training.data.task, training.rank.device, calibrated)
-    test = training.evaluate_split("test", report)
+    collector = OutcomeCollector(training.data.task, training.config)
+    test = training.evaluate_split("test", collector)
     _leave_if_told(training)
-    if report is not None:
-        with calling(training.config, "report"):
-            report.merge()
+    outcomes = collector.gather(training.rank) if test is not None else None
     state = stepper.full_model_state()
-    publish = partial(_publish, training, found.uri, found.manifest, state, test, report, calibrated)
+    publish = partial(_publish, training, found.uri, found.manifest, state, test, outcomes, calibrated)
     # The others wait for as long as the first one gets on.
     on_first_rank(training.rank.rank, training.rank.ranks, publish, sections.alive)
 
@@ -75,22 +80,25 @@ def _publish(
     best: CheckpointManifest,
     state: dict[str, torch.Tensor],
     test: Evaluation | None,
-    report: SplitReport | None,
-    calibrated: dict[str, Any] | None,
+    outcomes: SplitOutcomes | None,
+    calibrated: dict[str, Any],
     alive: Callable[[], None],
 ) -> None:
-    """Publish evaluation.json, weights that are in no file yet, and last the manifest; on the first rank."""
+    """Publish evaluation.json, test-predictions.parquet, weights in no file yet, and last the manifest.
+
+    Called on the first rank.
+    """
     folder, weights = training.assignment.folder, training.stepper.evaluated_weights
-    # Another run of the same training writes the same names; nothing is written over what its manifest describes.
-    training.checkpoints.require_newest()
-    if storage.exists(storage.join(folder, MANIFEST_NAME)):
-        raise _finished_elsewhere(folder)
-    metrics, evaluation, document = dict(best.metrics), None, None
+    metrics, document = dict(best.metrics), None
+    contents: dict[str, bytes] = {}
+    entries: dict[str, FileEntry] = {}
     sha256 = parameters_sha256(state)
     alive()
-    if test is not None:
+    if test is not None and outcomes is not None:
         training.reporting.warn_of_no_number("test", test)
         metrics |= {**test.named("test"), "test_samples": float(test.samples)}
+        details, baseline = _report(training, test, outcomes)
+        alive()
         document = EvaluationReport(
             fingerprint=best.fingerprint,
             made_from=best.made_from,
@@ -103,13 +111,23 @@ def _publish(
             headline=test.headline,
             metrics=test.metrics,
             loss=test.loss,
-            details=_details(training, report),
+            baseline=baseline,
+            details=details,
         )
-        # Replaced, not created: an attempt that was killed right after this does it again.
-        storage.replace(storage.join(uri, EVALUATION_NAME), document.to_json())
-        evaluation = FileEntry.of(folder, f"{uri.removeprefix(folder + '/')}/{EVALUATION_NAME}")
+        with calling(training.config, "outcomes", allowed="values of JSON"):
+            predictions = outcomes.to_parquet(training.data.task.classes)
+        contents = {EVALUATION_NAME: document.to_json(), PREDICTIONS_NAME: predictions}
         alive()
-    _show(training, best, document, report)
+    # Another run of the same training writes the same names; nothing is written over what its manifest describes.
+    training.checkpoints.require_newest()
+    if storage.exists(storage.join(folder, MANIFEST_NAME)):
+        raise _finished_elsewhere(folder)
+    for name, content in contents.items():
+        # Replaced, not created: an attempt that was killed right after this does it again.
+        storage.replace(storage.join(uri, name), content)
+        entries[name] = FileEntry.of(folder, f"{uri.removeprefix(folder + '/')}/{name}")
+        alive()
+    _show(training, best, document)
     alive()
     if weights == "ema":
         # The average is in no file yet that a reader of weights knows.
@@ -126,9 +144,9 @@ def _publish(
             "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "spent_s": training.reporting.budget.spent_s(),
             "parameters_sha256": sha256,
-            "calibration": calibrated or {},
-            "warnings": training.data.warnings,
-            "evaluation": evaluation,
+            "calibration": calibrated,
+            "evaluation": entries.get(EVALUATION_NAME),
+            "predictions": entries.get(PREDICTIONS_NAME),
             "files": files,
         }
     )
@@ -146,21 +164,23 @@ def _finished_elsewhere(folder: str) -> TryAgain:
     )
 
 
-def _calibrate(training: Training) -> dict[str, Any] | None:
-    """Return what the task chooses on the validation split, the same on all ranks; None: it chooses nothing."""
-    rank, config = training.rank, training.config
-    with calling(config, "calibration"):
-        calibration = make_calibration(training.data.task, rank.device)
-    if calibration is None:
-        return None
-    training.evaluate_split("validation", calibration)
+def _calibrate(training: Training) -> dict[str, Any]:
+    """Set the task's `calibration` on all ranks and return it; empty: it chooses nothing, or there is no sample."""
+    task, rank, config = training.data.task, training.rank, training.config
+    if type(task).calibrate is Task.calibrate:
+        return {}
+    validation = training.evaluate_split("validation")
     _leave_if_told(training)
-    with calling(config, "calibration"):
-        calibration.merge()
-        chosen = [calibration.document() if rank.is_first else {}]
+    if validation is None:
+        return {}
+    results: list[dict[str, Any]] = [{}]
+    if rank.is_first:
+        with calling(config, "calibrate"):
+            results = [_json_values(task.calibrate(validation.reduced))]
     if rank.ranks > 1:
-        dist.broadcast_object_list(chosen, src=0)
-    return chosen[0]
+        dist.broadcast_object_list(results, src=0)
+    task.calibration = results[0]
+    return results[0]
 
 
 def _leave_if_told(training: Training) -> None:
@@ -174,25 +194,32 @@ def _leave_if_told(training: Training) -> None:
         training.leave(training.vote.agreed, save=False)
 
 
-def _details(training: Training, report: SplitReport | None) -> dict[str, Any]:
-    if report is None:
-        return {}
-    with calling(training.config, "report"):
-        places = report.places()
-    origins = training.data.origins("test", places)
-    with calling(training.config, "report"):
-        return report.details(origins)
+def _report(training: Training, test: Evaluation, outcomes: SplitOutcomes) -> tuple[dict[str, Any], Baseline | None]:
+    """Return `details` and `baseline` of evaluation.json.
+
+    Raises:
+        ConfigError: `report` or `baseline` of the task failed, or returned something else.
+    """
+    task, config = training.data.task, training.config
+    with calling(config, "report"):
+        details = _json_values(task.report(outcomes.columns, test.reduced))
+    with calling(config, "baseline"):
+        baseline = task.baseline(outcomes.columns)
+    if baseline is not None and not (isinstance(baseline, Baseline) and math.isfinite(baseline.value)):
+        allowed = "a Baseline with a finite value, or None"
+        raise task_error(config, "baseline", f"returned {baseline!r}", allowed=allowed)
+    return details, baseline
 
 
-def _show(
-    training: Training, best: CheckpointManifest, document: EvaluationReport | None, report: SplitReport | None
-) -> None:
-    def show(writer: SummaryWriter) -> None:
-        if report is not None and document is not None:
-            report.show(writer, document, best.step)
+def _json_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a dictionary as it is read from JSON again; TypeError or ValueError where it has other values."""
+    found: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
+    return found
 
+
+def _show(training: Training, best: CheckpointManifest, document: EvaluationReport | None) -> None:
     try:
-        write_result(training.assignment.tensorboard_folder, training, best, document, show)
-    except Exception as error:  # noqa: BLE001 - drawing and TensorBoard raise what they like
+        write_result(training.assignment.tensorboard_folder, training, best, document)
+    except Exception as error:  # noqa: BLE001 - TensorBoard may raise anything
         # It is only looked at: the weights are there, and the document about them is to come.
         training.log(f"warning: the result is not in TensorBoard's files: {type(error).__name__}: {error}")

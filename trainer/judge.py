@@ -41,14 +41,16 @@ from contracts.errors import EXIT_CHECK_FAILED, EXIT_OK, ConfigError, DataError,
 from contracts.own_code import install_code
 from contracts.process import end_with_parent, imports_done, run_process, thread_environment, threads_per_rank
 from contracts.serving import TENSORRT
-from trainer.export.bundle.bundles import bundle_of
 from trainer.export.gates.parity import Runner, name_of_onnx, open_graph
 from trainer.export.gates.samples import SPLIT
-from trainer.predict.checked_folder import CheckedFolder
-from trainer.predict.predict_task import open_engine
+from trainer.predict.bundle import TOKENIZER_NAME, read_labels
+from trainer.predict.command import CheckedFolder, open_engine
 
 if TYPE_CHECKING:
-    from trainer.tasks.protocol import Task
+    import torch
+    from torchmetrics import Metric
+
+    from trainer.tasks.task import Task
 
 Files = dict[str, Path]
 
@@ -234,34 +236,34 @@ def measure(folder: CheckedFolder, labels: list[str], split: JudgedSplit, config
     from trainer.data.evaluation import EvaluationLoader
     from trainer.data.reader import ShardReader
     from trainer.export.gates.tensors import restore_outputs, take_inputs
-    from trainer.tasks.load import calling
-    from trainer.tasks.loss import checked_loss
+    from trainer.tasks.loading import calling
     from trainer.tasks.metrics import SplitMetrics
-    from trainer.tasks.protocol import Mode
+    from trainer.tasks.on_device import checked_loss
+    from trainer.tasks.task import Mode
 
     files = {entry.name: folder.take(entry.name) for entry in folder.document.shipped_files()}
     run, ran = _open_model(folder, files)
     task = _make_task(files, split, config)
-    kind = _outputs_kind(config, task) if config.task.is_own else "tensor"
     columns = [split.classes.index(name) for name in labels]
     excluded = [split.classes.index(name) for name in split.left_out]
     metrics = SplitMetrics(task, torch.device("cpu"), partial(calling, config))
     by_loss = metrics.headline.metric == LOSS
     size = max(1, min(_BATCH, split.shards.splits[SPLIT].samples // GROUPS))
     batches = -(-split.shards.splits[SPLIT].samples // size)
+    headline = None if by_loss else metrics.by_name[metrics.headline.metric]
     groups: list[Any] = []
     samples, group_samples, loss = 0, 0, np.zeros(2)
     with torch.inference_mode():
         reader = ShardReader(split.shards_uri, split.shards, SPLIT, config.data, tuple(task.fields))
         read = EvaluationLoader(reader, task, size, calling=partial(calling, config)).batches()
-        for number, (batch, places) in enumerate(read, start=1):
+        for number, (batch, places, _) in enumerate(read, start=1):
             count = len(places)
             names, tensors = task.signature.inputs, take_inputs(batch, task.signature)
             try:
                 arrays = run({name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)})
             except Exception as error:  # ONNX Runtime's errors have no class in common
                 raise _does_not_run(folder, error) from error
-            outputs = restore_outputs(arrays, kind)
+            outputs = restore_outputs(arrays, folder.document.container)
             if columns:
                 # A class that the model does not know is its last choice.
                 lowest = outputs.min(dim=1, keepdim=True).values - 1
@@ -280,15 +282,46 @@ def measure(folder: CheckedFolder, labels: list[str], split: JudgedSplit, config
             group_samples += count
             # The last batch of a group; a group without samples is none.
             if number * GROUPS // batches > (number - 1) * GROUPS // batches and group_samples:
-                groups.append(loss if by_loss else metrics.take_states())
+                groups.append(loss if headline is None else _take_states(headline))
                 samples, group_samples, loss = samples + group_samples, 0, np.zeros(2)
-    value = partial(_mean_loss, groups) if by_loss else partial(metrics.headline_of, groups)
+    value = partial(_mean_loss, groups) if headline is None else partial(_metric_of, headline, groups)
     return Measured(metrics.headline, value, len(groups), samples, ran)
 
 
 def _mean_loss(groups: Sequence[npt.NDArray[np.float64]], counts: Sequence[int]) -> float:
     total, number = np.array(counts) @ np.array(groups)
     return float(total / number) if number else float("nan")
+
+
+def _take_states(metric: Metric) -> list[torch.Tensor]:
+    """Return the states of a metric and of those inside it, and reset them."""
+    from trainer.tasks.metrics import metric_parts
+
+    states = [getattr(part, name) for part in metric_parts(metric) for name in part._reductions]
+    for part in metric_parts(metric):
+        part.reset()
+    return states
+
+
+def _metric_of(metric: Metric, groups: Sequence[list[torch.Tensor]], counts: Sequence[int]) -> float:
+    """Return a metric of groups of samples whose states `_take_states` returned, each as often as its count."""
+    import torch
+    from torchmetrics.utilities.data import dim_zero_max, dim_zero_sum
+
+    from trainer.tasks.metrics import metric_parts, metric_value
+
+    drawn = [place for place, count in enumerate(counts) if count]
+    weights = torch.tensor([counts[place] for place in drawn], dtype=torch.float64)
+    states = (torch.stack(values) for values in zip(*(groups[place] for place in drawn), strict=True))
+    for part in metric_parts(metric):
+        for name, reduction in part._reductions.items():
+            stacked = next(states)
+            # Maxima and minima do not depend on how often a group is there.
+            extreme = stacked.amax(0) if reduction is dim_zero_max else stacked.amin(0)
+            state = torch.tensordot(weights, stacked, dims=1) if reduction is dim_zero_sum else extreme
+            setattr(part, name, state)
+        part._update_count, part._computed = 1, None
+    return metric_value(metric)
 
 
 def _open_model(folder: CheckedFolder, files: Files) -> tuple[Runner, str]:
@@ -313,15 +346,15 @@ def _does_not_run(folder: CheckedFolder, error: Exception) -> DataError:
 
 def _make_task(files: Files, split: JudgedSplit, config: RunConfig) -> Task:
     """Return the task that prepares a model's inputs: an own one by the run's code, else as the export says."""
-    from trainer.tasks.load import load_task
+    from trainer.tasks.loading import load_task
 
     if config.task.is_own:
         return load_task(config, split.shards, split.shards_uri)
     shards, uri = split.shards.model_copy(update={"classes": split.classes}), split.shards_uri
     name = next(name for name in ("preprocess.json", "text.json") if name in files)
     entries = json.loads(files[name].read_bytes())
-    if shards.tokenizer is not None and "tokenizer" in entries:
-        path = files[entries["tokenizer"]]
+    if shards.tokenizer is not None and TOKENIZER_NAME in files:
+        path = files[TOKENIZER_NAME]
         own = {"name": path.name, "crc32c": storage.crc32c(path.read_bytes()), "padding": entries["padding"]}
         shards = shards.model_copy(update={"tokenizer": shards.tokenizer.model_copy(update=own)})
         uri = storage.normalise(path.parent)
@@ -333,17 +366,6 @@ def _make_task(files: Files, split: JudgedSplit, config: RunConfig) -> Task:
         "task": config.task.model_copy(update={"arguments": arguments}),
     }
     return load_task(config.model_copy(update=sections), shards, uri)
-
-
-def _outputs_kind(config: RunConfig, task: Task) -> str:
-    """Return the container of an own network's outputs."""
-    import torch
-
-    from trainer.export.gates.tensors import kind_of
-    from trainer.model.build import build_model, example_inputs
-
-    with torch.inference_mode():
-        return kind_of(build_model(task, config).eval()(*example_inputs(task, 1)))
 
 
 def _check_tasks(folders: Sequence[CheckedFolder], config: RunConfig | None) -> RunConfig:
@@ -372,7 +394,7 @@ def _read_labels(folder: CheckedFolder) -> list[str]:
     """Return the names of a model's classes in the order of its outputs; none of an own task."""
     if ":" in folder.document.task:
         return []
-    return bundle_of(folder.document.task).read_labels(folder.take("labels.json").parent) or []
+    return read_labels(folder.take("labels.json").parent) or []
 
 
 if __name__ == "__main__":

@@ -22,8 +22,10 @@ from trainer.report.progress import DataReport, TrainingStatus
 from trainer.report.readings import Readings
 from trainer.step import Stepper, Update
 from trainer.supervise.limits import Budget, Reason
-from trainer.tasks.optional import SHOWN_SAMPLES, make_first_slot, unit_of
-from trainer.tasks.protocol import Batch
+from trainer.tasks.task import Batch, Task
+
+# First samples of training that TensorBoard shows (`Task.first_samples`).
+SHOWN_SAMPLES = 16
 
 
 class Reporting:
@@ -64,15 +66,15 @@ class Reporting:
         self._board: Board | None = None
         self._readings = Readings(rank.device, stepper.guard)
         self._samples = self._samples_sent = 0
-        self._unit = unit_of(feed.task)
-        self._describe_first_slot = make_first_slot(feed.task)
+        self._unit, self._task = feed.task.unit, feed.task
         self._first_slot: Batch | None = None
         if not rank.is_first:
             return
         self._board = Board(tensorboard_folder, scalars_folder, attempt=attempt, first_step=first_step)
         self._gauges = GpuGauges(rank.device, log)
         # An attempt that goes on from a checkpoint finds the first slot written: step 1 is never void then.
-        if first_step == 0 and config.inspect.samples == "show" and self._describe_first_slot is not None:
+        shows_samples = type(feed.task).first_samples is not Task.first_samples
+        if first_step == 0 and config.inspect.samples == "show" and shows_samples:
             stepper.on_model_input = self._keep_first_slot
 
     def add(self, loss: torch.Tensor) -> None:
@@ -192,11 +194,11 @@ class Reporting:
         self._first_slot = map_tensors(batch, _copy_first)
 
     def _show_first_slot(self) -> None:
-        if self._first_slot is None or self._board is None or self._describe_first_slot is None:
+        if self._first_slot is None or self._board is None:
             return
         batch, self._first_slot = map_tensors(self._first_slot, lambda tensor: tensor.cpu()), None
         try:
-            if (content := self._describe_first_slot(batch)) is not None:
+            if (content := self._task.first_samples(batch)) is not None:
                 self._board.show_first_slot(content)
         except Exception as error:  # noqa: BLE001 - drawing raises what it likes, and this is only looked at
             self._log(f"warning: the first samples are not in TensorBoard's files: {type(error).__name__}: {error}")

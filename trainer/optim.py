@@ -19,7 +19,7 @@ from contracts.errors import ConfigError
 from trainer.checkpoint.loading import Group
 from trainer.model.freeze import no_match
 from trainer.parallel.spread import copy_tensor, full_tensor, local_tensor
-from trainer.tasks.protocol import Task
+from trainer.tasks.task import Task
 
 # Added to the norm before it divides, as torch.nn.utils.clip_grad_norm_ does.
 _CLIP_EPSILON = 1e-6
@@ -36,7 +36,7 @@ def make_optimizer(
         model: The network; frozen parameters are left out.
         train: The configuration's section.
         factors: Of the learning rate, by names of parameters, as `rate_factors` returns them; None: 1 for all.
-        task: The task, whose `optimizer` is taken where it has one; it gets the same groups.
+        task: The task; its `optimizer` gets the same groups.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     by_kind: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
@@ -49,11 +49,11 @@ def make_optimizer(
         for (is_vector, _, factor), of_kind in sorted(by_kind.items(), key=lambda item: item[0])
     ]
     rate = train.learning_rate
-    if own := getattr(task, "optimizer", None):
-        optimizer: torch.optim.Optimizer = own([{**group, "lr": rate * group["rate_factor"]} for group in groups], rate)
-        for group in optimizer.param_groups:
+    rated = [{**group, "lr": rate * group["rate_factor"]} for group in groups]
+    if task is not None and (own := task.optimizer(rated, rate)) is not None:
+        for group in own.param_groups:
             group["rate_factor"] = float(group["lr"]) / rate
-        return optimizer
+        return own
     if train.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=rate, fused=True)
     # torch has no fused step of SGD for sharded tensors (2.13).
@@ -133,8 +133,8 @@ def learning_rate(step: int, *, total_steps: int, train: TrainSection, task: Tas
     "SGDR", 2016, without restarts.
     """
     peak = train.learning_rate
-    if own := getattr(task, "schedule", None):
-        return peak * float(own(step, total_steps))
+    if task is not None and (factor := task.schedule(step, total_steps)) is not None:
+        return peak * float(factor)
     warmup = round(train.warmup_fraction * total_steps)
     if step < warmup:
         return peak * (step + 1) / warmup

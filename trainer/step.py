@@ -45,10 +45,9 @@ from trainer.parallel.spread import (
     share_buffers,
     written_buffers,
 )
-from trainer.tasks.load import network_name
-from trainer.tasks.loss import Denominator
-from trainer.tasks.on_device import TaskOnDevice
-from trainer.tasks.protocol import Batch, Loss, Outputs, Task
+from trainer.tasks.loading import network_name
+from trainer.tasks.on_device import Denominator, TaskOnDevice
+from trainer.tasks.task import Batch, Loss, Outputs, Task
 from trainer.weights.start import StartWeights
 
 Tensors = dict[str, torch.Tensor]

@@ -11,7 +11,7 @@ import signal
 import time
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest, ProfileReport
+from contracts.artifacts import CheckpointManifest, EvaluationReport, ProfileReport
 from contracts.errors import ErrorDocument, Preempted, UserError
 from contracts.fingerprint import train_inputs
 from contracts.process import imports_done, run_process
@@ -26,13 +26,12 @@ from trainer.launch.choices import (
     choose_batch_layout,
     choose_flags,
     choose_threads,
-    find_other_batch,
-    find_other_hardware,
+    find_differences,
 )
 from trainer.launch.launcher import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
 from trainer.supervise.notice import metadata_host
-from trainer.tasks.needs import load_shards
+from trainer.tasks.shard_checks import load_shards
 from trainer.weights.previous import find_initial_weights, with_arguments_of_weights
 
 # Where Vertex AI's TensorBoard looks, set where the job has one:
@@ -71,9 +70,8 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
         stage.log(f"warning: {ignored}")
     machine = hardware()
     if profile is not None:
-        for other in (find_other_hardware(profile, machine), find_other_batch(profile, stage.config.train)):
-            if other:
-                stage.log(f"warning: {other}")
+        for difference in find_differences(profile, machine, stage.config.train):
+            stage.log(f"warning: {difference}")
     # For their errors; the ranks decide again, knowing what the checkpoint has recorded.
     if not has_checkpoint(output.uri):
         choose_batch_layout(stage.config, ranks=world_size, profile=profile, recorded=None)
@@ -115,16 +113,22 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
             stage.events.emit("interrupted", signal=signal.SIGINT.name)
         raise
     result = CheckpointManifest.load(output.uri)
-    stage.finished(output, _describe(result))
+    stage.finished(output, _describe(result, output.uri))
     return output.uri
 
 
-def _describe(result: CheckpointManifest) -> str:
+def _describe(result: CheckpointManifest, uri: str) -> str:
     parts = [f"best checkpoint at step {result.step}"]
     headline = result.headline
     if headline is not None and (value := headline.value(result.metrics, "test")) is not None:
-        parts.append(f"test {headline.metric.replace('_', ' ')} {value:.4f}")
+        parts.append(f"test {headline.metric.replace('_', ' ')} {value:.4f}{_describe_baseline(result, uri)}")
     return ", ".join(parts)
+
+
+def _describe_baseline(result: CheckpointManifest, uri: str) -> str:
+    if result.evaluation is None or (baseline := EvaluationReport.load(result.evaluation.uri(uri)).baseline) is None:
+        return ""
+    return f" (baseline {baseline.value:.4f}: {baseline.description})"
 
 
 if __name__ == "__main__":

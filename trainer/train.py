@@ -22,9 +22,10 @@ from trainer.checkpoint.loading import open_groups
 from trainer.checkpoint.manager import CheckpointManager, Schedule
 from trainer.checkpoint.progress import Progress, describe_checkpoint, describe_environment, find_differences
 from trainer.data.device import to_device
+from trainer.data.evaluation import EvaluationBatch
 from trainer.data.shard_cache import Prefetcher
 from trainer.data.training_data import TrainingData
-from trainer.evaluate import Evaluation, Placed, evaluate
+from trainer.evaluate import Evaluation, evaluate
 from trainer.finish import finish
 from trainer.launch import Assignment
 from trainer.launch.choices import BatchLayout, choose_batch_layout, find_spare_cores
@@ -32,6 +33,7 @@ from trainer.log import Reporting
 from trainer.model.numerics import decide_numerics, fix_numerics
 from trainer.optim import learning_rate
 from trainer.parallel.process_group import Rank, limit_collectives
+from trainer.predictions import OutcomeCollector
 from trainer.report.gauges import is_allocation_error, out_of_memory_explained
 from trainer.report.progress import RankLog, describe_start
 from trainer.step import Stepper
@@ -42,7 +44,6 @@ from trainer.supervise.supervisor import RankSupervisor
 from trainer.supervise.vote import StopAgreement, Vote
 from trainer.supervise.watchdog import longest_wait_s
 from trainer.tasks.metrics import check_metrics
-from trainer.tasks.optional import SplitCollector
 from trainer.weights.start import StartWeights
 
 # Optimizer steps between two looks at the loss: each costs a reduction and waits for the device.
@@ -270,11 +271,11 @@ class Training:
         self.progress = self.progress.with_evaluation(found, self.step, self.config.train.early_stopping)
         self.reporting.evaluated(self.step, found, stop, epoch_is_over=self._epoch_is_over(), say=self._show_progress)
 
-    def evaluate_split(self, split: str, report: SplitCollector | None = None) -> Evaluation | None:
+    def evaluate_split(self, split: str, outcomes: OutcomeCollector | None = None) -> Evaluation | None:
         """Evaluate on a split; on a part of it, if a stop was agreed meanwhile."""
         sections, loader = self.ledger.sections, self.data.evaluation(split, self.numerics)
 
-        def until_stopped(batches: Iterator[Placed], rounds: int) -> Iterator[Placed]:
+        def until_stopped(batches: Iterator[EvaluationBatch], rounds: int) -> Iterator[EvaluationBatch]:
             return sections.each_alive(self.vote.rounds_of(batches, rounds))
 
         with sections.inside("evaluation"), self.stepper.evaluation_weights() as model:
@@ -284,10 +285,10 @@ class Training:
                 loader.batches(),
                 loader.rounds,
                 self.rank.device,
-                report=report,
-                numerics=self.numerics,
-                rounds=until_stopped,
                 config=self.config,
+                numerics=self.numerics,
+                outcomes=outcomes,
+                rounds=until_stopped,
             )
 
     # --- stopping -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""The details of an evaluation of a classification: outcomes by class, confusion, and the worst samples.
+"""Details of the evaluation of a classification: outcomes by class, confusion, ROC curve, worst samples.
 
-Nothing but the tasks that have one class a sample, and the pages that show them, reads them.
+Only the tasks with one class per sample and their pages read them.
 """
 
 from __future__ import annotations
@@ -13,29 +13,24 @@ TASKS = ("image_classification", "text_classification")
 
 
 class RocCurve(Document):
-    """How well the probability of one class tells its samples from all others (one against the rest).
-
-    Samples are counted in bins of the log-odds: points are exact where they are, and the area takes samples of one bin
-    as tied.
-    """
+    """ROC curve of the second of two classes, by its probability."""
 
     area: float
-    """Area under the curve, in [0, 1]."""
+    """Area under the curve, in [0, 1], of all samples."""
     points: list[tuple[float, int, int]]
-    """Threshold, samples of other classes at or above it, samples of the class at or above it; falling thresholds. The
-    curve begins at (0, 0), which is not listed. Divided by the samples outside and inside the class: the rates."""
+    """Threshold, samples of the first class at or above it, samples of the second at or above it; falling thresholds,
+    at most 1,000 spread evenly. The curve begins at (0, 0), which is not listed. Divided by the samples of the first
+    and the second class: the rates."""
 
 
 class ClassOutcome(Document):
-    """What became of the samples of one class."""
+    """Counts of the samples of one class."""
 
     name: str
     samples: int
     predicted: int
     """Samples of any class that were taken for it."""
     right: int
-    roc: RocCurve | None
-    """None where the split has no sample of the class, or no other."""
 
 
 class WorstSample(Document):
@@ -66,6 +61,8 @@ class ClassificationDetails(TaskDetails):
     """The cells of the confusion matrix that are not empty: label, prediction, samples. In this order."""
     confusion_left_out: int
     """Samples in cells off the diagonal that are left out, being the smallest of too many; 0 for few classes."""
+    roc: RocCurve | None
+    """None with more than two classes, and where the split has samples of one class alone."""
     worst: list[WorstSample]
     """The samples with the lowest probability of their label, the lowest first."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field
@@ -10,6 +11,8 @@ from pydantic import Field
 from contracts.artifacts.document import Contract, Document
 
 EVALUATION_NAME = "evaluation.json"
+PREDICTIONS_NAME = "test-predictions.parquet"
+"""Beside evaluation.json: key, path, label, answer and probability of each sample of the test split."""
 FIRST_SLOT_NAME = "first_slot.png"
 """Beside TensorBoard's files of a training: its first samples as the network got them, where they are shown."""
 LOSS = "loss"
@@ -29,6 +32,15 @@ class Headline(Document):
     def value(self, metrics: Mapping[str, float], split: str) -> float | None:
         """Return its value on a split out of a checkpoint's metrics; None where that was not measured."""
         return metrics.get(f"{split}_{self.metric}")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Headline metric of a model that ignores its input."""
+
+    description: str
+    """For example: always "cat"."""
+    value: float
 
 
 class EvaluationReport(Contract):
@@ -52,8 +64,10 @@ class EvaluationReport(Contract):
     """Metrics of the task by name, without the loss."""
     loss: float | None
     """Sum of the task's loss over the sum of its counts; null: it came to no finite number."""
+    baseline: Baseline | None = None
+    """None: the task has nothing to compare its headline with."""
     details: dict[str, Any] = Field(default_factory=dict)
-    """What the task itself knows beyond numbers; only pages of the task read it."""
+    """Result of the task's `report`; only pages of the task read it."""
 
     def value(self, metric: str) -> float | None:
         """Return a metric, or the loss, by its name; None: there is none of that name."""

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import google_crc32c
 from pydantic import Field
@@ -30,8 +30,8 @@ class Gate(Document):
     """One condition that an export must meet, and what was found."""
 
     name: str
-    """parity, top1, batch, sizes, range, reference, accuracy, metric, coverage, speed, bundle, served, `engine TARGET`
-    (engine sm89); those of `shardline verify` are checksum, bundle, `engine TARGET`."""
+    """parity, top1, batch, sizes, evaluation, metric, speed, program, served, `engine TARGET` (engine sm89); those of
+    `shardline verify` are checksum, program, served, `engine TARGET`."""
     precision: str
     """Precision of the graph that it is about."""
     status: Status
@@ -99,7 +99,7 @@ class Attempt(Document):
 
     precision: str
     kept_fp32: list[str] = Field(default=[])
-    """Nodes that were kept in fp32."""
+    """Modules of the model that were kept in fp32."""
     outcome: Literal["kept", "failed"]
     reason: str = ""
     """The gates that failed, with their figures."""
@@ -137,7 +137,7 @@ class GraphEntry(ShippedFile):
 
     precision: str
     kept_fp32: list[str] = Field(default=[])
-    """Nodes of an fp16 graph that compute in fp32."""
+    """Modules that compute in fp32 in an fp16 graph."""
 
 
 class EngineTensor(Document):
@@ -265,6 +265,10 @@ def two_figures(latency: Iterable[Latency]) -> list[tuple[Latency, Latency]]:
     ]
 
 
+Container = Literal["tensor", "tuple", "dict"]
+"""What a network returns its outputs in."""
+
+
 class ExportManifest(Contract):
     """The exported graphs, the engines, and the proof."""
 
@@ -286,6 +290,10 @@ class ExportManifest(Contract):
     """Name of the task that was learnt."""
     signature: Signature
     """Of the model."""
+    container: Container = "tensor"
+    """What the network returns its outputs in."""
+    task_calibration: dict[str, Any] = Field(default={})
+    """Result of the task's `calibrate`, as the checkpoint has it."""
     inputs: dict[str, list[str | int]]
     """Name and shape of each input; `batch` is dynamic."""
     outputs: dict[str, list[str | int]]
@@ -309,8 +317,6 @@ class ExportManifest(Contract):
     """What they were drawn by."""
     served: Served
     """What Triton loads."""
-    coverage: dict[str, dict[str, float]] = Field(default={})
-    """By precision: the shares of weight bytes and of operators that have it."""
     calibration: Calibration | None = None
     latency: list[Latency] = Field(default=[])
     latency_left_out: dict[str, str] = Field(default={})

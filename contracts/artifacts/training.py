@@ -51,8 +51,8 @@ class InitialWeights(Document):
     """Tensors that both have, in another shape: they are random."""
     head: list[str]
     """Tensors of the classifier's head."""
-    classes_taken: list[str]
-    """Classes whose rows of the head were taken, by name; the others' are random."""
+    head_taken: bool
+    """Whether the head was taken, having the same classes; else it is random."""
 
     def in_words(self) -> str:
         """Return a line that says what was taken."""
@@ -61,10 +61,9 @@ class InitialWeights(Document):
         named = {"missing (random)": self.missing, "of another shape (random)": self.other_shape}
         named["not used"] = self.unexpected
         parts += [f"{words}: {first_names(names)}" for words, names in named.items() if names]
-        rows = "random, since a file names no classes" if self.kind == "file" else "random: no class has the same name"
-        if self.classes_taken:
-            rows = f"rows of {len(self.classes_taken)} classes by name, the others random"
-        head = f"head ({', '.join(self.head)}): {rows}" if self.head else "nothing depends on num_classes: no head"
+        unknown = "a file names no classes" if self.kind == "file" else "the classes are others"
+        words = "taken, for the same classes" if self.head_taken else f"random, since {unknown}"
+        head = f"head ({', '.join(self.head)}): {words}" if self.head else "no tensor has a row per class: no head"
         return "; ".join([*parts, head])
 
 
@@ -141,8 +140,6 @@ class CheckpointManifest(Contract):
     """None without train.early_stopping."""
     calibration: dict[str, Any] = Field(default_factory=dict)
     """At the top: the task's choices on the validation split with these weights, such as a threshold per class."""
-    warnings: list[str] = Field(default_factory=list)
-    """At the top: the task's warnings about the data, such as classes without samples."""
     finished_at: str = ""
     """At the top: when training ended, UTC, ISO 8601."""
     numerics: dict[str, str] = Field(default_factory=dict)
@@ -155,6 +152,8 @@ class CheckpointManifest(Contract):
     evaluation: FileEntry | None = None
     """At the top: evaluation.json beside the best weights; None without a test split. It is not among the owned files:
     it can be made again from the weights, so its loss is no reason to train again."""
+    predictions: FileEntry | None = None
+    """At the top: test-predictions.parquet beside evaluation.json; None without it."""
 
     @field_validator("files")
     @classmethod

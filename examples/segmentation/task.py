@@ -10,9 +10,10 @@ from torch.nn import functional
 from torchmetrics.classification import MulticlassJaccardIndex
 
 from contracts.artifacts import OutputSpec, Signature, TensorSpec
+from trainer.tasks.task import Task
 
 
-class Segmentation:
+class Segmentation(Task):
     """Images to the class of each pixel."""
 
     fields = {"image": "image", "mask": "image"}  # noqa: RUF012
@@ -21,24 +22,26 @@ class Segmentation:
     def __init__(self, context, *, classes, side, width):
         self.classes, self.side, self.width = classes, side, width
         image = TensorSpec(dtype="float32", shape=["batch", 3, side, side])
-        logits = OutputSpec(dtype="float32", shape=["batch", classes, side, side], compare="classes")
+        logits = OutputSpec(dtype="float32", shape=["batch", len(classes), side, side], compare="classes")
         self.signature = Signature(inputs={"image": image}, outputs={"logits": logits})
 
     def build_model(self):
         """Return the network with random weights."""
-        return UNet(self.classes, self.width)
+        return UNet(len(self.classes), self.width)
 
     def prepare(self, sample, mode):
         """Decode one sample: image [S, S, 3] and mask [S, S], uint8; in training half of them mirrored."""
-        image = np.array(Image.open(io.BytesIO(sample["image"])).convert("RGB"))
-        mask = np.array(Image.open(io.BytesIO(sample["mask"])))
+        prepared = {"image": np.array(Image.open(io.BytesIO(sample["image"])).convert("RGB"))}
+        # An answer is asked for without a mask.
+        if "mask" in sample:
+            prepared["mask"] = np.array(Image.open(io.BytesIO(sample["mask"])))
         if mode.training and mode.random.random() < 0.5:
-            image, mask = image[:, ::-1], mask[:, ::-1]
-        return {"image": image.copy(), "mask": mask.copy()}
+            prepared = {name: pixels[:, ::-1] for name, pixels in prepared.items()}
+        return prepared
 
     def collate(self, samples, mode):
         """Return image [B, S, S, 3] and mask [B, S, S], uint8."""
-        return {name: torch.from_numpy(np.stack([one[name] for one in samples])) for name in ("image", "mask")}
+        return {name: torch.from_numpy(np.stack([sample[name] for sample in samples])) for name in samples[0]}
 
     def example(self, size):
         """Return a batch of black images, as `to_model` returns one."""
@@ -47,8 +50,8 @@ class Segmentation:
 
     def to_model(self, batch, mode):
         """Return image [B, 3, S, S] float32 in [-1, 1] and mask [B, S, S] int64: bytes travel to the device."""
-        image = batch["image"].permute(0, 3, 1, 2).float() / 127.5 - 1
-        return {"image": image, "mask": batch["mask"].long()}
+        masks = {"mask": batch["mask"].long()} if "mask" in batch else {}
+        return {"image": batch["image"].permute(0, 3, 1, 2).float() / 127.5 - 1, **masks}
 
     def loss(self, outputs, batch, mode):
         """Return cross-entropy and Dice of each sample, summed, and the number of samples."""
@@ -56,18 +59,23 @@ class Segmentation:
         entropy = functional.cross_entropy(logits, mask, reduction="none").mean(dim=(1, 2))
         # Dice of each sample over its classes (Milletari et al., arXiv 1606.04797).
         probability = logits.softmax(dim=1)
-        truth = functional.one_hot(mask, self.classes).permute(0, 3, 1, 2)
+        truth = functional.one_hot(mask, len(self.classes)).permute(0, 3, 1, 2)
         both, all_ = (probability * truth).sum(dim=(2, 3)), (probability + truth).sum(dim=(2, 3))
         dice = 1 - ((2 * both + 1) / (all_ + 1)).mean(dim=1)
         return (entropy + dice).sum(), len(mask)
 
     def metrics(self):
         """Return new metrics by name."""
-        return {"mean_iou": MulticlassJaccardIndex(self.classes, sync_on_compute=False, validate_args=False)}
+        return {"mean_iou": MulticlassJaccardIndex(len(self.classes), validate_args=False)}
 
     def update(self, metrics, outputs, batch):
         """Take a batch of an evaluation in."""
         metrics["mean_iou"].update(outputs.argmax(dim=1), batch["mask"])
+
+    def answer(self, outputs):
+        """Return the share of each class in each picture."""
+        shares = functional.one_hot(outputs.argmax(dim=1), len(self.classes)).float().mean(dim=(1, 2))
+        return [dict(zip(self.classes, map(float, row), strict=True)) for row in shares]
 
 
 class UNet(nn.Module):

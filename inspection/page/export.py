@@ -30,7 +30,7 @@ from pages.parts import (
     absent,
     section,
 )
-from pages.quantities import count, percent, several
+from pages.quantities import count, several
 
 TITLE = "Export"
 _ORDER = {"failed": 0, "not decidable": 1, "not run": 2, "passed": 3}
@@ -190,20 +190,17 @@ def _metrics(subject: Subject, found: ExportManifest) -> Table:
         # From torch; positive is worse.
         drop = None if reference is None or name == "torch" else scale * (reference - values[name])
         shown = "0" if not drop else f"{drop:+.2g}" if abs(drop) < 0.01 else f"{drop:+.2f}"
-        coverage = list(found.coverage.get(name, {}).items())[:6]
-        parts = ", ".join(f"{shorten(kind, 40).replace('_', ' ')} {percent(share)}" for kind, share in coverage)
         key = f"{metric}.{subject.name(name)}"
         return (
             subject.name(name),
             Figure(key, values[name], unit),
             NO_VALUE if drop is None else Figure(f"{key}.drop", drop, missing=NO_VALUE, shown=shown),
-            parts or NO_VALUE,
         )
 
     return Table(
         "export-metrics",
         f"{title(metric)} on {count(found.measured_samples)} test samples",
-        ("Precision", title(metric), f"Drop from torch{' (points)' if is_percent else ''}", "Of the graph in it"),
+        ("Precision", title(metric), f"Drop from torch{' (points)' if is_percent else ''}"),
         [row(name) for name in list(values)[: subject.limits.rows]],
     )
 

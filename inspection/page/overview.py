@@ -166,9 +166,8 @@ def _changes(subject: Subject) -> Table | Text:
 
 def _warnings(view: RunView) -> list[str]:
     """Return what the stages have remarked."""
-    data, trained, exported = view.data, view.checkpoint, view.export
+    data, exported = view.data, view.export
     found = [f"data: {text}" for text in (data.warnings if data is not None else ())]
-    found += [f"training: {text}" for text in (trained.warnings if trained is not None else ())]
     found += [
         f"training: {curve.name} has {several(curve.not_finite, 'value')} that are no finite number, the first at step "
         f"{curve.first_not_finite:,}"

@@ -49,7 +49,7 @@ _EXPORT_NOTES = {
 }
 _STRATEGIES = {"SPOT": "spot", "STANDARD": "on-demand", "FLEX_START": "flex-start"}
 # Metrics that are means over the classes that have a sample.
-MEANS_OVER_CLASSES = ("f1_macro", "recall_macro", "average_precision", "average_precision_binned")
+MEANS_OVER_CLASSES = ("f1_macro", "recall_macro", "average_precision")
 # Of the standard normal distribution: two-sided 95 %.
 _Z = 1.959963984540054
 REUSED = "reused"

@@ -31,7 +31,6 @@ class MultilabelResults(View):
     metric: str
     """Name of the headline metric."""
     value: float | None
-    in_bins: bool
     f1_at_thresholds: float | None
     """Mean over labels, each at its threshold."""
     f1_macro: float | None

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,18 +13,11 @@ from sklearn.metrics import average_precision_score
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, ExportManifest
 from contracts.artifacts.multilabel import MultilabelDetails, thresholds_of
-from contracts.config import STAGE_KEYS
+from tests.examples.own_task import BATCH, EPOCHS, REPOSITORY, SAMPLES, SLOT, shardline, training_sections
 from tests.trainer.test_kills import kill_in, make
 
-REPOSITORY = Path(__file__).parents[2]
 DRAW, CONFIG = REPOSITORY / "examples" / "several_labels.py", REPOSITORY / "configs" / "several-labels.yaml"
 LEAST_AVERAGE_PRECISION = 0.9
-SAMPLES, BATCH, SLOT, EPOCHS = 60, 10, 3, 6
-
-
-def shardline(*arguments: object, timeout: float = 280) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipelines.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, cwd=REPOSITORY)
 
 
 def draw(folder: Path, images: int) -> Path:
@@ -58,12 +50,6 @@ def shards(config: Path) -> str:
     return storage.normalise(done.stdout.splitlines()[-1])
 
 
-def sections(config: Path, *, ranks: int) -> dict[str, Any]:
-    values = yaml.safe_load(config.read_text())
-    values["resources"] = {"ranks": ranks, "max_attempts": 20}
-    return {name: values[name] for name in STAGE_KEYS["train"] if name in values}
-
-
 def evaluation_of(folder: str) -> EvaluationReport:
     entry = CheckpointManifest.load(folder).evaluation
     assert entry is not None
@@ -74,7 +60,7 @@ def evaluation_of(folder: str) -> EvaluationReport:
 @pytest.mark.timeout(600)
 def test_a_kill_changes_no_bit(config: Path, shards: str, tmp_path: Path) -> None:
     """Nor one while thresholds are chosen, or while the test split is evaluated with them."""
-    values = sections(config, ranks=2)
+    values = training_sections(yaml.safe_load(config.read_text()), ranks=2)
     whole, cut = (make(tmp_path, name, shards, values) for name in ("whole", "cut"))
     assert kill_in(whole, ()) == []
     # After the validation of each epoch the next evaluation of a process is the calibration, and then comes the test.
@@ -106,10 +92,7 @@ def test_the_whole_line(tmp_path: Path) -> None:
     manifest = ExportManifest.load(storage.normalise(exported.parent))
     assert [gate for gate in manifest.gates if gate.status == "failed"] == []
     assert manifest.parity["onnx"]["fp16"].passed
-    (bundle,) = [gate for gate in manifest.gates if gate.name == "bundle"]
-    assert (bundle.status, bundle.figures["other_sets"], bundle.figures["evaluation_difference"]) == ("passed", 0, 0)
-    assert bundle.figures["labels_right"] == sum(one.right for one in details.classes)
-    assert bundle.figures["sets_right"] == details.exact
+    assert {gate.name for gate in manifest.gates if gate.status == "passed"} >= {"program", "evaluation"}
     check_served(exported.parent, listed)
     check_looked_at(line, report)
 
@@ -120,17 +103,17 @@ def check_served(folder: Path, listed: Path) -> None:
     images = [str(listed.parent / row["uri"]) for row in rows]
     names = [one["label"] for one in json.loads((folder / "labels.json").read_text())]
     answers = [json.loads(text) for text in predict(folder, *images, "--top=4")]
-    scores = np.array([[{one["label"]: one["score"] for one in answer["predictions"]}[name] for name in names]
+    scores = np.array([[dict(zip(answer["labels"], answer["scores"], strict=True))[name] for name in names]
                        for answer in answers])  # fmt: skip
     labels = np.array([[name in row["label"] for name in names] for row in rows])
     assert average_precision_score(labels, scores) >= LEAST_AVERAGE_PRECISION
     thresholds = np.array([one["threshold"] for one in json.loads((folder / "labels.json").read_text())])
-    said = [{one["label"] for one in json.loads(text)["predictions"]} for text in predict(folder, *images)]
+    said = [set(json.loads(text)["labels"]) for text in predict(folder, *images)]
     assert said == [{names[place] for place in np.flatnonzero(row)} for row in scores >= thresholds]
 
 
 def predict(folder: Path, *arguments: str) -> list[str]:
-    command = [sys.executable, "-I", str(folder / "predict.py"), "--json", *arguments]
+    command = [sys.executable, "-I", str(folder / "predict.py"), "-o", "json", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
 
 

@@ -17,13 +17,13 @@ from tests.inspection.test_summary import DOCUMENTS
 HOSTILE = "a|b`c`<img src=x onerror=alert(1)>\u202e[x](javascript:alert(1))![y](http://evil.example/z)*d*\n# e"
 
 
-def evaluation(names: list[str], confusion: list[tuple[int, int, int]], curves: list[RocCurve | None]) -> bytes:
+def evaluation(names: list[str], confusion: list[tuple[int, int, int]], roc: RocCurve | None = None) -> bytes:
     """Return evaluation.json of a checkpoint, with its counts taken from the confusion matrix."""
-    return make_evaluation(names, confusion, curves).to_json()
+    return make_evaluation(names, confusion, roc).to_json()
 
 
 def make_evaluation(
-    names: list[str], confusion: list[tuple[int, int, int]], curves: list[RocCurve | None], *, left_out: int = 0
+    names: list[str], confusion: list[tuple[int, int, int]], roc: RocCurve | None = None, *, left_out: int = 0
 ) -> EvaluationReport:
     outcomes = [
         ClassOutcome(
@@ -31,7 +31,6 @@ def make_evaluation(
             samples=sum(count for label, _, count in confusion if label == place),
             predicted=sum(count for _, guess, count in confusion if guess == place),
             right=sum(count for label, guess, count in confusion if label == guess == place),
-            roc=curves[place],
         )
         for place, name in enumerate(names)
     ]
@@ -48,7 +47,7 @@ def make_evaluation(
         metrics={"accuracy": sum(outcome.right for outcome in outcomes) / samples},
         loss=0.5,
         details=ClassificationDetails(
-            classes=outcomes, confusion=confusion, confusion_left_out=left_out, worst=[]
+            classes=outcomes, confusion=confusion, confusion_left_out=left_out, roc=roc, worst=[]
         ).model_dump(mode="json"),
     )
 

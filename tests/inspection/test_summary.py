@@ -77,7 +77,6 @@ DOCUMENTS: dict[str, Contract] = {
         task={"name": "image_classification", "arguments": {}},
         fingerprint="t",
         finished=True,
-        warnings=["column age has one value"],
         step=10,
         position=640,
         epoch=1,
@@ -208,7 +207,6 @@ def test_table_and_report_say_the_same(tmp_path: Path, capsys: pytest.CaptureFix
     for text in (
         "shard made this",
         "data: 3 images were laid on white",
-        "training: column age has one value",
         "98.77 %",
         "64 = slot size 16 x 2 per rank x 2 ranks",
         "model.sm80.engine (0.35 MB)",

@@ -10,6 +10,7 @@ from torch import nn
 from torchmetrics import MeanAbsoluteError, MeanSquaredError
 
 from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
+from trainer.tasks.task import Baseline, Task
 
 SIDE = 16
 
@@ -25,7 +26,7 @@ class FailsOnColour(nn.Module):
         return pixels
 
 
-class Redness:
+class Redness(Task):
     """Images to their mean redness."""
 
     fields: ClassVar = {"image": "image"}
@@ -68,6 +69,16 @@ class Redness:
             raise RuntimeError("no update")
         for metric in metrics.values():
             metric.update(outputs, self._truth(batch))
+
+    def answer(self, outputs):
+        return outputs[:, 0].tolist()
+
+    def outcomes(self, outputs, batch):
+        return {"label": self._truth(batch)[:, 0], "answer": outputs[:, 0]}
+
+    def baseline(self, outcomes):
+        label = outcomes["label"]
+        return Baseline("the mean redness", float(np.abs(label - label.mean()).mean()))
 
     @staticmethod
     def _truth(batch):

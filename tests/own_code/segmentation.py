@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
+from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -21,7 +22,7 @@ SIZE = 16
 CLASSES = 6
 
 
-class Segmentation:
+class Segmentation(Task):
     """Images [B, 3, 16, 16] to scores [B, 6, 16, 16]."""
 
     fields: Mapping[str, str] = {"image": "image", "mask": "image"}

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from contracts.artifacts.signature import Dimension, OutputSpec, Signature, TensorSpec
+from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -33,7 +34,7 @@ class Network(nn.Module):
         return found
 
 
-class Words:
+class Words(Task):
     """Texts to classes.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
@@ -19,15 +20,15 @@ from typer.testing import CliRunner
 
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, EngineEntry, ExportManifest, FileEntry
-from contracts.artifacts.signature import Signature
+from contracts.artifacts.signature import Dimension, OutputSpec, Signature, TensorSpec
 from contracts.errors import ConfigError, UserError
 from pipelines.cli import app
-from pipelines.predict import find_export
+from pipelines.predict import find_export, run_predict
 from rehearsal.gcs import BucketServer
 from tests.trainer.export import colours
-from trainer.export import targets
+from tests.trainer.predict import words
 from trainer.export.engines import engine_open
-from trainer.predict import predict_task
+from trainer.predict import command
 
 ID, NEWER, FAILED = "20261121-120000-0001", "20261121-130000-0001", "20261121-140000-0001"
 
@@ -63,59 +64,63 @@ def shardline(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def answer(capfd: pytest.CaptureFixture[str], folder: Path | str, *arguments: str) -> tuple[int, str, str]:
-    """Run what the command runs, in this process: exit code, stdout, stderr."""
-    code = predict_task.main([f"--folder={folder}", *arguments])
+def answer(capfd: pytest.CaptureFixture[str], folder: Path | str, *arguments: str) -> tuple[int, list[Any], str]:
+    """Run what the command runs, in this process: exit code, rows, stderr."""
+    code = command.main([f"--folder={folder}", "-o", "json", *arguments])
     captured = capfd.readouterr()
     assert "Traceback" not in captured.err
-    return code, captured.out, captured.err
+    return code, [json.loads(line) for line in captured.out.splitlines()], captured.err
 
 
-def test_an_export_names_what_images_show(exported: Path, images: dict[str, str]) -> None:
-    said = shardline(exported, *images.values(), "--top", "2", "-o", "json")
-    assert said.returncode == 0, said.stderr
-    lines = [json.loads(line) for line in said.stdout.splitlines()]
-    assert [line["file"] for line in lines] == list(images.values())
-    assert [line["predictions"][0]["label"] for line in lines] == list(images)
-    assert all(len(line["predictions"]) == 2 for line in lines)
-    assert said.stderr.startswith("predict: model.fp32.onnx by onnxruntime 1.")
-    assert len(said.stderr.splitlines()) == 1
+def test_an_export_answers_as_its_shipped_program_does(exported: Path, images: dict[str, str]) -> None:
+    found = shardline(exported, *images.values(), "--top", "2", "-o", "csv")
+    assert found.returncode == 0, found.stderr
+    rows = list(csv.reader(found.stdout.splitlines()))
+    assert [(row[0], row[1].split("; ")[0]) for row in rows[1:]] == [(path, name) for name, path in images.items()]
+    assert found.stderr.startswith("predict: model.fp32.onnx by onnxruntime 1.")
+    assert len(found.stderr.splitlines()) == 1
+    program = [sys.executable, "-I", str(exported / "predict.py"), *images.values(), "--top", "2", "-o", "csv"]
+    assert subprocess.run(program, capture_output=True, text=True, check=True).stdout == found.stdout
 
 
-def test_a_folder_is_the_images_in_and_below_it(
+def test_a_file_that_cannot_be_used_is_named(
     exported: Path, images: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "below").mkdir()
     (tmp_path / ".DS_Store").write_text("no image")
-    places = {name: tmp_path / ("below" if name == "red" else "") / f"{name}.JPG" for name in images}
-    for name, place in places.items():
-        shutil.copy(images[name], place)
-    code, out, err = answer(capfd, exported, str(tmp_path), "--json")
-    assert code == 0, err
-    told = {line["file"]: line["predictions"][0]["label"] for line in map(json.loads, out.splitlines())}
-    assert told == {str(place): name for name, place in places.items()}
-    assert list(told) == sorted(told)
-    (tmp_path / "empty").mkdir()
-    code, out, err = answer(capfd, exported, str(tmp_path / "empty"))
-    assert code == 2 and "holds no images" in err and "to do:" in err
-
-
-def test_the_shipped_program_gives_the_same_answers(
-    exported: Path, images: dict[str, str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    command = [sys.executable, "-I", str(exported / "predict.py"), *images.values()]
-    shipped = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert answer(capfd, exported, *images.values())[:2] == (0, shipped.stdout)
-
-
-def test_other_images_are_answered(exported: Path, images: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, err = answer(capfd, exported, images["red"], "none.png", __file__, images["blue"])
+    shutil.copy(images["red"], tmp_path / "below" / "red.JPG")
+    code, rows, err = answer(capfd, exported, str(tmp_path), "none.png", __file__, images["blue"])
     assert code == 2
-    assert [line.partition(": ")[0] for line in out.splitlines()] == [images["red"], images["blue"]]
-    assert "none.png: cannot be read: No such file" in err
-    assert f"{__file__}: not an image of a known format" in err
-    assert "error: 2 of 4 images could not be used" in err
-    assert "to do:" in err
+    assert [(row["file"], row["labels"]) for row in rows] == [
+        (str(tmp_path / "below" / "red.JPG"), ["red"]),
+        (images["blue"], ["blue"]),
+    ]
+    assert "1 files were left out by their names" in err
+    assert "error: none.png: No such file" in err and f"error: {__file__}: not an image of a known format" in err
+    assert "2 of 4 could not be used" in err
+    code, _, err = answer(capfd, exported, "--lines", str(tmp_path / "texts"))
+    assert (code, "--lines for a model of texts" in err) == (2, True)
+
+
+def test_texts_are_samples_themselves(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "export"
+    words.write_export(folder)
+    integers = TensorSpec(dtype="int64", shape=["batch", "length"])
+    logits = OutputSpec(dtype="float32", shape=["batch", 3], compare="classes")
+    length = Dimension(min=8, opt=8, max=16, multiple=8)
+    inputs = {"tokens": integers, "mask": integers}
+    signature = Signature(inputs=inputs, outputs={"logits": logits}, dimensions={"length": length})
+    colours.write_manifest(folder, task="text_classification", signature=signature)
+    (tmp_path / "texts").write_text("green\nblue red red\n")
+    code, rows, _ = answer(capfd, folder, "red", "--lines", str(tmp_path / "texts"))
+    assert code == 0
+    assert [(row["text"], row["labels"]) for row in rows] == [
+        ("red", ["red"]),
+        ("green", ["green"]),
+        ("blue red red", ["red"]),
+    ]
+    code, rows, err = answer(capfd, folder, str(tmp_path / "texts"))
+    assert (code, rows, "is a file, and not a text" in err) == (2, [], True)
 
 
 def change_byte(path: Path) -> None:
@@ -124,62 +129,23 @@ def change_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-def edit_manifest(folder: Path, edit: Callable[[dict[str, Any]], Any], *, seal: bool = True) -> None:
-    values = json.loads((folder / MANIFEST_NAME).read_text())
-    edit(values)
-    (folder / MANIFEST_NAME).write_text(json.dumps(values))
+def edit_manifest(folder: Path, changes: dict[str, Any], *, seal: bool = True) -> None:
+    path = folder / MANIFEST_NAME
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     if seal:
-        document = ExportManifest.load(storage.normalise(folder)).sealed()
-        (folder / MANIFEST_NAME).write_bytes(document.to_json())
-
-
-def rewrite_preprocessing(folder: Path, **values: Any) -> None:
-    path = folder / "preprocess.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-    colours.write_manifest(
-        folder, ["labels.json", "preprocess.json", "predict.py", "serving.py", "reading.py", "runtimes.py"]
-    )
+        path.write_bytes(ExportManifest.load(storage.normalise(folder)).sealed().to_json())
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "message"),
     [
         (lambda folder: change_byte(folder / "model.fp32.onnx"), "model.fp32.onnx has crc32c"),
-        (lambda folder: change_byte(folder / "labels.json"), "labels.json has crc32c"),
         (lambda folder: change_byte(folder / "preprocess.json"), "preprocess.json has crc32c"),
         (lambda folder: (folder / "labels.json").write_text("[]"), "labels.json has bytes 2, its manifest says"),
-        (lambda folder: (folder / "model.fp32.onnx").unlink(), "model.fp32.onnx is missing"),
         (lambda folder: (folder / MANIFEST_NAME).unlink(), "holds no manifest.json: nothing finished there"),
-        (lambda folder: (folder / MANIFEST_NAME).write_text("{}"), "is a None document"),
-        (
-            lambda folder: edit_manifest(folder, lambda values: values.update(precision="fp16"), seal=False),
-            "the manifest was changed",
-        ),
-        (
-            lambda folder: edit_manifest(folder, lambda values: values["graphs"][0].update(sha256="0" * 64)),
-            "is not the one that the gates ran",
-        ),
-        (
-            lambda folder: edit_manifest(folder, lambda values: values.update(seal=""), seal=False),
-            "the manifest was changed",
-        ),
-        (
-            lambda folder: edit_manifest(folder, lambda values: values.update(precision="fp16")),
-            "the manifest has no graph of fp16",
-        ),
-        (
-            lambda folder: edit_manifest(folder, lambda values: values["files"][0].update(sha256="0" * 64)),
-            "labels.json has sha256",
-        ),
-        (
-            lambda folder: edit_manifest(folder, lambda values: values["files"].pop(0)),
-            "its manifest has no labels.json",
-        ),
-        (
-            lambda folder: rewrite_preprocessing(folder, model="other.onnx"),
-            "files are for other.onnx, and model.fp32.onnx ships",
-        ),
-        (lambda folder: rewrite_preprocessing(folder, layout="NHWC"), "[None, 12, 12, 3]"),
+        (lambda folder: edit_manifest(folder, {"precision": "fp16"}, seal=False), "the manifest was changed"),
+        (lambda folder: edit_manifest(folder, {"precision": "fp16"}), "the manifest has no graph of fp16"),
+        (lambda folder: edit_manifest(folder, {"files": []}), "its manifest has no labels.json"),
     ],
 )
 def test_a_damaged_export_is_refused(
@@ -187,12 +153,12 @@ def test_a_damaged_export_is_refused(
     images: dict[str, str],
     capfd: pytest.CaptureFixture[str],
     damage: Callable[[Path], Any],
-    words: str,
+    message: str,
 ) -> None:
     damage(copy)
     code, out, err = answer(capfd, copy, images["red"])
-    assert (code, out) == (2, "")
-    assert words in err
+    assert (code, out) == (2, [])
+    assert message in err
     assert "to do:" in err
 
 
@@ -214,9 +180,9 @@ def test_a_bucket_holds_models_and_images(
         storage.publish(f"gs://bucket-1/runs/x/export/{path.name}", path.read_bytes())
     storage.publish("gs://bucket-1/images/red.jpg", Path(images["red"]).read_bytes())
     folder = "gs://bucket-1/runs/x/export"
-    code, out, err = answer(capfd, folder, "gs://bucket-1/images/red.jpg", "gs://bucket-1/none.jpg")
-    assert (code, out.split()[:2]) == (2, ["gs://bucket-1/images/red.jpg:", "red"])
-    assert "gs://bucket-1/none.jpg: cannot be read" in err
+    code, rows, err = answer(capfd, folder, "gs://bucket-1/images/", "gs://bucket-1/none.jpg")
+    assert (code, rows[0]["file"], rows[0]["labels"]) == (2, "gs://bucket-1/images/red.jpg", ["red"])
+    assert len(rows) == 1 and "error: gs://bucket-1/none.jpg: " in err
     storage.replace(f"{folder}/labels.json", b"[]")
     assert "labels.json has bytes 2" in answer(capfd, folder, images["red"])[2]
 
@@ -260,20 +226,31 @@ def test_a_model_is_an_export_or_a_run(line: Path, name: Callable[[Path], str], 
     assert find_export(name(line)) == storage.normalise(line / "export" / (letter * 16))
 
 
-def test_a_damaged_event_is_passed_over(line: Path) -> None:
-    path = line / "export" / "attempts" / NEWER / "events.jsonl"
-    path.write_bytes(b'\xff{\n[]\n{"event": "finish"}\n' + path.read_bytes())
-    assert find_export(str(line)) == storage.normalise(line / "export" / ("b" * 16))
+def test_an_own_task_gets_the_configuration_of_its_run(line: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = []
+    monkeypatch.setattr(
+        "pipelines.predict.subprocess.run",
+        lambda command, **_: commands.append(command) or subprocess.CompletedProcess(command, 0),
+    )
+    # A damaged event is passed over.
+    events = line / "export" / "attempts" / ID / "events.jsonl"
+    events.write_bytes(b'\xff{\n[]\n{"event": "finish"}\n' + events.read_bytes())
+    (line / "runs" / ID / "run-start.json").write_text(json.dumps({"config": {"task": {"name": "own:Task"}}}))
+    run_predict(ID, ["a.png"], top=2, output="csv", lines=None)
+    edit_manifest(line / "export" / ("a" * 16), {"task": "own:Task"})
+    run_predict(ID, ["-a.png"], top=None, output="json", lines="-")
+    assert commands[0][3:] == [f"--folder={find_export(ID)}", "--output=csv", "--top=2", "--", "a.png"]
+    assert commands[1][5:7] == ["--lines=-", commands[1][6]] and commands[1][7:] == ["--", "-a.png"]
+    assert json.loads(commands[1][6].removeprefix("--config-json="))["task"]["name"] == "own:Task"
 
 
 def test_whoever_has_read_enough_may_leave(exported: Path, images: dict[str, str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "trainer.predict.predict_task", f"--folder={exported}", images["red"]]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    arguments = [sys.executable, "-m", "trainer.predict.command", f"--folder={exported}", images["red"]]
+    done = subprocess.run(arguments, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     os.close(writer)
-    assert done.returncode == 2
-    assert "BrokenPipe" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_line_that_was_moved_has_its_exports_with_it(line: Path) -> None:
@@ -352,11 +329,11 @@ def test_where_no_engine_runs_the_graph_answers(
     entry = FileEntry.of(storage.normalise(copy), "model.engine").model_dump()
     sha256 = hashlib.sha256(b"not an engine").hexdigest()
     engine = make_engine(**entry, builder=builder, sha256=sha256)
-    edit_manifest(copy, lambda values: values.update(engines=[engine.model_dump()]))
-    for module in (targets, engine_open):
+    edit_manifest(copy, {"engines": [engine.model_dump()]})
+    for module in (command, engine_open):
         monkeypatch.setattr(module, "gpu_target", lambda: gpu)
     code, out, err = answer(capfd, copy, images["red"])
-    assert (code, out.split()[1]) == (0, "red")
+    assert (code, out[0]["labels"]) == (0, ["red"])
     assert "model.fp32.onnx by onnxruntime" in err
     assert reason in err
 
@@ -367,8 +344,8 @@ def test_the_engine_answers_where_it_runs(
     (copy / "model.engine").write_bytes(b"an engine")
     entry = FileEntry.of(storage.normalise(copy), "model.engine").model_dump()
     engine = make_engine(**entry, sha256=hashlib.sha256(b"an engine").hexdigest())
-    edit_manifest(copy, lambda values: values.update(engines=[engine.model_dump()]))
-    monkeypatch.setattr(targets, "gpu_target", lambda: "sm89")
+    edit_manifest(copy, {"engines": [engine.model_dump()]})
+    monkeypatch.setattr(command, "gpu_target", lambda: "sm89")
     calls = []
 
     def open_engine(path: Path, entry: EngineEntry, signature: Signature) -> Callable[[Any], dict[str, np.ndarray]]:
@@ -378,7 +355,7 @@ def test_the_engine_answers_where_it_runs(
     # There is no GPU here: what stands for the engine prefers the last class.
     monkeypatch.setattr(engine_open, "open_engine", open_engine)
     code, out, err = answer(capfd, copy, images["red"], images["blue"])
-    assert (code, [line.split()[1] for line in out.splitlines()]) == (0, ["white", "white"])
+    assert (code, [row["labels"] for row in out]) == (0, [["white"], ["white"]])
     assert calls == [(copy / "model.engine", engine, ["batch", 6])]
     assert f"predict: model.engine by {engine.builder} on the GPU (sm89)" in err
     change_byte(copy / "model.engine")
@@ -394,6 +371,6 @@ def test_an_engine_gets_batches_of_its_profile_only() -> None:
         return {"logits": inputs["images"][:, :1] * 2}
 
     images = np.arange(9, dtype=np.float32).reshape(9, 1)
-    found = predict_task.within_profile(run, make_engine())({"images": images})
+    found = command.within_profile(run, make_engine())({"images": images})
     assert np.array_equal(found["logits"], images * 2)
     assert sizes == [4, 4, 3]

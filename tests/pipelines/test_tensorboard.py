@@ -123,7 +123,6 @@ def check_everything(address: str, run: str = "") -> None:
     images = ask(address, "data/plugin/images/tags")
     assert set(images[training]) == {"images/first_slot"}
     assert result not in images
-    assert len(ask(address, "data/plugin/pr_curves/tags")[result]) == 4
     asked = {
         "experimentName": "",
         "allowedStatuses": ["STATUS_SUCCESS"],

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from records.convert import Changes, change
 from records.decode import MAX_PIXELS, UndecodableImage, check_complete, decode, decode_rgb, image_format
+from records.pixels import Changes, change
 
 GRADIENT = np.arange(24 * 16 * 3, dtype=np.uint32).reshape(24, 16, 3).astype(np.uint8)
 

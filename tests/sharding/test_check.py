@@ -12,8 +12,7 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from records.convert import library_versions
-from records.decode import MAX_PIXELS, decode_rgb
+from records.decode import MAX_PIXELS, decode_rgb, library_versions
 from sharding.images import Checks, check
 from tests.sharding.reading import read_found
 
@@ -164,7 +163,7 @@ def test_convert_changes_what_needs_it_once_and_says_so(run_shard, source, write
 def test_every_orientation_is_that_of_pillow(orientation):
     from PIL import ImageOps
 
-    from records.convert import Changes
+    from records.pixels import Changes
 
     content = turned_jpeg(orientation)
     with Image.open(io.BytesIO(content)) as image:

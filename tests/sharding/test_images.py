@@ -10,8 +10,8 @@ import simplejpeg
 from PIL import Image
 
 from contracts.config import ShardingSection
-from records.convert import Changes
 from records.decode import UndecodableImage, decode_rgb
+from records.pixels import Changes
 from sharding.images import Checks, check
 
 

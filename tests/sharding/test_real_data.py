@@ -22,8 +22,8 @@ from contracts.config import ShardingSection
 from contracts.errors import DataError, StorageError
 from contracts.stores import gcs
 from records.classes import sort_classes
-from records.convert import Changes
 from records.decode import UndecodableImage, check_complete, decode, decode_rgb, read_header, reducible_size
+from records.pixels import Changes
 from sharding.duplicates import describe_duplicates
 from sharding.images import DEEP, NARROW, REPAIRED, Checks, check, check_further, inflate
 from sharding.listing_warnings import describe_lookalikes

@@ -16,6 +16,7 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest
 from contracts.config import CheckpointSection
 from contracts.events import EVENTS_NAME, EventLog, EventReader
+from tests.trainer.checkpoint.attempts import newest_valid
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.finish import finish
 from trainer.launch import Assignment
@@ -129,7 +130,7 @@ def train(
 def newest(folder: Path) -> CheckpointManifest:
     """Return the newest valid checkpoint."""
     manager = CheckpointManager(storage.normalise(folder / "out"), attempt="-", rules=CheckpointSection())
-    found = manager.newest_valid().manifest
+    found = newest_valid(manager).manifest
     assert found is not None
     return found
 

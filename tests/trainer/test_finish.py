@@ -13,7 +13,7 @@ from contracts.errors import DataError, TryAgain
 from contracts.stores import gcs
 from rehearsal.gcs import BucketServer, Rule
 from tests.conftest import small_config
-from tests.trainer.checkpoint.attempts import file_of
+from tests.trainer.checkpoint.attempts import file_of, newest_valid
 from tests.trainer.one_rank import logs, make_training, one_rank
 from trainer.checkpoint.discovery import Superseded, record_attempt
 from trainer.finish import finish
@@ -116,7 +116,7 @@ def test_a_training_that_another_run_goes_on_with_or_has_finished_ends_without_a
     for name in ("manifest.json", "evaluation.json"):
         (folder / "out" / name).unlink(missing_ok=True)
     checkpoints = training.checkpoints
-    number = record_attempt(checkpoints.folder_uri, "later.1", checkpoints.newest_valid())
+    number = record_attempt(checkpoints.folder_uri, "later.1", newest_valid(checkpoints))
     record = Path(folder, "out", "checkpoints", f"attempt-{number:06d}.json")
     with pytest.raises(Superseded, match="run later trains the same"):
         finish(training)
@@ -127,6 +127,27 @@ def test_a_training_that_another_run_goes_on_with_or_has_finished_ends_without_a
     with pytest.raises(TryAgain, match="another run has finished this training"):
         finish(training)
     assert manifest.read_text() == "{}" and not Path(folder, "out", "evaluation.json").exists()
+    manifest.unlink()
+
+
+def test_nothing_is_written_over_the_result_of_a_run_that_finished_while_this_one_computed(
+    trained: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, training = trained
+    manifest, task = folder / "out" / "manifest.json", training.data.task
+    manifest.unlink(missing_ok=True)
+    evaluation = file_of(folder / "out", 15, "evaluation.json")
+    evaluation.write_text("the other run's")
+    report = task.report
+
+    def report_late(outcomes: Any, metrics: Any) -> Any:
+        manifest.write_text("{}")
+        return report(outcomes, metrics)
+
+    monkeypatch.setattr(task, "report", report_late)
+    with pytest.raises(TryAgain, match="another run has finished this training"):
+        finish(training)
+    assert evaluation.read_text() == "the other run's"
     manifest.unlink()
 
 

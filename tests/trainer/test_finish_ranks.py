@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pyarrow import parquet
 
 from contracts import storage
-from contracts.artifacts import CheckpointManifest
+from contracts.artifacts import CheckpointManifest, ShardManifest
 from tests.conftest import small_config
 from tests.trainer.one_rank import make_training
 from trainer import finish
+from trainer.data.reader import ShardReader
 from trainer.parallel.process_group import limit_collectives, process_group
 
 # Longer than a sign of life takes, and shorter than the publishing.
@@ -55,4 +57,12 @@ def test_ranks_wait_while_the_first_one_publishes(small_shards: str, tmp_path: P
         process.join(120)
         process.kill()
     assert [process.exitcode for process in ranks] == [0, 0]
-    assert CheckpointManifest.load(storage.normalise(tmp_path / "out")).finished
+    result = CheckpointManifest.load(storage.normalise(tmp_path / "out"))
+    assert result.finished and result.predictions is not None
+    # The outcomes of both ranks, in the order of the split.
+    table = parquet.read_table(tmp_path / "out" / result.predictions.name).to_pydict()
+    reader = ShardReader(small_shards, ShardManifest.load(small_shards), "test")
+    assert table["key"] == [reader.origin_of(place)[1] for place in range(len(reader))]
+    hits = [label == answer for label, answer in zip(table["label"], table["answer"], strict=True)]
+    assert sum(hits) / len(hits) == result.metrics["test_accuracy"]
+    assert all(path.startswith(f"{label}/") for path, label in zip(table["path"], table["label"], strict=True))

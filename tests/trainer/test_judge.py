@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,9 @@ from contracts.errors import CheckFailed
 from contracts.process import thread_environment
 from tests.trainer.export import colours
 from tests.trainer.export.colours import CLASSES, GRAPH_NAME
-from tests.trainer.export.graphs import image_signature
 from tests.trainer.tasks.splits import Made, make_split
 from trainer import judge as command
 from trainer.judge import GROUPS, draw_counts, find_interval, loss_limit, main
-from trainer.tasks.image_multilabel import bundle as multilabel
 from trainer.tasks.metrics import SplitMetrics
 
 PER_CLASS = 40
@@ -57,23 +54,21 @@ def test_the_limit_is_the_tolerance_where_the_interval_is_narrow() -> None:
 
 
 def test_a_drawn_metric_is_that_of_the_drawn_batches() -> None:
-    """Sums, lists, largest and smallest values: a group that is drawn twice counts twice."""
+    """Sums, largest and smallest values: a group that is drawn twice counts twice."""
     logits, labels = make_split(60)
     batches = [(outputs, {"label": label}) for outputs, label in zip(logits.split(20), labels.split(20), strict=True)]
-    for name in Made("all").metrics():
-        task: Any = Made("all")
-        task.headline = name
-        metrics, expected = (SplitMetrics(task, torch.device("cpu")) for _ in range(2))
-        parts = []
+    for name in Made().metrics():
+        metrics, expected = (SplitMetrics(Made(), torch.device("cpu")) for _ in range(2))
+        groups = []
         for batch in batches:
             metrics.update(*batch)
-            parts.append(metrics.take_states())
+            groups.append(command._take_states(metrics.by_name[name]))
         for counts in ([2, 0, 1], [1, 1, 1]):
-            expected.take_states()
+            expected.by_name[name].reset()
             for number, count in enumerate(counts):
                 for _ in range(count):
                     expected.update(*batches[number])
-            assert metrics.headline_of(parts, counts) == pytest.approx(expected.values()[name])
+            assert command._metric_of(metrics.by_name[name], groups, counts) == pytest.approx(expected.values()[name])
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -94,12 +89,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     colours.write_shards(place / "shards", per_class=PER_CLASS)
     colours.write_export(place / "sound")
     colours.write_shards(place / "several-shards", per_class=PER_CLASS, several=True)
-    (place / "several").mkdir()
-    colours.write_graph(place / "several" / GRAPH_NAME)
-    checkpoint = colours.make_checkpoint().model_copy(update={"calibration": {"thresholds": [0.3] * len(CLASSES)}})
-    inputs, signature = replace(colours.make_inputs(), checkpoint=checkpoint), image_signature(colours.SIZE, 6)
-    names = multilabel.write_bundle(place / "several", inputs, signature, model_name=GRAPH_NAME, max_batch=5)
-    document = colours.write_manifest(place / "several", names)
+    document = colours.write_export(place / "several", thresholds=[0.3] * len(CLASSES))
     headline = document.headline.model_copy(update={"metric": "average_precision"})
     write(place / "several", task="image_multilabel", headline=headline, metrics={"fp32": {"average_precision": 1.0}})
     return place
@@ -206,7 +196,7 @@ def test_what_cannot_be_compared_ends_with_2(place: Path, tmp_path: Path, capsys
     (damaged / "labels.json").write_text(json.dumps(EXCHANGED))
     broken = Path(shutil.copytree(sound, tmp_path / "broken"))
     (broken / GRAPH_NAME).write_bytes(b"no graph")
-    colours.write_manifest(broken, [entry.name for entry in ExportManifest.load(storage.normalise(sound)).files])
+    colours.write_manifest(broken)
     unknown = changed(sound, tmp_path / "unknown", "labels.json", list("abcdef"))
     other = Path(shutil.copytree(shards, tmp_path / "other"))
     document = json.loads((other / MANIFEST_NAME).read_text())

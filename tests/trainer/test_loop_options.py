@@ -86,10 +86,11 @@ def check_average(folder: Path, result: CheckpointManifest) -> None:
 def check_equal(one: CheckpointManifest, other: CheckpointManifest) -> None:
     # Files hold all tensors: parameters, buffers, optimizer, average, scale and counts.
     assert [entry.crc32c for entry in one.files] == [entry.crc32c for entry in other.files]
-    # The attempt is in the name of the evaluation's folder; what it says counts.
-    checksums = {entry.crc32c if (entry := document.evaluation) else None for document in (one, other)}
-    assert len(checksums) == 1
-    left_out = {"files", "spent_s", "environment", "evaluation", "attempt", "finished_at"}
+    # The attempt is in the name of their folder; what they say counts.
+    for name in ("evaluation", "predictions"):
+        checksums = {entry.crc32c if (entry := getattr(document, name)) else None for document in (one, other)}
+        assert len(checksums) == 1
+    left_out = {"files", "spent_s", "environment", "evaluation", "predictions", "attempt", "finished_at"}
     assert one.model_dump(exclude=left_out) == other.model_dump(exclude=left_out)
 
 
@@ -156,10 +157,10 @@ def test_a_budget_counts_from_the_launchers_start_over_all_starts_of_the_ranks(t
     given: dict[str, Any] = {"folder": tmp_path / "a", "began_at": time.monotonic() - 1800}
     Budget.of_attempt(limits, recorded_s=600, is_first=False, **given)
     assert not (tmp_path / "a").exists(), "the first rank's"
-    first = Budget.of_attempt(limits, recorded_s=600, **given)
+    first = Budget.of_attempt(limits, recorded_s=600, is_first=True, **given)
     assert first.spent_s() == pytest.approx(2400, abs=60)
     # From a checkpoint of the same attempt, whose time is counted once.
-    second = Budget.of_attempt(limits, recorded_s=2000, **given)
+    second = Budget.of_attempt(limits, recorded_s=2000, is_first=True, **given)
     assert second.spent_s() == pytest.approx(2400, abs=60)
     assert second.left_s() == pytest.approx(1200, abs=60)
 

@@ -10,7 +10,7 @@ import yaml
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest
-from tests.conftest import CLASSES, small_config
+from tests.conftest import small_config
 from tests.trainer.one_rank import one_rank, train
 from trainer.checkpoint.loading import load_model_state
 
@@ -62,7 +62,7 @@ def test_a_recipe_trains(name: str, small_shards: str, pretrained: Path, tmp_pat
     with one_rank() as rank:
         result = train(rank, tmp_path, small_shards, config)
     assert result.initial is not None and result.initial.matched_fraction == 1.0
-    assert result.initial.classes_taken == ["red"] and CLASSES.index("red") == 2
+    assert not result.initial.head_taken, "one of three classes is another"
     states = {
         path.name: load_model_state(storage.normalise(path), CheckpointManifest.load(storage.normalise(path)))
         for path in sorted((tmp_path / "out" / "checkpoints").glob("step-*"))

@@ -23,8 +23,8 @@ from trainer.data.order import FullOrder
 from trainer.model.numerics import Numerics
 from trainer.parallel.process_group import Rank
 from trainer.step import Stepper
-from trainer.tasks.images.augment.draw import Mixing
-from trainer.tasks.protocol import Batch, Mode
+from trainer.tasks.augmentation import Mixing
+from trainer.tasks.task import Batch, Mode
 
 CPU = torch.device("cpu")
 SAMPLES = 45

@@ -17,20 +17,21 @@ from contracts.config.sharding import CLASS_KINDS
 from contracts.errors import ModelError, UserError
 from contracts.previous import PREVIOUS
 from records.tokenizer import TOKENIZER_NAME, count_tokens, find_padding, tokenizer_uri
+from trainer.data.evaluation import EvaluationBatch
+from trainer.data.reader import Origin
 from trainer.model.build import build_model, check_sizes, example_inputs
 from trainer.model.freeze import find_frozen, require_some_learns
 from trainer.model.signature import largest_sizes
 from trainer.optim import rate_factors
-from trainer.tasks.classes.losses import without_class_names
-from trainer.tasks.load import calling, is_own_network, load_task, network_name
-from trainer.tasks.loss import checked_loss
+from trainer.predictions import OutcomeCollector
+from trainer.tasks.loading import calling, is_own_network, load_task, network_name, task_error
 from trainer.tasks.metrics import SplitMetrics
-from trainer.tasks.needs import FIELDS
-from trainer.tasks.optional import unit_of
-from trainer.tasks.protocol import Mode, Task
-from trainer.tasks.text_classification.inputs import NO_CRC32C
+from trainer.tasks.on_device import checked_loss
+from trainer.tasks.shard_checks import FIELDS
+from trainer.tasks.task import Baseline, Mode, Task
+from trainer.tasks.text import UNKNOWN_CRC32C
 from trainer.weights.source import find_source
-from trainer.weights.start import check_inputs, find_head, take_tensors
+from trainer.weights.start import take_tensors
 from trainer.weights.tensors import read_tensors
 
 # Stands for the number of classes, which is not known before sharding.
@@ -47,7 +48,7 @@ def plan_task(config: RunConfig, findings: Findings) -> Task | None:
         config = config.model_copy(update={"data": config.data.model_copy(update={"transform": ""})})
     shards = _planned_shards(config)
     with findings.refusals():
-        return load_task(without_class_names(config), shards)
+        return load_task(config, shards)
     if not config.task.is_own:
         with suppress(UserError):
             return load_task(config.model_copy(update={"task": TaskSection(name=config.task.name)}), shards)
@@ -63,7 +64,7 @@ def _planned_shards(config: RunConfig) -> ShardManifest:
     }
     tokenizer = None
     if sharding.tokenizer is not None and sharding.text_field is not None:
-        tokens, padding, crc32c = _read_tokenizer(config) or (sharding.tokenizer.vocabulary, 0, NO_CRC32C)
+        tokens, padding, crc32c = _read_tokenizer(config) or (sharding.tokenizer.vocabulary, 0, UNKNOWN_CRC32C)
         tokenizer = TokenizerEntry(
             name=TOKENIZER_NAME,
             bytes=0,
@@ -147,7 +148,6 @@ def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
     Raises:
         ConfigError: A member returned something else than the interface says.
     """
-    unit_of(task)
     batch = task.example(2)
     with torch.no_grad():
         with calling(config, "example"):
@@ -155,6 +155,15 @@ def check_task(task: Task, model: nn.Module, config: RunConfig) -> None:
         with calling(config, "loss"):
             checked_loss(task.loss(outputs, batch, Mode(training=True)), config)
         SplitMetrics(task, torch.device("cpu"), partial(calling, config)).update(outputs, batch)
+        collector, origins = OutcomeCollector(task, config), (Origin("planned", "", None),) * 2
+        collector.add(outputs, EvaluationBatch(batch, range(2), origins))
+        with calling(config, "outcomes", allowed="values of JSON"):
+            outcomes = collector.join()
+            outcomes.to_parquet(task.classes)
+        with calling(config, "baseline"):
+            baseline = task.baseline(outcomes.columns)
+    if not isinstance(baseline, Baseline | None):
+        raise task_error(config, "baseline", f"returned {baseline!r}", allowed="a Baseline, or None")
 
 
 def check_patterns(model: nn.Module, config: RunConfig) -> None:
@@ -191,5 +200,5 @@ def check_weights(
         elif reads_text and config.sharding.tokenizer and _read_tokenizer(config) is None:
             findings.leave_unchecked(unchecked, "the tokenizer's size is not known before sharding")
         else:
-            check_inputs(task, source)
-            take_tensors(model, read_tensors(source, model), find_head(task), source, sha256="")
+            task.check_weights(source)
+            take_tensors(model, read_tensors(source, model), task, source, sha256="")

@@ -46,7 +46,7 @@ def check_own_code(config: RunConfig, findings: Findings, *, has_torch: bool, el
     if "data.transform" in names:
         imported = _imports("data.transform", names["data.transform"], ConfigError, findings, lacks)
         if imported and has_torch:
-            from trainer.tasks.images.transforms import load_transform
+            from trainer.tasks.image_transforms import load_transform
 
             with findings.refusals():
                 load_transform(config.data.transform)

@@ -51,10 +51,6 @@ class CheckpointManager:
     """The checkpoints of one training folder, for one rank; all ranks make it together.
 
     Args:
-        folder_uri: The training folder.
-        attempt: Id of the attempt.
-        rules: The configuration's section.
-        rank: This process among its peers.
         sharded: Whether parameters are sharded: then ranks need a group of their own, used by a thread beside training.
         log: Takes messages for the user; called from a thread too.
         alive: Called while files are read, and while a write is waited for, until `WRITE_TIMEOUT_S`.
@@ -115,15 +111,10 @@ class CheckpointManager:
         """Raise Superseded where a later attempt has begun; for rank 0."""
         require_newest(self.folder_uri, self._listing(), self.attempt_number)
 
-    def newest_valid(self) -> FoundCheckpoint:
-        """Return the newest checkpoint that counts and is whole."""
-        return find_newest(self.folder_uri, self._listing())
-
     def find_best(self, *groups: str) -> FoundCheckpoint:
         """Return the best checkpoint that counts and is whole, or the next best, which is logged; all ranks together.
 
-        Args:
-            groups: Groups of tensors that will be read; of other files only the size is compared.
+        `groups` of tensors will be read; of other files only the size is compared.
         """
         best, metric = self._best, self._rules.best_metric
         found = self._on_first_rank(
@@ -150,7 +141,7 @@ class CheckpointManager:
 
         Args:
             manifest: The manifest without files, attempt, parameters_sha256 and the best checkpoint.
-            groups: Tensors by name, in groups by name.
+            groups: Tensors by name.
             required: Wait for a running write instead of leaving this checkpoint out, on all ranks.
 
         Raises:
@@ -182,10 +173,7 @@ class CheckpointManager:
         return True
 
     def wait(self, *, together: bool = False) -> None:
-        """Wait until everything that was begun is durable.
-
-        Args:
-            together: All ranks call it, and wait for rank 0 as long as it writes.
+        """Wait until everything that was begun is durable; `together` on all ranks, as long as rank 0 writes.
 
         Raises:
             ShardlineError: The last one could not be written (OSError likewise).

@@ -16,7 +16,6 @@ from trainer.launch.choices import BatchLayout
 from trainer.model.numerics import Numerics
 from trainer.parallel.process_group import Rank
 from trainer.supervise.limits import judge
-from trainer.tasks.optional import document_of
 
 if TYPE_CHECKING:
     from trainer.train import Training
@@ -71,11 +70,7 @@ class Progress:
 def describe_checkpoint(training: Training, skipped: int) -> CheckpointManifest:
     """Return the manifest of a training at this step.
 
-    The best checkpoint, files, attempt and hash are known when it is committed.
-
-    Args:
-        training: The training.
-        skipped: Optimizer steps left out.
+    The best checkpoint, files, attempt and hash are known when it is committed; `skipped` steps were left out so far.
     """
     return CheckpointManifest(
         fingerprint=training.assignment.fingerprint,
@@ -88,7 +83,7 @@ def describe_checkpoint(training: Training, skipped: int) -> CheckpointManifest:
         model=training.config.model.model_dump(mode="json"),
         task=training.config.task.model_dump(mode="json"),
         classes=training.data.manifest.classes,
-        data=document_of(training.data.task),
+        data=training.data.task.document(),
         shards_fingerprint=training.data.manifest.fingerprint,
         headline=training.progress.headline,
         directions=dict(training.progress.directions),

@@ -55,11 +55,8 @@ def score(
 ) -> Score | None:
     """Return the score of an evaluation; None where it has no such metric, or no finite one.
 
-    Args:
-        metrics: validation_NAME of each metric, and validation_loss.
-        metric: checkpoint.best_metric.
-        headline: Of the task; None: nothing was evaluated.
-        directions: Of the metrics, by name.
+    `metrics` are validation_loss and validation_NAME of each metric, `metric` is checkpoint.best_metric; without a
+    headline nothing was evaluated.
     """
     if headline is None:
         return None

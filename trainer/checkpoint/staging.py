@@ -17,6 +17,7 @@ from contracts.artifacts import tensor_file
 from contracts.errors import ModelError
 from trainer.checkpoint.loading import DTYPES, LENGTH_BYTES
 from trainer.parallel.process_group import Rank
+from trainer.parallel.spread import local_tensor
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # A cache line; torch aligns memory to it.
@@ -129,8 +130,10 @@ class HostBuffer:
 
 def _local_parts(group: Tensors, first: bool) -> dict[str, torch.Tensor]:
     """Return what a rank writes of a group: its rows of sharded tensors; rank 0 all tensors besides."""
+    if first:
+        return {name: local_tensor(tensor) for name, tensor in group.items()}
     rows = {name: tensor.to_local() for name, tensor in group.items() if isinstance(tensor, DTensor)}
-    return {name: rows.get(name, tensor) for name, tensor in group.items() if first or len(rows.get(name, ()))}
+    return {name: tensor for name, tensor in rows.items() if len(tensor)}
 
 
 def _place(name: str, tensor: torch.Tensor) -> tuple[bool, int, str]:

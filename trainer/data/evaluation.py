@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 
@@ -15,19 +15,30 @@ from contracts.errors import ConfigError
 from trainer.data.cursor import SlotRequest
 from trainer.data.device import DataClock, leaves, to_device
 from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
-from trainer.data.reader import ShardReader
+from trainer.data.reader import Origin, ShardReader
 from trainer.tasks.metrics import Calling
-from trainer.tasks.protocol import Batch, Mode, Task
+from trainer.tasks.task import Batch, Mode, Task
 
 # Batches that each loader process prepares ahead: those of an evaluation are large, and all alike.
 _PREFETCH_FACTOR = 2
+
+
+class EvaluationBatch(NamedTuple):
+    """A batch of an evaluation."""
+
+    tensors: Batch
+    """As `to_model` returns it."""
+    places: range
+    """Of its samples in the split."""
+    origins: tuple[Origin, ...] = ()
+    """Of its samples; empty unless the loader was made with `origins`."""
 
 
 class EvaluationLoader:
     """Batches of a rank's part of a split, as often as it is evaluated; its loader processes stay.
 
     They are finished on the device, within `calling` of the task's `to_model`. `rounds` is the number of batches of the
-    rank that has most.
+    rank that has most. With `origins` batches name their samples.
     """
 
     def __init__(
@@ -42,6 +53,7 @@ class EvaluationLoader:
         device: torch.device | None = None,
         memory_format: torch.memory_format = torch.contiguous_format,
         calling: Calling = nullcontext,
+        origins: bool = False,
     ) -> None:
         self._reader, self._task, self._calling = reader, task, calling
         self._device = device or torch.device("cpu")
@@ -51,7 +63,7 @@ class EvaluationLoader:
         starts = range(rank * batch_size, samples, ranks * batch_size)
         self._places = [range(start, min(start + batch_size, samples)) for start in starts]
         self._loader = make_loader(
-            SlotDataset(reader, task, seed=None),
+            SlotDataset(reader, task, seed=None, origins=origins),
             [SlotRequest.of(places, number) for number, places in enumerate(self._places)],
             # A single batch is read here: a process for it would not run beside anything.
             num_workers=min(num_workers, max(0, len(self._places) - 1)),
@@ -60,8 +72,8 @@ class EvaluationLoader:
             keeps_processes=True,
         )
 
-    def batches(self) -> Iterator[tuple[Batch, range]]:
-        """Yield batches in index order, as `to_model` returns them on the device, and the places of their samples.
+    def batches(self) -> Iterator[EvaluationBatch]:
+        """Yield batches in index order, on the device.
 
         Raises:
             DataError: A sample is damaged.
@@ -70,7 +82,7 @@ class EvaluationLoader:
         for slot in to_device(self._read(), self._device, DataClock(self._device)):
             with self._calling("to_model"):
                 batch = self._task.to_model(slot.batch, self._mode)
-            yield checked_batch(batch), self._places[slot.request.slot]
+            yield EvaluationBatch(checked_batch(batch), self._places[slot.request.slot], slot.origins)
 
     def _read(self) -> Iterator[SlotBatch]:
         slots = read_slots(self._loader)

@@ -24,11 +24,10 @@ from records.index import DamagedSample
 from trainer.data.cursor import SlotRequest
 from trainer.data.device import leaves, map_tensors
 from trainer.data.randomness import hash_integers
-from trainer.data.reader import ShardReader
+from trainer.data.reader import Origin, ShardReader
 from trainer.supervise.stop import ignore_stop_signals
-from trainer.tasks.load import describe_failure
-from trainer.tasks.optional import count_units
-from trainer.tasks.protocol import Batch, Mode, Prepared, RefusedSample, Task
+from trainer.tasks.loading import describe_failure
+from trainer.tasks.task import Batch, Mode, Prepared, RefusedSample, Task
 
 # Where loader processes pass batches.
 SHARED_MEMORY = Path("/dev/shm")
@@ -53,6 +52,8 @@ class SlotBatch:
     replaced: tuple[Replacement, ...] = ()
     units: int = 0
     """Of the task's unit; 0 where it has none, and in evaluation."""
+    origins: tuple[Origin, ...] = ()
+    """Of the samples, where the dataset was made with `origins`."""
 
     def pin_memory(self) -> SlotBatch:
         """Return the batch in page-locked memory; DataLoader calls this."""
@@ -73,6 +74,11 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
     """Of random numbers; None: samples are for evaluation, which draws none."""
     replace_bad: bool = False
     """Whether a bad sample is replaced by the next of its class; otherwise it is an error."""
+    origins: bool = False
+    """Whether batches name their samples."""
+
+    def __post_init__(self) -> None:
+        self.reader.keeps_origins = self.origins
 
     def __getitem__(self, request: SlotRequest) -> SlotBatch | UserError:
         """Read, prepare and collate the samples of a request."""
@@ -86,12 +92,13 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
 
     def read(self, request: SlotRequest) -> SlotBatch:
         """As above, but raise: DataError of a damaged sample, ConfigError where the task fails."""
-        with global_generators_kept() if self._seeds_globals else nullcontext():
+        with nullcontext() if self.seed is None else global_generators_kept():
             samples, replaced = self.prepare(request)
             mode = self._mode((request.step, request.slot, 0, _OF_SLOT))
             batch = collate(self.task, samples, mode, names=lambda: self.reader.describe_some(request.samples))
-        units = 0 if self.seed is None else count_units(self.task, batch)
-        return SlotBatch(request, batch, tuple(replaced), units)
+        units = 0 if self.seed is None or not self.task.unit else count_units(self.task, batch)
+        origins = self.reader.take_origins() if self.origins else ()
+        return SlotBatch(request, batch, tuple(replaced), units, origins)
 
     def prepare(self, request: SlotRequest) -> tuple[list[Prepared], list[Replacement]]:
         """Return the prepared samples of a request, and the replacements of bad ones; raises as `read`."""
@@ -99,17 +106,11 @@ class SlotDataset(Dataset[SlotBatch | UserError]):
         self.reader.prepare(request.samples)
         return [self._prepare_sample(sample, request.epoch, replaced) for sample in request.samples], replaced
 
-    @property
-    def _seeds_globals(self) -> bool:
-        """Whether own code may draw from global generators; without it they are not touched."""
-        return self.seed is not None and bool(getattr(self.task, "uses_global_generators", True))
-
     def _mode(self, key: tuple[int, ...], own_code: tuple[int, ...] = ()) -> Mode:
         """Return the mode of a sample or a slot, after seeding the global generators by its key."""
         if self.seed is None:
             return Mode(training=False)
-        if self._seeds_globals:
-            seed_global_generators(self.seed, *key, *own_code)
+        seed_global_generators(self.seed, *key, *own_code)
         return Mode(training=True, key=(self.seed, *key))
 
     def _prepare_sample(self, sample: int, epoch: int, replaced: list[Replacement]) -> Prepared:
@@ -210,6 +211,28 @@ def collate(task: Task, samples: list[Prepared], mode: Mode, *, names: Callable[
             todo="return for example {'images': torch.stack(...), 'label': torch.tensor(...)}",
         )
     return batch
+
+
+def count_units(task: Task, batch: Batch) -> int:
+    """Return the number of the task's unit in a batch.
+
+    Raises:
+        ConfigError: `count_units` fails, or returns no whole number from 0 on.
+    """
+    try:
+        units = task.count_units(batch)
+        fault = "" if type(units) is int and units >= 0 else f"returned {units!r}"
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - own code may raise anything
+        fault = f"failed: {describe_failure(error)}"
+    if fault:
+        raise ConfigError(
+            f"the task's count_units {fault}",
+            allowed="a whole number, from 0 on",
+            todo="correct count_units (docs/tasks.md)",
+        )
+    return units
 
 
 def _to_shared_memory(batch: Batch) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from contracts import storage
 from contracts.artifacts import ShardManifest
@@ -28,6 +28,16 @@ _NAMED = 3
 _ROW_CHARACTERS = 120
 
 
+class Origin(NamedTuple):
+    """Names of a sample."""
+
+    shard: str
+    """Path of its shard below the manifest's folder."""
+    key: str
+    path: str | None
+    """In its source, or how its row begins; None: not known, or not to be shown."""
+
+
 class ShardReader:
     """Reads samples of one split by their place, from shards of either format, on a disk or in a bucket.
 
@@ -35,7 +45,8 @@ class ShardReader:
         index: All samples of all splits.
         cache: Of a bucket's shards, which are fetched whole to this machine; None: they are local.
         scattered: Few samples of many shards are read: from a bucket each by a request of its own.
-        shows_rows: Whether errors show how a row begins (inspect.samples).
+        shows_rows: Whether errors and origins show how a row begins (inspect.samples).
+        keeps_origins: Whether the origin of each sample that is read is kept for `take_origins`.
     """
 
     def __init__(
@@ -48,7 +59,8 @@ class ShardReader:
         *,
         scattered: bool = False,
     ) -> None:
-        self.shows_rows, self.scattered = False, scattered
+        self.shows_rows, self.keeps_origins, self.scattered = False, False, scattered
+        self._origins: list[Origin] = []
         self._fields = FieldReader(manifest, fields)
         self._shards_uri, self._manifest, self._split = shards_uri, manifest, split
         self._first, self._count = manifest.splits[split].first, manifest.splits[split].samples
@@ -77,7 +89,11 @@ class ShardReader:
         shard, row = self._locate(place)
         stored = self._prepared.pop(place, None) or self._read(shard, row)
         try:
-            return self._fields.read(stored, int(row["label"]))
+            fields = self._fields.read(stored, int(row["label"]))
+            if self.keeps_origins:
+                shard_path = self._manifest.shards[shard].relative_path
+                self._origins.append(Origin(shard_path, key_of(row), self._source_in(stored, row, fields) or None))
+            return fields
         except DamagedSample as error:
             raise DamagedSample(
                 f"{self.describe(place)}: {error.given}", allowed=error.allowed, todo=error.todo
@@ -198,19 +214,28 @@ class ShardReader:
         more = f" and {len(places) - len(named)} more" if len(places) > len(named) else ""
         return ", ".join(named) + more
 
+    def take_origins(self) -> tuple[Origin, ...]:
+        """Return the origins of the samples that were read since the last call, in the order of reading."""
+        origins, self._origins = tuple(self._origins), []
+        return origins
+
     def _source_of(self, place: int) -> str:
         """Return the path of a sample in its source, or how its row begins; empty: not known, or not to be shown."""
         try:
             shard, row = self._locate(place)
             # Not verified: of a damaged sample the path may still be right.
             stored = storage.read_range(self._uri_of(shard), int(row["offset"]), int(row["size"]))
-            path = path_in(stored, self._manifest.format) or ""
-            if not path.startswith(ROW_PREFIX) or not self.shows_rows:
-                return "" if path.startswith(ROW_PREFIX) else path
-            fields = self._fields.read(stored, int(row["label"]))
+            return self._source_in(stored, row)
         except (OSError, ShardlineError):
             # It is part of an error, which must not become another one.
             return ""
+
+    def _source_in(self, stored: bytes, row: Any, fields: dict[str, Any] | None = None) -> str:
+        """Return the same out of a sample's bytes, and its fields where they have been read."""
+        path = path_in(stored, self._manifest.format) or ""
+        if not path.startswith(ROW_PREFIX) or not self.shows_rows:
+            return "" if path.startswith(ROW_PREFIX) else path
+        fields = fields or self._fields.read(stored, int(row["label"]))
         words = ", ".join(f"{name} {value!r}" for name, value in fields.items() if name != self._manifest.label_field)
         return f"row {words[:_ROW_CHARACTERS]}{'...' if len(words) > _ROW_CHARACTERS else ''}"
 

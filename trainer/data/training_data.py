@@ -21,12 +21,11 @@ from trainer.launch.choices import BatchLayout
 from trainer.model.numerics import Numerics
 from trainer.parallel.process_group import Rank
 from trainer.parallel.spread import runs_in_lockstep
-from trainer.tasks.load import calling, load_task
-from trainer.tasks.optional import check_device, warnings_of
+from trainer.tasks.loading import calling, load_task
 
 
 class TrainingData:
-    """The samples of a rank, and the task made for them, with its warnings.
+    """The samples of a rank, and the task made for them.
 
     Attributes:
         samples: Samples per epoch.
@@ -38,8 +37,6 @@ class TrainingData:
         self.manifest = ShardManifest.load(assignment.shards)
         self._shards, self._config, self._rank, self._log = assignment.shards, config, rank, log
         self.task = load_task(config, self.manifest, assignment.shards)
-        with calling(config, "check_device"):
-            check_device(self.task, rank.device)
         replace_bad = config.data.on_bad_sample == "replace"
         self.dataset = SlotDataset(self._reader("train"), self.task, config.run.seed, replace_bad=replace_bad)
         train, self.samples = config.train, len(self.dataset.reader)
@@ -49,10 +46,6 @@ class TrainingData:
         self._order: Order | None = None
         self._layout: BatchLayout | None = None
         self._evaluations: dict[str, EvaluationLoader] = {}
-        with calling(config, "warnings"):
-            self.warnings = [str(warning) for warning in warnings_of(self.task)]
-        for warning in self.warnings:
-            log(f"warning: {warning}")
 
     def _reader(self, split: str) -> ShardReader:
         reader = ShardReader(self._shards, self.manifest, split, self._config.data, tuple(self.task.fields))
@@ -112,6 +105,8 @@ class TrainingData:
                 device=self._rank.device,
                 memory_format=numerics.memory_format,
                 calling=partial(calling, self._config),
+                # Of the test split each sample's outcome is written.
+                origins=split == "test",
             )
         return self._evaluations[split]
 
@@ -134,7 +129,3 @@ class TrainingData:
         except (ConfigError, ModelError) as error:
             samples = self.dataset.reader.describe_some(request.samples)
             raise type(error)(f"{error.given}; samples: {samples}", allowed=error.allowed, todo=error.todo) from error
-
-    def origins(self, split: str, places: list[int]) -> list[tuple[str, str]]:
-        """Return shard (its path, seen from the shards' folder) and key of samples by their places in a split."""
-        return list(map(self._reader(split).origin_of, places))

@@ -1,26 +1,25 @@
 """Which precision ships: what was asked for if it passes its gates, else the next in a stated order.
 
-Here: `choose_precision`. On a GPU that engines are for, the engine of each graph decides as well (engine_gate.py), and
-int8 must be faster than fp16. int8 falls back to fp16, fp16 (after rounds.py has kept what it can in fp32) to fp32,
-where the targets have it; a graph that cannot be made falls back as one does that fails its gates. What was tried, what
-failed and why is recorded in the workshop.
+int8 falls back to fp16, fp16 to a second try that keeps more in fp32 (half.py), then to fp32 where the targets have it;
+a graph that cannot be made falls back as one does that fails its gates. On a GPU that engines are for, the engine of
+each graph decides as well (engine_gate.py), and int8 must be faster than fp16. What was tried, what failed and why is
+recorded in the workshop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from contracts.artifacts import Attempt, Gate
 from contracts.errors import ModelError
 from trainer.export.engines.engine_gate import judge_candidate, judge_speed, require_engine
 from trainer.export.gates import parity
-from trainer.export.graph import precision, quantize, ranges
-from trainer.export.graph.layer_errors import measure_layer_errors
-from trainer.export.graph.precision import Conversion
-from trainer.export.graph.ranges import NodeRange
-from trainer.export.graph.rounds import find_fp16
+from trainer.export.gates.arrays import StoredArrays
+from trainer.export.gates.scores import judge_scores
+from trainer.export.graph import quantize
+from trainer.export.graph.onnx_graph import EXAMPLE_BATCH, OPSET
+from trainer.export.inputs import Inputs
 from trainer.export.targets import check_precision
 from trainer.export.workshop import BATCH, Workshop, describe_failed
 
@@ -41,15 +40,9 @@ def choose_precision(work: Workshop) -> None:
 
 def _try_smaller(work: Workshop) -> bool:
     """Try int8, where it is asked for, and fp16; where nothing passes, fp32 is what ships."""
-    found = work.step(
-        "ranges",
-        ranges.measure_ranges,
-        work.path("fp32"),
-        work.calibration_inputs,
-        batch_size=BATCH,
-        threads=work.threads,
-    )
-    if (work.settings.precision == "int8" and _try_int8(work, found)) or _try_fp16(work, found):
+    if work.settings.precision == "int8" and _try_int8(work):
+        return True
+    if _try_fp16(work) or _try_fp16(work, cautious=True):
         return True
     check_precision(work.inputs.builder, "fp32")
     work.precision = "fp32"
@@ -58,15 +51,26 @@ def _try_smaller(work: Workshop) -> bool:
     return False
 
 
-def _try_int8(work: Workshop, found: Mapping[str, NodeRange]) -> bool:
-    graph = work.path("int8")
+def _try_int8(work: Workshop) -> bool:
+    graph, base = work.path("int8"), work.folder / "model.int8-base.onnx"
     try:
-        conversion = _make_int8(work, graph, keep_fp32=ranges.nodes_to_keep(found))
+        # What is not int8 is fp16: sm75 knows no other, and elsewhere it is faster.
+        kept = _write_fp16(work, base)
+        work.step(
+            "int8",
+            quantize.quantize_to_int8,
+            base,
+            graph,
+            calibration=work.calibration_inputs,
+            batch_size=BATCH,
+            threads=work.threads,
+            work=work.folder,
+        )
     except ModelError as error:
         return work.settle(Attempt(precision="int8", outcome="failed", reason=str(error)))
-    gates = [*work.judge_graph(graph, "int8"), ranges.judge_ranges(found, conversion.kept_fp32, precision="int8")]
+    gates = work.judge_graph(graph, "int8")
     gates.append(
-        work.bundle.judge_metric(
+        judge_scores(
             precision="int8",
             reference=work.scores["fp32"],
             found=work.scores["int8"],
@@ -74,60 +78,61 @@ def _try_int8(work: Workshop, found: Mapping[str, NodeRange]) -> bool:
             ran=parity.name_of_onnx("int8"),
         )
     )
-    gates.append(work.judge_coverage(graph, "int8"))
     if not describe_failed(gates):
         gates += judge_candidate(work, graph, "int8")
     if not describe_failed(gates):
-        peer = partial(_convert, work, work.path("fp32"), keep_fp32=ranges.nodes_to_keep(found))
-        gates.append(judge_speed(work, peer))
+        gates.append(judge_speed(work, base))
+    base.unlink()
+    return _settle(work, "int8", kept, gates)
+
+
+def _try_fp16(work: Workshop, *, cautious: bool = False) -> bool:
+    graph = work.path("fp16")
+    try:
+        kept = _write_fp16(work, graph, cautious=cautious)
+    except ModelError as error:
+        return work.settle(Attempt(precision="fp16", outcome="failed", reason=str(error)))
+    gates = work.judge_graph(graph, "fp16")
+    if not describe_failed(gates):
+        gates += judge_candidate(work, graph, "fp16")
+    return _settle(work, "fp16", kept, gates)
+
+
+def _write_fp16(work: Workshop, graph: Path, *, cautious: bool = False) -> list[str]:
+    return work.step(
+        "fp16",
+        _write_half,
+        work.inputs,
+        graph,
+        work.calibration_inputs,
+        threads=work.threads,
+        cautious=cautious,
+    )
+
+
+def _write_half(inputs: Inputs, path: Path, samples: StoredArrays, *, threads: int, cautious: bool) -> list[str]:
+    # Here: they import torch.
+    import torch
+
+    from trainer.export.graph import half
+    from trainer.model.build import example_inputs
+
+    torch.set_num_threads(threads)
+    task = inputs.load_task()
+    example = example_inputs(task, EXAMPLE_BATCH)
+    return half.write_fp16(
+        inputs.load_model(),
+        path,
+        signature=task.signature,
+        example=example,
+        samples=samples,
+        opset=OPSET,
+        cautious=cautious,
+    )
+
+
+def _settle(work: Workshop, precision: str, kept: list[str], gates: list[Gate]) -> bool:
     work.gates += gates
     failed = describe_failed(gates)
-    return work.settle(
-        Attempt(
-            precision="int8",
-            kept_fp32=conversion.kept_fp32,
-            outcome="failed" if failed else "kept",
-            reason=failed,
-        )
-    )
-
-
-def _make_int8(work: Workshop, graph: Path, *, keep_fp32: Sequence[str]) -> Conversion:
-    wide = work.folder / "model.int8-fp32.onnx"
-    work.step(
-        "int8",
-        quantize.quantize_to_int8,
-        work.path("fp32"),
-        wide,
-        calibration=work.calibration_inputs,
-        batch_size=BATCH,
-        threads=work.threads,
-        work=work.folder,
-    )
-    # What is not int8 is fp16: sm75 knows no other, and elsewhere it is faster.
-    conversion = _convert(work, wide, graph, keep_fp32=keep_fp32)
-    wide.unlink()
-    return conversion
-
-
-def _try_fp16(work: Workshop, found: Mapping[str, NodeRange]) -> bool:
-    search = find_fp16(
-        work.path("fp32"),
-        work.path("fp16"),
-        ranges=found,
-        judge=partial(_judge_fp16, work),
-        measure_errors=partial(measure_layer_errors, work),
-        convert=partial(_convert, work),
-    )
-    work.tried += search.attempts[:-1]
-    work.gates += search.gates
-    return work.settle(search.attempts[-1])
-
-
-def _convert(work: Workshop, source: Path, target: Path, *, keep_fp32: Sequence[str] = ()) -> Conversion:
-    return work.step("fp16", precision.convert_to_fp16, source, target, keep_fp32=keep_fp32)
-
-
-def _judge_fp16(work: Workshop, graph: Path) -> list[Gate]:
-    gates = [*work.judge_graph(graph, "fp16"), work.judge_coverage(graph, "fp16")]
-    return gates if describe_failed(gates) else [*gates, *judge_candidate(work, graph, "fp16")]
+    outcome: Literal["failed", "kept"] = "failed" if failed else "kept"
+    return work.settle(Attempt(precision=precision, kept_fp32=kept, outcome=outcome, reason=failed))

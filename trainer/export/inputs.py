@@ -17,21 +17,20 @@ from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationR
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.own_code import code_hash
-from trainer.export.bundle.bundles import bundle_of
 from trainer.export.needs import check_export_samples
 from trainer.export.targets import Builder, gpu_target, version_of
-from trainer.tasks.needs import FIELDS
+from trainer.predict.bundle import kind_of
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from trainer.tasks.protocol import Task
+    from trainer.tasks.task import Task
 
 
 # Packages whose code decides what an export holds, and what its gates find.
 _CODE = ("contracts", "records", "trainer")
 # What traces, converts and runs graphs: another version may give other files, or another verdict.
-_DECIDING = ("torch", "onnx", "onnxruntime", "onnxconverter-common")
+_DECIDING = ("torch", "onnx", "onnxruntime")
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,14 @@ class Inputs:
 
     def load_task(self) -> Task:
         """Return the task, with the transform that the checkpoint recorded."""
-        from trainer.tasks.load import load_task
+        from trainer.tasks.loading import load_task
 
         # What other tasks recorded is in their arguments, or in the shards.
-        recorded = self.checkpoint.data if "image" in FIELDS.get(self.config.task.name, {}) else {}
+        recorded = self.checkpoint.data if kind_of(self.config.task.name) == "images" else {}
         data = self.config.data.model_copy(update=recorded)
-        return load_task(self.config.model_copy(update={"data": data}), self.shards, self.shards_uri)
+        task = load_task(self.config.model_copy(update={"data": data}), self.shards, self.shards_uri)
+        task.calibration = self.checkpoint.calibration
+        return task
 
     def build_model(self) -> nn.Module:
         """Return the network with random weights."""
@@ -158,7 +159,8 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
             allowed="the code that the checkpoint was trained with",
             todo="train again, or take that code",
         )
-    bundle_of(config.task.name).check_checkpoint(config, checkpoint)
+    if kind_of(config.task.name) == "images":
+        _check_transform(config, checkpoint)
     if shards.fingerprint != checkpoint.shards_fingerprint:
         # Another split could hold samples that the model was trained on: its metrics would be worth nothing.
         raise ConfigError(
@@ -168,3 +170,14 @@ def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: Shar
         )
     check_export_samples(config, shards)
     return warnings
+
+
+def _check_transform(config: RunConfig, checkpoint: CheckpointManifest) -> None:
+    for name, given in config.data.model_dump(mode="json", include={"image_size", "mean", "std"}).items():
+        # An unset mean or std means that of the training split, which the checkpoint recorded.
+        if given is not None and given != checkpoint.data[name]:
+            raise ConfigError(
+                f"data.{name} is {given}, the checkpoint was trained with {checkpoint.data[name]}",
+                allowed="the transform of the checkpoint",
+                todo="pass the checkpoint that was trained with this configuration, or correct the configuration",
+            )

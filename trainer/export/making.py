@@ -12,11 +12,11 @@ from pathlib import Path
 
 from contracts import storage
 from contracts.artifacts import Attempt, Calibration, EngineEntry, Gate, Parity, ShippedFile
+from contracts.artifacts.export import Container
 from contracts.artifacts.signature import Signature
 from contracts.errors import CheckFailed
 from contracts.proof import SERVED
 from contracts.serving import CONFIG_NAME, REPOSITORY, TENSORRT, model_name
-from trainer.export.bundle.shipped import Shipped
 from trainer.export.bundle.triton import describe_served, write_repository
 from trainer.export.bundle.triton_config import ServedModel
 from trainer.export.choosing import choose_precision
@@ -24,13 +24,15 @@ from trainer.export.engines import bench, engine, engine_run, onnx_run
 from trainer.export.gates import parity, proof
 from trainer.export.gates.arrays import StoredArrays
 from trainer.export.gates.proof import Ends, TestSplit
-from trainer.export.gates.scores import Scores, measure_scores
+from trainer.export.gates.scores import Scores, judge_evaluation, measure_scores
 from trainer.export.graph import onnx_graph
 from trainer.export.graph.onnx_graph import Shapes
 from trainer.export.inputs import Inputs
 from trainer.export.processes import Cost
 from trainer.export.targets import Builder, gpu_target, gpus_of
 from trainer.export.workshop import Workshop, describe_failed, hash_file
+from trainer.predict.bundle import ExportedFiles, kind_of, read_labels, write_bundle
+from trainer.predict.program_gate import judge_program
 from trainer.weights.source import WEIGHTS_NAME
 
 # A batch differs from its samples one by one by how sums are grouped; one that leaks into others differs by far.
@@ -60,7 +62,7 @@ def make(work: Workshop) -> None:
     _place_graph(work)
     _build_engines(work)
     _write_files(work)
-    _judge_bundle(work)
+    _judge_program(work)
     _conclude(work)
     if work.settings.bench:
         _measure_latency(work)
@@ -107,6 +109,8 @@ def _read_samples(work: Workshop) -> None:
 
 def _judge_fp32(work: Workshop) -> None:
     found = [*work.judge_graph(work.path("fp32"), "fp32"), _judge_batches(work), *_judge_sizes(work)]
+    ran = parity.name_of_onnx("fp32")
+    found.append(judge_evaluation(work.inputs, work.split, work.scores, ran))
     work.gates += found
     if failed := describe_failed(found):
         raise CheckFailed("the exported model does not compute what torch computes; nothing is published\n  " + failed)
@@ -246,15 +250,8 @@ def _measure_latency(work: Workshop) -> None:
 
 def _write_files(work: Workshop) -> None:
     """Write the bundle, and the Triton repository around the model that lies there."""
-    settings = work.settings
-    work.bundle.write_bundle(
-        work.shipment,
-        work.inputs,
-        work.signature,
-        model_name=work.graphs[-1].name,
-        max_batch=settings.max_batch,
-    )
-    labels = work.bundle.read_labels(work.shipment)
+    write_bundle(work.shipment, work.inputs, work.signature, model_name=work.graphs[-1].name, precision=work.precision)
+    labels = read_labels(work.shipment)
     entry = work.engines[0] if work.runtime == TENSORRT else work.graphs[-1]
     work.model = _describe_model(work, work.precision, sha256=entry.sha256, has_labels=labels is not None)
     builder = work.inputs.builder.name
@@ -293,33 +290,28 @@ def _conclude(work: Workshop) -> None:
     )
 
 
-def _judge_bundle(work: Workshop) -> None:
-    gate = work.step(
-        "bundle",
-        work.bundle.check_bundle,
-        Shipped(
-            work.shipment,
-            work.graphs[0].name,
-            work.inputs.shards_uri,
-            work.inputs.shards,
-            work.threads,
-            work.inputs.config.data,
-            work.split.places,
-        ),
-        work.inputs,
-        work.split,
-        work.fp32_outputs,
-        work.scores,
+def _judge_program(work: Workshop) -> None:
+    inputs = work.inputs
+    if kind_of(inputs.config.task.name) == "own":
+        return
+    files = ExportedFiles(
+        work.shipment,
+        inputs.config.task.name,
+        work.graphs[0].name,
+        inputs.shards_uri,
+        inputs.shards,
+        work.split.places,
     )
+    gate = work.step("program", judge_program, files, work.fp32_outputs)
     work.gates.append(gate)
     if failed := describe_failed([gate]):
         raise CheckFailed(f"the shipped preprocessing is not the trainer's; nothing is published\n  {failed}")
-    work.tell("bundle")
+    work.tell("program")
 
 
 def _trace(
     inputs: Inputs, path: Path, shipment: Path, split: TestSplit, folder: Path, *, opset: int, threads: int
-) -> tuple[tuple[Shapes, Shapes], StoredArrays, str, Scores, Ends | None, Cost]:
+) -> tuple[tuple[Shapes, Shapes], StoredArrays, Container, Scores, Ends | None, Cost]:
     """Write graph and weights, and the outputs that all is compared with; return these, and the cost of the outputs.
 
     Raises:
@@ -329,7 +321,7 @@ def _trace(
 
     from trainer.export.gates.tensors import kind_of
     from trainer.model.build import check_sizes, example_inputs
-    from trainer.tasks.load import network_name
+    from trainer.tasks.loading import network_name
     from trainer.weights.save import save_weights
 
     torch.set_num_threads(threads)

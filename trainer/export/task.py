@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CARD_NAME = "MODEL_CARD.md"
 # What decides the files besides the inputs.
-PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxconverter-common", "numpy", "Pillow")
+PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "numpy", "Pillow")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -105,6 +105,8 @@ def _describe(output: Output, stage: Stage, work: Workshop) -> ExportManifest:
         opset=OPSET,
         task=stage.config.task.name,
         signature=work.signature,
+        container=work.kind,
+        task_calibration=inputs.checkpoint.calibration,
         inputs=work.graph_inputs,
         outputs=work.graph_outputs,
         graphs=work.graphs,
@@ -116,7 +118,6 @@ def _describe(output: Output, stage: Stage, work: Workshop) -> ExportManifest:
         test_samples=work.test_samples,
         proof_samples=None if work.split.places is None else work.split.samples,
         proof_seed=None if work.split.places is None else work.seed,
-        coverage=work.coverage,
         calibration=work.calibration,
         latency=work.latency,
         latency_left_out=work.latency_left_out,

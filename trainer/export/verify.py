@@ -1,4 +1,4 @@
-"""Looks at a finished export once more: every hash, the bundle, and on a GPU the engine and what Triton loads.
+"""Looks at a finished export once more: every hash, the program, and on a GPU the engine and what Triton loads.
 
     python -m trainer.export.verify FOLDER [--shards URI] [--json]
 
@@ -53,13 +53,13 @@ from contracts.proof import (
     verification_uri,
 )
 from contracts.serving import TENSORRT
-from trainer.export.bundle.bundles import bundle_of
-from trainer.export.bundle.shipped import Shipped
 from trainer.export.engines import engine_gate, engine_open, engine_run, onnx_run
 from trainer.export.gates import proof
 from trainer.export.gates.arrays import StoredArrays
 from trainer.export.processes import run_step
 from trainer.export.targets import gpu_target
+from trainer.predict.bundle import ExportedFiles, kind_of, shards_uri_of, write_inputs
+from trainer.predict.program_gate import GATE_NAME, judge_program_again
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,7 +115,7 @@ def _failed(gates: list[Gate]) -> list[str]:
 
 
 def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) -> list[Gate]:
-    """Return the gates of a finished export: checksum, bundle, one for each engine, and one for what is served.
+    """Return the gates of a finished export: checksum, program, one for each engine, and one for what is served.
 
     Args:
         uri: Its folder.
@@ -130,7 +130,7 @@ def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) ->
     served = document.served
     if served.runtime != TENSORRT and (served.lacks or gpu_target() not in (None, served.gpu)):
         on_gpu.append(SERVED)
-    later = ["bundle", *on_gpu]
+    later = [*([] if kind_of(document.task) == "own" else [GATE_NAME]), *on_gpu]
     with tempfile.TemporaryDirectory(prefix="shardline-verify-") as name:
         work = Path(name)
         # Of an export in a bucket what was compared is what runs.
@@ -141,9 +141,9 @@ def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) ->
             return gates + [_not_run(name, document, "checksum failed") for name in later]
         folder = copies or storage.local_path(uri)
         shards_uri, shards = _find_shards(uri, document, shards_uri)
-        fp32 = document.graph("fp32").name
-        shipped = None if shards is None else Shipped(folder, fp32, shards_uri, shards, threads_per_rank(1))
-        gates.append(_judge_bundle(shipped, document, shards_uri, work))
+        shipped = None if shards is None else ExportedFiles.of(folder, document, shards_uri, shards)
+        if kind_of(document.task) != "own":
+            gates.append(_judge_program(shipped, document, shards_uri, work))
         if wrong := ", ".join(_failed(gates)):
             return gates + [_not_run(name, document, f"{wrong} failed") for name in on_gpu]
         run = _OnGpu(uri, shipped, document, shards_uri, work)
@@ -154,9 +154,7 @@ def verify(uri: str, document: ExportManifest, shards_uri: str | None = None) ->
 
 
 def _find_shards(uri: str, document: ExportManifest, given: str | None) -> tuple[str, ShardManifest | None]:
-    # A line's stages lie side by side, their outputs named by fingerprint.
-    line = uri.rpartition("/")[0].rpartition("/")[0]
-    shards_uri = given or storage.join(line, "shard", document.shards_fingerprint)
+    shards_uri = given or shards_uri_of(uri, document)
     try:
         shards = ShardManifest.load(shards_uri)
     except DataError:
@@ -193,11 +191,10 @@ def _judge_checksums(uri: str, document: ExportManifest, copies: Path | None) ->
     return _gate("checksum", document, findings, ran=ran)
 
 
-def _judge_bundle(shipped: Shipped | None, document: ExportManifest, shards_uri: str, work: Path) -> Gate:
+def _judge_program(shipped: ExportedFiles | None, document: ExportManifest, shards_uri: str, work: Path) -> Gate:
     if shipped is None:
-        return _not_run("bundle", document, _no_shards(shards_uri))
-    gate, _ = run_step(bundle_of(document.task).check_again, shipped, document, work)
-    return gate
+        return _not_run(GATE_NAME, document, _no_shards(shards_uri))
+    return run_step(judge_program_again, shipped, document, work)[0]
 
 
 def _no_shards(shards_uri: str) -> str:
@@ -217,7 +214,7 @@ class _OnGpu:
     """
 
     uri: str
-    shipped: Shipped | None
+    shipped: ExportedFiles | None
     document: ExportManifest
     shards_uri: str
     work: Path
@@ -227,8 +224,8 @@ class _OnGpu:
         """Inputs, the fp32 graph's outputs of them, and both at the ends of each dimension that varies."""
         shipped, document = self.shipped, self.document
         assert shipped is not None
-        inputs, _ = run_step(bundle_of(document.task).read_inputs, shipped, document, self.work)
-        graph = shipped.folder / shipped.model_name
+        inputs, _ = run_step(write_inputs, shipped, document, self.work)
+        graph = shipped.folder / shipped.graph
         reference = _write_outputs(graph, inputs, self.work / "fp32-outputs", batch_size=16)
         return inputs, reference, _find_ends(graph, document.signature, inputs, self.work)
 

@@ -25,11 +25,11 @@ from contracts.artifacts import (
     ShippedFile,
     hash_content,
 )
+from contracts.artifacts.export import Container
 from contracts.artifacts.signature import Signature
 from contracts.config import ExportSection
 from contracts.config.stages import Runtime
 from contracts.proof import SERVED
-from trainer.export.bundle.bundles import Bundle, bundle_of
 from trainer.export.bundle.triton import model_path
 from trainer.export.bundle.triton_config import ServedModel
 from trainer.export.engines.engine_gate import Candidate, EngineRunner, Trials, make_trials
@@ -38,7 +38,6 @@ from trainer.export.gates import parity, proof, scores
 from trainer.export.gates.arrays import StoredArrays
 from trainer.export.gates.proof import Ends, TestSplit
 from trainer.export.gates.scores import Scores
-from trainer.export.graph import coverage
 from trainer.export.graph.onnx_graph import Shapes
 from trainer.export.inputs import Inputs
 from trainer.export.processes import Cost, run_step
@@ -63,7 +62,7 @@ class Workshop:
 
     Attributes:
         shipment: Folder of all that ships.
-        signature, bundle: Of the task.
+        signature: Of the task.
         split, calibration_inputs: What the gates take of the test split, and the calibration's samples, on disk.
         reference, kind: torch's outputs of `split`, and what the model returns.
         ends: Some samples of it at the ends of each dimension; None: none varies but the batch.
@@ -95,7 +94,6 @@ class Workshop:
         self.parity: dict[str, dict[str, Parity]] = {"onnx": {}, "engine": {}}
         self.costs: dict[str, Cost] = {}
         self.scores: dict[str, Scores] = {}
-        self.coverage: dict[str, dict[str, float]] = {}
         self.graphs: list[GraphEntry] = []
         self.engines: list[EngineEntry] = []
         self.latency: list[Latency] = []
@@ -110,18 +108,13 @@ class Workshop:
         self.split: TestSplit
         self.calibration_inputs: StoredArrays
         self.reference: StoredArrays
-        self.kind: str
+        self.kind: Container
         self.ends: Ends | None
         self.fp32_outputs: StoredArrays
         self.graph_inputs: Shapes
         self.graph_outputs: Shapes
         self.model: ServedModel
         self.served: Served
-
-    @property
-    def bundle(self) -> Bundle:
-        """What the task ships beside graphs and engines."""
-        return bundle_of(self.inputs.config.task.name)
 
     @property
     def test_samples(self) -> int:
@@ -191,12 +184,6 @@ class Workshop:
         if precision == "fp32":
             self.fp32_outputs = outputs
         return parity.judge(compared, precision)
-
-    def judge_coverage(self, graph: Path, precision: str) -> Gate:
-        """Return the gate on how much of a graph has its precision."""
-        shares = self.step("coverage", coverage.measure_coverage, graph, precision)
-        self.coverage[precision] = shares
-        return coverage.judge_coverage(shares, precision)
 
     def settle(self, attempt: Attempt) -> bool:
         """Record the last try of a precision; return whether it passed, and so ships."""

@@ -134,11 +134,7 @@ def decisive_end(ends: dict[int, ErrorDocument], ranks: int) -> ErrorDocument | 
     """Return the end that explains the others; None where a rank without one does: it was killed.
 
     One rank that was told to stop is enough: its machine goes away. Of several the lowest counts, since rank 0 alone
-    knows whether the last step was saved in time.
-
-    Args:
-        ends: Why ranks of this machine ended, in the order of the records.
-        ranks: Number of ranks of this machine.
+    knows whether the last step was saved in time. `ends` are in the order of the records.
     """
     documents = list(ends.values())
     # The peers of a rank that ran out of memory lose it at once, and may record that first.

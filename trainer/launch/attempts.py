@@ -22,12 +22,7 @@ CRASH_LOOP = "CrashLoop"
 
 
 class JobRecord:
-    """The memory of one job: the error that has ended it for good, and how many attempts it took.
-
-    Args:
-        place: URI of the folder that holds the stage's outputs.
-        job_id: Empty: nothing is kept.
-    """
+    """The error that has ended a job for good, and the count of its attempts, in jobs/JOB below `place`."""
 
     def __init__(self, place: str, job_id: str) -> None:
         self.folder = storage.join(place, JOBS_FOLDER, job_id) if job_id else None
@@ -62,9 +57,7 @@ class JobRecord:
             return Attempts()
         try:
             return Attempts.model_validate_json(storage.read_bytes(storage.join(self.folder, ATTEMPTS_NAME)))
-        except FileNotFoundError:
-            return Attempts()
-        except ValidationError:
+        except (FileNotFoundError, ValidationError):
             # It only counts: a job that is told apart from a crash loop too late does no harm.
             return Attempts()
 
@@ -86,13 +79,7 @@ class Attempts(BaseModel):
 
 
 class AttemptCounter:
-    """Counts a job's consecutive starts without a new checkpoint.
-
-    Args:
-        record: The job's memory.
-        folder: URI of the training folder.
-        max_attempts: How many there may be.
-    """
+    """Counts a job's consecutive starts without a new checkpoint."""
 
     def __init__(self, record: JobRecord, folder: str, max_attempts: int) -> None:
         self._record, self._folder, self._max_attempts = record, folder, max_attempts
@@ -102,11 +89,11 @@ class AttemptCounter:
     def begin(self, end: ErrorDocument | None) -> ErrorDocument | None:
         """Count a start that is about to be made; return the error that ends the job where it must not be.
 
-        Args:
-            end: Why the last one ended, where this launcher knows it.
+        `end` is why the last one ended, where this launcher knows it.
         """
         previous, self._previous = self._previous, end
-        if end is not None and end.step is not None and _is_same(end, previous):
+        is_same = end is not None and previous is not None and (end.kind, end.step) == (previous.kind, previous.step)
+        if end is not None and end.step is not None and is_same:
             # An error that came back at the same step comes back again.
             return end.model_copy(update={"exit_code": EXIT_USER_ERROR})
         committed = self._committed()
@@ -140,7 +127,3 @@ class AttemptCounter:
             ),
             traceback="" if end is None else end.traceback,
         )
-
-
-def _is_same(end: ErrorDocument, previous: ErrorDocument | None) -> bool:
-    return previous is not None and (end.kind, end.step) == (previous.kind, previous.step)

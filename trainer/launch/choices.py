@@ -11,7 +11,7 @@ from contracts.config.base import Auto
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import model_fingerprint
 from contracts.process import available_cores, threads_per_rank
-from trainer.launch.machine import least_capability, num_gpus
+from trainer.launch.machine import num_gpus, visible_gpus
 
 # Slots that each loader process prepares ahead, where neither the configuration nor a profile says.
 PREFETCH_FACTOR = 4
@@ -61,24 +61,14 @@ def choose_batch_layout(
             todo="run `shardline profile` for this configuration, or set parallel.slot_size and data.num_workers",
         )
     batch, choice, without = config.train.global_batch_size, _measured_choice(profile), _without(profile)
+    share = even_share(batch, ranks)
+    slot_size, slot_reason = _take(
+        config, "parallel.slot_size", choice, share, f"an even share of the global batch ({without})"
+    )
     if recorded is not None:
         slot_size, slot_reason = recorded, "recorded in the checkpoint"
-    elif choice is None and config.parallel.slot_size == "auto":
-        slot_size, slot_reason = even_share(batch, ranks), f"an even share of the global batch ({without})"
-    else:
-        slot_size, slot_reason = _take(
-            "parallel.slot_size", config.parallel.slot_size, choice.slot_size if choice else None, batch, without
-        )
-    num_workers, workers_reason = _take(
-        "data.num_workers", config.data.num_workers, choice.num_workers if choice else None, spare_cores, without
-    )
-    prefetch_factor, prefetch_reason = _take(
-        "data.prefetch_factor",
-        config.data.prefetch_factor,
-        choice.prefetch_factor if choice else None,
-        PREFETCH_FACTOR,
-        without,
-    )
+    num_workers, workers_reason = _take(config, "data.num_workers", choice, spare_cores, without)
+    prefetch_factor, prefetch_reason = _take(config, "data.prefetch_factor", choice, PREFETCH_FACTOR, without)
     num_slots = -(-batch // slot_size)
     if num_slots < ranks and recorded is None:
         raise ConfigError(
@@ -109,23 +99,20 @@ def find_spare_cores(ranks: int) -> int:
 
 def default_flags() -> Flags:
     """Return what `auto` is without a profile's word: bf16 from sm80 on, and on a GPU images with channels last."""
-    if not num_gpus():
+    gpus = visible_gpus()
+    if not gpus:
         return Flags()
-    return Flags(precision="bf16" if least_capability() >= FIRST_BF16 else "fp32", channels_last=True)
+    has_bf16 = min(gpu.capability for gpu in gpus) >= FIRST_BF16
+    return Flags(precision="bf16" if has_bf16 else "fp32", channels_last=True)
 
 
 def choose_flags(train: TrainSection, profile: ProfileReport | None) -> Flags:
     """Return what steps compute in: what is set, and for what is `auto` the profile's choice; not checked."""
     choice = _measured_choice(profile)
-    chosen = choice.flags if choice else default_flags()
-    return Flags(
-        precision=chosen.precision if train.precision == "auto" else train.precision,
-        channels_last=chosen.channels_last if train.channels_last == "auto" else train.channels_last,
-        compile=chosen.compile if train.compile == "auto" else train.compile == "on",
-        activation_checkpointing=chosen.activation_checkpointing
-        if train.activation_checkpointing == "auto"
-        else train.activation_checkpointing,
-    )
+    pinned = {name: getattr(train, name) for name in Flags.model_fields if getattr(train, name) != "auto"}
+    if "compile" in pinned:
+        pinned["compile"] = train.compile == "on"
+    return (choice.flags if choice else default_flags()).model_copy(update=pinned)
 
 
 def check_flags(train: TrainSection, flags: Flags) -> None:
@@ -180,28 +167,22 @@ def choose_threads(
     return profile.choice.threads, "chosen by the profile"
 
 
-def find_other_hardware(profile: ProfileReport, hardware: Mapping[str, str]) -> str | None:
-    """Say how this machine differs from the one that was profiled; None: it does not."""
-    if not profile.choice.measured:
-        return None
+def find_differences(profile: ProfileReport, hardware: Mapping[str, str], train: TrainSection) -> list[str]:
+    """Return warnings: how this machine and the global batch differ from those that were profiled."""
+    choice = _measured_choice(profile)
+    if choice is None:
+        return []
+    found = []
     different = [
         f"{name} {profile.hardware.get(name, 'unknown')} -> {value}"
         for name, value in hardware.items()
         if profile.hardware.get(name) != value
     ]
-    if not different:
-        return None
-    return f"the profile was measured on other hardware ({', '.join(different)}): its choice may not be the best here"
-
-
-def find_other_batch(profile: ProfileReport, train: TrainSection) -> str | None:
-    """Say how the global batch differs from the one that was profiled; None: it does not."""
-    if profile.global_batch_size == train.global_batch_size or not profile.choice.measured:
-        return None
-    return (
-        f"the profile was measured at train.global_batch_size {profile.global_batch_size}, not "
-        f"{train.global_batch_size}: its choice may not be the best here"
-    )
+    if different:
+        found.append(f"on other hardware ({', '.join(different)})")
+    if profile.global_batch_size != train.global_batch_size:
+        found.append(f"at train.global_batch_size {profile.global_batch_size}, not {train.global_batch_size}")
+    return [f"the profile was measured {difference}: its choice may not be the best here" for difference in found]
 
 
 def _measured_choice(profile: ProfileReport | None) -> ProfileChoice | None:
@@ -216,11 +197,13 @@ def _without(profile: ProfileReport | None) -> str:
     return "default, profile: off" if profile.method == "off" else "default, the profile measured nothing"
 
 
-def _take(setting: str, explicit: int | Auto, chosen: int | None, default: int, without: str) -> tuple[int, str]:
+def _take(config: RunConfig, setting: str, choice: ProfileChoice | None, default: int, without: str) -> tuple[int, str]:
     """Return a value and who decided: the configuration, else the profile, else nobody."""
+    section, _, name = setting.partition(".")
+    explicit: int | Auto = getattr(getattr(config, section), name)
     if explicit != "auto":
         return explicit, f"set by {setting}"
-    return (default, without) if chosen is None else (chosen, "chosen by the profile")
+    return (default, without) if choice is None else (getattr(choice, name), "chosen by the profile")
 
 
 def slot_sizes(num_samples: int, *, global_batch_size: int, slot_size: int) -> list[int]:
@@ -253,10 +236,6 @@ def find_slow_precision(precision: str, device: DeviceKind) -> str:
 
 def check_spread(section: ParallelSection, device: DeviceKind) -> None:
     """Refuse a spread over ranks that cannot work.
-
-    Args:
-        section: How.
-        device: What each rank has.
 
     Raises:
         ConfigError: Something needs a GPU.

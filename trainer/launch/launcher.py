@@ -104,15 +104,9 @@ class Launcher:
     def run_start(
         self, attempt: str, address: StoreAddress, *, must_stop: Callable[[], bool] = lambda: False
     ) -> ErrorDocument | None:
-        """Run the ranks of this machine once, until none is left.
+        """Run the ranks of this machine once, until none is left; return why they ended, None: training is finished.
 
-        Args:
-            attempt: Name of the first machine's attempt.
-            address: Of the ranks' store.
-            must_stop: Polled: whether another machine has left this start.
-
-        Returns:
-            Why they ended; None: training is finished.
+        `attempt` is the first machine's; `must_stop` is polled: whether another machine has left this start.
         """
         assignment = self.assignment.model_copy(update={"attempt": attempt})
         try:
@@ -148,6 +142,7 @@ class Launcher:
                     limit_s = self.resources.stop_budget_s + STOP_SLACK_S
                 if now - ending_since > limit_s:
                     ranks.kill()
+                    return cause or f"the launcher killed what was left after {limit_s:g} s"
             time.sleep(_POLL_S)
         return cause or ranks.describe_killed()
 
@@ -222,16 +217,7 @@ def _run_alone(launcher: Launcher) -> None:
 
 
 def raise_final(end: ErrorDocument, counter: AttemptCounter | None) -> None:
-    """Raise the end of a start where this launcher must end with it.
-
-    Args:
-        end: Why the ranks of this machine ended.
-        counter: The first machine's.
-
-    Raises:
-        ToldError: It is a user error.
-        Preempted: This machine was told to stop.
-    """
+    """Raise the end of a start where this launcher must end with it: a user error, or a stop of this machine."""
     if counter is not None and has_stopped(end):
         counter.told_to_stop()
     if end.exit_code == EXIT_USER_ERROR:

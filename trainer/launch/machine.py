@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 
 from contracts.config import RunConfig
@@ -24,7 +22,6 @@ RANKS_VARIABLE = "PET_NPROC_PER_NODE"
 class Gpu:
     """An NVIDIA GPU of this machine."""
 
-    index: int
     name: str
     capability: int
     """Compute capability times ten (89 for sm89)."""
@@ -44,22 +41,11 @@ def find_gpus() -> list[Gpu]:
             with suppress(nvml.NVMLError):
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-                gpus.append(Gpu(index, nvml.nvmlDeviceGetName(handle), major * 10 + minor))
+                gpus.append(Gpu(nvml.nvmlDeviceGetName(handle), major * 10 + minor))
         nvml.nvmlShutdown()
     except nvml.NVMLError:
         return []
     return gpus
-
-
-def least_capability(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the smallest compute capability of the NVIDIA GPUs, times ten; 0 without any.
-
-    Those that CUDA_VISIBLE_DEVICES leaves out by their numbers do not count.
-    """
-    visible = [entry.strip() for entry in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    by_number = all(entry.isdecimal() for entry in visible)
-    counted = [gpu.capability for gpu in find_gpus() if not by_number or str(gpu.index) in visible]
-    return min(counted, default=0)
 
 
 def hardware() -> dict[str, str]:
@@ -74,18 +60,23 @@ def hardware() -> dict[str, str]:
     return {"cores": str(available_cores()), "cpu": cpu, "gpus": gpus or "none"}
 
 
-def num_gpus(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the number of NVIDIA GPUs that processes started here see (CUDA_VISIBLE_DEVICES counted)."""
-    gpus = len(find_gpus())
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
+def visible_gpus() -> list[Gpu]:
+    """Return the NVIDIA GPUs that processes started here see: those that CUDA_VISIBLE_DEVICES names."""
+    gpus = find_gpus()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or not gpus:
         return gpus
-    # CUDA stops at the first entry that names no device.
-    named = takewhile(lambda entry: entry not in ("", "-1"), (entry.strip() for entry in visible.split(",")))
-    return min(gpus, len(list(named)))
+    named = []
+    for entry in (entry.strip() for entry in visible.split(",")):
+        # CUDA stops at the first entry that names no device.
+        if entry in ("", "-1") or (entry.isdecimal() and int(entry) >= len(gpus)):
+            break
+        # Of one that is named by its UUID it is not known which it is: at worst the oldest.
+        named.append(gpus[int(entry)] if entry.isdecimal() else min(gpus, key=lambda gpu: gpu.capability))
+    return named[: len(gpus)]
 
 
-def num_ranks(config: RunConfig, environment: Mapping[str, str] = os.environ) -> int:
+def num_ranks(config: RunConfig) -> int:
     """Return the number of training processes of a machine.
 
     The configuration's, else the environment's (PET_NPROC_PER_NODE, where it is a number), else one per GPU, else two.
@@ -93,11 +84,11 @@ def num_ranks(config: RunConfig, environment: Mapping[str, str] = os.environ) ->
     Raises:
         ConfigError: More ranks than GPUs, on a machine with GPUs; a number of the environment that is none.
     """
-    gpus = num_gpus(environment)
+    gpus = len(visible_gpus())
     given, name = config.resources.ranks, "resources.ranks"
     if given == "auto":
         # torchrun also takes auto, gpu, cpu: what is counted here.
-        text, name = environment.get(RANKS_VARIABLE, ""), RANKS_VARIABLE
+        text, name = os.environ.get(RANKS_VARIABLE, ""), RANKS_VARIABLE
         if text in ("", "auto", "gpu", "cpu"):
             return gpus or CPU_RANKS
         if not text.isdecimal() or int(text) == 0:
@@ -110,3 +101,8 @@ def num_ranks(config: RunConfig, environment: Mapping[str, str] = os.environ) ->
             todo=f"lower {name}, leave it out, or take a machine with more GPUs",
         )
     return given
+
+
+def num_gpus() -> int:
+    """Return the number of GPUs that processes started here see."""
+    return len(visible_gpus())

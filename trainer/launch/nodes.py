@@ -1,6 +1,6 @@
 """From the environment of a machine to its place among the machines of a job.
 
-Three environments are known, and none of them is believed in more than it says:
+Three platforms are known:
 
     Vertex AI      CLUSTER_SPEC: workerpool0 is node 0, workerpool1[i] is node i + 1, other pools take no part
                    (https://docs.cloud.google.com/vertex-ai/docs/training/distributed-training#cluster-variables)
@@ -15,19 +15,21 @@ not per rank, where Vertex AI sets them: they are never passed on.
 from __future__ import annotations
 
 import fcntl
-import json
+import re
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from contracts.config.resources import ResourcesSection
 from contracts.errors import ConfigError
 from contracts.process import JOB_ID_VARIABLE
+from trainer.launch.machine import RANKS_VARIABLE
 
 Platform = Literal["vertex", "torchrun", "indexed job", "local"]
 
@@ -66,9 +68,6 @@ class _Task(BaseModel):
 
 
 class _ClusterSpec(BaseModel):
-    # Vertex AI adds fields as it likes.
-    model_config = ConfigDict(extra="ignore")
-
     cluster: dict[str, list[str]]
     task: _Task
 
@@ -76,20 +75,21 @@ class _ClusterSpec(BaseModel):
 def find_nodes(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes:
     """Return this machine's place.
 
-    Args:
-        environment: Environment variables.
-        resources: The configuration's section: nodes, ranks, port and job_id.
-
     Raises:
         ConfigError: The environment is malformed, or contradicts itself or the configuration.
     """
-    claims = [find(environment, resources) for find in (_from_cluster_spec, _from_torchrun, _from_indexed_job)]
-    found = [nodes for nodes in claims if nodes is not None]
-    places = {(nodes.node_rank, nodes.nodes) for nodes in found}
-    if len(places) > 1:
-        said = ", ".join(f"{nodes.platform} says node {nodes.node_rank} of {nodes.nodes}" for nodes in found)
-        raise _contradiction(said, "set only one of CLUSTER_SPEC, PET_* and JOB_COMPLETION_INDEX, or make them agree")
-    nodes = found[0] if found else _alone(environment, resources)
+    given = [name for name in PLATFORM_VARIABLES if environment.get(name)]
+    if "CLUSTER_SPEC" in given:
+        if len(given) > 1:
+            raise _contradiction(f"{' and '.join(given)} are set", "unset CLUSTER_SPEC outside of Vertex AI")
+        nodes = _from_cluster_spec(environment, resources)
+    elif "PET_NNODES" in given or "PET_NODE_RANK" in given:
+        # Kubeflow runs its machines as an Indexed Job: PET_* has all of it.
+        nodes = _from_variables("torchrun", environment, resources)
+    elif given:
+        nodes = _from_variables("indexed job", environment, resources)
+    else:
+        nodes = _alone(environment, resources)
     if resources.nodes not in ("auto", nodes.nodes):
         raise _contradiction(
             f"resources.nodes = {resources.nodes}, and the environment ({nodes.platform}) has {nodes.nodes}",
@@ -123,108 +123,71 @@ def find_interface(address: str) -> str | None:
     return None
 
 
-def _from_cluster_spec(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes | None:
-    text = environment.get("CLUSTER_SPEC")
-    if not text:
-        return None
+def _from_cluster_spec(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes:
+    text = environment["CLUSTER_SPEC"]
     try:
-        spec = _ClusterSpec.model_validate(json.loads(text))
-    except (json.JSONDecodeError, ValidationError) as error:
+        spec = _ClusterSpec.model_validate_json(text)
+        (first,) = spec.cluster["workerpool0"]
+        endpoint = urlsplit(f"//{first}")
+        # As Google's own launchers do. The ports above it are nobody's.
+        host, port = endpoint.hostname or "", endpoint.port or resources.port
+    except (ValidationError, ValueError, KeyError) as error:
         raise ConfigError(
             f"CLUSTER_SPEC is not what Vertex AI writes ({str(error).splitlines()[0]}): {text[:200]}",
-            allowed='{"cluster": {"workerpool0": ["HOST:PORT"], ...}, "task": {"type": "workerpool0", "index": 0}}',
+            allowed='{"cluster": {"workerpool0": ["HOST:PORT"], ...}, "task": {"type": "workerpool0", "index": 0}}, '
+            "with one machine in workerpool0: the others are in the second worker pool",
             todo="unset CLUSTER_SPEC outside of Vertex AI",
         ) from None
-    first = spec.cluster.get("workerpool0", [])
-    if len(first) != 1:
+    pools = {"workerpool0": [first], "workerpool1": spec.cluster.get("workerpool1", [])}
+    pool, index = spec.task.type, spec.task.index
+    if pool not in pools:
         raise ConfigError(
-            f"CLUSTER_SPEC has {len(first)} machines in workerpool0",
-            allowed="one: replicaCount of the first worker pool is 1, the others are in the second",
-            todo="put all machines but the first into the second worker pool",
-        )
-    pools = {"workerpool0": first, "workerpool1": spec.cluster.get("workerpool1", [])}
-    pool = pools.get(spec.task.type)
-    if pool is None:
-        raise ConfigError(
-            f"this machine is of {spec.task.type} (CLUSTER_SPEC), which takes no part in training",
+            f"this machine is of {pool} (CLUSTER_SPEC), which takes no part in training",
             allowed="workerpool0 and workerpool1",
             todo="run this command in the first and the second worker pool only",
         )
-    if spec.task.index >= len(pool):
+    if index >= len(pools[pool]):
         raise _contradiction(
-            f"CLUSTER_SPEC: task index {spec.task.index} in {spec.task.type} of {len(pool)} machines",
+            f"CLUSTER_SPEC: task index {index} in {pool} of {len(pools[pool])} machines",
             "unset CLUSTER_SPEC outside of Vertex AI",
         )
-    return Nodes(
-        node_rank=0 if spec.task.type == "workerpool0" else spec.task.index + 1,
-        nodes=1 + len(pools["workerpool1"]),
-        host=_host(first[0]),
-        # As Google's own launchers do. The ports above it are nobody's.
-        port=_port(first[0], resources.port),
-        platform="vertex",
-        job_id=_job_id(environment),
-    )
+    node_rank = 0 if pool == "workerpool0" else index + 1
+    return Nodes(node_rank, 1 + len(pools["workerpool1"]), host, port, "vertex", _job_id(environment))
 
 
-def _from_torchrun(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes | None:
-    text = environment.get("PET_NNODES")
-    if text is None:
-        if "PET_NODE_RANK" in environment:
-            raise _contradiction("PET_NODE_RANK without PET_NNODES", "set PET_NNODES to the number of machines")
-        return None
-    smallest, _, largest = text.partition(":")
-    nodes = _number("PET_NNODES", smallest, at_least=1)
-    if largest and _number("PET_NNODES", largest, at_least=1) != nodes:
-        raise ConfigError(
-            f"PET_NNODES={text}: a range of machines",
-            allowed="one number: a job's machines are known when it starts; a later attempt may have others",
-            todo="set it to the number of machines",
-        )
-    node_rank = _number("PET_NODE_RANK", environment.get("PET_NODE_RANK", "0" if nodes == 1 else ""), at_least=0)
-    _check_place("PET_NODE_RANK", node_rank, nodes)
-    ranks = environment.get("PET_NPROC_PER_NODE", "auto")
-    if ranks.isdecimal() and resources.ranks not in ("auto", int(ranks)):
-        raise _contradiction(
-            f"PET_NPROC_PER_NODE={ranks}, and resources.ranks = {resources.ranks}", "make them agree, or unset one"
-        )
-    endpoint = environment.get("PET_MASTER_ADDR") or _host(environment.get("PET_RDZV_ENDPOINT", ""))
-    if nodes > 1 and not endpoint:
-        raise _contradiction(
-            f"PET_NNODES={nodes} and no PET_MASTER_ADDR", "set PET_MASTER_ADDR to the first machine's name"
-        )
-    port = environment.get("PET_MASTER_PORT")
-    return Nodes(
-        node_rank=node_rank,
-        nodes=nodes,
-        host=endpoint,
-        port=resources.port if port is None else _number("PET_MASTER_PORT", port, at_least=1),
-        platform="torchrun",
-        job_id=_job_id(environment),
-    )
-
-
-def _from_indexed_job(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes | None:
-    text = environment.get("JOB_COMPLETION_INDEX")
-    if text is None:
-        return None
-    index = _number("JOB_COMPLETION_INDEX", text, at_least=0)
-    if "PET_NNODES" in environment and resources.nodes == "auto":
-        # Kubeflow runs its machines as an Indexed Job: PET_* says the rest.
-        nodes, host = _number("PET_NNODES", environment["PET_NNODES"].partition(":")[0], at_least=1), ""
-    elif resources.nodes == "auto":
-        raise _contradiction(
-            f"JOB_COMPLETION_INDEX={index}, and nothing says how many machines there are",
-            "set resources.nodes to the Job's completions",
-        )
+def _from_variables(
+    platform: Literal["torchrun", "indexed job"], environment: Mapping[str, str], resources: ResourcesSection
+) -> Nodes:
+    of_rank, of_nodes, of_host, of_port = {
+        "torchrun": ("PET_NODE_RANK", "PET_NNODES", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+        "indexed job": ("JOB_COMPLETION_INDEX", "", "MASTER_ADDR", ""),
+    }[platform]
+    if of_nodes in environment:
+        nodes = _number(of_nodes, environment[of_nodes], at_least=1)
+    elif resources.nodes != "auto":
+        nodes = resources.nodes
     else:
-        nodes, host = resources.nodes, environment.get("MASTER_ADDR", "")
-    _check_place("JOB_COMPLETION_INDEX", index, nodes)
-    if nodes > 1 and not host and "PET_NNODES" not in environment:
         raise _contradiction(
-            f"JOB_COMPLETION_INDEX={index} of {nodes} and no MASTER_ADDR",
-            "set MASTER_ADDR to JOB-0.SERVICE, SERVICE being the headless service that the Job's subdomain names",
+            f"{of_rank}={environment[of_rank]}, and nothing says how many machines there are",
+            "set resources.nodes to the number of machines, of an Indexed Job its completions",
         )
-    return Nodes(index, nodes, host, resources.port, "indexed job", _job_id(environment))
+    node_rank = _number(of_rank, environment.get(of_rank, "0" if nodes == 1 else ""), at_least=0)
+    if node_rank >= nodes:
+        raise _contradiction(f"{of_rank}={node_rank} of {nodes} machines", "number the machines from 0")
+    ranks, given = environment.get(RANKS_VARIABLE, ""), resources.ranks
+    if ranks.isdecimal() and given not in ("auto", int(ranks)):
+        raise _contradiction(
+            f"{RANKS_VARIABLE}={ranks}, and resources.ranks = {given}", "make them agree, or unset one"
+        )
+    host = environment.get(of_host, "")
+    if nodes > 1 and not host:
+        raise _contradiction(
+            f"{of_rank}={node_rank} of {nodes} machines and no {of_host}",
+            f"set {of_host} to the first machine's name, of an Indexed Job JOB-0.SERVICE, SERVICE being the headless "
+            "service that the Job's subdomain names",
+        )
+    port = _number(of_port, environment[of_port], at_least=1) if of_port in environment else resources.port
+    return Nodes(node_rank, nodes, host, port, platform, _job_id(environment))
 
 
 def _alone(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes:
@@ -241,25 +204,7 @@ def _alone(environment: Mapping[str, str], resources: ResourcesSection) -> Nodes
 def _job_id(environment: Mapping[str, str]) -> str:
     given = environment.get(JOB_ID_VARIABLE) or environment.get("SHARDLINE_JOB_ID") or ""
     # It becomes the name of a folder.
-    return "".join(_safe(given))[:128].lstrip(".")
-
-
-def _safe(text: str) -> Iterator[str]:
-    for letter in text:
-        yield letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-"
-
-
-def _host(endpoint: str) -> str:
-    """Return HOST of HOST:PORT, [ADDRESS]:PORT or HOST."""
-    if endpoint.startswith("["):
-        return endpoint[1:].partition("]")[0]
-    return endpoint.rpartition(":")[0] if endpoint.count(":") == 1 else endpoint
-
-
-def _port(endpoint: str, default: int) -> int:
-    """Return PORT of what `_host` takes; the default where it has none."""
-    text = endpoint.removesuffix(_host(endpoint)) and endpoint.rpartition(":")[2].rpartition("]")[2]
-    return _number("the port in CLUSTER_SPEC", text, at_least=1) if text else default
+    return re.sub(r"[^A-Za-z0-9._-]", "-", given)[:128].lstrip(".")
 
 
 def _number(name: str, text: str, *, at_least: int) -> int:
@@ -270,11 +215,6 @@ def _number(name: str, text: str, *, at_least: int) -> int:
             todo=f"correct {name}",
         )
     return int(text)
-
-
-def _check_place(name: str, node_rank: int, nodes: int) -> None:
-    if node_rank >= nodes:
-        raise _contradiction(f"{name}={node_rank} of {nodes} machines", "number the machines from 0")
 
 
 def _contradiction(given: str, todo: str) -> ConfigError:

@@ -34,13 +34,7 @@ class StoreAddress:
 
 
 class LocalRanks:
-    """The ranks of this machine, from their start to the end of the last one.
-
-    Args:
-        path: The assignment's file.
-        assignment: Its content.
-        address: Of the ranks' store.
-    """
+    """The ranks of this machine, from their start to the end of the last one."""
 
     def __init__(self, path: Path, assignment: Assignment, address: StoreAddress) -> None:
         shared = {

@@ -39,7 +39,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRende
 
 from contracts import storage
 from contracts.errors import ConfigError, ErrorDocument, Preempted, ShardlineError, ToldError, TryAgain
-from trainer.checkpoint.discovery import list_checkpoints
+from trainer.checkpoint import has_checkpoint
 from trainer.launch.assignment import has_stopped, weight_of
 from trainer.launch.attempts import AttemptCounter
 from trainer.launch.launcher import STOP_SLACK_S, Launcher, raise_final
@@ -108,12 +108,7 @@ def run_together(launcher: Launcher) -> None:
 
 
 class Rendezvous:
-    """This launcher's connection to the others.
-
-    Args:
-        launcher: This machine's.
-        counter: On the first machine: counts starts.
-    """
+    """This launcher's connection to the others; `counter` counts starts, on the first machine."""
 
     def __init__(self, launcher: Launcher, counter: AttemptCounter | None) -> None:
         self._launcher, self._nodes, self._counter = launcher, launcher.nodes, counter
@@ -152,9 +147,6 @@ class Rendezvous:
 
     def next_start(self, end: ErrorDocument | None) -> tuple[StoreAddress, str]:
         """Wait for all machines; return where the ranks' store is, and the first machine's attempt.
-
-        Args:
-            end: How this machine's last start ended.
 
         Raises:
             ToldError: The job is over, and why.
@@ -255,7 +247,7 @@ class Rendezvous:
                         todo="set resources.port to another one, the same on all machines",
                     ) from None
             time.sleep(_RETRY_S)
-        if list_checkpoints(self._launcher.assignment.folder):
+        if has_checkpoint(self._launcher.assignment.folder):
             store.set("begun", "1")
         return store
 

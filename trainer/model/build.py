@@ -22,8 +22,8 @@ from trainer.model.signature import (
     resize_inputs,
 )
 from trainer.model.trial import buffers_restored, first_algorithms, random_state_kept
-from trainer.tasks.load import describe_failure, network_name
-from trainer.tasks.protocol import Outputs, Task
+from trainer.tasks.loading import describe_failure, network_name
+from trainer.tasks.task import Outputs, Task
 
 # Errors of the machine, and those that say already what to do.
 _NOT_OF_NETWORK = (UserError, MemoryError, torch.OutOfMemoryError)

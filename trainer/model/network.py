@@ -25,10 +25,10 @@ from trainer.model.recompute import recompute_blocks
 from trainer.model.signature import Inputs
 from trainer.model.trial import buffers_restored, first_algorithms
 from trainer.parallel.process_group import Rank, on_first_rank
-from trainer.tasks.load import network_name
-from trainer.tasks.loss import checked_loss
-from trainer.tasks.protocol import Batch, Mode, Task
-from trainer.weights.start import StartWeights, check_inputs, find_head, start_from
+from trainer.tasks.loading import network_name
+from trainer.tasks.on_device import checked_loss
+from trainer.tasks.task import Batch, Mode, Task
+from trainer.weights.start import StartWeights, start_from
 
 # Bytes on a GPU that the passes on two samples take, in multiples of the network's own: itself, its gradients, and as
 # much for activations.
@@ -213,7 +213,7 @@ def _take_weights(module: nn.Module, task: Task, rank: Rank, start: StartWeights
 
     def take(alive: Callable[[], None]) -> InitialWeights | UserError:
         try:
-            return start_from(module, start, find_head(task), alive, partial(check_inputs, task))
+            return start_from(module, start, task, alive)
         except UserError as error:
             return error
 

@@ -47,10 +47,8 @@ def process_group(*, setup_timeout_s: float) -> Iterator[Rank]:
     """Join the group of the launcher's ranks; leave it at the end of the block when no error passes through.
 
     On GPUs the group has two backends: NCCL, whose communicator is made at once (`device_id`), and gloo for tensors in
-    the host's memory. After an error `abort_process_group` ends it.
-
-    Args:
-        setup_timeout_s: How long ranks wait for each other, until `limit_collectives`.
+    the host's memory. After an error `abort_process_group` ends it. `setup_timeout_s`
+    holds until `limit_collectives`.
 
     Raises:
         ConfigError: There is no GPU for this rank, on a machine with GPUs.
@@ -95,8 +93,8 @@ def choose_device(local_rank: int, *, gpus: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def abort_process_group(limit_s: float = ABORT_LIMIT_S) -> bool:
-    """End the group of a rank that failed, without its peers; return whether that took less than `limit_s`.
+def abort_process_group() -> bool:
+    """End the group of a rank that failed, without its peers; return whether that took less than `ABORT_LIMIT_S`.
 
     NCCL's kernels may wait on the GPU for a peer that never comes: an interpreter that shuts down meanwhile hangs or
     crashes. Aborting ends them (ncclCommAbort of all groups at a time, by torch's `_abort_process_group`; there is no
@@ -113,7 +111,7 @@ def abort_process_group(limit_s: float = ABORT_LIMIT_S) -> bool:
 
     thread = threading.Thread(target=abort, name="abort of the process group", daemon=True)
     thread.start()
-    thread.join(limit_s)
+    thread.join(ABORT_LIMIT_S)
     return not thread.is_alive()
 
 

@@ -42,10 +42,6 @@ class SpreadNetwork:
 
     Args:
         model: With ddp on the device of the rank. With fsdp on any: its parts are moved, since all may not fit there.
-        section: The configuration's section.
-        rank: This process.
-        log: Takes messages for the user.
-        name: Name of the network in messages.
         dtype: Type of forward and backward passes; None: that of the parameters.
         find_unused: With ddp: a pass may leave parameters without a gradient.
 
@@ -116,10 +112,7 @@ class SpreadNetwork:
 
         DDP reduces its first step in the initial buckets and later ones in rebuilt buckets. Without this a resumed run
         adds gradients in another order than an undisturbed one and differs in the last bits at three and more ranks.
-        It also compiles a network that is to be compiled, for this size of slot.
-
-        Args:
-            loss: Computes a loss as a step does, by way of `wrapped`.
+        It also compiles a network that is to be compiled, for this size of slot; `loss` is computed with `wrapped`.
         """
         with buffers_restored(self.module):
             for _ in range(2):

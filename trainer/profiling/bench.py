@@ -33,8 +33,7 @@ from trainer.profiling.memory import MemoryGauge
 from trainer.profiling.processor import processor_s
 from trainer.profiling.steps import Steps, passing
 from trainer.step import Stepper
-from trainer.tasks.optional import unit_of
-from trainer.tasks.protocol import Mode
+from trainer.tasks.task import Mode
 
 # Windows of the loader alone, and rounds of steps alone; a rate is the median over them.
 WINDOWS = 3
@@ -67,7 +66,7 @@ class Bench:
     def __init__(self, feed: TrainingData, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank, self._feed = config, rank, feed
         self.task = feed.task
-        self.unit, self.varies = unit_of(feed.task), bool(feed.task.signature.dimensions)
+        self.unit, self.varies = feed.task.unit, bool(feed.task.signature.dimensions)
         self.memory = MemoryGauge(rank.device)
         self.around: Callable[[str], AbstractContextManager[object]] = lambda name: nullcontext()
         # A loader process of shards in a bucket may be held while it has locks that all processes of the machine share.

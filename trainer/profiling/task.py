@@ -45,7 +45,7 @@ from trainer.profiling.probe import RankProbe, StartTooLong
 from trainer.profiling.scratch import scratch_folder
 from trainer.profiling.space import Space, default_settings, make_space
 from trainer.profiling.sweep import sweep
-from trainer.tasks.needs import load_shards
+from trainer.tasks.shard_checks import load_shards
 from trainer.weights.previous import with_arguments_of_weights
 
 BOARD_FOLDER = "tensorboard"

@@ -18,11 +18,8 @@ from contracts import storage
 from contracts.artifacts import FIRST_SLOT_NAME, LOSS, CheckpointManifest, EvaluationReport
 from contracts.events import print_error
 from contracts.scalars import PART_BYTES, part_name, scalars_line, start_line
-from trainer.tasks.optional import document_of
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
     from trainer.train import Training
 
 # Rows reach the file after so many seconds at most; the writer's own two minutes are long beside an epoch.
@@ -113,7 +110,6 @@ def write_result(
     training: Training,
     best: CheckpointManifest,
     report: EvaluationReport | None,
-    show: Callable[[SummaryWriter], None],
 ) -> None:
     """Write hyperparameters and results, or write them again.
 
@@ -122,7 +118,6 @@ def write_result(
         training: At its end; the first rank's.
         best: The checkpoint that is the result.
         report: Its metrics on the test split; None without one.
-        show: Writes what the task shows.
     """
     from torch.utils.tensorboard import SummaryWriter
     from torch.utils.tensorboard.summary import hparams
@@ -139,8 +134,9 @@ def write_result(
                 writer.file_writer.add_summary(summary)
             for name, value in metrics.items():
                 writer.add_scalar(name, value, best.step)
-            if report is not None:
-                show(writer)
+            if report is not None and report.baseline is not None:
+                baseline = f"{report.headline.metric} {report.baseline.value:.4f}: {report.baseline.description}"
+                writer.add_text("test/baseline", baseline, best.step)
         (path,) = Path(temporary).iterdir()
         (folder / RESULT_NAME).parent.mkdir(parents=True, exist_ok=True)
         storage.replace(storage.normalise(folder / RESULT_NAME), path.read_bytes())
@@ -161,6 +157,6 @@ def _hyperparameters(training: Training) -> dict[str, str | int | float]:
         "seed": config.run.seed,
     }
     # Of the task's own: what it says of its inputs in checkpoints.
-    values |= {name: value for name, value in document_of(training.data.task).items() if isinstance(value, int | float)}
+    values |= {name: value for name, value in training.data.task.document().items() if isinstance(value, int | float)}
     # A bool would be stored as 1.0.
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}

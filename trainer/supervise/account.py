@@ -105,12 +105,7 @@ class Sections:
 
 
 class Account:
-    """The sections of a rank, and the first rank's events of them; the other ranks emit none.
-
-    Args:
-        events: Of the attempt.
-        is_first: Whether this is the first rank.
-    """
+    """The sections of a rank, and the first rank's events of them; the other ranks emit none."""
 
     def __init__(self, events: EventLog, *, is_first: bool) -> None:
         self.sections = Sections()
@@ -138,12 +133,7 @@ class Account:
         self._emit("spent", step=self.sections.now.step, seconds=self.sections.take())
 
     def committed(self, step: int, seconds: float) -> None:
-        """Emit that a checkpoint is committed; called from the thread that writes.
-
-        Args:
-            step: Of the checkpoint.
-            seconds: From the copy of the state until it was durable.
-        """
+        """Emit that a checkpoint is committed, `seconds` after its copy was begun; called from a thread."""
         self._emit("checkpoint", step=step, seconds=round(seconds, 6))
 
     def stopped(self, words: str) -> None:

@@ -7,6 +7,7 @@ known to the next one. Early stopping is in each checkpoint: a resume decides as
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -31,20 +32,21 @@ class Budget:
     """
 
     def __init__(self, resources: ResourcesSection, spent_s: float, began_at: float) -> None:
-        self._resources, self._before, self._start = resources, spent_s, began_at
+        self._before, self._start = spent_s, began_at
+        self._limits_h: dict[Reason, float] = {}
+        if resources.max_hours is not None:
+            self._limits_h["max_hours"] = resources.max_hours
+        if resources.price_usd_per_h and resources.max_cost_usd is not None:
+            self._limits_h["max_cost_usd"] = resources.max_cost_usd / resources.price_usd_per_h
 
     @classmethod
     def of_attempt(
-        cls, resources: ResourcesSection, folder: Path, *, recorded_s: float, began_at: float, is_first: bool = True
+        cls, resources: ResourcesSection, folder: Path, *, recorded_s: float, began_at: float, is_first: bool
     ) -> Budget:
         """Return the budget of a start of the ranks, which may be a later one of the attempt.
 
-        Args:
-            resources: As above.
-            folder: Of the attempt.
-            recorded_s: Seconds in the checkpoint that training continues from, 0 without one.
-            began_at: As above.
-            is_first: Of the rank: the first one keeps the file, and its time is what all decide by.
+        The first rank keeps `recorded_s`, the seconds in the checkpoint that the attempt's first start continued from,
+        in the attempt's folder; its time is what all decide by.
         """
         before, path = recorded_s, folder / _BEFORE_NAME
         if not is_first:
@@ -64,23 +66,11 @@ class Budget:
 
     def left_s(self) -> float:
         """Return the seconds until the first limit; infinite without one."""
-        limits = self._resources
-        hours = [limits.max_hours] if limits.max_hours is not None else []
-        if limits.price_usd_per_h and limits.max_cost_usd is not None:
-            hours.append(limits.max_cost_usd / limits.price_usd_per_h)
-        return max(0.0, 3600 * min(hours) - self.spent_s()) if hours else float("inf")
+        return max(0.0, 3600 * min(self._limits_h.values(), default=math.inf) - self.spent_s())
 
     def exceeded_by(self, spent_s: float) -> Reason:
-        """Return which limit a time is beyond; empty: none.
-
-        Args:
-            spent_s: Of the first rank, so that all decide alike.
-        """
-        hours, limits = spent_s / 3600, self._resources
-        if limits.max_hours is not None and hours >= limits.max_hours:
-            return "max_hours"
-        price, most = limits.price_usd_per_h, limits.max_cost_usd
-        return "max_cost_usd" if price is not None and most is not None and hours * price >= most else ""
+        """Return the limit that the first rank's time is beyond, so that all decide alike; empty: none."""
+        return next((name for name, hours in self._limits_h.items() if spent_s >= 3600 * hours), "")
 
 
 def judge(state: EarlyStopping, section: EarlyStoppingSection, evaluation: Evaluation) -> EarlyStopping:

@@ -48,13 +48,7 @@ def _read(path: Path) -> str:
 
 
 class NoticeWatch:
-    """Waits for the notice in a thread, by long polls, and calls once when it has come.
-
-    Args:
-        host: Of the metadata server, with its port if that is not 80.
-        on_notice: Called from the thread.
-        log: Told, once, that the server does not answer.
-    """
+    """Waits for the notice in a thread, by long polls, and calls once when it has come."""
 
     def __init__(self, host: str, on_notice: Callable[[], None], log: Callable[[str], None]) -> None:
         self._host, self._on_notice, self._log = host, on_notice, log

@@ -75,11 +75,7 @@ class StopRequest:
 
 
 class RankExit:
-    """The end of a rank before its work is done: recorded, loader processes killed, process ended.
-
-    Args:
-        record: Writes down why; only the first record of a rank is kept.
-    """
+    """The end of a rank before its work is done: recorded, loader processes killed, process ended."""
 
     def __init__(self, record: Callable[[ErrorDocument], None]) -> None:
         self._record = record
@@ -117,13 +113,9 @@ def ignore_stop_signals() -> None:
 
 
 class SignalReceiver:
-    """Receives the signals of this process in a thread; to be made in the main thread, before anything slow.
+    """Receives the signals of this process in a thread; made in the main thread, before anything slow.
 
-    Args:
-        stop: Is told.
-        sections: Of this rank.
-        budget_s: Seconds from a signal to the end of this process.
-        rank_exit: Ends this process.
+    A rank that has not ended `budget_s` after a signal ends without the others' agreement.
     """
 
     def __init__(self, stop: StopRequest, sections: Sections, *, budget_s: float, rank_exit: RankExit) -> None:

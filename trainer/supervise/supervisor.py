@@ -20,15 +20,7 @@ from trainer.supervise.watchdog import Watchdog
 
 
 class RankSupervisor:
-    """The supervision of a rank's process; made in its main thread before torch is imported, and left when it ends.
-
-    Args:
-        resources: Time limits.
-        events: Of the attempt; must have a folder.
-        rank: Among all.
-        local_rank: Among those of this machine.
-        record: Writes down why this rank ended.
-    """
+    """The supervision of a rank's process; made in its main thread before torch is imported, and left when it ends."""
 
     def __init__(
         self,

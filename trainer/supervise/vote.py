@@ -45,12 +45,6 @@ class Vote:
     A vote is cast at the end of one step and read at the end of the next, when it has long arrived. All ranks derive
     the number of steps to the next vote from the same numbers, so they cast at the same steps. Every rank must make
     one, and call `step_done` equally often.
-
-    Args:
-        stop: What this rank wants.
-        rank: Among its peers.
-        timeout_s: Seconds that a rank waits for the others' votes.
-        schedule: Of checkpoints; None: the votes are not about them.
     """
 
     def __init__(self, stop: StopRequest, rank: Rank, *, timeout_s: float, schedule: Schedule | None = None) -> None:

@@ -34,12 +34,7 @@ def longest_wait_s(resources: ResourcesSection) -> float:
 class Watchdog:
     """Watches the sections of this rank from a thread of its own.
 
-    Args:
-        sections: Of this rank.
-        resources: The limits: setup_timeout_s up to the end of the first step, which may compile, else hang_timeout_s.
-        events: Receives what hung.
-        rank: This one's number.
-        rank_exit: Ends this process.
+    Limits are setup_timeout_s up to the end of the first step, which may compile, then hang_timeout_s.
     """
 
     def __init__(

@@ -1,11 +1,14 @@
-"""Tasks: what a sample, a loss and a metric are. Nothing outside of this package knows of labels.
+"""Tasks: the samples, network, loss and metrics of a problem. No other package knows what a label means.
 
-protocol.py            the interface: what a task has, with shapes
-load.py                finds the task that the configuration names, and holds it against the interface
-metrics.py             metrics over an evaluation: reduced over ranks, and what they may be
-optional.py            members that a task may have besides, to show something
-needs.py               what the tool's tasks need of shards, without torch
-classes/               what tasks have in common whose samples have one class each
-images/                what tasks have in common whose samples are an image and its classes
-image_classification/, image_multilabel/, text_classification/   the tasks that come with the tool
+task.py              Task, the base class of all of them
+loading.py           the class of task.name; errors of own code with member, file and line
+on_device.py         a task in a training step: checked loss, denominator
+metrics.py           metrics over an evaluation and its ranks
+shard_checks.py      what the tool's tasks need of shards, without torch
+classification.py    one class per sample: loss, metrics, outcomes, report
+image.py             tasks on images; image classification
+image_transforms.py  image file to square crop; normalisation
+augmentation.py      RandAugment, colour jitter, mixup, CutMix
+multilabel.py        several labels per image
+text.py              text classification
 """

@@ -20,8 +20,7 @@ from contracts.errors import ModelError, UserError
 from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
 from contracts.result import RUN_START_NAME
 from records.tokenizer import TOKENIZER_NAME
-from trainer.tasks.classes.labels import LABELS_NAME
-from trainer.tasks.images.names import class_of
+from trainer.predict.bundle import LABELS_NAME, class_names
 
 TRANSFORMERS_CONFIG = "config.json"
 WEIGHTS_NAME = "model.safetensors"
@@ -212,7 +211,7 @@ def _find_export(uri: str, names: set[str]) -> WeightSource:
     classes = _read_json(uri, LABELS_NAME) if has_labels else []
     if not isinstance(classes, list):
         raise refused(uri, f"has a {LABELS_NAME} that is no list", todo="copy the export again")
-    found = WeightSource(uri, "export", (storage.join(uri, WEIGHTS_NAME),), tuple(map(class_of, classes)))
+    found = WeightSource(uri, "export", (storage.join(uri, WEIGHTS_NAME),), tuple(class_names(classes)))
     return _with_tokenizer(found, names)
 
 

@@ -1,4 +1,4 @@
-"""Initial weights copied into a network: tensors by name and shape, rows of a head by their meaning."""
+"""Initial weights (model.weights) copied into a network: tensors of equal name and shape."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from contracts.artifacts import InitialWeights
 from contracts.artifacts.training import first_names
 from contracts.config import RunConfig
 from contracts.errors import DataError, ModelError
-from trainer.tasks.protocol import Task
 from trainer.weights.source import WeightSource, find_source
 from trainer.weights.tensors import read_tensors
 
 if TYPE_CHECKING:
-    from trainer.tasks.classes.head import Head
+    from trainer.tasks.task import Task
 
 MIN_MATCHED_FRACTION = 0.5
-"""Least share of the network's elements, its classifier's head left out, that weights to start from must have."""
+"""Least share of the network's elements, without the head, that weights to start from must have."""
 
 
 @dataclass(frozen=True)
@@ -41,38 +40,16 @@ class StartWeights:
         return cls(config.model.weights, made_from["weights"], alive) if config.model.weights else None
 
 
-def find_head(task: Task) -> Head | None:
-    """Return the head of a task's network; None: it has none, and all that fits by name and shape is taken."""
-    head: Callable[[], Head] | None = getattr(task, "head", None)
-    return None if head is None else head()
-
-
-def check_inputs(task: Task, source: WeightSource) -> None:
-    """Have a task refuse weights that were trained with other inputs, such as another tokenizer.
-
-    Raises:
-        ModelError: They were.
-    """
-    check: Callable[[WeightSource], None] | None = getattr(task, "check_inputs", None)
-    if check is not None:
-        check(source)
-
-
 def start_from(
-    network: nn.Module,
-    start: StartWeights,
-    head: Head | None,
-    alive: Callable[[], object] = lambda: None,
-    check: Callable[[WeightSource], None] = lambda source: None,
+    network: nn.Module, start: StartWeights, task: Task, alive: Callable[[], object] = lambda: None
 ) -> InitialWeights:
     """Give a network the weights that it starts from, and return what was taken.
 
     Args:
         network: With random weights, whole, on any device.
         start: The weights.
-        head: Of the network; its rows are taken by their meaning.
+        task: Of the network; it may refuse weights of other inputs.
         alive: Called while files are read.
-        check: Refuses weights of other inputs.
 
     Raises:
         ModelError: They cannot be read, are those of other inputs, or too few of them fit.
@@ -85,41 +62,50 @@ def start_from(
             allowed="the same content for all attempts",
             todo="run the command again: it is another training then",
         )
-    check(source)
-    return take_tensors(network, read_tensors(source, network, alive), head, source, sha256=start.sha256)
+    task.check_weights(source)
+    return take_tensors(network, read_tensors(source, network, alive), task, source, sha256=start.sha256)
 
 
 @torch.no_grad()
 def take_tensors(
-    network: nn.Module, tensors: Mapping[str, torch.Tensor], head: Head | None, source: WeightSource, *, sha256: str
+    network: nn.Module,
+    tensors: Mapping[str, torch.Tensor],
+    task: Task,
+    source: WeightSource,
+    *,
+    sha256: str,
 ) -> InitialWeights:
-    """Copy the tensors that fit by name and shape; on the meta device nothing is copied.
+    """Copy the tensors of equal name and shape; on the meta device nothing is copied.
 
-    The head stays as it was drawn where the classes of the source are not known.
+    The head stays random unless the source has the same classes in the same order: rows of an equal number of other
+    classes would fit by shape alone.
+
+    Args:
+        network: Of the task.
+        tensors: Of the source, by name.
+        task: Of the network; without classes it has no head.
+        source: The weights.
+        sha256: Hash of the source.
 
     Raises:
-        ModelError: Less than half of the network's elements match.
+        ModelError: Less than half of the elements outside of the head match.
     """
-    head_tensors = {} if head is None else head.tensors
     state = network.state_dict()
-    taken: list[str] = []
-    classes_taken: list[str] = []
-    for name, tensor in state.items():
-        given = tensors.get(name)
-        if given is None:
-            continue
-        if head is not None and name in head_tensors:
-            if source.classes is not None:
-                classes_taken = head.take_rows(name, tensor, given, source.classes) or classes_taken
-        elif given.shape == tensor.shape:
-            tensor.copy_(given)
-            taken.append(name)
-    # A tensor under two names has come when it came under one.
+    head = head_tensors(state, head_width(task))
+    fresh_head = head if source.classes != tuple(task.classes) else []
+    taken = [
+        name
+        for name, tensor in state.items()
+        if name in tensors and tensors[name].shape == tensor.shape and name not in fresh_head
+    ]
+    for name in taken:
+        state[name].copy_(tensors[name])
+    # A tensor with two names is taken when it is taken under one.
     named = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
     identities = {name: id(tensor) for name, tensor in named}
-    came_by_name, came = set(taken), {identities[name] for name in taken if name in identities}
-    elements = {name: tensor.numel() for name, tensor in state.items() if name not in head_tensors}
-    random = [name for name in elements if name not in came_by_name and identities.get(name) not in came]
+    taken_identities = {identities[name] for name in taken if name in identities}
+    elements = {name: tensor.numel() for name, tensor in state.items() if name not in head}
+    random = [name for name in elements if name not in taken and identities.get(name) not in taken_identities]
     report = InitialWeights(
         source=source.uri,
         kind=source.kind,
@@ -129,12 +115,27 @@ def take_tensors(
         missing=[name for name in random if name not in tensors],
         unexpected=sorted(name for name in tensors if name not in state),
         other_shape=[name for name in random if name in tensors],
-        head=sorted(head_tensors),
-        classes_taken=classes_taken,
+        head=head,
+        head_taken=bool(head) and set(head) <= set(taken),
     )
     if report.matched_fraction < MIN_MATCHED_FRACTION:
         raise _misfit(report, network, source)
     return report
+
+
+def head_width(task: Task) -> int:
+    """Return the outputs of a task's head, by its first output; 0: there are no classes, or no number says it."""
+    sizes = [size for size in next(iter(task.signature.outputs.values())).shape if isinstance(size, int)]
+    num_classes = len(task.classes)
+    # Of a mask [batch, 1, H, W] the first one; what has a number for each class may have others before it.
+    return num_classes if num_classes in sizes else sizes[0] if num_classes and sizes else 0
+
+
+def head_tensors(state: Mapping[str, torch.Tensor], width: int) -> list[str]:
+    """Return the tensors of the head: those of the last module with a first dimension of `width`; without one none."""
+    names = [name for name, tensor in state.items() if width and tensor.ndim and len(tensor) == width]
+    module = names[-1].rpartition(".")[0] if names else ""
+    return [name for name in names if name.rpartition(".")[0] == module]
 
 
 def _misfit(report: InitialWeights, network: nn.Module, source: WeightSource) -> ModelError:

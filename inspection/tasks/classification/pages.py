@@ -44,7 +44,7 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
         more = f"{count(found.confusion_left_out)} samples in the smallest cells were left out by the evaluation."
         matrix.append(Text(more, "note"))
     classes: list[Part] = [Title("Classes"), _classes(subject, found)]
-    curves = roc(subject, found, report.samples)
+    curves = roc(subject, found)
     parts: list[Part] = [*matrix, *classes, *curves]
     if len(found.classes) <= BESIDE:
         parts = [Grid([Grid([*matrix, *curves], "whole"), Grid(classes, "")], "duo")]
@@ -57,18 +57,19 @@ def _tiles(report: EvaluationReport, found: ClassificationDetails) -> Tiles:
     scores = [score for outcome in found.classes if outcome.samples and (score := _f1(outcome)) is not None]
     without = count_left_out(report)
     means = f"over classes: each counts the same{f', {without:,} without a sample left out' if without else ''}"
-    areas = [outcome.roc.area for outcome in found.classes if outcome.roc is not None]
     interval = _interval(accuracy, samples)
     spread = f"{exact_percent(interval[0])} to {exact_percent(interval[1])} (95 % interval), " if interval else ""
     f1 = report.metrics.get("f1_macro", _mean(scores))
-    figures = (
+    area = found.roc.area if found.roc is not None else None
+    figures = [
         ("Accuracy", "accuracy", accuracy, "exact_percent", f"{spread}test split"),
         ("Wrong", "wrong", samples - found.right, "count", f"of {count(samples)} samples"),
         ("Macro F1", "f1_macro", f1, "exact_percent", means),
         ("Mean recall", "recall", _mean(recalls), "percent", means),
-        ("Mean ROC area", "roc_area", _mean(areas), "area", "one class against the rest, binned"),
         ("Loss", "loss", report.loss, "number", "mean cross-entropy, nats"),
-    )
+    ]
+    if area is not None:
+        figures.insert(-1, ("ROC area", "roc_area", area, "area", "of the second class's probability"))
     return Tiles(
         [Tile(title, Figure(f"results.{name}", value, unit), about) for title, name, value, unit, about in figures]
     )
@@ -94,13 +95,12 @@ def _classes(subject: Subject, found: ClassificationDetails) -> Table:
             Figure(f"{key}.recall", recall, "percent", "no sample", spread, bar=recall),
             Figure(f"{key}.precision", precision, "percent", "never predicted", bar=precision),
             Figure(f"{key}.f1", _f1(one), "percent", NO_VALUE),
-            Figure(f"{key}.roc_area", one.roc.area if one.roc is not None else None, "area", NO_VALUE),
         )
 
     return Table(
         "class-outcomes",
         "Each class on the test split; in brackets: 95 % intervals",
-        ("Class", "Samples", "Right", "Recall", "Precision", "F1", "ROC area, binned"),
+        ("Class", "Samples", "Right", "Recall", "Precision", "F1"),
         [row(place) for place in places[:limit]],
         note=note,
     )

@@ -1,4 +1,4 @@
-"""Confusion matrix and ROC curve as Vertex AI and Kubeflow draw them: metadata of a system.ClassificationMetrics.
+"""Confusion matrix, and the ROC curve of two classes, as metadata of a system.ClassificationMetrics.
 
 The structure is that of kfp.dsl.ClassificationMetrics (`log_confusion_matrix`, `log_roc_curve`), which the pipeline's
 image has no kfp for. Metadata of an artifact is limited to 200 kB
@@ -8,20 +8,18 @@ bounded, and a note says what was left out.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from contracts.artifacts import EvaluationReport
-from contracts.artifacts.classification import ClassificationDetails, RocCurve
+from contracts.artifacts.classification import ClassificationDetails
+from inspection.tasks.classification.roc import roc_rates
 from pages.markup import UNPRINTABLE, shorten
 
 # A matrix that a reader can read; the cells and names of so many stay below 40 kB.
 MAX_CATEGORIES = 40
 MAX_POINTS = 100
-# Curves that the micro-average is made of: of very many classes, those with the most samples.
-MAX_CURVES = 1000
 _NAME_LIMIT = 60
 
 Point = tuple[float, float, float]
@@ -35,69 +33,14 @@ def tell_classification(report: EvaluationReport) -> dict[str, Any]:
     """
     details = ClassificationDetails.of(report)
     assert details is not None, report.task
-    matrix, said = _matrix(details)
-    points, said_of_curve = micro_average(details, report.samples)
-    found: dict[str, Any] = {"confusionMatrix": matrix}
-    if points:
-        found["confidenceMetrics"] = [
+    matrix, note = _matrix(details)
+    metadata: dict[str, Any] = {"confusionMatrix": matrix, "note": note}
+    if details.roc is not None:
+        metadata["confidenceMetrics"] = [
             {"confidenceThreshold": threshold, "recall": recall, "falsePositiveRate": false_rate}
-            for threshold, false_rate, recall in points
+            for threshold, false_rate, recall in _thin(roc_rates(details), MAX_POINTS)
         ]
-    return {**found, "note": " ".join(filter(None, (said, said_of_curve)))}
-
-
-def micro_average(
-    report: ClassificationDetails, all_samples: int, *, most: int = MAX_POINTS
-) -> tuple[list[Point], str]:
-    """Return the ROC curve over all classes: counts of each class against the rest are added at each threshold.
-
-    All curves of a report count samples above the same thresholds, so the sums are exact where the points are.
-
-    Args:
-        report: The details of an evaluation.
-        all_samples: Of the split.
-        most: Points at most; both ends are kept.
-
-    Returns:
-        (threshold, false positive rate, true positive rate) with falling thresholds from 1 to 0, and what was left out;
-        no point where no class has a curve.
-    """
-    curves = [(entry.roc, entry.samples) for entry in report.classes if entry.roc is not None and entry.roc.points]
-    without = len(report.classes) - len(curves)
-    curves = sorted(curves, key=lambda curve: -curve[1])[:MAX_CURVES]
-    inside = sum(samples for _, samples in curves)
-    outside = sum(all_samples - samples for _, samples in curves)
-    if not inside or not outside:
-        return [], "There is no ROC curve: no class has samples both in it and outside of it."
-    whole = [(1.0, 0.0, 0.0)]
-    for threshold, false, true in add_up([curve for curve, _ in curves]):
-        whole.append((min(max(threshold, 0.0), 1.0), min(1.0, false / outside), min(1.0, true / inside)))
-    points = _thin(whole, most)
-    said = f"The ROC curve is the micro-average of {len(curves):,} classes against the rest, at {len(points)} points."
-    if without:
-        said += f" {without:,} classes have no curve: no test sample is in them."
-    if len(curves) + without < len(report.classes):
-        said += f" Of {len(report.classes) - without:,} curves those of the classes with most samples count."
-    return points, said
-
-
-def add_up(curves: Sequence[RocCurve]) -> list[tuple[float, int, int]]:
-    """Return the sums of the counts of all curves at every threshold that any of them names, falling."""
-    steps: dict[float, list[int]] = {}
-    for curve in curves:
-        before_false = before_true = 0
-        for threshold, false, true in curve.points:
-            if not math.isfinite(threshold):
-                continue
-            found = steps.setdefault(threshold, [0, 0])
-            found[0] += false - before_false
-            found[1] += true - before_true
-            before_false, before_true = false, true
-    sums, false, true = [], 0, 0
-    for threshold in sorted(steps, reverse=True):
-        false, true = false + steps[threshold][0], true + steps[threshold][1]
-        sums.append((threshold, false, true))
-    return sums
+    return metadata
 
 
 def _thin(points: list[Point], most: int) -> list[Point]:

@@ -31,7 +31,6 @@ def results(subject: Subject, report: EvaluationReport) -> Html:
         MultilabelResults(
             metric=name,
             value=report.metrics.get(name),
-            in_bins=name.endswith("_binned"),
             f1_at_thresholds=sum(at_threshold) / len(at_threshold) if at_threshold else None,
             f1_macro=report.metrics.get("f1_macro"),
             left_out=count_left_out(report),
@@ -86,7 +85,7 @@ def _sample(subject: Subject, each: WorstView) -> WorstSample:
 
 
 PAGES = TaskPages(
-    shares=frozenset({"average_precision", "average_precision_binned", "f1_macro", "f1_micro"}),
+    shares=frozenset({"average_precision", "f1_macro", "f1_micro"}),
     proportions=frozenset(),
     worst=worst_samples,
     results=results,

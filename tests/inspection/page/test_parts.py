@@ -6,53 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.artifacts.classification import ClassOutcome, RocCurve
 from inspection.page.data import kind_of
 from inspection.page.links import beside, console, elsewhere
 from inspection.page.marks import find_gaps
 from inspection.page.subject import Limits
 from inspection.run.data import evenly
 from inspection.run.view import Mark
-from inspection.tasks.classification.roc import micro_average, rates
-
-SCORES = st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 9), min_size=3, max_size=3)), min_size=1)
-
-
-def outcome(place: int, samples: list[tuple[int, list[int]]]) -> ClassOutcome:
-    """A class's outcome from the scores of all samples."""
-    points, falling = [], sorted({scores[place] for _, scores in samples}, reverse=True)
-    for threshold in falling:
-        taken = [label for label, scores in samples if scores[place] >= threshold]
-        points.append(
-            (float(threshold), sum(label != place for label in taken), sum(label == place for label in taken))
-        )
-    inside = sum(label == place for label, _ in samples)
-    return ClassOutcome(name=str(place), samples=inside, predicted=0, right=0, roc=RocCurve(area=0.5, points=points))
-
-
-@given(SCORES)
-def test_the_micro_average_is_over_all_pairs_of_sample_and_class(samples: list[tuple[int, list[int]]]) -> None:
-    known = [outcome(place, samples) for place in range(3)]
-    pairs = [(scores[place], label == place) for label, scores in samples for place in range(3)]
-    positives = sum(is_right for _, is_right in pairs)
-    expected = [
-        (
-            sum(score >= threshold and not right for score, right in pairs) / max(1, len(pairs) - positives),
-            sum(score >= threshold and right for score, right in pairs) / positives,
-        )
-        for threshold in sorted({score for score, _ in pairs}, reverse=True)
-    ]
-    found = micro_average(known, len(samples))[1:-1]
-    assert len(found) == len(expected)
-    assert [value for point in found for value in point] == pytest.approx([v for point in expected for v in point])
-
-
-@given(SCORES)
-def test_rates_rise_from_nothing_to_all(samples: list[tuple[int, list[int]]]) -> None:
-    for curve in (rates(outcome(0, samples), len(samples)), micro_average([outcome(0, samples)], len(samples))):
-        assert (curve[0], curve[-1]) == ((0.0, 0.0), (1.0, 1.0))
-        assert all(0 <= x <= 1 and 0 <= y <= 1 for x, y in curve)
-        assert curve[:-1] == sorted(curve[:-1])
 
 
 def marks(*kinds: str) -> list[Mark]:

@@ -19,7 +19,7 @@ from records.index import SampleIndex, key_of
 from tests.inspection import planted
 from tests.inspection.documents import HOSTILE, make_evaluation
 from tests.page_text import part, said
-from tests.trainer.tasks.text_classification.texts import CLASSES, make_shards
+from tests.trainer.tasks.texts import CLASSES, make_shards
 
 TEXTS = ["a short one", "long " * 200, HOSTILE, "two\nlines", *(f"text {number}" for number in range(25))]
 EVERYTHING_IS_TESTED = {"splits": {"train": 0.2, "validation": 0.0, "test": 0.8}}
@@ -47,7 +47,7 @@ def evaluation_of(manifest: ShardManifest, uri: str, **changes: Any) -> Evaluati
         )
         for place in range(split.samples)
     ]
-    report = make_evaluation(list(CLASSES), [(0, 0, 9), (1, 1, 9), (2, 0, 2)], [None] * 3)
+    report = make_evaluation(list(CLASSES), [(0, 0, 9), (1, 1, 9), (2, 0, 2)])
     details = ClassificationDetails.model_validate(report.details).model_copy(update={"worst": worst})
     update: dict[str, Any] = {
         "task": "text_classification",

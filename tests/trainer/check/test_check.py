@@ -14,8 +14,8 @@ from contracts.checked import Findings
 from contracts.config import ModelSection
 from contracts.config.load import parse_config
 from tests.conftest import OWN_CODE, SMALL
-from tests.trainer.tasks import wrong
 from tests.trainer.tasks.for_tests import image_network
+from tests.trainer.tasks.small import Small
 from trainer.check.__main__ import check_machine_side, check_network_side, main
 
 OWN = "models_for_tests"
@@ -98,17 +98,30 @@ def test_a_mistake_in_network_or_own_code_is_a_problem(sections: dict[str, Any],
 
 
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("member", "value", "given"),
     [
-        ("Small", ""),
-        ("IntExample", "input x of the example batch is int64 [2, 4], the task's signature says float32"),
-        ("LosesHeadline", "headline of the task is 'mean_iou', which is none of its metrics"),
-        ("FailsOnUpdate", "update failed: KeyError: 'mean_iou'"),
+        ("scale", 1, ""),
+        (
+            "example",
+            lambda task, size: {"x": torch.zeros(size, 4, dtype=torch.int64)},
+            "input x of the example batch is int64 [2, 4], the task's signature says float32",
+        ),
+        ("headline", "mean_iou", "headline of the task is 'mean_iou', which is none of its metrics"),
+        ("update", lambda task, metrics, outputs, batch: metrics["iou"], "update failed: KeyError: 'iou'"),
+        ("outcomes", lambda task, outputs, batch: {"answer": [1]}, "outcomes returned {'answer': 1} for 2 samples"),
+        (
+            "outcomes",
+            lambda task, outputs, batch: {"answer": [{1}, b"2"]},
+            "outcomes failed: TypeError: column answer cannot be stored",
+        ),
     ],
 )
-def test_an_own_task_is_run_on_its_example(monkeypatch: pytest.MonkeyPatch, name: str, given: str) -> None:
-    monkeypatch.syspath_prepend(Path(wrong.__file__).parent)
-    answer = network(sharding={"fields": FIELDS}, task={"name": f"wrong:{name}"}, model={}, code={})
+def test_an_own_task_is_run_on_its_example(
+    monkeypatch: pytest.MonkeyPatch, member: str, value: object, given: str
+) -> None:
+    monkeypatch.setattr(Small, member, value, raising=False)
+    name = "tests.trainer.tasks.small:Small"
+    answer = network(sharding={"fields": FIELDS}, task={"name": name}, model={}, code={})
     assert given in in_words(answer) and len(answer.problems) == bool(given), answer
 
 

@@ -9,6 +9,7 @@ import torch
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, CheckpointManifest
 from contracts.config import CheckpointSection
+from trainer.checkpoint.discovery import FoundCheckpoint, find_newest, list_checkpoints
 from trainer.checkpoint.manager import CheckpointManager
 
 
@@ -63,6 +64,11 @@ class Attempt:
         for step in steps:
             assert self.manager.save(manifest(step, **fields), groups(step), required=True)
             self.manager.wait()
+
+
+def newest_valid(manager: CheckpointManager) -> FoundCheckpoint:
+    """The newest checkpoint that counts and is whole."""
+    return find_newest(manager.folder_uri, list_checkpoints(manager.folder_uri))
 
 
 def committed(folder: Path) -> list[int]:

@@ -14,7 +14,7 @@ from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import TryAgain
 from contracts.stores import gcs
 from rehearsal.gcs import BucketServer, Rule
-from tests.trainer.checkpoint.attempts import Attempt, groups, manifest
+from tests.trainer.checkpoint.attempts import Attempt, groups, manifest, newest_valid
 from trainer.checkpoint.discovery import Superseded
 from trainer.checkpoint.loading import load_model_state
 
@@ -48,7 +48,7 @@ def test_a_checkpoint_comes_back_and_old_ones_go() -> None:
     attempt.save(1, 2, 3)
     again = Attempt(FOLDER)
     assert (again.resumed_at, again.said, steps()) == (3, [], [2, 3])
-    found = again.manager.newest_valid()
+    found = newest_valid(again.manager)
     assert found.manifest is not None
     assert torch.equal(load_model_state(found.uri, found.manifest)["w"], torch.full((3,), 3.0))
 

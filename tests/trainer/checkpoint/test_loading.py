@@ -19,7 +19,7 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, FileEntry, tensor_file
 from contracts.errors import DataError
 from rehearsal.gcs import BucketServer
-from tests.trainer.checkpoint.attempts import Attempt, file_of, manifest
+from tests.trainer.checkpoint.attempts import Attempt, file_of, manifest, newest_valid
 from trainer.checkpoint.loading import (
     load_groups,
     load_model_state,
@@ -158,7 +158,7 @@ def test_files_of_others_are_read_unaligned_too(tmp_path: Path) -> None:
 def test_loading_a_damaged_checkpoint_is_a_user_error(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.save(1)
-    found = attempt.manager.newest_valid()
+    found = newest_valid(attempt.manager)
     assert found.manifest is not None
     path = file_of(tmp_path, 1, "model.safetensors")
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")

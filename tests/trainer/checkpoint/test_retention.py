@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import TryAgain
-from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest
+from tests.trainer.checkpoint.attempts import Attempt, committed, file_of, groups, manifest, newest_valid
 from trainer.checkpoint.discovery import CheckpointFolder
 from trainer.checkpoint.retention import choose_kept, score_of
 
@@ -41,9 +41,6 @@ def test_the_best_by_a_metric_are_kept_of_those_that_were_evaluated(
     # Metrics of an earlier step are not its own.
     attempt.save(6, metrics=metrics | {"validation_accuracy": 1.0, "validation_loss": 0.0}, **JUDGED)
     assert committed(tmp_path) == kept
-
-
-def test_a_metric_that_is_no_number_is_no_score() -> None:
     for value in (float("nan"), float("inf")):
         assert score_of(manifest(1, **evaluated(value, 0.1)), "validation_accuracy") is None
 
@@ -63,7 +60,7 @@ def test_the_best_is_one_that_was_committed(tmp_path: Path, monkeypatch: pytest.
         attempt.manager.wait()
     monkeypatch.undo()
     attempt.save(4, **evaluated(0.4, 1.0))
-    newest = attempt.manager.newest_valid().manifest
+    newest = newest_valid(attempt.manager).manifest
     assert newest is not None
     assert (newest.best_step, newest.best_metrics["validation_accuracy"]) == (1, 0.5)
     # Better than what is there, if not than what was lost; and a later attempt knows it.
@@ -71,7 +68,7 @@ def test_the_best_is_one_that_was_committed(tmp_path: Path, monkeypatch: pytest.
     again = Attempt(tmp_path, keep_last=1)
     again.save(6)
     again.save(7, **evaluated(0.6, 0.5))
-    newest = again.manager.newest_valid().manifest
+    newest = newest_valid(again.manager).manifest
     assert newest is not None
     assert (newest.step, newest.best_step, newest.best_metrics["validation_loss"]) == (7, 5, 0.5)
     assert committed(tmp_path) == [5, 7]

@@ -10,13 +10,11 @@ from contracts.errors import ConfigError
 from trainer.checkpoint.manager import Schedule
 
 
-def test_steps_decide_where_they_are_given() -> None:
-    schedule = Schedule(CheckpointSection(every_steps=3), is_first=True)
-    assert schedule.propose() == 0
-    assert [step for step in range(1, 10) if schedule.is_due(step)] == [3, 6, 9]
-
-
-def test_the_clock_of_the_first_rank_decides_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_decide_or_the_clock_of_the_first_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_steps = Schedule(CheckpointSection(every_steps=3), is_first=True)
+    assert by_steps.propose() == 0
+    assert [step for step in range(1, 10) if by_steps.is_due(step)] == [3, 6, 9]
+    assert CheckpointSection(every_s=7).interval_s == 7
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     first, other = (Schedule(CheckpointSection(), is_first=is_first) for is_first in (True, False))
@@ -35,11 +33,6 @@ def test_the_clock_of_the_first_rank_decides_else(monkeypatch: pytest.MonkeyPatc
     assert first.propose() == 0
     now += 300.0
     assert first.propose() == 1
-
-
-def test_seconds_that_are_given_win() -> None:
-    assert CheckpointSection(every_s=7).interval_s == 7
-    assert CheckpointSection().interval_s == 300
 
 
 @pytest.mark.parametrize(

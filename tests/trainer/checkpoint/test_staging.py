@@ -40,9 +40,6 @@ def test_what_a_checkpoint_can_hold_is_taken(state: str) -> None:
     model = with_state(3, state)
     model(torch.zeros(2, 3, 16, 16))
     require_storable(model, "it")
-
-
-def test_optimizer_state_that_no_checkpoint_can_hold_is_named() -> None:
     with pytest.raises(ModelError, match="optimizer: w/phase is of type complex64"):
         HostBuffer(ON_CPU).stage({"optimizer": {"w/phase": torch.zeros(1, dtype=torch.complex64)}})
 

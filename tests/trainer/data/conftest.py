@@ -15,10 +15,10 @@ from contracts.config import DataSection
 from rehearsal.gcs import BucketServer
 from tests.trainer.tasks.for_tests import image_task
 from trainer.data.cursor import SlotRequest
-from trainer.data.evaluation import EvaluationLoader
+from trainer.data.evaluation import EvaluationBatch, EvaluationLoader
 from trainer.data.loader import SlotDataset
 from trainer.data.reader import ShardReader
-from trainer.tasks.protocol import Batch, Task
+from trainer.tasks.task import Task
 
 BUCKET_SHARDS = "gs://bucket-1/a folder/shards"
 
@@ -75,7 +75,7 @@ def open_reader(uri: str, split: str = "train", cache: Path | None = None, **fie
 
 def evaluation_batches(
     uri: str, manifest: ShardManifest, split: str, task: Task, batch_size: int, **options: Any
-) -> Iterator[tuple[Batch, range]]:
+) -> Iterator[EvaluationBatch]:
     """Return the batches of a split, read once."""
     reader = ShardReader(uri, manifest, split, fields=tuple(task.fields))
     return EvaluationLoader(reader, task, batch_size, **options).batches()

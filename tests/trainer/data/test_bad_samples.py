@@ -27,6 +27,7 @@ from tests.trainer.tasks.for_tests import image_task
 from tests.trainer.test_task import events, last_checkpoint, logs
 from trainer.data.loader import make_loader, read_slots
 from trainer.data.order import FullOrder
+from trainer.data.reader import ShardReader
 
 
 def find(folder: Path, place: int) -> tuple[Path, int, int, str]:
@@ -132,6 +133,22 @@ def test_a_bad_sample_of_another_split_ends_evaluation_whatever_is_set(own_shard
     with pytest.raises(DamagedSample) as caught:
         dataset(uri).read(request(5))
     assert "set data.on_bad_sample=replace" in caught.value.todo
+
+
+def test_a_row_that_cannot_be_read_is_named(own_shards: Path) -> None:
+    uri = storage.normalise(own_shards)
+    (shard, start, end, key), middle = find(own_shards, 5), image_in(own_shards, 5)
+    content = bytearray(shard.read_bytes())
+    image = content[start:end].index(b"\x89PNG") + start
+    content[image:middle] = bytes(middle - image)
+    content[start:end] = re.sub(rb'("path": ?")....', rb"\1row:", content[start:end])
+    shard.write_bytes(content)
+    change_row(own_shards, 5, crc32c=google_crc32c.value(bytes(content[start:end])))
+    reader = ShardReader(uri, ShardManifest.load(uri), "train")
+    reader.shows_rows = reader.keeps_origins = True
+    with pytest.raises(DamagedSample, match=f"sample {key}.*taken apart"):
+        reader.sample(5)
+    assert reader.take_origins() == ()
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

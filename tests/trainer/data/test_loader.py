@@ -11,6 +11,7 @@ from PIL import Image
 from contracts.artifacts import ShardManifest
 from contracts.config import DataSection
 from records.decode import decode_rgb
+from records.pixels import centre_square
 from tests.trainer.data.conftest import dataset, evaluation_batches, request
 from tests.trainer.tasks.for_tests import image_task
 from trainer.data.cursor import slot_requests
@@ -18,7 +19,7 @@ from trainer.data.evaluation import EvaluationLoader
 from trainer.data.loader import make_loader, read_slots
 from trainer.data.order import FullOrder
 from trainer.data.reader import ShardReader
-from trainer.tasks.images.transforms import EvaluationTransform, make_transforms
+from trainer.tasks.image_transforms import normalise
 
 
 def test_a_split_is_the_pictures_of_the_source(small_shards: str, pictures: Path) -> None:
@@ -71,14 +72,13 @@ def test_the_loader_keeps_the_order_of_requests(small_shards: str) -> None:
     assert [batch.request for batch in read_slots(loader)] == requests
 
 
-def test_the_evaluation_transform_takes_the_centre_and_normalises() -> None:
-    transform = EvaluationTransform(4, mean=(0.5, 0.25, 0.0), std=(0.5, 0.25, 1.0))
+def test_the_centre_is_cut_and_normalised() -> None:
     image = np.zeros((4, 8, 3), dtype=np.uint8)
     image[:, 2:6] = (255, 128, 51)
-    pixels = transform.pixels(image)
+    pixels = centre_square(image, 4)
     assert pixels.shape == (4, 4, 3)
     assert (pixels == (255, 128, 51)).all()
-    normalised = transform.normalise(pixels[None])
+    normalised = normalise(torch.from_numpy(pixels.copy())[None], (0.5, 0.25, 0.0), (0.5, 0.25, 1.0))
     assert normalised.shape == (1, 3, 4, 4)
     assert normalised.dtype == torch.float32
     expected = torch.tensor([1.0, (128 / 255 - 0.25) / 0.25, 0.2])
@@ -87,9 +87,9 @@ def test_the_evaluation_transform_takes_the_centre_and_normalises() -> None:
 
 def test_mean_and_std_of_the_configuration_win(small_shards: str) -> None:
     manifest = ShardManifest.load(small_shards)
-    assert make_transforms(DataSection(), manifest)[1].mean == tuple(manifest.mean)
-    assert make_transforms(DataSection(mean=[0.1, 0.2, 0.3]), manifest)[1].mean == (0.1, 0.2, 0.3)
-    assert make_transforms(DataSection(mean=[0.1, 0.2, 0.3]), manifest)[1].std == tuple(manifest.std)
+    assert image_task(manifest).document()["mean"] == manifest.mean
+    document = image_task(manifest, DataSection(mean=[0.1, 0.2, 0.3])).document()
+    assert document["mean"] == [0.1, 0.2, 0.3] and document["std"] == manifest.std
 
 
 @pytest.mark.parametrize(("ranks", "num_workers"), [(1, 0), (3, 0), (2, 1)])
@@ -101,7 +101,7 @@ def test_evaluation_counts_every_sample_once(small_shards: str, ranks: int, num_
     found: dict[int, int] = {}
     for rank in range(ranks):
         options = {"rank": rank, "ranks": ranks, "num_workers": num_workers}
-        for batch, places in evaluation_batches(small_shards, manifest, "test", task, 4, **options):
+        for batch, places, _ in evaluation_batches(small_shards, manifest, "test", task, 4, **options):
             assert not found.keys() & set(places)
             found |= dict(zip(places, batch["label"].tolist(), strict=True))
     assert found == expected
@@ -124,11 +124,11 @@ def test_the_processes_of_an_evaluation_stay_for_the_next(small_shards: str) -> 
     before = set(multiprocessing.active_children())
     reader = ShardReader(small_shards, manifest, "test", fields=tuple(task.fields))
     loader = EvaluationLoader(reader, task, 4, num_workers=2)
-    first = [batch["images"] for batch, _ in loader.batches()]
+    first = [batch["images"] for batch, *_ in loader.batches()]
     processes = set(multiprocessing.active_children()) - before
     assert len(processes) == 2
     # One that is left in the middle, as by a stop, spoils nothing.
     next(loader.batches())
-    again = [batch["images"] for batch, _ in loader.batches()]
+    again = [batch["images"] for batch, *_ in loader.batches()]
     assert set(multiprocessing.active_children()) - before == processes
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))

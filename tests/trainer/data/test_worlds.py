@@ -77,7 +77,7 @@ def read_steps(
                     place = slot.request.step, slot.request.slot
                     assert place not in found
                     images, label, mix = slot.batch["images"], slot.batch["label"], slot.batch["mix"]
-                    found[place] = (slot.request.samples, images, label, torch.from_numpy(mix.shares))
+                    found[place] = (slot.request.samples, images, label, mix["shares"])
         finally:
             ahead.close()
     return found

@@ -25,6 +25,7 @@ from contracts.artifacts import (
     ShardManifest,
     ShippedFile,
 )
+from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from records.sample import Sample
 from tests import shards
@@ -32,7 +33,7 @@ from tests.export_fields import image_export, served_file
 from tests.trainer.export.graphs import image_signature
 from trainer.export.inputs import Inputs
 from trainer.export.targets import Builder
-from trainer.tasks.image_classification.bundle import write_bundle
+from trainer.predict.bundle import write_bundle
 
 SIZE = 12
 COLOURS = {
@@ -137,26 +138,35 @@ def make_checkpoint() -> CheckpointManifest:
     )
 
 
-def make_inputs(shards: ShardManifest | None = None) -> Inputs:
+def make_inputs(shards: ShardManifest | None = None, thresholds: list[float] | None = None) -> Inputs:
     """Return the checkpoint as an export gets it; unset: shards whose pixels nothing changed."""
-    shards = shards or ShardManifest.model_construct()
-    return Inputs(
-        "file:///none", make_checkpoint(), "file:///none", shards, Builder("tensorrt_rtx", "1", ()), RunConfig()
-    )
+    shards, checkpoint, config = shards or ShardManifest.model_construct(), make_checkpoint(), RunConfig()
+    if thresholds is not None:
+        checkpoint = checkpoint.model_copy(update={"calibration": {"thresholds": thresholds}})
+        config = RunConfig.model_validate({"task": {"name": "image_multilabel"}})
+    return Inputs("file:///none", checkpoint, "file:///none", shards, Builder("tensorrt_rtx", "1", ()), config)
 
 
-def write_export(folder: Path, shards: ShardManifest | None = None) -> ExportManifest:
-    """Write a finished export without an engine."""
+def write_export(
+    folder: Path, shards: ShardManifest | None = None, thresholds: list[float] | None = None
+) -> ExportManifest:
+    """Write a finished export without an engine; with `thresholds` of several labels."""
     folder.mkdir(parents=True, exist_ok=True)
     write_graph(folder / GRAPH_NAME)
     signature = image_signature(SIZE, len(CLASSES))
-    names = write_bundle(folder, make_inputs(shards), signature, model_name=GRAPH_NAME, max_batch=5)
-    return write_manifest(folder, names)
+    inputs = make_inputs(shards, thresholds)
+    write_bundle(folder, inputs, signature, model_name=GRAPH_NAME, precision="fp32")
+    return write_manifest(folder, task=inputs.config.task.name)
 
 
-def write_manifest(folder: Path, names: list[str]) -> ExportManifest:
+def write_manifest(
+    folder: Path, task: str = "image_classification", signature: Signature | None = None
+) -> ExportManifest:
     """Write the manifest of what is in a folder now."""
     uri = storage.normalise(folder)
+    fields = image_export(SIZE, len(CLASSES)) | {"task": task}
+    fields |= {} if signature is None else {"signature": signature}
+    names = sorted(path.name for path in folder.iterdir() if path.name not in (GRAPH_NAME, MANIFEST_NAME))
     graph = FileEntry.of(uri, GRAPH_NAME).model_dump()
     sha256 = hashlib.sha256((folder / GRAPH_NAME).read_bytes()).hexdigest()
     document = ExportManifest(
@@ -172,7 +182,7 @@ def write_manifest(folder: Path, names: list[str]) -> ExportManifest:
         engines=[],
         gates=[],
         parity={},
-        **image_export(SIZE, len(CLASSES)),
+        **fields,
         served=served_file(GRAPH_NAME, sha256),
         metrics={"fp32": {"accuracy": 1.0}},
         test_samples=1,

@@ -28,10 +28,10 @@ from tests.trainer.export.graphs import describe, image_signature, store_images
 from trainer.export import task, verify, workshop
 from trainer.export.gates.arrays import StoredArrays
 from trainer.export.graph import onnx_graph
-from trainer.export.graph.precision import convert_to_fp16
+from trainer.export.graph.half import write_fp16
 from trainer.export.processes import Cost
 from trainer.model.build import parameters_sha256
-from trainer.tasks.images.network import build_network
+from trainer.tasks.image import build_network
 
 IMAGE_SIZE = 32
 CLASSES = [str(digit) for digit in range(10)]
@@ -99,8 +99,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     model = build_network(ModelSection.model_validate(MODEL), num_classes=len(CLASSES), image_size=IMAGE_SIZE)
     fp32, fp16 = folder / "model.fp32.onnx", folder / "model.fp16.onnx"
     write_fp32(model, fp32)
-    convert_to_fp16(fp32, fp16)
     images = np.random.default_rng(0).standard_normal((64, 3, IMAGE_SIZE, IMAGE_SIZE), dtype=np.float32)
+    write_half(model, fp16, store_images(folder / "samples", images[:8]))
     return Exported(model, fp32, fp16, images)
 
 
@@ -108,6 +108,14 @@ def write_fp32(model: torch.nn.Module, path: Path, *, size: int = IMAGE_SIZE, cl
     """Write an image classifier as an fp32 graph."""
     signature = image_signature(size, classes)
     onnx_graph.export_graph(model, path, signature=signature, example=[torch.zeros(2, 3, size, size)], opset=20)
+
+
+def write_half(
+    model: torch.nn.Module, path: Path, samples: StoredArrays, *, size: int = IMAGE_SIZE, classes: int = len(CLASSES)
+) -> None:
+    """Write an image classifier as an fp16 graph."""
+    signature, example = image_signature(size, classes), [torch.zeros(2, 3, size, size)]
+    write_fp16(model.eval(), path, signature=signature, example=example, samples=samples, opset=20)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from torch import nn
 
 from contracts.config import ModelSection
 from tests.trainer.export.conftest import CLASSES, IMAGE_SIZE, MODEL
-from trainer.tasks.images.network import build_network
+from trainer.tasks.image import build_network
 
 # 1,797 images in all; the rest are training images.
 VALIDATION, TEST = 120, 539

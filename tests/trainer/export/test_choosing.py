@@ -14,7 +14,6 @@ from contracts.config import ExportSection
 from contracts.errors import ModelError
 from tests.trainer.export.graphs import store_images, write_graph
 from trainer.export import choosing
-from trainer.export.graph.precision import Conversion
 from trainer.export.graph.quantize import quantize_to_int8
 from trainer.export.inputs import Inputs
 from trainer.export.targets import TENSORRT_RTX, Builder
@@ -43,18 +42,25 @@ def write_product(path: Path, *, cast_to: int = TensorProto.FLOAT) -> Path:
     return write_graph(path, nodes, {"weight": np.full((12, 2), 1e20, np.float32)}, image=(3, 2, 2), classes=2)
 
 
-def test_graphs_that_cannot_be_made_fall_back_and_say_why(tmp_path: Path) -> None:
+def test_graphs_that_cannot_be_made_fall_back_and_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = open_workshop(tmp_path, "int8")
-    write_product(work.path("fp32"), cast_to=TensorProto.FLOAT16)
+    written: list[tuple[str, bool]] = []
+
+    def refuse(inputs: Inputs, path: Path, *given: object, cautious: bool, **named: object) -> None:
+        written.append((path.name, cautious))
+        raise ModelError("values beyond 32752", allowed="less", todo="fp32")
+
+    monkeypatch.setattr(choosing, "_write_half", refuse)
     choosing.choose_precision(work)
     assert work.precision == "fp32"
     assert [(attempt.precision, attempt.outcome) for attempt in work.tried] == [
         ("int8", "failed"),
         ("fp16", "failed"),
+        ("fp16", "failed"),
         ("fp32", "kept"),
     ]
-    assert "are not finite in fp32: " in work.tried[0].reason
-    assert "parts of model.fp32.onnx are fp16 already" in work.tried[1].reason
+    assert all("values beyond 32752" in attempt.reason for attempt in work.tried[:3])
+    assert written == [("model.int8-base.onnx", False), ("model.fp16.onnx", False), ("model.fp16.onnx", True)]
     assert work.gates == []
 
 
@@ -75,7 +81,7 @@ def test_what_the_quantiser_raises_is_an_error_of_the_model(tmp_path: Path, monk
         )
 
 
-_INT8_GATES = ("parity", "range", "metric", "coverage", "engine sm89", "speed")
+_INT8_GATES = ("parity", "metric", "engine sm89", "speed")
 
 
 @pytest.mark.parametrize("failing", [*_INT8_GATES, None])
@@ -94,18 +100,21 @@ def test_each_gate_of_int8_keeps_it_from_shipping(
 
         return judge
 
-    monkeypatch.setattr(choosing, "_make_int8", lambda *given, **named: Conversion([], {}, []))
+    def write(inputs: Inputs, path: Path, *given: object, **named: object) -> list[str]:
+        path.touch()
+        return []
+
+    monkeypatch.setattr(choosing, "_write_half", write)
+    monkeypatch.setattr(choosing.quantize, "quantize_to_int8", lambda *given, **named: None)
     monkeypatch.setattr(Workshop, "judge_graph", gate("parity", listed=True))
-    monkeypatch.setattr(Workshop, "judge_coverage", gate("coverage"))
-    monkeypatch.setattr(choosing.ranges, "judge_ranges", gate("range"))
     monkeypatch.setattr(choosing, "judge_candidate", gate("engine sm89", listed=True))
     monkeypatch.setattr(choosing, "judge_speed", gate("speed"))
-    monkeypatch.setattr(Workshop, "bundle", SimpleNamespace(judge_metric=gate("metric")))
+    monkeypatch.setattr(choosing, "judge_scores", gate("metric"))
     work.split = SimpleNamespace(samples=1)  # type: ignore[assignment]
     monkeypatch.setattr(Workshop, "_describe_graph", lambda *given: None)
-    assert choosing._try_int8(work, {}) is (failing is None)
+    assert choosing._try_int8(work) is (failing is None)
     (attempt,) = work.tried
     assert attempt.outcome == ("kept" if failing is None else "failed")
     assert (failing or "") in attempt.reason
     # What decides on a GPU is asked only of a graph that has passed here.
-    assert asked == list(_INT8_GATES[: 4 if failing in _INT8_GATES[:4] else 5 if failing == _INT8_GATES[4] else 6])
+    assert asked == list(_INT8_GATES[: 2 if failing in _INT8_GATES[:2] else 3 if failing == _INT8_GATES[2] else 4])

@@ -6,8 +6,6 @@ import csv
 import io
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +28,10 @@ from contracts.artifacts import (
     ShippedFile,
 )
 from contracts.config import ModelSection, RunConfig
-from contracts.errors import EXIT_UNPROVEN, EXIT_USER_ERROR, ConfigError
+from contracts.errors import EXIT_OK, EXIT_UNPROVEN, EXIT_USER_ERROR, ConfigError
 from contracts.stage import run_stage
+from records.pixels import Changes
+from sharding.images import Checks, check
 from sharding.task import shard
 from tests.conftest import OWN_CODE
 from tests.own_code.segmentation import CLASSES, SIZE, Segmentation
@@ -39,15 +39,14 @@ from tests.trainer.export.conftest import steps_in_this_process
 from tests.trainer.export.graphs import parse_config, run_outputs
 from trainer import judge
 from trainer.export import verify
-from trainer.export.bundle.arrays_bundle import hold_to_evaluation
 from trainer.export.gates import proof
 from trainer.export.gates.arrays import StoredArrays
-from trainer.export.gates.scores import Scores
+from trainer.export.gates.scores import Scores, judge_evaluation
 from trainer.export.inputs import Inputs, check_inputs
 from trainer.export.targets import Builder
 from trainer.export.task import export
 from trainer.model.build import parameters_sha256
-from trainer.predict import predict_task
+from trainer.predict import command
 
 TEST, TRAIN = 40, 24
 CONFIG: dict[str, Any] = {
@@ -112,7 +111,7 @@ class Exported:
     def __init__(self, place: Path) -> None:
         self.masks = write_source(place / "source")
         fields = {"image": {"column": "uri", "kind": "image"}, "mask": {"column": "mask_uri", "kind": "image"}}
-        sharding = {"source": str(place / "source" / "list.csv"), "fields": fields}
+        sharding = {"source": str(place / "source" / "list.csv"), "fields": fields, "resize": SIZE}
         given = ["--config-json", json.dumps({"sharding": sharding}), "--root", str(place / "shard")]
         assert run_stage("shard", shard, given) == 0
         (self.shards,) = (path.parent for path in (place / "shard").glob(f"*/{MANIFEST_NAME}"))
@@ -137,9 +136,9 @@ def test_its_gates_pass_and_an_engine_is_built(exported_task: Exported) -> None:
     assert document.outputs == {"scores": ["batch", CLASSES, SIZE, SIZE]}
     status = {(gate.precision, gate.name): gate.status for gate in document.gates}
     not_passed = {key: value for key, value in status.items() if value != "passed" and key[1] != "top1"}
-    assert not_passed == {("fp16", "engine sm89"): "not run"}
-    assert {("fp32", name) for name in ("parity", "batch", "bundle")} <= set(status)
-    assert {("fp16", name) for name in ("parity", "range", "coverage")} <= set(status)
+    assert not_passed == {("fp16", "engine sm89"): "not run", ("fp32", "evaluation"): "not run"}
+    assert {("fp32", "parity"), ("fp32", "batch"), ("fp16", "parity")} <= set(status)
+    assert {path.name for path in exported_task.folder.glob("*.py")} == set(), "no program knows what its outputs mean"
     (engine,) = document.engines
     assert [(tensor.name, tensor.shape) for tensor in engine.tensors] == [
         ("image", [-1, 3, SIZE, SIZE]),
@@ -172,7 +171,7 @@ def test_its_metrics_are_those_of_the_graph_s_outputs(exported_task: Exported) -
 def test_its_scores_are_those_of_evaluation_json(exported_task: Exported, tmp_path: Path) -> None:
     """What the graph is worth is held against what training found with the same weights, better or worse."""
     document = exported_task.document
-    (recorded,) = [gate for gate in document.gates if gate.name == "bundle"]
+    (recorded,) = [gate for gate in document.gates if gate.name == "evaluation"]
     assert recorded.reason == "the checkpoint has no evaluation.json: not compared with what training found"
     shutil.copytree(exported_task.shards.parents[1] / "train", tmp_path / "train")
     uri = storage.normalise(tmp_path / "train")
@@ -199,52 +198,86 @@ def test_its_scores_are_those_of_evaluation_json(exported_task: Exported, tmp_pa
         given = checkpoint.model_copy(update={"evaluation": FileEntry.of(uri, "evaluation.json")})
         builder, config = Builder("tensorrt_rtx", "1", ()), RunConfig.model_validate(CONFIG)
         inputs = Inputs(uri, given, shards_uri, shards, builder, config)
-        gate = hold_to_evaluation(recorded.model_copy(update={"reason": ""}), inputs, split, scores)
+        gate = judge_evaluation(inputs, split, scores, "here")
         assert gate.status == status, moved
-        assert gate.figures["evaluation_difference"] == pytest.approx(abs(moved), abs=1e-9)
-        assert gate.limits["evaluation_difference"] == 0.005
-        assert (status == "failed") == ("pixel_accuracy of the graph on the test split is" in gate.reason)
+        assert gate.figures["difference"] == pytest.approx(abs(moved), abs=1e-9)
+        assert gate.limits == {"difference": 0.005}
+        assert (status == "failed") == ("pixel_accuracy of the graph is" in gate.reason)
         # Of a part of the split training has counted nothing: torch has.
         values = {**document.metrics["fp32"], "pixel_accuracy": metrics["pixel_accuracy"] + moved}
         counted = {**scores, "torch": Scores(values, document.headline)}
-        gate = hold_to_evaluation(recorded, inputs, replace(split, places=[0, 2]), counted)
-        assert (gate.status, gate.figures["torch_difference"]) == (status, pytest.approx(abs(moved), abs=1e-9))
-        assert "evaluation_difference" not in gate.limits
-    on_gpu = Inputs(
-        uri, given.model_copy(update={"environment": {"device": "cuda"}}), shards_uri, shards, builder, config
-    )
-    gate = hold_to_evaluation(recorded.model_copy(update={"reason": ""}), on_gpu, split, scores)
-    assert "was not computed in fp32" in gate.reason and "evaluation_difference" not in gate.figures
+        gate = judge_evaluation(inputs, replace(split, places=[0, 2]), counted, "here")
+        assert (gate.status, gate.figures["difference"]) == (status, pytest.approx(abs(moved), abs=1e-9))
+        assert "torch pixel_accuracy" in gate.figures
+    on_gpu = given.model_copy(update={"environment": {"device": "cuda"}})
+    gate = judge_evaluation(Inputs(uri, on_gpu, shards_uri, shards, builder, config), split, scores, "here")
+    assert gate.status == "not run" and "was not computed in fp32" in gate.reason
 
 
-def test_its_predict_py_maps_arrays_to_arrays(exported_task: Exported, tmp_path: Path) -> None:
-    inputs = np.random.default_rng(1).random((7, 3, SIZE, SIZE), dtype=np.float32)
-    np.savez(tmp_path / "in.npz", image=inputs)
-    command = [sys.executable, "-I", str(exported_task.folder / "predict.py")]
-    done = subprocess.run([*command, "in.npz", "out.npz"], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    expected = run_outputs(exported_task.folder / exported_task.document.graph().name, image=inputs)["scores"]
-    # Batches of four, and of the three that are left.
-    assert np.allclose(np.load(tmp_path / "out.npz")["scores"], expected, atol=1e-6)
-    for given, words in (
-        ({"image": inputs[:, :, :8]}, "image is float32 [7, 3, 8, 16]"),
-        ({"image": inputs.astype(np.float64)}, "image is float64"),
-        ({"images": inputs}, "has images, which is no input"),
-        ({}, "lacks image"),
-    ):
-        np.savez(tmp_path / "in.npz", **given)
-        done = subprocess.run([*command, "in.npz", "out.npz"], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 2
-        assert words in done.stderr and "image float32 ['batch', 3, 16, 16]" in done.stderr
-
-
-def test_shardline_predict_refuses_it_and_says_what_does(
-    exported_task: Exported, capsys: pytest.CaptureFixture[str]
+def test_its_code_answers_in_predict(
+    exported_task: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert predict_task.main([f"--folder={exported_task.folder}", "a.png"]) == EXIT_USER_ERROR
-    said = capsys.readouterr().err
-    assert "only its code makes inputs of files" in said
-    assert "python predict.py INPUTS.npz OUTPUTS.npz" in said
+    monkeypatch.syspath_prepend(OWN_CODE)
+    source = exported_task.shards.parents[1] / "source"
+    images = [str(source / f"image-{number}.png") for number in range(3)]
+    (tmp_path / "none.png").write_text("no image")
+
+    def predict(*arguments: str, config: bool = True) -> tuple[int, list[Any], str]:
+        given = ["--config-json", json.dumps(CONFIG)] if config else []
+        code = command.main([f"--folder={storage.normalise(exported_task.folder)}", "-o", "json", *given, *arguments])
+        captured = capsys.readouterr()
+        return code, [json.loads(line) for line in captured.out.splitlines()], captured.err
+
+    code, _, err = predict(*images)
+    assert (code, "has no answers" in err, "`answer(outputs)`" in err) == (EXIT_USER_ERROR, True, True)
+
+    def answer(self: Any, outputs: torch.Tensor) -> list[int]:
+        return outputs.argmax(dim=1).flatten(1).sum(dim=1).tolist()
+
+    monkeypatch.setattr("segmentation.Segmentation.answer", answer, raising=False)
+    code, _, err = predict(*images)
+    assert code == EXIT_USER_ERROR
+    assert "prepare failed: KeyError: 'mask' (" in err and "segmentation.py, line" in err and "sample.get" in err
+
+    def prepare(self: Any, sample: dict[str, Any], mode: Any) -> dict[str, Any]:
+        image = np.asarray(Image.open(io.BytesIO(sample["image"])))
+        return {"image": image, "target": {"mask": np.zeros((SIZE, SIZE), np.uint8)}}
+
+    monkeypatch.setattr("segmentation.Segmentation.prepare", prepare)
+    code, rows, err = predict(images[0], str(tmp_path / "none.png"), *images[1:])
+    assert (code, len(err.splitlines())) == (EXIT_USER_ERROR, 3)
+    assert f"error: {tmp_path}/none.png: not an image of a known format" in err
+    pixels = np.stack([np.asarray(Image.open(image)) for image in images]).transpose(0, 3, 1, 2)
+    graph = exported_task.folder / exported_task.document.graph().name
+    scores = run_outputs(graph, image=pixels.astype(np.float32) / np.float32(255))["scores"]
+    expected = scores.argmax(axis=1).reshape(3, -1).sum(axis=1)
+    assert rows == [{"file": image, "answer": int(sum_)} for image, sum_ in zip(images, expected, strict=True)]
+    # The task gets what sharding would have stored: here smaller and without transparency.
+    see_through = Image.open(images[0]).convert("RGBA").resize((2 * SIZE, 2 * SIZE))
+    see_through.putalpha(Image.linear_gradient("L").resize(see_through.size))
+    see_through.save(tmp_path / "see-through.png")
+    checks = Checks(changes=Changes(shorter_side=SIZE))
+    stored = check((tmp_path / "see-through.png").read_bytes(), checks, with_pixels=False).content
+    (tmp_path / "stored.png").write_bytes(stored)
+    code, rows, _ = predict(str(tmp_path / "see-through.png"), str(tmp_path / "stored.png"))
+    assert code == EXIT_OK and rows[0]["answer"] == rows[1]["answer"]
+    assert "--top" in predict(images[0], "--top=2")[2]
+    assert "the configuration of its run is not known" in predict(*images, config=False)[2]
+
+    # Answers are those of test-predictions.parquet: arrays and tensors as lists, places as names of classes.
+    places = torch.tensor([[0, 1], [2, 2], [1, 7]])
+    answers: Any = None
+    monkeypatch.setattr("segmentation.Segmentation.classes", ["sky", "road", "car"], raising=False)
+    monkeypatch.setattr("segmentation.Segmentation.answer", lambda self, outputs: answers)
+    named = [["sky", "road"], ["car", "car"], ["road", 7]]
+    for given in (places, places.numpy(), list(places), list(places.numpy())):
+        answers = given
+        assert [row["answer"] for row in predict(*images)[1]] == named
+    wrong: list[tuple[Any, str]] = [(places[:2], "returned 2 answers for 3 samples")]
+    for given, fault in [*wrong, (None, "TypeError"), ([{1}] * 3, "set")]:
+        answers = given
+        code, rows, err = predict(*images)
+        assert (code, rows, ": answer " in err, fault in err) == (EXIT_USER_ERROR, [], True, True), err
 
 
 def with_one_answer(folder: Path, place: Path) -> Path:
@@ -303,14 +336,9 @@ def test_it_is_verified_without_its_code(exported_task: Exported, capsys: pytest
     assert verify.main([str(exported_task.folder), "--shards", str(exported_task.shards)]) == EXIT_UNPROVEN
     lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[:2]]
     assert lines == [["passed", "checksum"], ["not", "run"]]
-    path = exported_task.folder / "signature.json"
-    before = path.read_bytes()
-    path.write_bytes(before.replace(b'"float32"', b'"float16"', 1))
-    assert verify.main([str(exported_task.folder)]) == 1
-    path.write_bytes(before)
 
 
-def test_triton_is_told_of_it_without_labels(exported_task: Exported) -> None:
+def test_triton_is_told_of_it_without_labels(exported_task: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
     config = parse_config((exported_task.folder / "triton/model/config.pbtxt").read_text())
     ((given,), (scores,)) = config.input, config.output
     assert (given.name, list(given.dims), scores.name, list(scores.dims), scores.label_filename) == (
@@ -321,7 +349,13 @@ def test_triton_is_told_of_it_without_labels(exported_task: Exported) -> None:
         "",
     )
     assert not (exported_task.folder / "triton/model/labels.txt").exists()
-    assert "pixel_accuracy" in (exported_task.folder / "MODEL_CARD.md").read_text()
+    card = (exported_task.folder / "MODEL_CARD.md").read_text()
+    assert "pixel_accuracy" in card
+    lines = [line.strip() for line in card.splitlines() if line.startswith("    ")][:5]
+    monkeypatch.chdir(exported_task.folder)
+    found: dict[str, Any] = {}
+    exec("\n".join(lines), found)
+    assert [output.shape for output in found["outputs"]] == [(1, CLASSES, SIZE, SIZE)]
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ from contracts.proof import find_unproven, read_verifications, require_proven
 from rehearsal.gcs import BucketServer
 from tests.trainer.export.conftest import Finished
 from trainer.export import verify as verify_module
-from trainer.export.bundle.shipped import Shipped
 from trainer.export.engines import engine_open, engine_run, onnx_run
 from trainer.export.engines.engine_open import NoGpu, open_engine
 from trainer.export.gates.sessions import CPU, CUDA
 from trainer.export.verify import _OnGpu, main
 from trainer.export.workshop import hash_file
-from trainer.predict import predict_task
+from trainer.predict import command
+from trainer.predict.bundle import ExportedFiles
 
 SERVED = "triton/classifier/1/model.onnx"
 
@@ -92,7 +92,7 @@ def edit(folder: Path, name: str, change: Callable[[Any], Any]) -> None:
 def test_what_was_made_is_unproven_and_nothing_is_wrong(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, said = verify(made, capfd)
     assert code == EXIT_UNPROVEN, said
-    for gate in ("checksum", "bundle"):
+    for gate in ("checksum", "program"):
         assert any(line.startswith("passed") and f" {gate} " in line for line in said.splitlines()), said
     assert "engine sm89" in said and "this machine has no GPU" in said
     lacks = "sm89, ONNX Runtime's CUDA provider, fp16 arithmetic"
@@ -221,7 +221,7 @@ def test_an_engine_does_not_run_after_a_gate_that_failed(
     mend(copy)
     code, said = verify(copy, capfd)
     assert (code, gpu.ran) == (1, []), said
-    assert "engine sm89    fp16  bundle failed" in said
+    assert "engine sm89    fp16  program failed" in said
 
 
 def test_an_engine_that_is_exchanged_meanwhile_does_not_run(
@@ -233,7 +233,7 @@ def test_an_engine_that_is_exchanged_meanwhile_does_not_run(
     (copy / "model.fp16.sm89.engine").write_bytes(b"other code")
     shards_uri = storage.normalise(copy.parents[1] / "shard" / document.shards_fingerprint)
     shards = ShardManifest.load(shards_uri)
-    shipped = Shipped(copy, document.graph("fp32").name, shards_uri, shards, 1)
+    shipped = ExportedFiles.of(copy, document, shards_uri, shards)
     gate = _OnGpu(uri, shipped, document, shards_uri, tmp_path).judge_engine(document.engines[0])
     assert (gate.status, gpu.ran) == ("failed", [])
 
@@ -292,12 +292,12 @@ def test_a_manifest_with_a_nan_fails_by_its_checksum(copy: Path, capfd: pytest.C
     assert failed_gates(copy, capfd) == {"checksum"}
 
 
-def test_without_its_shards_the_bundle_is_not_tried(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_its_shards_the_program_is_not_tried(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(copy.parents[1] / "shard")
     code, said = verify(copy, capfd)
     assert code == EXIT_UNPROVEN
     assert "pass --shards" in said
-    assert not any(line.startswith("passed") and " bundle " in line for line in said.splitlines())
+    assert not any(line.startswith("passed") and " program " in line for line in said.splitlines())
 
 
 def test_files_in_a_bucket_are_read_once_and_what_was_compared_runs(
@@ -311,7 +311,7 @@ def test_files_in_a_bucket_are_read_once_and_what_was_compared_runs(
     code = main([uri, f"--shards={shards}"])
     said = capfd.readouterr().out
     assert code == EXIT_UNPROVEN, said
-    assert any(line.startswith("passed") and " bundle " in line for line in said.splitlines())
+    assert any(line.startswith("passed") and " program " in line for line in said.splitlines())
     for name in (SERVED, "model.fp32.onnx", "predict.py"):
         assert len(bucket_server.access_log.entries(operation="objects.media", object=f"*/{name}")) == 1
 
@@ -340,7 +340,7 @@ def test_one_byte_of_what_is_served_stops_verify_upload_and_predict(
     Image.new("RGB", (32, 32)).save(picture)
     predict = [f"--folder={copy}", str(picture)]
     assert run_task(upload) == 0 and "refused" in (task / "executor_output.json").read_text()
-    assert predict_task.main(predict) == 0
+    assert command.main(predict) == 0
     assert f"{Path(SERVED).name} by onnxruntime" in capfd.readouterr().err
     (task / "executor_output.json").unlink()
 
@@ -351,7 +351,7 @@ def test_one_byte_of_what_is_served_stops_verify_upload_and_predict(
     assert f"is damaged: {name} has crc32c" in capfd.readouterr().err
     assert not (task / "executor_output.json").exists()
     # The settings say how the model is run: both are used to predict.
-    assert predict_task.main(predict) == 2
+    assert command.main(predict) == 2
     assert f"{name} has crc32c" in capfd.readouterr().err
 
 
@@ -392,12 +392,12 @@ def change(**values: Any) -> Callable[[Any], None]:
     ],
     ids=["labels", "mean"],
 )
-def test_preprocessing_that_is_not_the_trainer_s_fails_the_bundle(
+def test_preprocessing_that_is_not_the_trainer_s_fails_the_program(
     copy: Path, capfd: pytest.CaptureFixture[str], name: str, mutate: Callable[[Any], Any]
 ) -> None:
     edit(copy, name, mutate)
     mend(copy)
-    assert "bundle" in failed_gates(copy, capfd)
+    assert "program" in failed_gates(copy, capfd)
 
 
 def test_a_graph_that_was_exchanged_does_not_fit_its_engine(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -441,7 +441,7 @@ def test_the_program_of_the_folder_is_not_executed(
     assert not (tmp_path / "ran").exists()
 
 
-def test_weights_that_were_changed_with_their_checksums_fail_the_bundle(
+def test_weights_that_were_changed_with_their_checksums_fail_the_program(
     copy: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = copy / "model.fp32.onnx"
@@ -451,4 +451,4 @@ def test_weights_that_were_changed_with_their_checksums_fail_the_bundle(
     tensor.CopyFrom(onnx.numpy_helper.from_array(weights, tensor.name))
     onnx.save(graph, path)
     mend(copy)
-    assert "bundle" in failed_gates(copy, capfd)
+    assert "program" in failed_gates(copy, capfd)

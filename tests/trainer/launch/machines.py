@@ -21,6 +21,7 @@ from contracts.config import STAGE_KEYS
 from contracts.errors import DataError
 from contracts.events import ATTEMPTS_FOLDER, EVENTS_NAME, EventReader
 from trainer.checkpoint import CHECKPOINTS_FOLDER
+from trainer.launch import Assignment
 
 # For a machine that is slow and busy; nothing waits so long unless it hangs.
 LIMIT_S = 240
@@ -231,6 +232,13 @@ class Machine:
             except (FileNotFoundError, ProcessLookupError):
                 continue
         return found
+
+
+def make_assignment(attempt_folder: Path, **changes: Any) -> Assignment:
+    """The assignment of a training that two ranks only pretend."""
+    values = {"config": {}, "shards": "file:///shards", "profile": None, "folder": "file:///training"}
+    values |= {"fingerprint": "f", "made_from": {}, "attempt": "a", "attempt_folder": str(attempt_folder)}
+    return Assignment.model_validate({**values, "ranks": 2, "threads": 1, **changes})
 
 
 def descendants(pid: int) -> Iterator[int]:

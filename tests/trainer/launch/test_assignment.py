@@ -1,11 +1,11 @@
 """Why ranks ended, as they leave it and as the launcher reads it."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from contracts.errors import ConfigError, ErrorDocument, PeerPreempted, Preempted, TryAgain
+from tests.trainer.launch.machines import make_assignment
 from trainer.launch.assignment import Assignment, decisive_end
 
 USER = ErrorDocument.of(ConfigError("given", allowed="allowed", todo="todo"))
@@ -18,33 +18,7 @@ FULL = ErrorDocument(kind="OutOfMemory", exit_code=75, message="m", step=5)
 
 @pytest.fixture
 def assignment(tmp_path: Path) -> Assignment:
-    return Assignment(
-        config={},
-        shards="file:///shards",
-        profile=None,
-        folder="file:///training",
-        fingerprint="f",
-        made_from={},
-        attempt="a",
-        attempt_folder=str(tmp_path),
-        ranks=2,
-        threads=1,
-        nodes=3,
-    )
-
-
-def test_the_first_record_of_each_rank_is_read_in_the_order_of_the_records(assignment: Assignment) -> None:
-    assert assignment.read_ends() == {}
-    assignment.write_end(5, CRASH)
-    assignment.write_end(5, STOP)
-    assignment.write_end(4, HUNG)
-    ends = Path(assignment.attempt_folder) / "ends"
-    os.utime(ends / "rank-5.json", ns=(0, 0))
-    assert list(assignment.read_ends().items()) == [(5, CRASH), (4, HUNG)]
-    (ends / "rank-5.json").write_text("{")
-    assert assignment.read_ends()[5].exit_code == 70, "one that cannot be read is an end"
-    assignment.clear_ends()
-    assert assignment.read_ends() == {}
+    return make_assignment(tmp_path, nodes=3)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +45,8 @@ def test_the_first_record_of_each_rank_is_read_in_the_order_of_the_records(assig
 )
 def test_the_end_that_explains_the_others(ends: list[ErrorDocument], decisive: ErrorDocument | None) -> None:
     assert decisive_end(dict(enumerate(ends)), 2) == decisive
-
-
-def test_of_ranks_that_stopped_the_lowest_speaks_whoever_was_the_first_to_say_so() -> None:
     late = ErrorDocument.of(Preempted("not saved in time"))
-    assert decisive_end({1: STOP, 0: late}, 2) == late
+    assert decisive_end({1: STOP, 0: late}, 2) == late, "of ranks that stopped the lowest, whoever was the first"
 
 
 def test_the_world_and_the_folder_of_scalars(assignment: Assignment, tmp_path: Path) -> None:

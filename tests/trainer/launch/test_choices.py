@@ -19,8 +19,7 @@ from trainer.launch.choices import (
     choose_threads,
     default_flags,
     describe_flags,
-    find_other_batch,
-    find_other_hardware,
+    find_differences,
     find_spare_cores,
     slot_sizes,
 )
@@ -31,6 +30,7 @@ def config(**sections: Any) -> RunConfig:
 
 
 HARDWARE = {"cores": "8", "cpu": "one", "gpus": "none"}
+ALL_AUTO = {"precision": "auto", "channels_last": "auto", "compile": "auto", "activation_checkpointing": "auto"}
 CHOSEN = Flags(precision="bf16", channels_last=True, compile=True)
 
 
@@ -77,6 +77,7 @@ def test_who_decides_how_the_batch_is_cut_and_loaded(
     cut = choose_batch_layout(asked, ranks=2, profile=report, recorded=recorded)
     assert (cut.slot_size, cut.num_workers, cut.prefetch_factor) == expected
     assert why in cut.reason
+    assert ("prefetch" in cut.reason) == (cut.num_workers > 0)
 
 
 @pytest.mark.parametrize(
@@ -94,26 +95,14 @@ def test_a_profile_that_measured_nothing_leaves_the_defaults(method: Any, why: s
     assert choose_flags(train, report) == default_flags() and why in describe_flags(train, report)
     assert choose_threads(config(), ranks=2, profile=report, hardware=HARDWARE) == (max(1, available_cores() // 2), "")
     # Nothing was measured that another machine or batch would be different from.
-    assert find_other_hardware(report, {**HARDWARE, "cores": "96"}) is None
-    assert find_other_batch(report, train) is None
+    assert find_differences(report, {**HARDWARE, "cores": "96"}, train) == []
 
 
-def test_what_nothing_loads_ahead_is_not_told() -> None:
-    assert "prefetch" not in choose_batch_layout(config(), ranks=2, profile=None, recorded=None).reason
-
-
-@pytest.mark.parametrize(("gpus", "ranks", "spare"), [(0, 2, 0), (2, 2, 7), (1, 32, 0)])
-def test_without_a_profile_a_gpus_loader_has_the_cores_of_its_rank_but_one(
-    gpus: int, ranks: int, spare: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainer.launch.choices.num_gpus", lambda: gpus)
+def test_without_a_profile_a_gpus_loader_has_the_cores_of_its_rank_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.launch.choices.available_cores", lambda: 16)
-    assert find_spare_cores(ranks) == spare
-    found = choose_batch_layout(config(), ranks=2, profile=None, recorded=None, spare_cores=find_spare_cores(ranks))
-    assert found.num_workers == spare
-
-
-ALL_AUTO = {"precision": "auto", "channels_last": "auto", "compile": "auto", "activation_checkpointing": "auto"}
+    for gpus, ranks, spare in ((0, 2, 0), (2, 2, 7), (1, 32, 0)):
+        monkeypatch.setattr("trainer.launch.choices.num_gpus", lambda gpus=gpus: gpus)
+        assert find_spare_cores(ranks) == spare
 
 
 def test_flags_that_are_auto_are_the_profiles() -> None:
@@ -125,15 +114,11 @@ def test_flags_that_are_auto_are_the_profiles() -> None:
         "precision bf16, channels_last True, compile True, activation_checkpointing none: chosen by the profile"
     )
     assert describe_flags(config().train, None) == ""
-
-
-@pytest.mark.parametrize("pinned", [{"precision": "fp32"}, {"compile": "off"}])
-def test_a_flag_that_is_set_wins_over_the_profile(pinned: dict[str, Any]) -> None:
-    train = config(train={"global_batch_size": 64, **ALL_AUTO, **pinned}).train
-    (name,) = pinned
-    assert choose_flags(train, profile(config(), flags=CHOSEN)) == CHOSEN.model_copy(
-        update={name: getattr(Flags(), name)}
-    )
+    for pinned in ({"precision": "fp32"}, {"compile": "off"}):
+        (name,) = pinned
+        train = config(train={"global_batch_size": 64, **ALL_AUTO, **pinned}).train
+        expected = CHOSEN.model_copy(update={name: getattr(Flags(), name)})
+        assert choose_flags(train, profile(config(), flags=CHOSEN)) == expected, "what is set wins"
 
 
 def test_threads_are_set_or_chosen_or_an_even_share_of_the_cores() -> None:
@@ -145,37 +130,26 @@ def test_threads_are_set_or_chosen_or_an_even_share_of_the_cores() -> None:
     assert choose_threads(pinned, ranks=2, profile=chosen, hardware=HARDWARE) == (1, "set by resources.threads")
     many = config(resources={"threads": 1024})
     assert f"more than the {share} cores of a rank" in choose_threads(many, ranks=2, profile=None, hardware={})[1]
+    # A profile's choice is for as many ranks on as many cores.
+    for ranks, cores in ((1, "8"), (2, "4")):
+        here = {**HARDWARE, "cores": cores}
+        threads, reason = choose_threads(config(), ranks=ranks, profile=chosen, hardware=here)
+        assert threads == max(1, available_cores() // ranks) and "is for 2 ranks on 8 cores" in reason
 
 
-@pytest.mark.parametrize(("ranks", "cores"), [(1, "8"), (2, "4")])
-def test_threads_of_a_profile_hold_for_as_many_ranks_on_as_many_cores(ranks: int, cores: str) -> None:
-    threads, reason = choose_threads(
-        config(), ranks=ranks, profile=profile(config(), threads=9), hardware={**HARDWARE, "cores": cores}
-    )
-    assert threads == max(1, available_cores() // ranks)
-    assert "is for 2 ranks on 8 cores" in reason
-
-
-def test_other_hardware_than_the_profiles_is_told() -> None:
+def test_other_hardware_and_another_global_batch_than_the_profiles_are_told() -> None:
     report = profile(config())
-    assert find_other_hardware(report, HARDWARE) is None
-    said = find_other_hardware(report, {**HARDWARE, "gpus": "NVIDIA L4"})
-    assert said is not None and "gpus none -> NVIDIA L4" in said and "cores" not in said
+    assert find_differences(report, HARDWARE, config().train) == []
+    other = config(train={"global_batch_size": 256}).train
+    on_hardware, at_batch = find_differences(report, {**HARDWARE, "gpus": "NVIDIA L4"}, other)
+    assert "on other hardware (gpus none -> NVIDIA L4)" in on_hardware
+    assert "train.global_batch_size 64, not 256" in at_batch
 
 
-def test_another_global_batch_than_the_profiles_is_told() -> None:
-    assert find_other_batch(profile(config()), config().train) is None
-    said = find_other_batch(profile(config()), config(train={"global_batch_size": 256}).train)
-    assert said is not None and "train.global_batch_size 64, not 256" in said
-
-
-def test_a_report_of_another_model_is_refused() -> None:
+def test_a_report_of_another_model_and_more_ranks_than_samples_are_refused() -> None:
     other = config(model={"architecture": "vit"})
     with pytest.raises(DataError, match="measured another model"):
         choose_batch_layout(config(), ranks=2, profile=profile(other), recorded=None)
-
-
-def test_more_ranks_than_samples_in_a_batch_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         choose_batch_layout(config(train={"global_batch_size": 2}), ranks=4, profile=None, recorded=None)
     assert "train.global_batch_size to 4" in caught.value.todo

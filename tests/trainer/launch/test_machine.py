@@ -59,42 +59,45 @@ def test_a_rank_per_gpu_and_never_more(two_gpus: None, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("visible", "gpus"),
-    [(None, 2), ("", 0), ("0,1", 2), ("1", 1), ("-1", 0), ("0,-1,1", 1), ("0,1,2", 2), ("GPU-8932f937, GPU-8a", 2)],
+    ("visible", "gpus", "precision"),
+    [
+        (None, 2, "fp32"),
+        ("", 0, "fp32"),
+        ("0", 1, "bf16"),
+        ("0,1", 2, "fp32"),
+        ("1", 1, "fp32"),
+        ("-1", 0, "fp32"),
+        ("0,-1,1", 1, "bf16"),
+        ("0,1,2", 2, "fp32"),
+        ("GPU-8932f937, GPU-8a", 2, "fp32"),
+    ],
 )
-def test_visible_gpus(two_gpus: None, visible: str | None, gpus: int) -> None:
-    assert machine.num_gpus({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == gpus
-
-
-def test_without_gpus_any_number_of_ranks() -> None:
-    assert machine.num_ranks(config()) == 2
-    assert machine.num_ranks(config(ranks=7)) == 7
-
-
-def test_the_environments_ranks_count_where_the_configuration_leaves_them_open(two_gpus: None) -> None:
-    name = "PET_NPROC_PER_NODE"
-    assert machine.num_ranks(config(), {name: "1"}) == 1
-    assert machine.num_ranks(config(ranks=2), {name: "1"}) == 2
-    assert [machine.num_ranks(config(), {name: text}) for text in ("", "auto", "gpu", "cpu")] == [2] * 4
-    # Without visible GPUs any number.
-    assert machine.num_ranks(config(), {name: "5", "CUDA_VISIBLE_DEVICES": ""}) == 5
-    for wrong in ("0", "two", "-1", "3"):
-        with pytest.raises(ConfigError, match=name):
-            machine.num_ranks(config(), {name: wrong})
-
-
-@pytest.mark.parametrize(
-    ("visible", "capability", "precision"),
-    [(None, 75, "fp32"), ("0", 89, "bf16"), ("2", 75, "fp32"), ("0,2", 75, "fp32"), ("GPU-8932f937", 75, "fp32")],
-)
-def test_auto_without_a_profile_is_bf16_where_every_gpu_has_it(
-    two_gpus: None, monkeypatch: pytest.MonkeyPatch, visible: str | None, capability: int, precision: str
+def test_visible_gpus(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch, visible: str | None, gpus: int, precision: str
 ) -> None:
+    """And what `auto` computes in: bf16 where every GPU has it."""
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert machine.least_capability() == capability
-    assert default_flags() == Flags(precision=precision, channels_last=True)
+    assert machine.num_gpus() == gpus
+    assert default_flags().precision == precision
 
 
-def test_auto_without_a_gpu_is_fp32() -> None:
-    assert default_flags() == Flags()
+def test_the_environments_ranks_count_where_the_configuration_leaves_them_open(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = machine.RANKS_VARIABLE
+    for text, ranks in (("1", 1), ("", 2), ("auto", 2), ("gpu", 2), ("cpu", 2)):
+        monkeypatch.setenv(name, text)
+        assert machine.num_ranks(config()) == ranks
+        assert machine.num_ranks(config(ranks=2)) == 2
+    for wrong in ("0", "two", "-1", "3"):
+        monkeypatch.setenv(name, wrong)
+        with pytest.raises(ConfigError, match=name):
+            machine.num_ranks(config())
+    # Without visible GPUs any number.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv(name, "5")
+    assert machine.num_ranks(config()) == 5
+    assert machine.num_ranks(config(ranks=7)) == 7
+    monkeypatch.delenv(name)
+    assert machine.num_ranks(config()) == 2 and default_flags() == Flags()

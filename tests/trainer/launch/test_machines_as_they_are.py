@@ -17,10 +17,10 @@ import torch
 
 from contracts.config import ResourcesSection
 from contracts.errors import ToldError, UserError
+from tests.trainer.launch.machines import make_assignment
 from trainer.data.cursor import SlotRequest, slot_requests
 from trainer.data.loader import SlotBatch, SlotDataset, make_loader, read_slots
 from trainer.data.order import FullOrder
-from trainer.launch.assignment import Assignment
 from trainer.launch.attempts import JobRecord
 from trainer.launch.launcher import Launcher, run_ranks
 from trainer.launch.nodes import find_nodes
@@ -54,20 +54,8 @@ def read(num_bytes: int) -> list[int] | str:
 
 def start_ranks(folder: Path) -> list[list[str]]:
     """Start two ranks as a launcher does; return the addresses at which they meet, read from their environments."""
-    assignment = Assignment(
-        config={},
-        shards="file:///shards",
-        profile=None,
-        folder="file:///training",
-        fingerprint="f",
-        made_from={},
-        attempt="a",
-        attempt_folder=str(folder),
-        ranks=2,
-        threads=1,
-    )
     section = ResourcesSection(max_attempts=1)
-    launcher = Launcher(assignment, find_nodes({}, section), section, JobRecord("file:///jobs", ""), print)
+    launcher = Launcher(make_assignment(folder), find_nodes({}, section), section, JobRecord("file:///jobs", ""), print)
     with suppress(ToldError):
         run_ranks(launcher)
     return [(folder / f"{rank}.met").read_text().split() for rank in (0, 1)]

@@ -11,8 +11,8 @@ import pytest
 from contracts import storage
 from contracts.config import ResourcesSection
 from contracts.errors import ConfigError, ErrorDocument, ToldError, TryAgain
+from tests.trainer.launch.machines import make_assignment
 from trainer.launch import rendezvous
-from trainer.launch.assignment import Assignment
 from trainer.launch.attempts import JobRecord
 from trainer.launch.launcher import Launcher
 from trainer.launch.nodes import Nodes, find_interface
@@ -45,17 +45,12 @@ def machines(port: int, tmp_path: Path) -> Callable[..., Machine]:
     def make(node: int, *ends: ErrorDocument | None, folder: str = "out", **changes: Any) -> Machine:
         place = storage.normalise(tmp_path / folder)
         (tmp_path / folder).mkdir(exist_ok=True)
-        assignment = Assignment(
-            config={},
-            shards="file:///shards",
-            profile=None,
+        assignment = make_assignment(
+            tmp_path,
             folder=place,
             fingerprint=changes.pop("fingerprint", "f"),
-            made_from={},
             attempt=f"attempt-{node}",
-            attempt_folder=str(tmp_path),
             ranks=1,
-            threads=1,
             nodes=2,
             node_rank=node,
         )
@@ -117,11 +112,12 @@ def test_a_launcher_of_another_job_is_refused_and_disturbs_none(machines: Any) -
 
 @pytest.mark.parametrize(("has_begun", "code"), [(False, 2), (True, 75)])
 def test_machines_with_outputs_of_their_own(
-    machines: Any, monkeypatch: pytest.MonkeyPatch, has_begun: bool, code: int
+    machines: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool, code: int
 ) -> None:
     """They end the job before it begins; a mount that is missing later ends one machine for another attempt."""
     monkeypatch.setattr(rendezvous, "OUTPUT_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(rendezvous, "list_checkpoints", lambda folder: ["one"] if has_begun else [])
+    if has_begun:
+        (tmp_path / "out" / "checkpoints" / "step-00000001.000001").mkdir(parents=True)
     first, second = run(machines(0, setup_timeout_s=5), machines(1, folder="its own"))
     error = second.exception(LIMIT_S)
     assert "machine 1 does not share its output with the first machine" in str(error)

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -32,15 +33,17 @@ from tests.trainer.parallel.runs import CLASSES, SIZE, VIT, Run, make_config
 from tests.trainer.tasks.for_tests import task_of
 from trainer.checkpoint.loading import StoredTensor, load_groups, open_groups
 from trainer.checkpoint.manager import CheckpointManager
-from trainer.evaluate import EVALUATION_BATCH, Placed, evaluate
+from trainer.data.evaluation import EvaluationBatch
+from trainer.data.reader import Origin
+from trainer.evaluate import EVALUATION_BATCH, evaluate
 from trainer.model.numerics import Numerics
 from trainer.parallel import spread
 from trainer.parallel.process_group import Rank, process_group
 from trainer.parallel.spread import full_tensor
+from trainer.predictions import OutcomeCollector
 from trainer.step import Stepper
 from trainer.supervise.stop import StopCause, StopRequest
 from trainer.supervise.vote import Vote
-from trainer.tasks.classes.report import ClassificationReport
 
 FSDP = {"strategy": "fsdp"}
 WAYS: dict[str, dict[str, Any]] = {"ddp": {}, "fsdp": FSDP}
@@ -362,26 +365,39 @@ def outcomes(rank: Rank) -> dict[str, Any]:
     images = torch.from_numpy(random.normal(size=(count, 3, SIZE, SIZE)).astype(np.float32))
     labels = torch.from_numpy(random.integers(0, CLASSES, count))
 
-    def batches() -> Iterator[Placed]:
+    def batches() -> Iterator[EvaluationBatch]:
         for start in range(rank.rank * EVALUATION_BATCH, count, rank.ranks * EVALUATION_BATCH):
             end = min(start + EVALUATION_BATCH, count)
-            yield {"images": images[start:end], "label": labels[start:end]}, range(start, end)
+            origins = tuple(Origin("test.tar", str(place), None) for place in range(start, end))
+            tensors = {"images": images[start:end], "label": labels[start:end]}
+            yield EvaluationBatch(tensors, range(start, end), origins)
 
     for way, parallel in WAYS.items():
         run = Run(make_config(**parallel), rank)
-        report = ClassificationReport(["a", "b", "c"], rank.device)
         rounds, task = -(-count // (EVALUATION_BATCH * rank.ranks)), task_of(run.config, CLASSES)
-        evaluation = evaluate(run.stepper.model, task, batches(), rounds, rank.device, report=report)
-        result = report.outcomes
-        result.merge()
+        collector = OutcomeCollector(task, run.config)
+        numerics = Numerics.of(run.config.train)
+        evaluation = evaluate(
+            run.stepper.model,
+            task,
+            batches(),
+            rounds,
+            rank.device,
+            config=run.config,
+            numerics=numerics,
+            outcomes=collector,
+        )
+        assert evaluation is not None
+        result = collector.gather(rank)
+        details = {} if result is None else task.report(result.columns, evaluation.reduced)
         # Training goes on after an evaluation, in the same parameters as the optimizer's.
         run.take(2)
         found[way] = {
-            "evaluation": evaluation,
-            "confusion": result.confusion(),
-            "classes": [one.model_dump() for one in result.by_class(["a", "b", "c"])],
-            "worst": result.worst(),
-            "counts": result.counts().tolist(),
+            "evaluation": replace(evaluation, reduced={}),
+            "confusion": (details.get("confusion"), details.get("confusion_left_out")),
+            "classes": details.get("classes"),
+            "worst": details.get("worst"),
+            "counts": None if result is None else [result.columns[name].tolist() for name in ("label", "answer")],
             "losses": run.losses,
         }
     return found
@@ -399,7 +415,7 @@ def stopped_evaluation(rank: Rank) -> dict[str, Any]:
 
     run.stepper.model.register_forward_pre_hook(count)
     task = task_of(run.config, CLASSES)
-    batch = task.example(EVALUATION_BATCH), range(EVALUATION_BATCH)
+    batch = EvaluationBatch(task.example(EVALUATION_BATCH), range(EVALUATION_BATCH))
     for name, wanted in (("stopped", StopCause.SIGTERM), ("whole", StopCause.NONE)):
         stop = StopRequest()
         if not rank.is_first:
@@ -407,7 +423,16 @@ def stopped_evaluation(rank: Rank) -> dict[str, Any]:
         vote, passes = Vote(stop, rank, timeout_s=60), 0
         rounds = 6
         own = rounds if rank.is_first else rounds - 1
-        evaluation = evaluate(run.stepper.model, task, repeat(batch, own), rounds, rank.device, rounds=vote.rounds_of)
+        evaluation = evaluate(
+            run.stepper.model,
+            task,
+            repeat(batch, own),
+            rounds,
+            rank.device,
+            config=run.config,
+            numerics=Numerics.of(run.config.train),
+            rounds=vote.rounds_of,
+        )
         passed = gather(rank, passes)
         found[name] = {"passes": passed, "rounds": rounds, "samples": evaluation.samples if evaluation else 0}
     return found

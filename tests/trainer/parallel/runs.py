@@ -15,7 +15,7 @@ from contracts.artifacts import CheckpointManifest
 from contracts.config import RunConfig
 from contracts.config.load import parse_config
 from tests.conftest import small_config
-from tests.trainer.checkpoint.attempts import manifest
+from tests.trainer.checkpoint.attempts import manifest, newest_valid
 from tests.trainer.tasks.for_tests import task_of
 from trainer.checkpoint.loading import load_groups, open_groups
 from trainer.checkpoint.manager import CheckpointManager
@@ -128,6 +128,6 @@ class Run:
         manager.wait()
         # The first rank commits.
         dist.barrier()
-        found = manager.newest_valid()
+        found = newest_valid(manager)
         assert found.manifest is not None
         return found.uri, found.manifest

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from contracts.errors import ConfigError
+from trainer.parallel import process_group
 from trainer.parallel.process_group import abort_process_group, choose_device
 
 # One import of torch for both ranks. What a rank has found is in a file.
@@ -117,6 +118,7 @@ def test_a_group_is_aborted_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> N
     hangs = threading.Event()
     with monkeypatch.context() as patch:
         patch.setattr(distributed_c10d, "_abort_process_group", hangs.wait)
-        assert not abort_process_group(limit_s=0.1)
+        patch.setattr(process_group, "ABORT_LIMIT_S", 0.1)
+        assert not abort_process_group()
     hangs.set()
     dist.destroy_process_group()

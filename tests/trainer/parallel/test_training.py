@@ -1,10 +1,8 @@
 """Whole trainings with FSDP2 and with several buckets, killed and continued, and a changing number of ranks."""
 
-import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,13 +12,13 @@ import pytest
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, ShardManifest
-from contracts.config import STAGE_KEYS, ModelSection
-from contracts.events import EVENTS_NAME, EventReader
+from contracts.config import ModelSection
 from tests.conftest import small_config
 from tests.support.hooks import BUCKET_MB
 from tests.support.trace import ENVIRONMENT, TracedStep, read_trace
 from tests.support.traced import HOOKS
 from tests.trainer.tasks.for_tests import image_network
+from tests.trainer.test_task import command, logs
 from trainer.checkpoint.loading import load_model_state
 from trainer.model.build import parameters_sha256
 
@@ -38,10 +36,8 @@ def config_of(*, ranks: int, epochs: int, **parallel: Any) -> dict[str, Any]:
 
 
 def start(root: Path, shards: str, attempt: str, config: dict[str, Any], trace: Path) -> subprocess.Popen[str]:
-    sections = {name: config[name] for name in STAGE_KEYS["train"] if name in config}
-    options = ["--root", str(root), "--shards", shards, "--attempt", attempt, "--config-json", json.dumps(sections)]
     return subprocess.Popen(
-        [sys.executable, "-m", "trainer.task", *options],
+        command(root, shards, attempt, config),
         env={**os.environ, **HOOKS, ENVIRONMENT: str(trace), BUCKET_MB: "0.005"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -69,11 +65,6 @@ def kill_after(process: subprocess.Popen[str], trace: Path, step: int) -> None:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     pytest.fail(f"step {step} was not reached while training went on: {process.communicate()[1]}")
-
-
-def logs(root: Path, attempt: str) -> str:
-    events = EventReader(root / "attempts" / attempt / EVENTS_NAME).poll()
-    return "\n".join(event["message"] for event in events if event["event"] == "log")
 
 
 def last_checkpoint(root: Path) -> tuple[Path, CheckpointManifest]:

@@ -15,7 +15,7 @@ from tests.conftest import small_config
 from tests.trainer.checkpoint.attempts import manifest
 from trainer.profiling.followed import find_followed
 from trainer.profiling.task import execute
-from trainer.tasks.needs import load_shards
+from trainer.tasks.shard_checks import load_shards
 from trainer.weights.source import find_source
 
 

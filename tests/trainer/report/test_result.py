@@ -16,7 +16,6 @@ from tensorboard.util import tensor_util
 
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport
-from contracts.artifacts.classification import ClassificationDetails
 from tests.conftest import small_config
 from tests.trainer.one_rank import Crash, logs, make_training, one_rank, train
 from tests.trainer.tasks.for_tests import MEAN, STD, image_task
@@ -24,7 +23,7 @@ from trainer.finish import finish
 from trainer.log import Reporting
 from trainer.report.board import RESULT_NAME, Board
 from trainer.step import Stepper
-from trainer.tasks.images.image_task import ImageTask
+from trainer.tasks.image import ImageTask
 
 BOARD = Path("out") / "tensorboard"
 # 72 training samples, 5 steps an epoch.
@@ -33,7 +32,7 @@ SAVING = {"checkpoint": {"every_steps": 2}}
 
 def read(folder: Path) -> Any:
     """Return TensorBoard's own store of the run in a folder, as its web server fills it."""
-    found = plugin_event_multiplexer.EventMultiplexer(tensor_size_guidance={"images": 0, "pr_curves": 0, "scalars": 0})
+    found = plugin_event_multiplexer.EventMultiplexer(tensor_size_guidance={"images": 0, "scalars": 0})
     found.AddRunsFromDirectory(str(folder))
     found.Reload()
     assert set(found.Runs()) == {".", "result"}
@@ -54,24 +53,8 @@ def check_all(folder: Path, result: CheckpointManifest) -> None:
     found = read(folder)
     assert result.evaluation is not None
     report = EvaluationReport.load(result.evaluation.uri(storage.normalise(folder.parent)))
-    details = ClassificationDetails.of(report)
-    assert details is not None
     step, _ = picture(found, ".", "images/first_slot")
     assert step == 1
-    curves = found.PluginRunToTagToContent("pr_curves")["result"]
-    assert set(curves) == {f"precision_recall/{name}" for name in ("all_classes", "0-blue", "1-green", "2-red")}
-    for number, tag in enumerate(("precision_recall/0-blue", "precision_recall/1-green")):
-        (row,) = found.Tensors("result", tag)
-        data = tensor_util.make_ndarray(row.tensor_proto)
-        assert data.shape == (6, 127)
-        assert data[:4, 0].tolist() == [
-            details.classes[number].samples,
-            report.samples - details.classes[number].samples,
-            0,
-            0,
-        ]
-    (row,) = found.Tensors("result", "precision_recall/all_classes")
-    assert tensor_util.make_ndarray(row.tensor_proto)[:4].sum(axis=0).tolist() == [3.0 * report.samples] * 127
     content = found.PluginRunToTagToContent("hparams")["result"]["_hparams_/session_start_info"]
     values = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
     assert values["architecture"].string_value == "resnet"
@@ -82,7 +65,7 @@ def check_all(folder: Path, result: CheckpointManifest) -> None:
     assert last["best/validation_accuracy"] == [(result.step, np.float32(result.metrics["validation_accuracy"]))]
 
 
-def test_images_curves_and_result_are_there_once_after_kills_and_a_repeated_end(
+def test_images_and_result_are_there_once_after_kills_and_a_repeated_end(
     small_shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish = storage.publish
@@ -120,7 +103,7 @@ def test_what_cannot_be_drawn_or_written_ends_no_training_and_looking_changes_no
 
     with one_rank() as rank:
         seen = train(rank, tmp_path / "seen", small_shards, small_config())
-        monkeypatch.setattr(ImageTask, "first_slot", broken)
+        monkeypatch.setattr(ImageTask, "first_samples", broken)
         training = make_training(rank, tmp_path, small_shards, small_config())
         training.run()
         (tmp_path / BOARD / RESULT_NAME).mkdir(parents=True)
@@ -151,7 +134,7 @@ def test_the_rate_is_of_the_whole_step(small_shards: str, tmp_path: Path, monkey
 
 def test_the_first_slot_is_shown_as_the_network_gets_it(tmp_path: Path) -> None:
     pixels = torch.randint(0, 256, (16, 3, 8, 8), dtype=torch.uint8)
-    found = image_task(2).first_slot({"images": (pixels.float() / 255 - MEAN) / STD})
+    found = image_task(2).first_samples({"images": (pixels.float() / 255 - MEAN) / STD})
     assert torch.equal(found, pixels)
     board = Board(tmp_path, tmp_path / "scalars", attempt=1, first_step=0)
     board.show_first_slot(found)

@@ -31,27 +31,18 @@ def stopped_after(section: EarlyStoppingSection, values: Sequence[float]) -> int
     return None
 
 
-@pytest.mark.parametrize(
-    ("values", "section", "expected"),
-    [
-        ([3.0, 2.0, 1.0, 1.0, 1.0], {"patience": 2}, 5),
-        ([0.5, 0.6, 0.6, 0.5], {"metric": "validation_accuracy", "patience": 2}, 4),
-        ([0.5, 0.6, 0.6, 0.5], {"metric": "validation_distance", "patience": 2}, 3),
-    ],
+@given(
+    st.lists(st.integers(0, 5), max_size=30),
+    st.integers(1, 4),
+    st.sampled_from([("validation_loss", 1), ("validation_distance", 1), ("validation_accuracy", -1)]),
 )
-def test_training_ends_after_so_many_evaluations_without_a_better_one(
-    values: list[float], section: dict[str, object], expected: int | None
-) -> None:
-    assert stopped_after(EarlyStoppingSection.model_validate(section), values) == expected
-
-
-@given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 4))
-def test_it_is_that_of_its_definition(values: list[int], patience: int) -> None:
+def test_it_is_that_of_its_definition(values: list[int], patience: int, watched: tuple[str, int]) -> None:
     """Against a plain loop over the whole history; what a checkpoint keeps is enough."""
-    section = EarlyStoppingSection(patience=patience)
+    metric, sign = watched
+    section = EarlyStoppingSection(metric=metric, patience=patience)
     better = []
     for number, value in enumerate(values):
-        if not better or value < values[better[-1]]:
+        if not better or sign * value < sign * values[better[-1]]:
             better.append(number)
         if number - better[-1] == patience:
             assert stopped_after(section, [float(one) for one in values]) == number + 1
@@ -59,15 +50,12 @@ def test_it_is_that_of_its_definition(values: list[int], patience: int) -> None:
     assert stopped_after(section, [float(one) for one in values]) is None
 
 
-def test_it_needs_a_validation_split() -> None:
+def test_it_needs_a_validation_split_and_a_number() -> None:
     require_validation(None, 0)
     require_validation(EarlyStoppingSection(), 1)
     with pytest.raises(ConfigError, match="no validation split"):
         require_validation(EarlyStoppingSection(), 0)
     assert not is_over(None, EarlyStoppingSection()) and not is_over(EarlyStopping(since_best=9), None)
-
-
-def test_a_metric_that_never_came_to_a_number_ends_training_in_words() -> None:
     section = EarlyStoppingSection(metric="validation_accuracy", patience=2)
     seen = EarlyStopping(best=None, since_best=2)
     assert is_over(seen, section)

@@ -69,7 +69,9 @@ def test_a_section_beyond_its_limit_ends_the_rank(start: Start, tmp_path: Path) 
     assert '"hang"' in (tmp_path / "events.jsonl").read_text()
 
 
-def test_a_signal_ends_a_rank_that_cannot_vote_within_its_budget(start: Start, tmp_path: Path) -> None:
+def test_a_signal_ends_a_rank_that_cannot_vote_within_its_budget_or_has_nothing_to_save(
+    start: Start, tmp_path: Path
+) -> None:
     process = start("step")
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 75
@@ -77,9 +79,6 @@ def test_a_signal_ends_a_rank_that_cannot_vote_within_its_budget(start: Start, t
     assert '"Preempted"' in said
     assert "told to stop by SIGTERM, and within 1 s (resources.stop_budget_s)" in said
     assert "in section step" in said
-
-
-def test_where_nothing_can_be_saved_a_signal_ends_a_rank_at_once(start: Start, tmp_path: Path) -> None:
     process = start("restore")
     process.send_signal(signal.SIGUSR1)
     assert process.wait(timeout=120) == 75

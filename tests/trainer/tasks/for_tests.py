@@ -10,8 +10,8 @@ from torch import nn
 from contracts.artifacts import ShardManifest, Shards, SplitEntry
 from contracts.config import SPLITS, DataSection, ModelSection, RunConfig, TaskSection, TrainSection
 from trainer.model.build import build_model
-from trainer.tasks.image_classification.task import ImageClassification
-from trainer.tasks.load import load_task
+from trainer.tasks.image import ImageClassification
+from trainer.tasks.loading import load_task
 
 MEAN, STD = 0.5, 0.25
 """Of each channel of the pixels of planned shards."""

@@ -1,13 +1,14 @@
-"""Evaluations of a made-up task by two and three ranks: `python -m tests.trainer.tasks.splits FOLDER [MODULE]`.
+"""Evaluations by one, two and three ranks: `python -m tests.trainer.tasks.splits FOLDER MODULE`.
 
-Ranks are forks of this process, which has imported what they need. The first saves what each case returns as
-FOLDER/RANKS/CASE.pt. Cases are those of this module, or CASES of another.
+Ranks are forks of this process, which has imported what they need. The first saves the result of each case as
+FOLDER/RANKS/CASE.pt. Cases are CASES of the module.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import Process, set_start_method
@@ -20,132 +21,146 @@ from torch import nn
 from torch.nn import functional
 
 from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
-from contracts.errors import ConfigError
-from trainer.evaluate import EVALUATION_BATCH, Placed, evaluate
-from trainer.tasks.protocol import Batch, Loss, Mode
+from contracts.config import RunConfig
+from tests.trainer.tasks.small import Small
+from trainer.data.evaluation import EvaluationBatch
+from trainer.data.reader import Origin
+from trainer.evaluate import EVALUATION_BATCH, Evaluation, evaluate
+from trainer.model.numerics import Numerics
+from trainer.parallel.process_group import Rank
+from trainer.predictions import OutcomeCollector
+from trainer.tasks.task import Batch, Columns, Loss, Mode, Task
 
 CLASSES = 4
-# Three batches, the last one short: of two ranks the second has one of them.
+RANKS = (1, 2, 3)
+# Three batches, the last one short: of two ranks the second has one of them. One batch: other ranks have no sample.
 SAMPLES = {"three batches": 2 * EVALUATION_BATCH + 7, "one batch": 5, "none": 0}
 
 
 def make_split(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits [N, classes] and labels [N]: of a class nobody is, and another is never said."""
+    """Logits [N, classes] and labels [N]: a class without samples, and one that is never predicted."""
     random = torch.Generator().manual_seed(3)
     logits = torch.randn(samples, CLASSES, generator=random)
     logits[:, 2] -= 100
     return logits, torch.randint(0, CLASSES - 1, (samples,), generator=random)
 
 
-def load_example() -> Any:
-    """Return the class of examples/segmentation."""
-    path = Path(__file__).parents[3] / "examples" / "segmentation" / "task.py"
-    spec = importlib.util.spec_from_file_location("example_task", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Segmentation
+class Made(Small):
+    """A task whose model returns its input: logits."""
 
-
-def weigh(values: torch.Tensor) -> torch.Tensor:
-    """Return a number that depends on the order of values [N]."""
-    return (values.double() * torch.arange(len(values))).sum()
-
-
-class Made:
-    """A task whose model returns what it is given: logits."""
-
-    fields: Mapping[str, str] = {}
     headline = "accuracy"
+    classes = ("ant", "bee", "cat", "dog")
     signature = Signature(
         inputs={"given": TensorSpec(dtype="float32", shape=["batch", CLASSES])},
         outputs={"logits": OutputSpec(dtype="float32", shape=["batch", CLASSES])},
     )
 
-    def __init__(self, kind: str = "classification") -> None:
-        self._kind = kind
+    def __init__(self) -> None: ...
 
     def example(self, size: int) -> Batch:
         return {"given": torch.zeros(size, CLASSES), "label": torch.zeros(size, dtype=torch.int64)}
 
     def loss(self, outputs: torch.Tensor, batch: Batch, mode: Mode) -> Loss:
         assert not mode.training
-        # Any count: here one that is no number of samples.
+        # A count that is no number of samples: each counts twice.
         return functional.cross_entropy(outputs, batch["label"], reduction="sum"), 2 * (batch["label"] >= 0).sum()
 
     def metrics(self) -> dict[str, Any]:
-        from torchmetrics import CatMetric, MaxMetric, MinMetric
-        from torchmetrics.classification import BinaryAUROC
+        from torchmetrics import MaxMetric, MinMetric
+        from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex, MulticlassRecall
 
-        from trainer.tasks.classes.metrics import make_metrics
-
-        found = make_metrics(CLASSES)
-        if self._kind == "all":
-            quiet = {"sync_on_compute": False}
-            found["auroc"] = BinaryAUROC(validate_args=False, **quiet)
-            found["largest"] = type("Largest", (MaxMetric,), {"higher_is_better": True})(**quiet)
-            ordered = {"higher_is_better": True, "compute": lambda metric: weigh(torch.cat(metric.value))}
-            found["ordered"] = type("Ordered", (CatMetric,), ordered)(**quiet)
-            found["mean_iou"] = load_example()(None, classes=CLASSES, side=8, width=1).metrics()["mean_iou"]
-            found["smallest"] = type("Smallest", (MinMetric,), {"higher_is_better": False})(**quiet)
-        return found
+        sizes = {"num_classes": CLASSES, "validate_args": False}
+        return {
+            # With torchmetrics' own sync in `compute` and without it.
+            "accuracy": MulticlassAccuracy(average="micro", sync_on_compute=False, **sizes),
+            "recall_macro": MulticlassRecall(average="macro", **sizes),
+            "mean_iou": MulticlassJaccardIndex(**sizes),
+            "largest": type("Largest", (MaxMetric,), {"higher_is_better": True})(),
+            "smallest": type("Smallest", (MinMetric,), {"higher_is_better": False})(),
+        }
 
     def update(self, metrics: Mapping[str, Any], outputs: torch.Tensor, batch: Batch) -> None:
-        from trainer.tasks.classes.metrics import update_metrics
+        for name, metric in metrics.items():
+            metric.update(*([outputs] if name in ("largest", "smallest") else [outputs.argmax(dim=1), batch["label"]]))
 
-        label = batch["label"]
-        update_metrics({name: metrics[name] for name in ("accuracy", "f1_macro", "recall_macro")}, outputs, batch)
-        if "auroc" in metrics:
-            metrics["auroc"].update(outputs[:, 0].sigmoid(), (label == 0).long())
-            # One by one, where the others take a batch at once.
-            for value in outputs[:, 0].split(1):
-                metrics["ordered"].update(value)
-            metrics["largest"].update(outputs)
-            metrics["smallest"].update(outputs)
-            metrics["mean_iou"].update(outputs.argmax(dim=1), label)
+    def outcomes(self, outputs: torch.Tensor, batch: Batch) -> Columns:
+        """Columns as an array, a list of lists and a list of JSON."""
+        top = outputs.topk(2, dim=1).indices.tolist()
+        odd = [{"label": label} if label else None for label in batch["label"].tolist()]
+        return {"label": batch["label"], "answer": top, "probability": odd, "loss": outputs.logsumexp(dim=1)}
+
+    def report(self, outcomes: Columns, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        return {"right": int(metrics["accuracy"].tp.sum())}
 
 
-def evaluate_split(samples: int, task: Made) -> dict[str, Any] | None:
-    """Evaluate a split by all ranks."""
-    logits, labels = make_split(samples)
+def batches_of(tensors: Batch) -> Iterator[EvaluationBatch]:
+    """Yield this rank's batches of a split of tensors [N, ...]."""
+    samples = len(next(iter(tensors.values())))
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    for start in range(rank * EVALUATION_BATCH, samples, ranks * EVALUATION_BATCH):
+        places = range(start, min(start + EVALUATION_BATCH, samples))
+        origins = tuple(Origin("test-0.tar", f"{place:032x}", f"{place}.png") for place in places)
+        yield EvaluationBatch({name: tensor[start : places.stop] for name, tensor in tensors.items()}, places, origins)
 
-    def batches() -> Iterator[Placed]:
-        for start in range(rank * EVALUATION_BATCH, samples, ranks * EVALUATION_BATCH):
-            own = range(start, min(start + EVALUATION_BATCH, samples))
-            yield {"given": logits[own], "label": labels[own]}, own
 
-    found = evaluate(
+def evaluate_batches(task: Task, tensors: Batch, collector: OutcomeCollector | None = None) -> Evaluation | None:
+    """Evaluate a split of tensors [N, ...] by all ranks with a model that returns its input, in float32."""
+    rounds = -(-len(next(iter(tensors.values()))) // (EVALUATION_BATCH * dist.get_world_size()))
+    return evaluate(
         nn.Identity(),
-        task,  # type: ignore[arg-type]
-        batches(),
-        -(-samples // (EVALUATION_BATCH * ranks)),
+        task,
+        batches_of(tensors),
+        rounds,
         torch.device("cpu"),
+        config=RunConfig(),
+        numerics=Numerics("fp32", channels_last=False, compile=False, activation_checkpointing="none"),
+        outcomes=collector,
     )
+
+
+def evaluate_tensors(task: Task, tensors: Batch) -> dict[str, Any] | None:
+    """Evaluate a split of tensors [N, ...] by all ranks with a model that returns its input; the first one's result."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    cpu = torch.device("cpu")
+    collector = OutcomeCollector(task, RunConfig())
+    found = evaluate_batches(task, tensors, collector)
     if found is None:
         return None
     gathered: list[Any] = [None] * ranks
     dist.all_gather_object(gathered, (found.metrics, found.loss, found.samples))
-    assert all(one == gathered[0] for one in gathered), "all ranks decide by the same numbers"
-    return {"metrics": found.metrics, "loss": found.loss, "samples": found.samples}
+    assert all(values == gathered[0] for values in gathered), "all ranks decide by the same numbers"
+    outcomes = collector.gather(Rank(rank, rank, ranks, cpu))
+    result: dict[str, Any] = {"metrics": found.metrics, "loss": found.loss, "samples": found.samples}
+    if outcomes is None:
+        return result
+    details = task.report(outcomes.columns, found.reduced)
+    return result | {"columns": outcomes.columns, "file": outcomes.to_parquet(task.classes), "details": details}
 
 
-def too_large() -> str:
-    """What is said of list states that are too large in all, of which no rank has too much."""
-    from trainer.tasks import metrics
-
-    metrics.MAX_LIST_BYTES = 1500  # the split has 2,160 bytes in lists, and a rank of two 1,136 at most
-    try:
-        evaluate_split(SAMPLES["three batches"], Made("all"))
-    except ConfigError as error:
-        return error.given
-    return ""
+def evaluate_split(samples: int) -> dict[str, Any] | None:
+    logits, labels = make_split(samples)
+    return evaluate_tensors(Made(), {"given": logits, "label": labels})
 
 
-CASES = {
-    **{name: (lambda samples=samples: evaluate_split(samples, Made("all"))) for name, samples in SAMPLES.items()},
-    "too large": too_large,
-}
+CASES = {name: (lambda samples=samples: evaluate_split(samples)) for name, samples in SAMPLES.items()}
+
+
+def results_by_ranks(module: str, folder: Path) -> dict[int, dict[str, Any]]:
+    """Run the cases of a module; return the first rank's result of each, by the number of ranks."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.trainer.tasks.splits", folder, module],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    cases = importlib.import_module(module).CASES
+    return {
+        ranks: {case: torch.load(folder / f"{ranks}/{case}.pt", weights_only=False) for case in cases}
+        for ranks in RANKS
+    }
 
 
 def be_rank(folder: Path, rank: int, ranks: int, cases: Mapping[str, Callable[[], Any]]) -> None:
@@ -163,16 +178,16 @@ def main() -> int:
     """Run all ranks, one world after another; return how many of them have failed."""
     import torchmetrics.classification  # noqa: F401 - by each of the forks it would take as long
 
-    cases = importlib.import_module(sys.argv[2]).CASES if len(sys.argv) > 2 else CASES
+    cases = importlib.import_module(sys.argv[2]).CASES
     failed = 0
-    for ranks in (2, 3):
+    for ranks in RANKS:
         folder = Path(sys.argv[1]) / str(ranks)
         folder.mkdir()
         processes = [Process(target=be_rank, args=(folder, rank, ranks, cases)) for rank in range(ranks)]
         for process in processes:
             process.start()
         for process in processes:
-            process.join(60)
+            process.join(120)
             failed += process.exitcode != 0
             process.kill()
     return failed

@@ -1,119 +1,189 @@
-"""The sum and the count that a task's loss returns, and what the sum over a global batch is divided by."""
+"""Losses that count samples or tokens: gradients are those of one process on whole batches, however cut."""
 
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from contracts.config import RunConfig
-from contracts.errors import ConfigError
+from contracts.config import RunConfig, TrainSection
+from contracts.errors import ConfigError, DataError
+from tests.trainer.one_rank import one_rank
+from tests.trainer.tasks import weighted
+from tests.trainer.tasks.splits import results_by_ranks
+from tests.trainer.tasks.weighted import SLOT, Case, Tagged
+from trainer.checkpoint.loading import require_optimizer_state
 from trainer.data.cursor import SlotRequest
+from trainer.data.device import DataClock
+from trainer.data.loader import SlotBatch
+from trainer.model.numerics import Numerics
+from trainer.optim import learning_rate, load_named_state, make_optimizer, named_state
 from trainer.parallel.process_group import Rank
-from trainer.tasks.loss import Denominator, checked_loss
+from trainer.report.readings import Readings
+from trainer.step import Stepper
+from trainer.tasks.on_device import Denominator, checked_loss
 
 CONFIG = RunConfig.model_validate({"task": {"name": "mine:Task"}, "train": {"global_batch_size": 48}})
-RANK = Rank(0, 0, 1, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    return results_by_ranks("tests.trainer.tasks.weighted", tmp_path_factory.mktemp("weighted"))
+
+
+@pytest.mark.parametrize(("number", "case"), list(enumerate(weighted.cases())), ids=str)
+def test_gradients_are_those_of_the_whole_batch(results: dict[int, dict[str, Any]], number: int, case: Case) -> None:
+    expected, limit = weighted.plain(case), 1e-12 if case.dtype == torch.float64 else 1e-5
+    assert len(set(expected["counts"])) == 2
+    for by_case in results.values():
+        result = by_case[str(number)]
+        assert result["counts"] == expected["counts"], "counted over all ranks"
+        # Momentum and Adam's averages are sums of gradients.
+        for kind in ("state", "parameters"):
+            assert result[kind].keys() == expected[kind].keys() and expected[kind]
+            for name, tensor in expected[kind].items():
+                assert_near(result[kind][name], tensor, limit, name)
+
+
+def assert_near(ours: torch.Tensor, expected: torch.Tensor, limit: float, name: str) -> None:
+    assert ours.dtype == expected.dtype or ours.numel() == 1, name
+    error = float((ours - expected).abs().max() / expected.abs().max())
+    assert error <= limit, f"{name}: {error}"
+
+
+class Keeps(torch.optim.SGD):
+    """Keeps a tensor of one element."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["kept"] = torch.full((1,), 5.0)
+
+
+def test_state_of_one_element_comes_back_whatever_its_shape() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = make_optimizer(model, TrainSection(), None, Tagged(torch.float32, Keeps))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    state = {name: tensor.clone() for name, tensor in named_state(model, optimizer).items()}
+    require_optimizer_state(state, dict(model.named_parameters()), where="here")
+    optimizer.state.clear()
+    load_named_state(model, optimizer, state)
+    found = named_state(model, optimizer)
+    assert found.keys() == state.keys() and all(torch.equal(found[name], state[name]) for name in state)
+    with pytest.raises(DataError, match="fits no parameter"):
+        require_optimizer_state({"weight/kept": torch.zeros(2)}, dict(model.named_parameters()), where="here")
 
 
 def slot(samples: int, *, batch_samples: int = 48, counts: bool = True) -> SlotRequest:
-    places = tuple(range(samples))
-    return SlotRequest(0, 0, 0, places, batch_samples, counts=counts, last_of_step=False)
+    return SlotRequest(0, 0, 0, tuple(range(samples)), batch_samples, counts=counts, last_of_step=False)
 
 
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        (torch.zeros(()), "loss returned a Tensor"),
-        ([torch.zeros(()), 3], "loss returned a list"),
-        (None, "loss returned a NoneType"),
-        ((torch.zeros(()),), "loss returned a tuple of 1"),
-        ((torch.zeros(()), None), "loss returned a NoneType as its count"),
-        ((torch.zeros(()), 3.0), "loss returned a float as its count"),
-        ((torch.zeros(()), True), "loss returned a bool as its count"),
-        ((torch.zeros(()), torch.tensor(3.0)), r"loss returned a torch.float32 tensor \[\] as its count"),
-        ((torch.zeros(()), torch.tensor([3])), r"loss returned a torch.int64 tensor \[1\] as its count"),
-        ((torch.zeros(4), 4), r"loss returned a torch.float32 tensor \[4\] as its sum"),
-        ((torch.tensor(4), 4), r"loss returned a torch.int64 tensor \[\] as its sum"),
-        ((4.0, 4), "loss returned a float as its sum"),
-    ],
-)
-def test_a_loss_that_is_no_sum_and_count_is_refused(found: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=f"task mine:Task: {words}") as caught:
-        checked_loss(found, CONFIG)
-    assert "the sum of the loss" in caught.value.allowed and "correct loss" in caught.value.todo
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-        (torch.bfloat16, torch.float32),
-        (torch.float16, torch.float32),
-    ],
-)
-def test_a_sum_is_float32_at_least(given: torch.dtype, kept: torch.dtype) -> None:
-    for count in (7, torch.tensor(7)):
-        loss, same = checked_loss((torch.tensor(2.5, dtype=given), count), CONFIG)
-        assert loss.dtype == kept and float(loss) == 2.5 and same is count
+def decided(count: torch.Tensor | int) -> Denominator:
+    denominator = Denominator(CONFIG, Rank(0, 0, 1, torch.device("cpu")))
+    denominator.decide(count, samples=4)
+    return denominator
 
 
 def test_a_count_of_samples_divides_slots_by_the_global_batch() -> None:
-    denominator = Denominator(CONFIG, RANK)
-    denominator.decide(4, samples=4)
-    # The last batch of an epoch is smaller.
+    denominator = decided(4)
+    # Warm-ups with slots of other sizes come later.
+    denominator.decide(torch.tensor(99), samples=3)
     assert denominator.divides_slots_by(slot(4)) == 48
-    assert denominator.divides_slots_by(slot(4, batch_samples=13)) == 13
+    assert denominator.divides_slots_by(slot(4, batch_samples=13)) == 13, "the last batch of an epoch is smaller"
     denominator.add(4, slot(4, batch_samples=13))
-    denominator.add(1, slot(1, batch_samples=13))
     assert denominator.take() == (13, None)
+    for count, words in ((3, "3"), (torch.tensor(4), "a tensor")):
+        with pytest.raises(ConfigError, match=f"counted the samples of the example batch, and {words} for a slot of 4"):
+            denominator.add(count, slot(4))
 
 
-@pytest.mark.parametrize("count", [3, torch.tensor(4)])
-def test_a_count_that_is_of_samples_on_the_example_alone_is_refused(count: torch.Tensor | int) -> None:
-    denominator = Denominator(CONFIG, RANK)
-    denominator.decide(4, samples=4)
-    shown = "a tensor" if isinstance(count, torch.Tensor) else "3"
-    with pytest.raises(ConfigError, match=f"counted the samples of the example batch, and {shown} for a slot of 4"):
-        denominator.add(count, slot(4))
-
-
-@pytest.mark.parametrize("of_example", [torch.tensor(20), 20, torch.tensor(4)])
-def test_any_other_count_is_summed_and_corrected(of_example: torch.Tensor | int) -> None:
-    """A tensor counts so even where it is the number of samples, since nobody may ask the device for its value."""
-    denominator = Denominator(CONFIG, RANK)
-    denominator.decide(of_example, samples=4)
-    # The power of two that is next to the count that a global batch of 48 is expected to have: 240, or 48.
-    constant = 256.0 if int(of_example) == 20 else 64.0
+@pytest.mark.parametrize(("of_example", "constant"), [(torch.tensor(20), 256), (20, 256), (torch.tensor(4), 64)])
+def test_any_other_count_is_summed_and_corrected(of_example: torch.Tensor | int, constant: int) -> None:
+    """A tensor even where it is the number of samples: nobody waits for the device to see it."""
+    denominator = decided(of_example)
+    # The power of two next to the expected count of a global batch of 48: 240, or 48.
     assert denominator.divides_slots_by(slot(4)) == constant
+    denominator.add(torch.tensor(999), slot(4))
+    denominator.drop()
     denominator.add(torch.tensor(17), slot(4))
     denominator.add(25, slot(4))
-    # A repeated slot is there for collectives alone.
     denominator.add(torch.tensor(1000), slot(4, counts=False))
     count, correction = denominator.take()
     assert int(count) == 42 and correction is not None and float(correction) == 42 / constant
-    # What slots were divided by, times the correction, is the count: the mean.
-    assert float(correction) * denominator.divides_slots_by(slot(4)) == 42
-    denominator.add(torch.tensor(5), slot(4))
-    assert int(denominator.take()[0]) == 5
 
 
-def test_slots_that_are_dropped_do_not_count() -> None:
-    denominator = Denominator(CONFIG, RANK)
-    denominator.decide(torch.tensor(8), samples=4)
-    denominator.add(torch.tensor(17), slot(4))
-    denominator.drop()
-    denominator.add(torch.tensor(5), slot(4))
-    assert int(denominator.take()[0]) == 5
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (torch.zeros(()), r"float32 \[\]"),
+        ([torch.zeros(()), 3], "2 outputs"),
+        ((torch.zeros(()), 3.0), "a float"),
+        ((torch.zeros(()), True), "a bool"),
+        ((torch.zeros(()), torch.tensor([3])), r"int64 \[1\]"),
+        ((torch.zeros(4), 4), r"float32 \[4\]"),
+        ((torch.tensor(4), 4), r"int64 \[\]"),
+    ],
+)
+def test_a_loss_that_is_no_sum_and_count_is_refused(loss: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"task mine:Task: loss returned .*{words}") as caught:
+        checked_loss(loss, CONFIG)
+    assert "the sum of the loss" in caught.value.allowed and "correct loss" in caught.value.todo
 
 
-def test_the_first_example_decides() -> None:
-    """Warm-ups with slots of other sizes come later, and counts of theirs must not change it."""
-    denominator = Denominator(CONFIG, RANK)
-    denominator.decide(4, samples=4)
-    denominator.decide(torch.tensor(99), samples=3)
-    assert denominator.divides_slots_by(slot(4)) == 48
-    counted = Denominator(CONFIG, RANK)
-    counted.decide(torch.tensor(0), samples=4)
-    # An example that counts nothing: log2(1 / 4 * 48) is 3.6.
-    assert counted.divides_slots_by(slot(4)) == 16
+def test_a_sum_is_float32_at_least() -> None:
+    for given, kept in (
+        (torch.float64, torch.float64),
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+    ):
+        total, count = checked_loss((torch.tensor(2.5, dtype=given), 7), CONFIG)
+        assert (total.dtype, float(total), count) == (kept, 2.5, 7)
+
+
+def test_a_schedule_multiplies_the_peak() -> None:
+    class Half(Tagged):
+        def schedule(self, step: int, total_steps: int) -> float:
+            return 0.5 if step < total_steps / 2 else 0.25
+
+    train = TrainSection(learning_rate=0.2)
+    rates = [learning_rate(step, total_steps=4, train=train, task=Half(torch.float32)) for step in range(4)]
+    assert rates == [0.1, 0.1, 0.05, 0.05]
+
+
+def test_a_step_that_counts_nothing_is_left_out_and_ends_nothing() -> None:
+    case = Case()
+    with one_rank() as rank:
+        stepper = Stepper(case.config, case.task, rank, Numerics.of(case.config.train), lambda message: None)
+        stepper.warm_up(SLOT)
+        readings = Readings(rank.device, stepper.guard)
+        before = {name: tensor.clone() for name, tensor in stepper.model.state_dict().items()}
+        batch = {name: tensor[:SLOT] for name, tensor in case.task.samples().items()}
+        losses = []
+        for step, mask in enumerate((torch.zeros_like(batch["mask"]), torch.ones_like(batch["mask"]))):
+            request = SlotRequest(step, 0, 0, tuple(range(SLOT)), SLOT, counts=True, last_of_step=True)
+            readings.add(stepper.compute(SlotBatch(request, {**batch, "mask": mask}), DataClock(rank.device)))
+            update = stepper.update(step, 0.1)
+            readings.end_step(update.left_out, update.count)
+            readings.send(step + 1, 0.1, [], None)
+            reading = readings.read()
+            assert reading is not None and reading.found.skipped == 0
+            losses.append(reading.loss)
+            same = all(torch.equal(before[name], tensor) for name, tensor in stepper.model.state_dict().items())
+            assert (float(update.left_out), same) == ((1.0, True) if step == 0 else (0.0, False))
+        assert losses[0] is None and losses[1] is not None and losses[1] > 0
+
+
+def test_a_slot_may_be_tried_before_the_warm_up_and_no_step_taken() -> None:
+    """The profiling run tries the memory of a compiled network so: each rank alone, before anything is compiled."""
+    case = Case()
+    with one_rank() as rank:
+        stepper = Stepper(case.config, case.task, rank, Numerics.of(case.config.train), lambda message: None)
+        batch = {name: tensor[:SLOT] for name, tensor in case.task.samples().items()}
+        request = SlotRequest(0, 0, 0, tuple(range(SLOT)), SLOT, counts=True, last_of_step=False)
+        stepper.compute(SlotBatch(request, batch), DataClock(rank.device))
+        stepper.drop_slots()
+        with pytest.raises(AssertionError, match="warm_up comes before a step"):
+            stepper.update(0, 0.1)

@@ -11,7 +11,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, Attempt, ExportManifest
 from contracts.artifacts.export import ShippedFile
 from tests.export_fields import image_export, served_file
-from trainer.tasks.protocol import Task
+from trainer.tasks.task import Task
 from trainer.weights.save import save_weights
 from trainer.weights.source import WEIGHTS_NAME
 

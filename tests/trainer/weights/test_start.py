@@ -5,6 +5,7 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +14,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 from contracts import storage
+from contracts.artifacts.signature import OutputSpec
 from contracts.config import ModelSection, RunConfig
 from contracts.errors import ModelError, UserError
 from rehearsal.gcs import BucketServer
-from tests.trainer.tasks.for_tests import image_network
-from trainer.tasks.classes.head import Head, find_head
-from trainer.tasks.images.network import build_network
+from tests.trainer.tasks.for_tests import image_network, image_task, planned_manifest
+from trainer.tasks.image import build_network
 from trainer.weights.source import find_source, with_saved_arguments
-from trainer.weights.start import StartWeights, start_from, take_tensors
+from trainer.weights.start import StartWeights, head_tensors, head_width, start_from, take_tensors
 from trainer.weights.tensors import read_tensors
 
 SIZE = 32
@@ -29,6 +30,7 @@ TRANSFORMER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads":
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "vit": {**TRANSFORMER, "patch_size": 8},
     "swin": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "patch_size": 4, "window_size": 4},
+    "convnext": {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2, "patch_size": 4},
     "resnet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
 }
 
@@ -42,21 +44,11 @@ def network(architecture: str, num_classes: int = 3, seed: int = 0) -> Any:
     return image_network(section(architecture), num_classes, SIZE).eval()
 
 
-def head_of(architecture: str, classes: tuple[str, ...] = CLASSES) -> Head:
-    def build(num_classes: int) -> nn.Module:
-        return build_network(section(architecture), num_classes=num_classes, image_size=SIZE)
-
-    return Head(find_head(build, len(classes), example=example, on_meta=True), classes)
-
-
-def example() -> tuple[torch.Tensor]:
-    return (torch.zeros(2, 3, SIZE, SIZE),)
-
-
-def start(net: nn.Module, path: Path | str, architecture: str = "", classes: tuple[str, ...] = CLASSES) -> Any:
+def start(net: nn.Module, path: Path | str, classes: tuple[str, ...] = CLASSES) -> Any:
+    """Start a network from weights; without classes it has no head."""
     uri = storage.normalise(path)
-    head = head_of(architecture, classes) if architecture else None
-    return start_from(net, StartWeights(uri, find_source(uri).sha256()), head)
+    task = image_task(planned_manifest(len(classes), classes=list(classes)))
+    return start_from(net, StartWeights(uri, find_source(uri).sha256()), task)
 
 
 def saved_folder(path: Path, architecture: str, classes: tuple[str, ...] = CLASSES) -> tuple[Path, Any]:
@@ -78,26 +70,28 @@ def test_a_folder_of_transformers_loads_whole_and_its_file_without_the_head(arch
     folder, theirs = saved_folder(tmp_path / "saved", architecture)
     ours = network(architecture)
     before = torch.get_rng_state()
-    report = start(ours, folder, architecture)
+    report = start(ours, folder)
     assert torch.equal(torch.get_rng_state(), before)
     assert (report.kind, report.matched_fraction) == ("transformers", 1.0)
     assert not report.missing and not report.unexpected and not report.other_shape
-    assert report.classes_taken == list(CLASSES) and report.head
+    assert report.head and report.head_taken
     images = torch.randn(2, 3, SIZE, SIZE)
     with torch.no_grad():
         torch.testing.assert_close(ours(images), theirs(pixel_values=images).logits, rtol=0, atol=1e-6)
-    report = start(network(architecture), folder / "model.safetensors", architecture)
-    assert (report.matched_fraction, report.unexpected, report.classes_taken) == (1.0, [], [])
+    report = start(network(architecture), folder / "model.safetensors")
+    assert (report.matched_fraction, report.unexpected, report.head_taken) == (1.0, [], False)
     # As the checks before the first stage build it.
     with torch.device("meta"):
         on_meta = build_network(section(architecture), num_classes=3, image_size=SIZE)
     source = find_source(storage.normalise(folder))
-    assert take_tensors(on_meta, read_tensors(source, on_meta), None, source, sha256="").matched_fraction == 1.0
+    assert (
+        take_tensors(on_meta, read_tensors(source, on_meta), image_task(3), source, sha256="").matched_fraction == 1.0
+    )
     # A network without its head, as a folder and as a file.
     theirs.base_model.save_pretrained(tmp_path / "base")
     for path in (tmp_path / "base", tmp_path / "base" / "model.safetensors"):
-        report = start(network(architecture), path, architecture)
-        assert report.matched_fraction > 0.9 and report.classes_taken == []
+        report = start(network(architecture), path)
+        assert report.matched_fraction > 0.9 and not report.head_taken
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -115,9 +109,9 @@ def test_arguments_are_those_of_the_folder_where_none_are_given(architecture: st
     assert {name: tensor.shape for name, tensor in ours.state_dict().items() if "classifier" not in name} == {
         name: tensor.shape for name, tensor in theirs.state_dict().items() if "classifier" not in name
     }
-    assert start(ours, folder, architecture).matched_fraction == 1.0
+    assert start(ours, folder).matched_fraction == 1.0
     for other in (
-        {"model": {"architecture": "convnext", "weights": str(folder)}},
+        {"model": {"architecture": "regnet", "weights": str(folder)}},
         {"model": {"architecture": architecture, "weights": str(folder), "arguments": {"hidden_act": "relu"}}},
         {"model": {"architecture": "my:network", "weights": str(folder)}},
         {"model": {"architecture": architecture, "weights": "previous"}},
@@ -126,20 +120,14 @@ def test_arguments_are_those_of_the_folder_where_none_are_given(architecture: st
         assert with_saved_arguments(given, find_source(storage.normalise(folder)).config) == given
 
 
-def test_rows_of_the_head_come_by_class_name(tmp_path: Path) -> None:
-    folder, theirs = saved_folder(tmp_path / "saved", "vit", ("dog", "fish", "bird", "ox"))
+@pytest.mark.parametrize("classes", [("a", "b", "c"), ("dog", "cat", "bird"), ("bird", "cat", "dog", "ox")])
+def test_a_head_of_other_classes_starts_anew(classes: tuple[str, ...], tmp_path: Path) -> None:
+    """Though its shape is equal, or its classes are the same in another order."""
+    folder, _ = saved_folder(tmp_path / "saved", "vit", classes)
     ours, drawn = network("vit"), network("vit")
-    report = start(ours, folder, "vit")
-    assert report.classes_taken == ["bird", "dog"]
-    rows = ours.classifier.weight
-    assert torch.equal(rows[0], theirs.classifier.weight[2]) and torch.equal(rows[2], theirs.classifier.weight[0])
-    assert torch.equal(rows[1], drawn.classifier.weight[1]) and not torch.equal(rows[0], drawn.classifier.weight[0])
-    assert torch.equal(ours.classifier.bias[0], theirs.classifier.bias[2])
-    # Of other classes it is drawn anew, though its shape is equal.
-    folder, _ = saved_folder(tmp_path / "others", "vit", ("a", "b", "c"))
-    ours = network("vit")
-    report = start(ours, folder, "vit")
-    assert report.classes_taken == [] and report.matched_fraction == 1.0
+    report = start(ours, folder)
+    assert report.matched_fraction == 1.0 and not report.head_taken
+    assert report.head == ["classifier.weight", "classifier.bias"] and "the classes are others" in report.in_words()
     assert torch.equal(ours.classifier.weight, drawn.classifier.weight)
 
 
@@ -157,11 +145,11 @@ def test_a_file_loads_by_name(wrapper: str, tmp_path: Path) -> None:
     path = tmp_path / f"my wéights%20 #1.{'safetensors' if wrapper == 'safetensors' else 'pth'}"
     WRAPPERS[wrapper]({name: tensor.clone() for name, tensor in theirs.state_dict().items()}, path)
     ours = network("resnet")
-    report = start(ours, path, "resnet")
+    report = start(ours, path)
     assert report.matched_fraction == 1.0 and report.unexpected == []
-    head = head_of("resnet")
+    head = head_tensors(ours.state_dict(), 3)
     for name, tensor in theirs.state_dict().items():
-        assert torch.equal(ours.state_dict()[name], tensor) == (name not in head.tensors), name
+        assert torch.equal(ours.state_dict()[name], tensor) == (name not in head), name
 
 
 class _Runs:
@@ -178,10 +166,10 @@ def test_a_pickle_with_code_in_it_is_refused_and_not_run(tmp_path: Path) -> None
     path, trap = tmp_path / "weights.pt", tmp_path / "trap"
     torch.save({"model": _Runs(trap)}, path)
     with pytest.raises(ModelError, match=r"holds more than tensors .*mkdir"):
-        start(network("resnet"), path, "resnet")
+        start(network("resnet"), path)
     path.write_bytes(pickle.dumps({"model": _Runs(trap)}, protocol=2))
     with pytest.raises(ModelError, match=r"model\.weights"):
-        start(network("resnet"), path, "resnet")
+        start(network("resnet"), path)
     assert not trap.exists()
 
 
@@ -203,12 +191,12 @@ def test_a_file_that_is_cut_short_is_refused(kept: float, tmp_path: Path) -> Non
 def test_weights_of_another_network_are_refused_with_what_to_set(tmp_path: Path) -> None:
     folder, _ = saved_folder(tmp_path / "saved", "vit")
     with pytest.raises(ModelError) as failure:
-        start(network("resnet"), folder, "resnet")
+        start(network("resnet"), folder)
     assert "has 0.00 of the network's elements" in failure.value.given
     assert failure.value.todo.startswith("set model.architecture=vit")
     wide = ModelSection(architecture="vit", arguments={**ARCHITECTURES["vit"], "hidden_size": 64})
     with pytest.raises(ModelError) as failure:
-        start(image_network(wide, image_size=SIZE), folder, "vit")
+        start(image_network(wide, image_size=SIZE), folder)
     assert failure.value.todo.startswith("set model.arguments={'hidden_size': 32")
 
 
@@ -269,7 +257,7 @@ def test_the_hash_is_that_of_the_content_wherever_it_lies(tmp_path: Path) -> Non
     (one / "config.json").write_text(json.dumps({**config, "id2label": {"0": "x", "1": "y", "2": "z"}}))
     assert find_source(uri).sha256() != sha256
     with pytest.raises(UserError, match="has changed since"):
-        start_from(network("vit"), StartWeights(uri, sha256), head_of("vit"))
+        start_from(network("vit"), StartWeights(uri, sha256), image_task(3))
 
 
 def test_tied_tensors_are_not_missing_and_a_part_of_a_rank_is_refused(tmp_path: Path) -> None:
@@ -285,15 +273,29 @@ def test_tied_tensors_are_not_missing_and_a_part_of_a_rank_is_refused(tmp_path: 
         start(tied, path)
 
 
-def test_heads_of_a_callable_and_of_one_that_cannot_be_on_meta() -> None:
-    def build(num_classes: int) -> nn.Module:
-        if torch.empty(1).is_meta:
-            raise ModelError("no meta", allowed="", todo="")
-        return nn.Sequential(nn.Linear(3, 8), nn.Linear(8, num_classes))
+def test_the_head_is_the_last_module_with_a_row_per_class() -> None:
+    network = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 8), nn.BatchNorm1d(5))
+    assert head_tensors(network.state_dict(), 8) == ["1.weight", "1.bias"]
+    assert head_tensors(network.state_dict(), 4) == head_tensors(nn.Flatten().state_dict(), 0) == []
 
-    for on_meta in (True, False):
-        assert find_head(build, 8, example=example, on_meta=on_meta) == {"1.weight": 0, "1.bias": 0}
-    assert find_head(lambda _: nn.Linear(3, 8), 8, example=example, on_meta=True) == {}
+
+@pytest.mark.parametrize(
+    ("shape", "num_classes", "head"),
+    [
+        # One logit for yes or no: as many classes as types of tokens.
+        (["batch", 1], 2, ["classifier.weight", "classifier.bias"]),
+        (["batch", 1, 8, 8], 2, ["classifier.weight", "classifier.bias"]),
+        (["batch", 8, 2], 2, ["types.weight"]),
+        (["batch", "length"], 2, []),
+        (["batch", 1], 0, []),
+    ],
+)
+def test_the_head_is_as_wide_as_the_first_output(shape: list[int | str], num_classes: int, head: list[str]) -> None:
+    network = nn.ModuleDict({"types": nn.Embedding(2, 8), "classifier": nn.Linear(8, 1)})
+    task: Any = SimpleNamespace(
+        signature=SimpleNamespace(outputs={"y": OutputSpec(dtype="float32", shape=shape)}), classes=range(num_classes)
+    )
+    assert head_tensors(network.state_dict(), head_width(task)) == head
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -307,8 +309,8 @@ def test_weights_in_a_bucket(bucket_server: BucketServer, tmp_path: Path) -> Non
     assert find_source(uri).sha256() == find_source(storage.normalise(folder)).sha256()
     for name in ("", "/model.safetensors", "/other.pth"):
         ours, local = network("vit"), network("vit")
-        report = start(ours, f"{uri}{name}", "vit")
-        start(local, folder / name.strip("/"), "vit")
+        report = start(ours, f"{uri}{name}")
+        start(local, folder / name.strip("/"))
         assert report.matched_fraction == 1.0 and report.source == uri + name
         assert all(torch.equal(tensor, local.state_dict()[key]) for key, tensor in ours.state_dict().items())
     with pytest.raises(ModelError, match="is not there"):

@@ -255,23 +255,22 @@ def _judge_built(
         return gate, Parity(ran=f"not run: {reason.splitlines()[0]}")
 
 
-def judge_speed(work: Workshop, make_fp16: Callable[[Path], object]) -> Gate:
+def judge_speed(work: Workshop, fp16_graph: Path) -> Gate:
     """Return the gate `speed` of the int8 engine that is in the workshop: it must be faster than one in fp16.
 
     Args:
         work: The workshop.
-        make_fp16: Writes an fp16 graph to a path.
+        fp16_graph: The fp16 graph that the int8 graph was made from.
     """
     runner, batch = work.runner or work.server, work.settings.batches[1]
     if runner is None:
         reason = "unproven: only engines of both, timed on the GPU, show that int8 is faster than fp16"
         return Gate(name="speed", precision="int8", status="not run", ran="not run: no GPU", reason=reason)
-    graph, engine = work.folder / "peer.fp16.onnx", work.folder / "peer.fp16.engine"
+    engine = work.folder / "peer.fp16.engine"
     figures: dict[str, Figure] = {"batch": batch}
     limits: dict[str, float] = {}
     try:
-        make_fp16(graph)
-        runner.build(graph, engine, precision="fp16")
+        runner.build(fp16_graph, engine, precision="fp16")
         built = work.candidate_path("int8", of="" if work.runner else SERVED)
         int8_ms, fp16_ms = runner.time([built, engine], work.split.inputs, batch)
         figures |= {"int8_ms": int8_ms, "fp16_ms": fp16_ms}
@@ -283,8 +282,7 @@ def judge_speed(work: Workshop, make_fp16: Callable[[Path], object]) -> Gate:
     except ShardlineError as error:
         reason = f"there is no fp16 engine to be faster than: {error}"
     finally:
-        for path in (graph, engine):
-            path.unlink(missing_ok=True)
+        engine.unlink(missing_ok=True)
     return Gate(
         name="speed",
         precision="int8",
@@ -313,8 +311,9 @@ def require_engine(gates: Sequence[Gate]) -> None:
 def _judge_metric(work: Workshop, precision: str, outputs: StoredArrays, ran: str) -> Gate:
     """Hold the task's metrics of an engine's outputs against those of the fp32 graph."""
     found = work.step("engine metrics", _measure, work.inputs, work.split, outputs, kind=work.kind)
-    judge = work.bundle.judge_metric if precision == "int8" else scores.judge_scores
-    return judge(precision=precision, reference=work.scores["fp32"], found=found, samples=work.split.samples, ran=ran)
+    return scores.judge_scores(
+        precision=precision, reference=work.scores["fp32"], found=found, samples=work.split.samples, ran=ran
+    )
 
 
 def _measure(inputs: Inputs, split: TestSplit, outputs: StoredArrays, *, kind: str) -> Scores:

@@ -22,7 +22,7 @@ from trainer.data.reader import ShardReader
 from trainer.export.gates.arrays import Arrays, StoredArrays, store_arrays
 from trainer.export.gates.tensors import take_inputs
 from trainer.export.inputs import Inputs
-from trainer.tasks.protocol import Mode, Task
+from trainer.tasks.task import Mode, Task
 
 SPLIT = "train"
 

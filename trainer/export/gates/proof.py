@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from trainer.export.inputs import Inputs
-    from trainer.tasks.protocol import Task
+    from trainer.tasks.task import Task
 
 # Below it one sample more or less decides; a smaller test split is filled up with noise, for parity alone.
 LEAST_INPUTS = 64
@@ -85,10 +85,10 @@ def write_test_split(inputs: Inputs, task: Task, folder: Path, *, most: int, see
     from trainer.data.evaluation import checked_batch
     from trainer.data.loader import SlotDataset
     from trainer.data.reader import ShardReader
-    from trainer.export.bundle.bundles import bundle_of
     from trainer.export.gates.tensors import take_inputs
-    from trainer.tasks.load import calling
-    from trainer.tasks.protocol import Mode
+    from trainer.predict.bundle import make_noise
+    from trainer.tasks.loading import calling
+    from trainer.tasks.task import Mode
 
     signature, mode = task.signature, Mode(training=False)
     places = draw_samples(inputs.shards_uri, inputs.shards, most=most, seed=seed)
@@ -112,7 +112,7 @@ def write_test_split(inputs: Inputs, task: Task, folder: Path, *, most: int, see
             tensors = take_inputs(made, signature)
             yield {name: tensor.numpy() for name, tensor in zip(signature.inputs, tensors, strict=True)}
         if missing := max(0, LEAST_INPUTS - sum(sizes)):
-            yield bundle_of(inputs.config.task.name).make_noise(task, missing)
+            yield make_noise(inputs.config.task.name, signature, inputs.shards, missing)
 
     stored = store_arrays(folder / "test-inputs", prepare())
     return TestSplit(stored, tuple(rest), tuple(sizes), places)

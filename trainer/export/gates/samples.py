@@ -1,23 +1,20 @@
 """The samples of the test split that the gates run: at most 512, the same share of each class.
 
-Here: `draw_samples` and `samples_of` say which, `each_sample` reads them. A draw is a function of the labels in the
+Here: `draw_samples` and `samples_of`. A draw is a function of the labels in the
 index, the number and the seed: `shardline verify` draws the same. Nothing here knows a model, and numpy is imported
-where it is needed: the modules of bundles are read by stages that find their work done.
+where it is needed: stages that find their work done read this module too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from contracts.artifacts import ExportManifest, ShardManifest
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from trainer.data.reader import ShardReader
 
 SPLIT = "test"
 # Distinguishes this draw from others that use the run's seed.
@@ -70,20 +67,3 @@ def stratify(labels: npt.NDArray[np.int32], most: int, seed: int) -> list[int]:
     drawn = hashes(np.arange(count, dtype=np.uint64), hash_integers(seed, _DRAW))
     by_label = np.lexsort((drawn, labels))
     return sorted(by_label[(np.arange(most) * count + count // 2) // most].tolist())
-
-
-def each_sample(reader: ShardReader, places: Places, at_a_time: int) -> Iterator[dict[str, Any]]:
-    """Yield the fields of samples of the test split.
-
-    Args:
-        reader: Of the split; of few samples, one that is `scattered`.
-        places: Which samples.
-        at_a_time: Samples that are fetched side by side.
-    """
-    wanted = range(len(reader)) if places is None else places
-    with closing(reader.prefetcher_of_split().start()) as ahead:
-        for start in range(0, len(wanted), at_a_time):
-            batch = list(wanted[start : start + at_a_time])
-            reader.prepare(batch)
-            ahead.advance(batch[0])
-            yield from map(reader.sample, batch)

@@ -1,7 +1,8 @@
 """The task's metrics of exported graphs on the test split, and what a smaller precision may cost of them.
 
-Here: `measure_scores` and `judge_scores`. Parity (parity.py) is about outputs; this is about what they are worth, and
-needs what else the test split's batches hold. torch and torchmetrics are imported where a graph is measured.
+Here: `measure_scores`, `judge_scores` and `judge_evaluation`. Parity (parity.py) is about outputs; this is about what
+they are worth, and needs what else the test split's batches hold. torch and torchmetrics are imported where a graph is
+measured.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from contracts.artifacts import LOSS, Gate, Headline
+from contracts.artifacts import EVALUATION_NAME, LOSS, Gate, Headline
 from contracts.artifacts.export import Figure
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
     from trainer.export.gates.arrays import StoredArrays
     from trainer.export.gates.proof import TestSplit
-    from trainer.tasks.protocol import Task
+    from trainer.export.inputs import Inputs
+    from trainer.tasks.task import Task
 
 # What a graph may lose of the headline: 0.005 of a metric that is better when higher and at most 1 (a share), else that
 # part of its value in fp32.
@@ -52,10 +54,10 @@ def measure_scores(task: Task, config: RunConfig, split: TestSplit, outputs: Sto
     import torch
 
     from trainer.export.gates.tensors import restore_outputs
-    from trainer.tasks.load import calling
-    from trainer.tasks.loss import checked_loss
+    from trainer.tasks.loading import calling
     from trainer.tasks.metrics import SplitMetrics
-    from trainer.tasks.protocol import Mode
+    from trainer.tasks.on_device import checked_loss
+    from trainer.tasks.task import Mode
 
     within = partial(calling, config)
     metrics, mode = SplitMetrics(task, torch.device("cpu"), within), Mode(training=False)
@@ -70,8 +72,7 @@ def measure_scores(task: Task, config: RunConfig, split: TestSplit, outputs: Sto
             with within("loss"):
                 loss, counted = checked_loss(task.loss(given, batch, mode), config)
             total, count = total + float(loss), count + float(counted)
-    with within("metrics"):
-        values = metrics.values() | ({LOSS: total / count} if count else {})
+    values = metrics.values() | ({LOSS: total / count} if count else {})
     return Scores(values, metrics.headline)
 
 
@@ -113,4 +114,43 @@ def judge_scores(*, precision: str, reference: Scores, found: Scores, samples: i
         figures=figures,
         limits=limits,
         reason=reason,
+    )
+
+
+def judge_evaluation(inputs: Inputs, split: TestSplit, scores: Mapping[str, Scores], ran: str) -> Gate:
+    """Hold the headline metric of the fp32 graph against training's evaluation.json, be it better or worse.
+
+    On a part of the test split, which evaluation.json does not count, it is held against torch's.
+
+    Args:
+        inputs: Of the export.
+        split: The samples of the test split.
+        scores: Metrics of these samples, of torch and of the fp32 graph.
+        ran: What computed the graph's outputs.
+
+    Returns:
+        The gate `evaluation`.
+    """
+    headline = scores["fp32"].headline
+    name, value = headline.metric, scores["fp32"].headline_value
+    if split.places is None:
+        evaluation, missing = inputs.find_evaluation()
+        if evaluation is None:
+            return Gate(
+                name="evaluation", precision="fp32", status="not run", ran=f"not run: {missing}", reason=missing
+            )
+        expected, origin = evaluation.value(name), EVALUATION_NAME
+    else:
+        expected, origin = scores["torch"].headline_value, "torch"
+    apart = None if expected is None or value is None else abs(value - expected)
+    limit = None if expected is None else allowed_loss(headline, expected)
+    passed = apart is not None and limit is not None and apart <= limit
+    return Gate(
+        name="evaluation",
+        precision="fp32",
+        status="passed" if passed else "failed",
+        ran=ran,
+        figures={"samples": split.samples, name: value, f"{origin} {name}": expected, "difference": apart},
+        limits={} if limit is None else {"difference": limit},
+        reason="" if passed else f"{name} of the graph is {value}, and {expected} in {origin}",
     )

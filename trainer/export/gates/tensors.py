@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from contracts.artifacts.export import Container
 from contracts.artifacts.signature import Signature
 from contracts.errors import ModelError
 from trainer.export.gates.arrays import Array, Arrays
@@ -34,7 +35,7 @@ def take_inputs(batch: Mapping[str, Any], signature: Signature) -> tuple[torch.T
     return tuple(batch[name] for name in signature.inputs)
 
 
-def kind_of(outputs: Any) -> str:
+def kind_of(outputs: Any) -> Container:
     """Return what a model returns: tensor, dict or tuple."""
     return "tensor" if isinstance(outputs, torch.Tensor) else "dict" if isinstance(outputs, Mapping) else "tuple"
 

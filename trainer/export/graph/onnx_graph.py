@@ -2,12 +2,13 @@
 
 Here: `export_graph` writes the fp32 graph, `describe` says what a graph takes and gives. Run by
 trainer/export/task.py; `python -m trainer.export.task` is the command. This module never changes weights or precision:
-precision.py does.
+half.py does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts.signature import BATCH, Signature, TensorSpec
 from contracts.errors import ModelError
-from trainer.export.graph.masks import bound_masks
 
 if TYPE_CHECKING:
     import onnx
@@ -43,9 +43,8 @@ def export_graph(
 ) -> tuple[Shapes, Shapes]:
     """Write the model as ONNX in fp32, with the names and the dynamic dimensions of its signature, checked.
 
-    It is written once, as one file, without the exporter's notes; masks are filled with numbers that every precision
-    holds (masks.py). The model is put into evaluation mode and stays in it: batch norm uses its running statistics,
-    dropout is off.
+    It is written once, as one file, without the exporter's notes. The model is put into evaluation mode and stays in
+    it: batch norm uses its running statistics, dropout is off.
 
     Args:
         model: Takes the signature's inputs by position; returns its outputs: a tensor, or a tuple or dictionary of
@@ -64,7 +63,6 @@ def export_graph(
     """
     graph = _trace_graph(model, signature, example, opset)
     strip_metadata(graph)
-    bound_masks(graph.graph)
     _name_dimensions(graph.graph, signature)
     shapes = describe(graph.graph, path.name)
     check_signature(graph.graph, signature, path.name)
@@ -95,7 +93,7 @@ def _trace_graph(
                 input_names=list(signature.inputs),
                 # A dictionary is flattened in its own order.
                 output_names=list(outputs if isinstance(outputs, dict) else named),
-                dynamic_shapes=_dynamic_shapes(signature),
+                dynamic_shapes=_dynamic_shapes(signature, model),
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
@@ -119,7 +117,7 @@ def _trace_graph(
     return graph
 
 
-def _dynamic_shapes(signature: Signature) -> tuple[dict[int, Any], ...]:
+def _dynamic_shapes(signature: Signature, model: nn.Module) -> tuple[Any, ...]:
     """Return what torch.export takes for dynamic, by place of the input and place in its shape."""
     import torch
 
@@ -131,10 +129,13 @@ def _dynamic_shapes(signature: Signature) -> tuple[dict[int, Any], ...]:
         else:
             part = torch.export.Dim(f"_{name}", min=found.min // found.multiple, max=found.max // found.multiple)
             dims[name] = found.multiple * part
-    return tuple(
+    shapes = tuple(
         {place: dims[size] for place, size in enumerate(spec.shape) if isinstance(size, str)}
         for spec in signature.inputs.values()
     )
+    kinds = {parameter.kind for parameter in inspect.signature(model.forward).parameters.values()}
+    # `*inputs` is one argument, a tuple.
+    return (shapes,) if inspect.Parameter.VAR_POSITIONAL in kinds else shapes
 
 
 def _name_dimensions(graph: onnx.GraphProto, signature: Signature) -> None:

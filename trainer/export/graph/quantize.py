@@ -1,7 +1,6 @@
-"""From the fp32 graph to an int8 graph: QuantizeLinear and DequantizeLinear around what a builder can run in int8.
+"""From the fp16 graph to an int8 graph: QuantizeLinear and DequantizeLinear around what a builder can run in int8.
 
-Here: `quantize_to_int8`, by ONNX Runtime's quantiser; trainer/export/task.py runs it in a process of its own and turns
-what is left into fp16 (precision.py). What is decided here, and why:
+Here: `quantize_to_int8`, by ONNX Runtime's quantiser; what is not quantised stays fp16. What is decided here, and why:
 
 * Conv, Gemm and MatMul only, and only their inputs. Those are what int8 is fast at; quantising norms, softmax and the
   outputs costs accuracy and buys nothing, since a builder joins the next node's quantisation with this one's output.
@@ -26,9 +25,10 @@ import numpy as np
 from contracts.errors import ModelError
 from trainer.export.gates.arrays import StoredArrays
 from trainer.export.gates.sessions import open_session
-from trainer.export.graph.coverage import QUANTIZABLE
 from trainer.export.graph.onnx_graph import save_checked, strip_metadata
 
+QUANTIZABLE = ("Conv", "Gemm", "MatMul")
+"""Operators that are quantised."""
 # What MinMaxCalibrater appends to a tensor's name for the graph outputs that it adds.
 _LOWEST, _HIGHEST = "_ReduceMin", "_ReduceMax"
 

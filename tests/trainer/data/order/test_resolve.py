@@ -87,7 +87,7 @@ def test_a_full_epoch_in_parts(num_samples: int) -> None:
 
 def test_the_empty_and_the_small_split_are_refused(tmp_path: Path) -> None:
     from contracts import storage
-    from trainer.tasks.needs import load_shards
+    from trainer.tasks.shard_checks import load_shards
 
     def load(shards: ShardManifest, ranks: int) -> Any:
         shards = shards.model_copy(update={"classes": ["a", "b"]})

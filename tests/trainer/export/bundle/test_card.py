@@ -97,7 +97,7 @@ def test_gates_and_attempts_are_the_manifest_s(document: ExportManifest) -> None
     assert not_run["Reason"] == document.gates[1].reason
     failed, kept = tables["What was tried"]
     assert (failed["Precision"], failed["Outcome"], failed["Reason"]) == ("int8", "failed", document.tried[0].reason)
-    assert (kept["Precision"], kept["Outcome"], kept["Kept in fp32"]) == ("fp16", "kept", "node_softmax")
+    assert (kept["Precision"], kept["Outcome"], kept["Kept in fp32"]) == ("fp16", "kept", "encoder.norm")
     assert "Asked for: int8. Ships: fp16." in render_card(document)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from contracts.artifacts import EngineTensor
 from contracts.artifacts.signature import BATCH, Signature
@@ -16,7 +15,6 @@ from contracts.errors import CheckFailed, ModelError
 from trainer.export.engines.engine_gate import Ran, Trials
 from trainer.export.gates.arrays import Arrays, StoredArrays, pad_batch, store_arrays
 from trainer.export.gates.parity import open_graph
-from trainer.export.graph.nodes import infer_types, load_graph
 
 
 @dataclass
@@ -25,8 +23,6 @@ class EngineDouble:
 
     signature: Signature
     max_batch: int
-    overflows: tuple[str, ...] = ()
-    """Nodes whose values are infinite where they compute in fp16."""
     wrong: dict[str, int] = field(default_factory=dict)
     """By precision: of how many samples of a batch the two largest logits change places."""
     fails_at: dict[str, str] = field(default_factory=dict)
@@ -35,8 +31,6 @@ class EngineDouble:
     """The trial whose outputs have the other sign."""
     refused: tuple[str, ...] = ()
     """Precisions that are not built."""
-    gives_values: bool = True
-    """Whether an engine that gives all values can be built."""
     accepts_all: bool = False
     """Whether it runs what is outside of its profile."""
     ms: dict[str, float] = field(default_factory=dict)
@@ -49,12 +43,6 @@ class EngineDouble:
         model = onnx.load(graph)
         if precision in self.refused:
             raise ModelError(f"no {precision}", allowed="another precision", todo="take it")
-        if not self.gives_values and any(item.name.startswith("value of") for item in model.graph.output):
-            raise ModelError("too many outputs", allowed="fewer", todo="give fewer")
-        kinds = {item.name: item.type.tensor_type.elem_type for item in infer_types(load_graph(graph)).graph.value_info}
-        for node in list(model.graph.node):
-            if node.name in self.overflows and kinds[node.output[0]] == TensorProto.FLOAT16:
-                make_infinite(model.graph, node)
         onnx.save(model, engine)
         self.built[engine] = precision
         return [EngineTensor(mode="input", name="images", dtype="float", shape=[-1])]
@@ -95,12 +83,3 @@ class EngineDouble:
             second, first = np.argsort(logits[place])[-2:]
             logits[place, second] = logits[place, first] + np.float32(1e-3)
         return {**outputs, "logits": logits}
-
-
-def make_infinite(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
-    """Let a node of an fp16 graph write infinities."""
-    output = node.output[0]
-    node.output[0] = f"{output} sound"
-    graph.initializer.append(numpy_helper.from_array(np.array(np.inf, np.float16), f"{output} infinite"))
-    place = list(graph.node).index(node) + 1
-    graph.node.insert(place, helper.make_node("Add", [node.output[0], f"{output} infinite"], [output]))

@@ -27,7 +27,7 @@ from trainer.export.engines.timing import (
     time_calls,
 )
 from trainer.export.processes import run_step
-from trainer.tasks.images.network import build_network
+from trainer.tasks.image import build_network
 
 
 def measure(exported: Any, folder: Path, *, batches: list[int], compile_limit_s: float | None) -> Bench:

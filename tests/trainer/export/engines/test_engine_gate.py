@@ -24,7 +24,6 @@ from trainer.export.engines.engine_open import NoGpu
 from trainer.export.engines.engine_run import GpuRunner
 from trainer.export.gates.arrays import store_arrays
 from trainer.export.gates.proof import Ends, write_end_inputs, write_graph_outputs
-from trainer.export.graph.layer_errors import expose_values, find_added
 from trainer.export.processes import run_step
 from trainer.export.targets import TENSORRT_RTX, Builder, gpu_target
 from trainer.export.workshop import Workshop
@@ -74,29 +73,6 @@ def test_the_plan_that_has_run_is_what_triton_loads(work: Workshop) -> None:
     assert (work.served.unproven, work.verdict) == ([NO_SERVER], "proven")
 
 
-def test_a_layer_that_overflows_on_the_gpu_stays_in_fp32(work: Workshop) -> None:
-    # ONNX Runtime on the CPU sees nothing of it, and neither do the ranges.
-    graph = onnx.load(work.path("fp32")).graph
-    layer = [node.name for node in graph.node if node.op_type == "Relu"][2]
-    choose(work, overflows=(layer,))
-    assert outcomes(work)[-1] == ("fp16", "kept")
-    first, *_, last = [attempt for attempt in work.tried if attempt.precision == "fp16"]
-    assert "engine sm89 failed" in first.reason and "parity: it does not compute what torch computes" in first.reason
-    assert layer in last.kept_fp32 and "largest errors" in last.reason
-    assert engine_gate(work).status == "passed"
-
-
-def test_where_values_cannot_be_had_the_largest_are_kept(work: Workshop) -> None:
-    graph = onnx.load(work.path("fp32")).graph
-    layer = [node.name for node in graph.node if node.op_type == "Relu"][2]
-    said: list[str] = []
-    work.tell = said.append
-    choose(work, overflows=(layer,), gives_values=False)
-    assert any("values on the way cannot be had from an engine: too many outputs" in line for line in said)
-    assert any("largest values" in attempt.reason for attempt in work.tried)
-    assert not any("largest errors" in attempt.reason for attempt in work.tried)
-
-
 def test_wrong_labels_fall_back_to_fp32(work: Workshop) -> None:
     choose(work, wrong={"fp16": 1})
     assert outcomes(work)[-1] == ("fp32", "kept")
@@ -109,13 +85,13 @@ def test_wrong_labels_fall_back_to_fp32(work: Workshop) -> None:
 def test_a_failure_at_the_largest_batch_falls_back_and_says_so(work: Workshop) -> None:
     choose(work, fails_at={"fp16": "batch 64"})
     assert outcomes(work)[-1] == ("fp32", "kept")
-    assert "engine sm89 failed: out of memory at batch 64" in work.tried[1].reason
+    assert "engine sm89: out of memory at batch 64" in work.tried[1].reason
 
 
 def test_a_refused_graph_falls_back(work: Workshop) -> None:
     choose(work, refused=("fp16",))
     assert outcomes(work)[-1] == ("fp32", "kept")
-    assert "engine sm89 failed: no fp16" in work.tried[1].reason
+    assert "engine sm89: no fp16" in work.tried[1].reason
     assert engine_gate(work).precision == "fp32"
 
 
@@ -148,7 +124,7 @@ def test_int8_whose_engine_gives_wrong_labels_falls_back(work: Workshop) -> None
     # Of 400 samples in batches of 8, one wrong in each: more than the half point that may be lost.
     choose(work, "int8", wrong={"int8": 1}, ms={"int8": 0.5, "fp16": 1.0})
     assert outcomes(work) == [("fp32", "kept"), ("int8", "failed"), ("fp16", "kept")]
-    assert "fewer than fp32's" in work.tried[1].reason
+    assert "may be lost" in work.tried[1].reason
     assert not any(gate.name == "speed" for gate in work.gates)
 
 
@@ -218,33 +194,20 @@ def test_other_numbers_at_any_trial_fail(tmp_path: Path, trial: str) -> None:
     assert gate.reason == f"{'parity' if trial == 'batch 4' else trial}: it does not compute what torch computes"
 
 
-def test_a_node_is_blamed_for_what_it_adds() -> None:
-    one = np.ones((1, 4), np.float32)
-    sources = {"first": [], "second": ["first"], "cast": ["second"], "third": ["cast"], "fourth": ["third"]}
-    expected = dict.fromkeys(("first", "second", "third", "fourth"), one)
-    found = {"first": one * 1.1, "second": one * 1.3, "third": one * np.inf, "fourth": one * np.nan}
-    added = find_added(expected, found, sources)
-    assert added["first"] == pytest.approx(0.1) and added["second"] == pytest.approx(0.2)
-    assert added["third"] == np.inf
-    assert 1e300 < added["fourth"] < np.inf, "it reads what fp16 cannot hold"
-
-
-def test_the_builder_of_workstations_builds_what_gives_all_values(exported: Any, tmp_path: Path) -> None:
+def test_the_builder_of_workstations_takes_the_fp16_graph(exported: Any, tmp_path: Path) -> None:
     """Without a GPU nothing runs it; that the builder takes the graph, and how the runner's calls travel, shows."""
     settings = (image_signature(), (1, 4, 8))
     runner = GpuRunner(Builder(TENSORRT_RTX, version("tensorrt_rtx_cu13"), ("sm89",)), *settings, step=run_apart)
-    expose_values(exported.fp16, tmp_path / "values.onnx")
-    tensors = runner.build(tmp_path / "values.onnx", tmp_path / "values.engine", precision="fp16")
-    names = [tensor.name for tensor in tensors if tensor.mode == "output"]
-    assert len(names) > 15 and all(name.startswith("value of ") for name in names)
+    tensors = runner.build(exported.fp16, tmp_path / "fp16.engine", precision="fp16")
+    assert [(tensor.mode, tensor.name) for tensor in tensors] == [("input", "images"), ("output", "logits")]
     inputs = store_arrays(tmp_path / "inputs", [{"images": exported.images[:8]}])
     trials = make_trials(inputs, inputs, None, (1, 4, 8), tmp_path)
     if gpu_target() == "sm89":
         return
     with pytest.raises(NoGpu, match="was built for sm89"):
-        runner.run(tmp_path / "values.engine", trials, tmp_path)
+        runner.run(tmp_path / "fp16.engine", trials, tmp_path)
     with pytest.raises(NoGpu):
-        runner.time([tmp_path / "values.engine"], inputs, 4)
+        runner.time([tmp_path / "fp16.engine"], inputs, 4)
 
 
 def run_apart(name: str, function: Any, *given: Any, **named: Any) -> Any:

@@ -35,7 +35,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ShardManifest
 
 
 def inputs_of(uri: str, manifest: ShardManifest, data: DataSection = DATA) -> Inputs:
-    checkpoint: Any = SimpleNamespace(data={})
+    checkpoint: Any = SimpleNamespace(calibration={}, data={})
     return Inputs("", checkpoint, uri, manifest, Builder("", "", ()), RunConfig(data=data))
 
 
@@ -50,7 +50,7 @@ def draw(
 
 def train_images(uri: str, manifest: ShardManifest) -> np.ndarray:
     batches = evaluation_batches(uri, manifest, "train", inputs_of(uri, manifest).load_task(), 64)
-    return np.concatenate([batch["images"].numpy() for batch, _ in batches])
+    return np.concatenate([batch["images"].numpy() for batch, *_ in batches])
 
 
 def test_places_are_drawn_without_replacement_by_the_seed() -> None:

@@ -1,0 +1,191 @@
+"""Classification with one class per sample: losses by hand, metrics and report as scikit-learn's, at 1 to 3 ranks."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, recall_score, roc_auc_score, roc_curve
+
+from contracts.config import RunConfig
+from contracts.errors import ConfigError
+from tests.trainer.tasks.drawn_splits import CLASSES, NOBODY, ONE_BATCH, class_split, class_task
+from tests.trainer.tasks.for_tests import planned_manifest
+from trainer.tasks import classification
+from trainer.tasks.classification import WORST_SAMPLES, confusion_cells
+from trainer.tasks.image import ImageClassification
+from trainer.tasks.task import Mode, TaskContext
+
+TRAINING, EVALUATION = Mode(training=True), Mode(training=False)
+# Softmax of these is (0.7, 0.2, 0.1) and (0.25, 0.5, 0.25).
+LOGITS = torch.log(torch.tensor([[0.7, 0.2, 0.1], [0.25, 0.5, 0.25]]))
+LABELS = torch.tensor([0, 2])
+PLAIN = [-math.log(0.7), -math.log(0.25)]
+SIZES = {"classes": (None, CLASSES), "two classes": (None, 2), "one batch": (ONE_BATCH, CLASSES)}
+
+
+def split_of(case: str) -> tuple[Any, Any, Any]:
+    """Logits, labels and answers of a case."""
+    samples, classes = SIZES[case]
+    logits, labels = class_split(*([samples] if samples else []), classes=classes)
+    return logits.numpy(), labels.numpy(), logits.argmax(dim=1).numpy()
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def loss_of(task: Any, mode: Mode = TRAINING, **more: Any) -> float:
+    loss, count = task.loss(LOGITS, {"label": LABELS, **more}, mode)
+    assert count == 2 and loss.ndim == 0
+    return float(loss)
+
+
+def test_cross_entropy_is_summed_and_smoothed_in_training_alone() -> None:
+    task = class_task(3, train={"label_smoothing": 0.3})
+    # 0.7 for the label, and 0.3 spread evenly over all three.
+    logs = -LOGITS.log_softmax(1)
+    smooth = [0.7 * float(logs[row, label]) + 0.1 * float(logs[row].sum()) for row, label in enumerate(LABELS)]
+    assert loss_of(task) == pytest.approx(sum(smooth), abs=1e-6)
+    assert loss_of(task, EVALUATION) == pytest.approx(sum(PLAIN), abs=1e-6)
+
+
+def test_weights_by_class_name_and_balanced() -> None:
+    task = class_task(3, arguments={"class_weights": {"class 0": 0.5, "class 2": 2}})
+    assert loss_of(task) == pytest.approx(0.5 * PLAIN[0] + 2 * PLAIN[1], abs=1e-6)
+    # The sum is divided by samples, whatever their weights.
+    task = class_task(3, arguments={"class_weights": {"class 1": 9.0}})
+    assert loss_of(task) == pytest.approx(sum(PLAIN), abs=1e-6)
+    task = class_task(3, [6, 3, 1], arguments={"class_weights": "balanced"})
+    assert loss_of(task) == pytest.approx(10 / 18 * PLAIN[0] + 10 / 3 * PLAIN[1], abs=1e-6)
+    # A class without samples counts neither here nor there.
+    shards = planned_manifest(4, samples_by_class=[6, 3, 1, 0])
+    assert classification.balanced_weights(shards).tolist() == pytest.approx([10 / 18, 10 / 9, 10 / 3, 1.0])
+
+
+@pytest.mark.parametrize("weight", [None, 2.0])
+def test_a_mixed_batch_takes_both_labels_by_their_shares(weight: float | None) -> None:
+    task = class_task(3, arguments={} if weight is None else {"class_weights": {"class 0": weight}})
+    own = [PLAIN[0] * (weight or 1), PLAIN[1]]
+    other = [-math.log(0.1), -math.log(0.25) * (weight or 1)]
+    expected = 0.9 * own[0] + 0.1 * other[0] + 0.4 * own[1] + 0.6 * other[1]
+    assert loss_of(task, shares=torch.tensor([0.9, 0.4])) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ("equal", "task.arguments.class_weights is 'equal'"),
+        ({"class 0": 2.0, "cat": 1.0}, "names 'cat', which is no class"),
+        ({"class 1": 0}, "task.arguments.class_weights.class 1 is 0"),
+        ({"class 1": True}, "task.arguments.class_weights.class 1 is True"),
+        ({"class 1": math.nan}, "task.arguments.class_weights.class 1 is nan"),
+        ({"class 1": "2"}, "task.arguments.class_weights.class 1 is '2'"),
+    ],
+)
+def test_weights_that_are_none_are_refused(weights: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        class_task(3, arguments={"class_weights": weights})
+    assert words in caught.value.given and caught.value.allowed and caught.value.todo
+
+
+def test_names_are_not_refused_before_the_classes_are_known() -> None:
+    context = TaskContext(RunConfig(), planned_manifest(2))
+    task = ImageClassification(context, class_weights={"cat": 2.0})
+    assert float(task.loss(LOGITS[:, :2], {"label": torch.tensor([0, 1])}, TRAINING)[0]) > 0
+
+
+# --- metrics, report and baseline over ranks --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", SIZES)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_metrics_are_scikit_learns(evaluations: Any, ranks: int, case: str) -> None:
+    _, labels, answers = split_of(case)
+    metrics = evaluations[ranks][case]["metrics"]
+    known = np.unique(labels)
+    assert metrics["accuracy"] == pytest.approx(accuracy_score(labels, answers), abs=1e-7)
+    # A class without a sample is left out, though it is the answer to some.
+    for name, score in (("f1_macro", f1_score), ("recall_macro", recall_score)):
+        expected = score(labels, answers, labels=known, average="macro", zero_division=0)
+        assert metrics[name] == pytest.approx(expected, abs=1e-12), name
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_all_is_the_same_at_any_number_of_ranks(evaluations: Any, case: str) -> None:
+    one, two, three = (evaluations[ranks][case] for ranks in (1, 2, 3))
+    assert one == two == three
+
+
+def test_the_report_has_the_confusion_and_every_class(evaluations: Any) -> None:
+    _, labels, answers = split_of("classes")
+    details = evaluations[2]["classes"]["details"]
+    expected = confusion_matrix(labels, answers, labels=range(CLASSES))
+    cells = [[label, answer, n] for (label, answer), n in np.ndenumerate(expected) if n]
+    assert [list(cell) for cell in details["confusion"]] == cells and details["confusion_left_out"] == 0
+    for place, entry in enumerate(details["classes"]):
+        counts = (expected[place].sum(), expected[:, place].sum(), expected[place, place])
+        assert (entry["samples"], entry["predicted"], entry["right"]) == counts
+    assert details["classes"][NOBODY]["samples"] == 0 < details["classes"][NOBODY]["predicted"]
+    assert details["roc"] is None
+
+
+def test_the_worst_samples_are_those_whose_label_got_least(evaluations: Any) -> None:
+    logits, labels, answers = split_of("classes")
+    worst = evaluations[3]["classes"]["details"]["worst"]
+    probabilities = torch.from_numpy(logits).double().softmax(dim=1).numpy()
+    own = probabilities[np.arange(len(labels)), labels]
+    assert [entry["place"] for entry in worst] == np.argsort(own, kind="stable")[:WORST_SAMPLES].tolist()
+    for entry in worst:
+        place = entry["place"]
+        assert (entry["shard"], entry["key"]) == ("test-0.tar", f"{place:032x}")
+        assert (entry["label"], entry["predicted"]) == (labels[place], answers[place])
+        assert entry["probability"] == pytest.approx(own[place], abs=1e-12)
+        assert entry["predicted_probability"] == pytest.approx(probabilities[place].max(), abs=1e-12)
+
+
+def test_two_classes_have_an_exact_roc_curve(evaluations: Any) -> None:
+    """Logits have one decimal, so that several samples share a score."""
+    logits, labels, _ = split_of("two classes")
+    roc = evaluations[3]["two classes"]["details"]["roc"]
+    scores = torch.from_numpy(logits).double().softmax(dim=1)[:, 1].numpy().round(12)
+    assert roc["area"] == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+    false, true, thresholds = roc_curve(labels, scores, drop_intermediate=False)
+    points = np.array(roc["points"])
+    assert points[:, 0] == pytest.approx(thresholds[1:], abs=1e-9)
+    assert points[:, 1] == pytest.approx(false[1:] * (labels == 0).sum())
+    assert points[:, 2] == pytest.approx(true[1:] * (labels == 1).sum())
+
+
+def test_of_very_many_scores_some_points_are_kept_and_the_area_is_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classification, "MAX_ROC_POINTS", 10)
+    random = np.random.default_rng(0)
+    labels, scores = random.random(500) < 0.4, random.random(500)
+    roc = classification.roc_curve(scores, labels)
+    assert roc is not None and roc.area == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+    assert len(roc.points) == 10 and roc.points[-1][1:] == ((~labels).sum(), labels.sum())
+    assert classification.roc_curve(scores, np.ones(500, bool)) is None
+
+
+def test_the_smallest_cells_are_left_out_of_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classification, "MAX_CELLS", 2)
+    labels = np.array([0] * 5 + [1] * 3 + [2] * 2)
+    answers = np.array([0, 1, 1, 2, 2, 0, 0, 0, 0, 2])
+    # Three of (1, 0); two each of (0, 1) and (0, 2), of which the first stays; one of (2, 0).
+    assert confusion_cells(labels, answers, 3) == ([(0, 0, 1), (0, 1, 2), (1, 0, 3), (2, 2, 1)], 3)
+
+
+def test_the_baseline_is_the_most_frequent_class_of_training(evaluations: Any) -> None:
+    _, labels, _ = split_of("classes")
+    description, value = evaluations[2]["classes"]["baseline"]
+    assert description == 'always "class 1"' and value == pytest.approx((labels == 1).mean())
+
+
+def test_logits_that_are_no_numbers_are_reported_too() -> None:
+    task = class_task(2)
+    logits, labels = torch.tensor([[math.nan, 0.0], [200.0, -200.0]]), torch.tensor([1, 0])
+    columns = {**task.outcomes(logits, {"label": labels}), "shard": ["a", "a"], "key": ["0", "1"]}
+    details = task.report(columns, task.metrics())
+    assert sum(entry["samples"] for entry in details["classes"]) == 2
+    json.dumps(details, allow_nan=False)

@@ -1,0 +1,262 @@
+"""The files that an export has beside graphs and engines, and inputs of the model that are made by them.
+
+By kind of task: images have labels.json, preprocess.json, predict.py (image_program.py) and pixels.py; texts have
+labels.json, text.json, tokenizer.json and predict.py (text_program.py); an own task has none of them. Programs are
+copied byte for byte. numpy and a program are imported where they are needed: a stage that finds its work done reads
+this module too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from contracts import storage
+from contracts.artifacts import ExportManifest, ShardManifest
+from contracts.artifacts.multilabel import thresholds_of
+from contracts.artifacts.shards import Prepared
+from contracts.artifacts.signature import Signature
+from contracts.config import ShardingSection
+from contracts.serving import graph_level
+from trainer.export.gates.samples import SPLIT, Places, samples_of
+from trainer.tasks.shard_checks import FIELDS
+
+if TYPE_CHECKING:
+    from trainer.export.gates.arrays import Arrays, StoredArrays
+    from trainer.export.inputs import Inputs
+    from trainer.predict.image_program import ImageModel
+    from trainer.predict.text_program import TextModel
+
+PROGRAM_NAME, LABELS_NAME = "predict.py", "labels.json"
+PREPROCESS_NAME, TEXT_NAME, TOKENIZER_NAME = "preprocess.json", "text.json", "tokenizer.json"
+BUNDLE_NAMES = {
+    "images": (LABELS_NAME, PREPROCESS_NAME),
+    "texts": (LABELS_NAME, TEXT_NAME, TOKENIZER_NAME),
+}
+"""Files that a program reads, besides the graph, by kind."""
+_JPEG_QUALITY = 90
+# Samples that an engine of an own task is tried with, where only the task's code makes inputs.
+_NOISE_SAMPLES = 64
+_BATCH = 32
+
+
+@dataclass(frozen=True)
+class ExportedFiles:
+    """An export's folder on this machine, and the shards that it was made from."""
+
+    folder: Path
+    task: str
+    graph: str
+    """Path of the fp32 graph below the folder."""
+    shards_uri: str
+    shards: ShardManifest
+    places: Places
+    """Samples of the test split that the gates ran; None: all."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples that the gates ran."""
+        return self.shards.splits[SPLIT].samples if self.places is None else len(self.places)
+
+    @classmethod
+    def of(cls, folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest) -> ExportedFiles:
+        """Return those of a finished export."""
+        places = samples_of(document, shards_uri, shards)
+        return cls(folder, document.task, document.graph("fp32").name, shards_uri, shards, places)
+
+
+def kind_of(task: str) -> Literal["images", "texts", "own"]:
+    """Return the kind of samples of a task, by task.name."""
+    if task not in FIELDS:
+        return "own"
+    return "images" if "image" in FIELDS[task] else "texts"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def write_bundle(folder: Path, inputs: Inputs, signature: Signature, *, model_name: str, precision: str) -> None:
+    """Write the files of the task's kind into a folder.
+
+    Args:
+        folder: Where the graphs lie.
+        inputs: Of the export.
+        signature: Of the model.
+        model_name: Path of the graph that ships, below the folder.
+        precision: Of this graph.
+    """
+    kind, checkpoint = kind_of(inputs.config.task.name), inputs.checkpoint
+    if kind == "own":
+        return
+    labels: Sequence[object] = checkpoint.classes
+    if inputs.config.task.name == "image_multilabel":
+        thresholds = thresholds_of(checkpoint.calibration, len(checkpoint.classes))
+        pairs = zip(checkpoint.classes, thresholds, strict=True)
+        labels = [{"label": name, "threshold": threshold} for name, threshold in pairs]
+    _write_json(folder / LABELS_NAME, labels)
+    (output,) = signature.outputs
+    graph = {"model": model_name, "optimization": graph_level(precision), "output": output}
+    if kind == "images":
+        (input_name,) = signature.inputs
+        prepared = inputs.shards.prepared
+        preprocessing = {
+            **graph,
+            "input": input_name,
+            **{name: checkpoint.data[name] for name in ("image_size", "mean", "std")},
+            "background": None if prepared is None else prepared.background,
+            "convert": [] if prepared is None else prepared.convert,
+            "resize": None if prepared is None else prepared.resize,
+            "jpeg_quality": _JPEG_QUALITY if prepared is None else prepared.jpeg_quality,
+            "max_pixels": ShardingSection().max_pixels if prepared is None else prepared.max_pixels,
+        }
+        _write_json(folder / PREPROCESS_NAME, preprocessing)
+    else:
+        tokens, mask = signature.inputs
+        entry = inputs.shards.tokenizer
+        assert entry is not None
+        settings = {
+            **graph,
+            "tokens": tokens,
+            "mask": mask,
+            "max_length": checkpoint.data["max_length"],
+            "padding": entry.padding,
+            "multiple": signature.dimensions["length"].multiple,
+        }
+        _write_json(folder / TEXT_NAME, settings)
+        (folder / TOKENIZER_NAME).write_bytes(storage.read_bytes(entry.uri(inputs.shards_uri)))
+    write_program(folder, kind)
+
+
+def write_program(folder: Path, kind: str) -> None:
+    """Copy the program of a kind into a folder."""
+    here = Path(__file__).parent
+    name = {"images": "image_program.py", "texts": "text_program.py"}[kind]
+    (folder / PROGRAM_NAME).write_bytes((here / name).read_bytes())
+    if kind == "images":
+        (folder / "pixels.py").write_bytes((here.parents[1] / "records" / "pixels.py").read_bytes())
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def class_names(labels: Sequence[Any]) -> list[str]:
+    """Return the names of the classes in labels.json, in the order of the model's outputs."""
+    return [entry["label"] if isinstance(entry, dict) else entry for entry in labels]
+
+
+def read_labels(folder: Path) -> list[str] | None:
+    """Return the names of the classes of an export, in the order of its outputs; None: it has no labels.json."""
+    path = folder / LABELS_NAME
+    return class_names(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def open_model(task: str, folder: Path) -> ImageModel | TextModel:
+    """Read the files of a task of the tool, without the graph."""
+    if kind_of(task) == "images":
+        from trainer.predict.image_program import ImageModel
+
+        return ImageModel.open(folder)
+    from trainer.predict.text_program import TextModel
+
+    return TextModel.open(folder)
+
+
+def shards_uri_of(export_uri: str, document: ExportManifest) -> str:
+    """Return where the shards of an export lie: stages of a line lie side by side, their outputs named by fingerprint.
+
+    Args:
+        export_uri: Its folder.
+        document: Its manifest.
+    """
+    line = export_uri.rpartition("/")[0].rpartition("/")[0]
+    return storage.join(line, "shard", document.shards_fingerprint)
+
+
+def change_as_sharded(content: bytes, prepared: Prepared) -> tuple[bytes, bool]:
+    """Return an image file as sharding stores it, and whether it is a JPEG that needed repair.
+
+    Raises:
+        UndecodableImage: It is no image that sharding takes.
+    """
+    from PIL import ImageColor
+
+    from records.decode import decode
+    from records.pixels import Changes, change
+
+    changes = Changes(
+        **dict.fromkeys(prepared.convert, True), shorter_side=prepared.resize, jpeg_quality=prepared.jpeg_quality
+    )
+    background = None if prepared.background is None else ImageColor.getrgb(prepared.background)[:3]
+    image = decode(content, background=background, max_pixels=prepared.max_pixels)
+    changed, _ = change(image.repaired or content, image, changes)
+    return changed, image.repaired is not None
+
+
+# --- inputs for other gates -------------------------------------------------------------------------------------------
+
+
+def make_noise(task: str, signature: Signature, shards: ShardManifest, samples: int) -> Arrays:
+    """Return inputs that are no samples: a small test split is filled up with them, for parity."""
+    import numpy as np
+
+    from trainer.export.gates.arrays import random_inputs
+
+    if kind_of(task) != "texts":
+        return random_inputs(signature, samples)
+    assert shards.tokenizer is not None
+    random, length = np.random.default_rng(0), signature.dimensions["length"].opt
+    lengths = random.integers(1, length + 1, samples)
+    mask = (np.arange(length) < lengths[:, None]).astype(np.int64)
+    tokens = random.integers(0, shards.tokenizer.tokens, mask.shape)
+    return dict(zip(signature.inputs, (np.where(mask, tokens, shards.tokenizer.padding), mask), strict=True))
+
+
+def write_inputs(files: ExportedFiles, document: ExportManifest, work: Path) -> StoredArrays:
+    """Write inputs that an engine of a finished export is tried with, and return them. For a process of its own."""
+    from trainer.export.gates.arrays import random_inputs, store_arrays
+
+    if kind_of(document.task) == "own":
+        return store_arrays(work / "test-inputs", [random_inputs(document.signature, _NOISE_SAMPLES)])
+    rows = range(files.samples)
+    return store_arrays(work / "test-inputs", read_inputs(files, rows))
+
+
+def read_inputs(files: ExportedFiles, rows: Sequence[int]) -> Iterator[Arrays]:
+    """Yield model inputs of samples as the shards have them, decoded as in training.
+
+    Args:
+        files: The export.
+        rows: Of the samples among the gates' samples.
+    """
+    import numpy as np
+
+    from records.decode import decode_rgb
+    from records.pixels import centre_square, normalise
+
+    model = open_model(files.task, files.folder)
+    for start in range(0, len(rows), _BATCH):
+        values = [value for value, _ in read_samples(files, rows[start : start + _BATCH])]
+        if kind_of(files.task) == "texts":
+            yield model.collate(values)
+            continue
+        settings = model.preprocessing  # type: ignore[union-attr]
+        images = [centre_square(decode_rgb(value, max_pixels=None), settings.image_size) for value in values]
+        yield {settings.input: normalise(np.stack(images), settings.mean, settings.std)}
+
+
+def read_samples(files: ExportedFiles, rows: Sequence[int]) -> Iterator[tuple[Any, str | None]]:
+    """Yield the image file or text of each sample, and its path in the source."""
+    from records.fields import FieldReader, path_in
+    from records.index import SampleIndex
+    from records.index import read_samples as read_stored
+
+    first, field = files.shards.splits[SPLIT].first, "image" if kind_of(files.task) == "images" else "text"
+    reader = FieldReader(files.shards, [field])
+    index = SampleIndex(files.shards, files.shards_uri)
+    places = [first + (row if files.places is None else files.places[row]) for row in rows]
+    for stored in read_stored(index, files.shards_uri, places):
+        yield reader.read(stored, 0)[field], path_in(stored, files.shards.format)

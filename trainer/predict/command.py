@@ -1,0 +1,254 @@
+"""`shardline predict`: answers of a finished export to image files, texts or samples of an own task.
+
+    python -m trainer.predict.command --folder URI [--config-json TEXT] [--top K] [-o FORMAT] [--lines FILE] [SAMPLE...]
+
+Every file that is used is compared with the manifest first, and the export's predict.py is not executed. On a machine
+with a GPU that the export has an engine for, and the package that built it, the engine answers; else the graph that
+ships, by ONNX Runtime on the CPU; stderr says which. Samples of an own task are prepared by the run's code, which
+--config-json names. Exit codes as in contracts.errors; a sample that cannot be used ends the command with 2 after all
+others were answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contracts import storage
+from contracts.artifacts import EngineEntry, ExportManifest
+from contracts.config import RunConfig
+from contracts.config.load import read_stage_config
+from contracts.errors import (
+    EXIT_OK,
+    EXIT_USER_ERROR,
+    CheckFailed,
+    ConfigError,
+    DataError,
+    ErrorDocument,
+    StorageError,
+)
+from contracts.process import end_with_parent, run_process, thread_environment, threads_per_rank
+from trainer.export.targets import gpu_target, version_of
+from trainer.predict.bundle import BUNDLE_NAMES, kind_of, open_model
+
+if TYPE_CHECKING:
+    from trainer.export.gates.arrays import Array, Arrays
+    from trainer.export.gates.parity import Runner
+
+
+class CheckedFolder:
+    """The files of a finished export, each compared with the manifest before it is used.
+
+    Use it as a context: files of a bucket are copied, and the copies are deleted at its end.
+
+    Args:
+        uri: Its folder.
+
+    Attributes:
+        document: Its manifest.
+
+    Raises:
+        DataError: There is no manifest, or it was changed.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.document = ExportManifest.load(uri)
+        if contradiction := self.document.find_contradiction():
+            raise self.damaged(contradiction)
+        self._entries = {entry.name: entry for entry in self.document.shipped_files()}
+        self._copies: Path | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> CheckedFolder:
+        if not storage.is_local(self.uri):
+            self._copies = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="shardline-export-")))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def take(self, name: str) -> Path:
+        """Return the path of a file on this machine, which is as the manifest says.
+
+        Raises:
+            DataError: It is not, or the manifest has no such file.
+        """
+        entry = self._entries.get(name)
+        if entry is None:
+            raise self.damaged(f"its manifest has no {name}")
+        if self._copies is None:
+            path, copy = storage.local_path(entry.uri(self.uri)), None
+        else:
+            path = copy = self._copies / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if damage := entry.damage(self.uri, copy=copy):
+            raise self.damaged(damage)
+        return path
+
+    def damaged(self, what: str) -> DataError:
+        """Return the error of an export that something is wrong with."""
+        return DataError(
+            f"the export in {storage.display(self.uri)} is damaged: {what}",
+            allowed="an export as its stage left it",
+            todo="copy the whole folder again, or run the export stage again with --fresh",
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command (see the top of this file); return the exit code."""
+    end_with_parent()
+    parser = argparse.ArgumentParser(prog="predict", allow_abbrev=False)
+    parser.add_argument("samples", nargs="*", metavar="SAMPLE")
+    parser.add_argument("--folder", required=True, type=storage.normalise)
+    parser.add_argument("--config-json", help="keys of the run's configuration; an own task needs them")
+    parser.add_argument("--top", type=int)
+    parser.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
+    parser.add_argument("--lines")
+    options = parser.parse_args(arguments)
+    os.environ.update(thread_environment(threads_per_rank(1)))
+    try:
+        config = None if options.config_json is None else read_stage_config(options.config_json)
+        with CheckedFolder(options.folder) as folder:
+            return _answer(folder, config, options)
+    except Exception as error:  # noqa: BLE001 - the entry of a process is where everything ends
+        failure = ErrorDocument.of(error)
+        sys.stdout.flush()
+        sys.stderr.write(f"predict: error: {failure.message}\n")
+        return failure.exit_code
+
+
+def _answer(folder: CheckedFolder, config: RunConfig | None, options: argparse.Namespace) -> int:
+    from trainer.predict import image_program, text_program
+
+    kind, document = kind_of(folder.document.task), folder.document
+    header: Sequence[str]
+    if kind == "own":
+        if options.top is not None:
+            raise ConfigError(
+                f"--top {options.top}",
+                allowed="--top for a task of the tool: an own task has one answer per sample",
+                todo="leave it out",
+            )
+        # Here: it imports torch.
+        from trainer.predict.own_task import OwnModel
+
+        model: Any = OwnModel.of(folder.uri, document, config)
+        is_text, header = model.is_text, ("text" if model.is_text else "file", "answer")
+    else:
+        paths = [folder.take(name) for name in BUNDLE_NAMES[kind]]
+        model, is_text = open_model(document.task, paths[0].parent), kind == "texts"
+        header = text_program.HEADER if is_text else image_program.HEADER
+    if options.lines is not None and not is_text:
+        raise ConfigError("--lines", allowed="--lines for a model of texts", todo="name image files or their folders")
+    if is_text and (name := text_program.find_file(options.samples)):
+        raise ConfigError(
+            f"{name} is a file, and not a text",
+            allowed="texts, or --lines FILE with one text per line",
+            todo=f"give --lines {name}",
+        )
+    try:
+        lines = [] if options.lines is None else text_program.read_lines(options.lines)
+    except OSError as error:
+        raise ConfigError(
+            f"--lines {options.lines} cannot be read: {error.strerror}",
+            allowed="a file of texts, one per line, or - for standard input",
+            todo="correct the path",
+        ) from None
+    names = [*options.samples, *lines] if is_text else image_program.find_images(options.samples, _list_folder)
+    run, description = _open_runner(folder)
+    sys.stderr.write(f"predict: {description}\n")
+    unusable: list[str] = []
+    if kind == "texts":
+        rows: Iterator[Sequence[Any]] = text_program.predict(model, run, names, options.top, unusable)
+    else:
+        read: Callable[[str], Any] = str if is_text else _read
+        rows = image_program.predict(model, run, names, read, options.top, unusable)
+    image_program.write_rows(header, rows, options.output)
+    if unusable:
+        sys.stderr.write(f"predict: {len(unusable)} of {len(names)} could not be used\n")
+    return EXIT_USER_ERROR if unusable else EXIT_OK
+
+
+def _read(name: str) -> bytes:
+    if "://" not in name:
+        return Path(name).read_bytes()
+    try:
+        return storage.read_bytes(storage.normalise(name))
+    except StorageError as error:
+        raise OSError(error.given) from None
+
+
+def _list_folder(path: str) -> list[str] | None:
+    """Return the files of a folder (of a bucket: a URI that ends with /), relative to it; None: it is none."""
+    from trainer.predict import image_program
+
+    if "://" not in path:
+        return image_program.list_folder(path)
+    return [entry.name for entry in storage.list_objects(storage.normalise(path))] if path.endswith("/") else None
+
+
+# --- what runs the model ----------------------------------------------------------------------------------------------
+
+
+def _open_runner(folder: CheckedFolder) -> tuple[Runner, str]:
+    """Return what runs the model for any batch, and its description."""
+    from trainer.export.gates.parity import open_graph
+
+    engine, reason = open_engine(folder)
+    if engine is not None:
+        return engine, reason
+    document, threads = folder.document, threads_per_rank(1)
+    path = folder.take(document.graph().name)
+    # The settings that it is served with are part of what was proven.
+    folder.take(document.served.config)
+    version = version_of("onnxruntime")
+    words = f"{path.name} by onnxruntime {version} on the CPU, {threads} threads ({reason})"
+    return open_graph(path, threads=threads, precision=document.precision), words
+
+
+def open_engine(folder: CheckedFolder) -> tuple[Runner | None, str]:
+    """Return what runs the engine for this machine's GPU, for any batch, and its description; else None, and why."""
+    gpu = gpu_target()
+    if gpu is None:
+        return None, "no GPU"
+    entry = next((entry for entry in folder.document.engines if entry.target == gpu), None)
+    if entry is None:
+        return None, f"no engine for {gpu}"
+    # Only here: it asks for a GPU.
+    from trainer.export.engines import engine_open
+
+    try:
+        engine = engine_open.open_engine(folder.take(entry.name), entry, folder.document.signature)
+    except (CheckFailed, ConfigError, RuntimeError) as error:  # RuntimeError: a torch without CUDA
+        return None, str(error).partition("\n")[0]
+    return within_profile(engine, entry), f"{entry.name} by {entry.builder} on the GPU ({entry.target})"
+
+
+def within_profile(run: Runner, entry: EngineEntry) -> Runner:
+    """Return a runner for any number of samples: an engine takes batches of its profile only."""
+    from trainer.export.gates.arrays import join_batches, pad_batch
+
+    def run_parts(inputs: Mapping[str, Array]) -> Arrays:
+        samples, parts = len(next(iter(inputs.values()))), []
+        for start in range(0, samples, entry.max_batch):
+            part = {name: array[start : start + entry.max_batch] for name, array in inputs.items()}
+            number = min(entry.max_batch, samples - start)
+            outputs = run(pad_batch(part, entry.min_batch))
+            parts.append({name: array[:number] for name, array in outputs.items()})
+        return join_batches(parts)
+
+    return run_parts
+
+
+if __name__ == "__main__":
+    # End quietly where whoever reads the rows has seen enough (| head).
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    run_process(main)

@@ -1,0 +1,226 @@
+"""The gate `program`: the shipped predict.py on source files, held against the fp32 graph on the trainer's inputs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contracts.artifacts import ExportManifest, Gate, ShardManifest
+from contracts.process import threads_per_rank
+from records.source import read_source
+from trainer.export.gates.samples import SPLIT, stratify
+from trainer.export.targets import version_of
+from trainer.predict.bundle import (
+    BUNDLE_NAMES,
+    LABELS_NAME,
+    PROGRAM_NAME,
+    ExportedFiles,
+    change_as_sharded,
+    kind_of,
+    read_inputs,
+    read_samples,
+    write_program,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from trainer.export.gates.arrays import StoredArrays
+
+GATE_NAME = "program"
+PROGRAM_SAMPLES = 64
+"""Samples of the test split that the program is tried with."""
+MAX_SCORE_DIFFERENCE = 1e-4
+"""Probabilities in float32 by other kernels were seen 1e-7 apart; a mean of pixels that is off by 0.05 of the range
+moves them by more than a thousandth."""
+_PACKAGES = {"images": ("onnxruntime", "numpy", "Pillow"), "texts": ("onnxruntime", "numpy", "tokenizers")}
+_BATCH = 32
+# Bytes of a text that can be an argument of the program.
+_ARGUMENT_BYTES = 20_000
+_TIME_LIMIT_S = 1800.0
+_LAST_CHARACTERS = 2000
+
+
+def judge_program(files: ExportedFiles, outputs: StoredArrays) -> Gate:
+    """Run the shipped program on source files, and compare it with the fp32 graph on the trainer's inputs.
+
+    Whatever is wrong with pixels, tokens or names on that way shows here; parity, on tensors, sees none of it. It runs
+    code of the folder: only one whose checksums agree with its manifest is for it. For a process of its own.
+
+    Args:
+        files: An export of a task of the tool.
+        outputs: Of the fp32 graph for the gates' samples, in their order.
+    """
+    from trainer.export.gates.arrays import join_batches
+
+    rows = _choose_rows(files)
+    (logits,) = join_batches(outputs.batches(_BATCH, most=files.samples)).values()
+    return _try_program(files, rows, logits[rows])
+
+
+def judge_program_again(files: ExportedFiles, document: ExportManifest, work: Path) -> Gate:
+    """Run this package's own program on the files of a finished export; no code of the export runs.
+
+    Its answers are held against the fp32 graph, and their mean score against that of the gate when it was made.
+    """
+    from trainer.export.gates.arrays import join_batches
+    from trainer.export.gates.parity import open_graph
+
+    folder = work / GATE_NAME
+    folder.mkdir()
+    kind = kind_of(files.task)
+    for name in (files.graph, *BUNDLE_NAMES[kind]):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(files.folder / name)
+    write_program(folder, kind)
+    rows = _choose_rows(files)
+    run = open_graph(files.folder / files.graph, threads=threads_per_rank(1))
+    (logits,) = join_batches(run(inputs) for inputs in read_inputs(files, rows)).values()
+    gate = _try_program(replace(files, folder=folder), rows, logits)
+    then = next((gate.figures.get("mean_score") for gate in document.gates if gate.name == GATE_NAME), None)
+    now = gate.figures["mean_score"]
+    if gate.status != "passed" or not isinstance(then, float) or not isinstance(now, float):
+        return gate
+    if abs(now - then) <= MAX_SCORE_DIFFERENCE:
+        return gate
+    reason = f"the mean score is {now:.6f}, and was {then:.6f} when the export was made"
+    return gate.model_copy(update={"status": "failed", "reason": reason})
+
+
+def _choose_rows(files: ExportedFiles) -> list[int]:
+    """Return the rows of at most `PROGRAM_SAMPLES` of the gates' samples, the same share of each class."""
+    from records.index import SampleIndex
+
+    samples, split = files.samples, files.shards.splits[SPLIT]
+    if samples <= PROGRAM_SAMPLES:
+        return list(range(samples))
+    labels = SampleIndex(files.shards, files.shards_uri).labels(split.first, split.samples)
+    return stratify(labels if files.places is None else labels[list(files.places)], PROGRAM_SAMPLES, seed=0)
+
+
+def _try_program(files: ExportedFiles, rows: Sequence[int], logits: npt.NDArray[np.float32]) -> Gate:
+    kind, changed = kind_of(files.task), 0
+    with tempfile.TemporaryDirectory(prefix="shardline-program-") as name:
+        samples = list(read_samples(files, rows))
+        if kind == "images":
+            prepared = files.shards.prepared
+            is_changed = prepared is not None and any(prepared.changed.values())
+            source = read_source(files.shards_uri) if is_changed else None
+            arguments = []
+            for number, (stored, path) in enumerate(samples):
+                content = _source_file(files.shards, source, path, stored)
+                changed += content != stored
+                arguments.append(f"{number:02d}")
+                Path(name, arguments[-1]).write_bytes(content)
+        else:
+            usable = [number for number, (text, _) in enumerate(samples) if _is_argument(text)]
+            arguments, logits = [samples[number][0] for number in usable], logits[usable]
+        answers, reason = _run_program(files, arguments, Path(name))
+    other_labels, difference = _compare(files, answers, logits)
+    if not reason and other_labels:
+        reason = f"{other_labels} of {len(answers)} samples have other labels than the graph on the trainer's inputs"
+    elif not reason and not difference <= MAX_SCORE_DIFFERENCE:
+        reason = f"scores are up to {difference:.3g} from those of the graph on the trainer's inputs"
+    undecided = "" if arguments else "no text of the proof can be an argument of the program"
+    scores = [score for answer in answers for score in answer["scores"]]
+    packages = ", ".join(f"{package} {version_of(package)}" for package in _PACKAGES[kind])
+    return Gate(
+        name=GATE_NAME,
+        precision="fp32",
+        status="not decidable" if undecided else "failed" if reason else "passed",
+        ran=f"the shipped {PROGRAM_NAME} with {packages}, on {len(arguments)} {kind} of the source"
+        + (f", {changed} of them as they were before sharding changed them" if changed else ""),
+        figures={
+            "samples": len(answers),
+            "other_labels": other_labels,
+            "score_difference": difference,
+            "mean_score": sum(scores) / len(scores) if scores else None,
+        },
+        limits={"other_labels": 0.0, "score_difference": MAX_SCORE_DIFFERENCE},
+        reason=undecided or reason,
+    )
+
+
+def _is_argument(text: str) -> bool:
+    from trainer.predict.text_program import find_file
+
+    return "\0" not in text and len(text.encode()) <= _ARGUMENT_BYTES and find_file([text]) is None
+
+
+def _run_program(files: ExportedFiles, arguments: Sequence[str], work: Path) -> tuple[list[dict[str, Any]], str]:
+    """Return the program's answers, and why there are not all of them."""
+    if not arguments:
+        return [], ""
+    program = str(files.folder.resolve() / PROGRAM_NAME)
+    command = [sys.executable, "-I", program, "--output=json", f"--model={files.graph}", "--", *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIME_LIMIT_S, check=False
+        )
+        answers = [json.loads(line) for line in done.stdout.splitlines()]
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        return [], f"{PROGRAM_NAME}: {error}"
+    if done.returncode or len(answers) != len(arguments):
+        message = done.stderr.decode(errors="replace").strip()[-_LAST_CHARACTERS:]
+        return [], f"{PROGRAM_NAME} ended with exit code {done.returncode}: {message}"
+    return answers, ""
+
+
+def _compare(
+    files: ExportedFiles, answers: Sequence[dict[str, Any]], logits: npt.NDArray[np.float32]
+) -> tuple[int, float]:
+    """Return how many answers have other labels than the graph, and the largest difference of a score.
+
+    A label whose score is within `MAX_SCORE_DIFFERENCE` of its limit may be there or not.
+    """
+    import numpy as np
+
+    from trainer.predict.image_program import sigmoid
+
+    classes, other_labels, differences = files.shards.classes, 0, [0.0]
+    labels = json.loads((files.folder / LABELS_NAME).read_bytes())
+    for answer, row in zip(answers, logits.astype(np.float64), strict=False):
+        if isinstance(labels[0], dict):
+            scores = sigmoid(row)
+            limits = np.array([entry["threshold"] for entry in labels])
+        else:
+            scores = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+            limits = np.full(len(row), scores.max())
+        expected = dict(zip(classes, scores.tolist(), strict=True))
+        required = {classes[place] for place in np.flatnonzero(scores >= limits + MAX_SCORE_DIFFERENCE)}
+        allowed = {classes[place] for place in np.flatnonzero(scores >= limits - MAX_SCORE_DIFFERENCE)}
+        other_labels += not required <= set(answer["labels"]) <= allowed
+        given = zip(answer["labels"], answer["scores"], strict=True)
+        differences += [abs(score - expected.get(label, np.inf)) for label, score in given]
+    return other_labels, float(max(differences))
+
+
+def _source_file(shards: ShardManifest, source: str | None, path: str | None, stored: bytes) -> bytes:
+    """Return the source's own file of a sample; `stored` where it is gone, or sharding makes another file of it now.
+
+    Args:
+        shards: They say what sharding does to an image.
+        source: Folder of the source; None: not known, or no image was changed.
+        path: Of the sample in the source.
+        stored: The file in the shard.
+    """
+    from records.pixels import UndecodableImage
+    from records.source import read_source_file
+
+    content = None if source is None or path is None else read_source_file(source, path)
+    prepared = shards.prepared
+    if content is None or prepared is None:
+        return stored
+    try:
+        made, is_repaired = change_as_sharded(content, prepared)
+    except UndecodableImage:
+        return stored
+    # Not every reader takes a file that sharding has repaired.
+    return content if made == stored and not is_repaired else stored
