@@ -121,6 +121,8 @@ def test_texts_are_samples_themselves(tmp_path: Path, capfd: pytest.CaptureFixtu
     ]
     code, rows, err = answer(capfd, folder, str(tmp_path / "texts"))
     assert (code, rows, "is a file, and not a text" in err) == (2, [], True)
+    code, rows, err = answer(capfd, folder, "--lines", str(tmp_path / "none"))
+    assert (code, rows, "none cannot be read: No such file" in err) == (2, [], True)
 
 
 def change_byte(path: Path) -> None:

@@ -252,6 +252,10 @@ def test_its_code_answers_in_predict(
     scores = run_outputs(graph, image=pixels.astype(np.float32) / np.float32(255))["scores"]
     expected = scores.argmax(axis=1).reshape(3, -1).sum(axis=1)
     assert rows == [{"file": image, "answer": int(sum_)} for image, sum_ in zip(images, expected, strict=True)]
+    Image.open(images[0]).resize((SIZE // 2, SIZE // 2)).save(tmp_path / "small.png")
+    code, rows, err = predict(images[0], str(tmp_path / "small.png"))
+    assert (code, [row["file"] for row in rows]) == (EXIT_USER_ERROR, [images[0]])
+    assert f"small.png: image is float32 [1, 3, {SIZE // 2}, {SIZE // 2}], the task's signature says" in err
     # The task gets what sharding would have stored: here smaller and without transparency.
     see_through = Image.open(images[0]).convert("RGBA").resize((2 * SIZE, 2 * SIZE))
     see_through.putalpha(Image.linear_gradient("L").resize(see_through.size))
