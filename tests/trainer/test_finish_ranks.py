@@ -49,7 +49,8 @@ def test_ranks_wait_while_the_first_one_publishes(small_shards: str, tmp_path: P
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = multiprocessing.get_context("fork")
+    # Not forked: a worker of pytest may have threads of gRPC, whose locks a child would inherit.
+    context = multiprocessing.get_context("spawn")
     ranks = [context.Process(target=be_rank, args=(number, port, tmp_path, small_shards)) for number in range(2)]
     for process in ranks:
         process.start()
