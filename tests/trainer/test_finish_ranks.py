@@ -16,7 +16,7 @@ from tests.conftest import small_config
 from tests.trainer.one_rank import make_training
 from trainer import finish
 from trainer.data.reader import ShardReader
-from trainer.parallel.process_group import limit_collectives, process_group
+from trainer.parallel.process_group import Rank, limit_collectives, process_group
 
 # Longer than a sign of life takes, and shorter than the publishing.
 LIMIT_S, PIECE_S = 3.0, 2.0
@@ -26,15 +26,18 @@ def be_rank(number: int, port: int, folder: Path, shards: str) -> None:
     torch.set_num_threads(1)
     own = {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
     os.environ |= {**own, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    config = small_config(train={"epochs": 1}, resources={"ranks": 2})
     with process_group(setup_timeout_s=60) as rank:
-        output = storage.normalise(folder / "out")
-        training = make_training(rank, folder / str(number), shards, config, output=output)
-        training.run()
-        limit_collectives(LIMIT_S)
-        for name in ("write_result", "parameters_sha256"):
-            setattr(finish, name, slow(getattr(finish, name)))
-        finish.finish(training)
+        train(rank, folder, shards)
+
+
+def train(rank: Rank, folder: Path, shards: str) -> None:
+    config = small_config(train={"epochs": 1}, resources={"ranks": 2})
+    training = make_training(rank, folder / str(rank.rank), shards, config, output=storage.normalise(folder / "out"))
+    training.run()
+    limit_collectives(LIMIT_S)
+    for name in ("write_result", "parameters_sha256"):
+        setattr(finish, name, slow(getattr(finish, name)))
+    finish.finish(training)
 
 
 def slow(function: Any) -> Any:
