@@ -74,7 +74,7 @@ def process_group(*, setup_timeout_s: float) -> Iterator[Rank]:
     yield Rank(rank, local_rank, ranks, device)
     # Only on success: a peer may be dead otherwise, and leaving would wait for it.
     dist.barrier()
-    # A DDP module that outlives the group drops gloo's last reference with the GIL held, and then joins a thread of gloo
+    # A DDP module that outlives the group drops gloo's last reference with the GIL held, and joins a thread of gloo
     # that waits for the GIL (seen with torch 2.13): what is left in cycles is freed now.
     gc.collect()
     dist.destroy_process_group()
