@@ -6,7 +6,7 @@
     page               HTML, one self-contained document
     classes            of training: confusion matrix and ROC curve
 
-By the metadata alone an engine can be followed to the listing of the raw files (`made_from_NAME` of a stage is a
+By the metadata alone the served file can be followed to the listing of the raw files (`made_from_NAME` of a stage is a
 `fingerprint`, or another hash, of the one before).
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contracts.artifacts import RunRecord
 from contracts.config import RunConfig
 from inspection.metrics import export_metrics, known, train_metrics
-from inspection.run.headline import find_verdict, headline
+from inspection.run.headline import headline
 from inspection.run.view import RunView
 
 Value = float | int | str
@@ -79,5 +79,5 @@ def describe_metrics(record: RunRecord, view: RunView) -> dict[str, float]:
     if view.checkpoint is not None or record.goodput is not None:
         found |= train_metrics(view.checkpoint, record.goodput, headline(view))
     if view.export is not None:
-        found |= export_metrics(view.export, find_verdict(view.export, view.verifications))
+        found |= export_metrics(view.export, view.verification)
     return known(found)

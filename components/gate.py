@@ -24,17 +24,17 @@ from contracts.artifacts import Contract, ExportManifest
 from contracts.config import RunConfig
 from contracts.config.load import stage_config
 from contracts.errors import EXIT_CHECK_FAILED, EXIT_FAULT, EXIT_OK, EXIT_USER_ERROR, DataError, ErrorDocument
-from contracts.proof import describe_proof, find_unproven, read_verifications, require_proven
+from contracts.proof import proven_on, read_verification, require_proven, verdict
 
 PRODUCTION_NAME = "production.json"
 Decision = dict[str, Any]
 """`results.register` of run.json: `verdict` (production, kept out, not compared or refused), `reason` in words,
-`unproven`, and the numbers of the comparison where there was one."""
+`proof` (the export's verdict), and the numbers of the comparison where there was one."""
 Runner = Callable[[list[str]], subprocess.CompletedProcess[bytes]]
 """Runs a command to its end."""
 _TODO_UNPROVEN = (
-    "export with export.runtime=tensorrt on the GPU that serves, run `shardline verify` on a GPU of each target, or "
-    "set export.allow_unproven=true"
+    "export with export.runtime=tensorrt on the GPU that serves, run `shardline verify` on the engine's GPU, or set "
+    "export.allow_unproven=true"
 )
 _TODO_BY_HAND = "`shardline promote RUN` puts it into production by hand"
 # Entries of the judge's document that a decision has.
@@ -135,19 +135,17 @@ def decide(
         ShardlineError: The judge came to no end.
     """
     document = ExportManifest.load(export)
-    verifications = read_verifications(export, document)
-    unproven = find_unproven(document, verifications)
-    decision: Decision = {"unproven": ", ".join(unproven)}
+    verification = read_verification(export, document)
+    proof = verdict(document, verification)
+    decision: Decision = {"proof": proof}
     if current == export:
         return {"verdict": "production", "reason": "it is in production already", **decision}
     if current is not None and document.fingerprint in decided:
         return decided[document.fingerprint]
-    if unproven and not config.export.allow_unproven:
-        reason = f"unproven: {', '.join(unproven)}\n  to do: {_TODO_UNPROVEN}"
-        return {"verdict": "refused", "reason": reason, **decision}
+    if not proven_on(document, verification) and not config.export.allow_unproven:
+        return {"verdict": "refused", "reason": f"{proof}\n  to do: {_TODO_UNPROVEN}", **decision}
     require_proven(export, document, allow_unproven=config.export.allow_unproven)
     if current is None:
-        proof = f"unproven: {', '.join(unproven)}" if unproven else describe_proof(document, verifications)
         return {"verdict": "production", "reason": f"the first export of the line; {proof}", **decision}
     return {**_judge(config, export, current, shards, run), **decision}
 

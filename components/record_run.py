@@ -19,7 +19,6 @@ from contracts.errors import DataError, ErrorDocument
 from contracts.result import RUN_START_NAME, run_uri
 from inspection.attempts import find_errors, find_last_error
 from inspection.goodput import read_goodput
-from inspection.profile_page import leave_profile_page
 from inspection.report_file import write_report
 from inspection.run.events import list_attempts, of_run, read_events_of
 from inspection.run.find import RunPlace
@@ -51,7 +50,7 @@ def record(task: Task, config: RunConfig) -> None:
     line, job = storage.join(storage.normalise(config.run.root), config.run.name), task.parameter("job")
     read = attempt("how the tasks ended", lambda: read_tasks(job))
     tasks = {} if isinstance(read, Unreadable) else read
-    run_record = leave_profile_page(collect(line, task.run_id, config, tasks), run_uri(line, task.run_id))
+    run_record = collect(line, task.run_id, config, tasks)
     close_run(run_record, line=line)
     page = attempt("the report", lambda: storage.read_bytes(write_report(run_uri(line, task.run_id), None)).decode())
     metadata = {"state": run_record.state, "error": run_record.error, "run": run_uri(line, task.run_id)}

@@ -17,9 +17,9 @@ from contracts import storage
 from contracts.artifacts import ExportManifest
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, TryAgain
-from contracts.proof import find_unproven, read_verifications, require_proven
+from contracts.proof import proven_on, read_verification, require_proven, verdict
 from contracts.result import LINE_LABEL, RUN_LABEL, run_label
-from contracts.serving import NO_RELEASE, REPOSITORY, image_of, model_name
+from contracts.serving import NO_RELEASE, REPOSITORY, TENSORRT_RTX, image_of, model_name
 
 if TYPE_CHECKING:
     from google.cloud import aiplatform
@@ -37,7 +37,8 @@ def register(task: Task, config: RunConfig) -> None:
         config: Its keys that registration reads.
 
     Raises:
-        ConfigError, DataError: The export is unreadable or was changed, or no known Triton release loads it.
+        ConfigError, DataError: The export is unreadable, was changed or has no Triton repository, or no known Triton
+            release loads it.
         ShardlineError: The comparison with production came to no end.
     """
     export, shards = (storage.normalise(task.input_uri(name) or "") for name in ("served", "shards"))
@@ -45,9 +46,15 @@ def register(task: Task, config: RunConfig) -> None:
     document = ExportManifest.load(export)
     # What is damaged is refused whatever is allowed: an error, not a verdict.
     require_proven(export, document, allow_unproven=True)
+    if document.runtime == TENSORRT_RTX:
+        raise ConfigError(
+            f"the export in {storage.display(export)} has no Triton repository (export.runtime: {TENSORRT_RTX})",
+            allowed="an export of runtime tensorrt or onnx",
+            todo="set export.runtime to tensorrt or onnx, or register.upload to false",
+        )
     known = read_production(line)
     current, resource, registry = None, "", None
-    if config.export.allow_unproven or not find_unproven(document, read_verifications(export, document)):
+    if config.export.allow_unproven or proven_on(document, read_verification(export, document)):
         registry, version = _find_or_upload(config, document, export, task.run_id)
         resource = f"{registry.model_resource_name}@{version}"
         # Where somebody took the alias away, the line's document knows.
@@ -122,13 +129,14 @@ def _find_or_upload(
             if version.version_description.startswith(identity):
                 return registry, version.version_id
     values = ", ".join(f"{name} {value:.4f}" for name, value in document.headline_values.items())
+    proof = verdict(document, read_verification(uri, document))
     model = aiplatform.Model.upload(
         display_name=config.run.name,
         parent_model=parent,
         # The gate decides what is served where no version is named.
         is_default_version=parent is None,
         version_aliases=["latest"],
-        version_description=f"{identity} {document.verdict}; {document.headline.metric}: {values}",
+        version_description=f"{identity} {proof}; {document.headline.metric}: {values}",
         artifact_uri=storage.join(uri, REPOSITORY),
         labels={**cloud.labels, **label, RUN_LABEL: run_label(run_id)},
         encryption_spec_key_name=cloud.kms_key or None,

@@ -78,11 +78,15 @@ def model_fingerprint(config: RunConfig) -> str:
 def profile_inputs(config: RunConfig, *, shards: str, hardware: dict[str, str], torch_version: str) -> dict[str, str]:
     """Hashes that decide a profile: what is measured, on what."""
     resources = config.resources
+    # What is measured of train: a new learning rate is no reason to measure again.
+    measured = set(SPEED_FIELDS)
+    if config.profile.method == "auto":
+        # It ends early for a short training.
+        measured |= {"epochs", "max_steps"}
     return {
         "model": model_fingerprint(config),
         "data": fingerprint(config.data.model_dump(mode="json", exclude={"on_bad_sample"})),
-        # What is measured of train: a new learning rate is no reason to measure again.
-        "train": fingerprint(config.train.model_dump(mode="json", include=SPEED_FIELDS)),
+        "train": fingerprint(config.train.model_dump(mode="json", include=measured)),
         "parallel": fingerprint(config.parallel.model_dump(mode="json")),
         "profile": fingerprint(config.profile.model_dump(mode="json")),
         "shards": shards,
@@ -127,9 +131,8 @@ def export_inputs(config: RunConfig, *, checkpoint: str, builder: str, tools: Ma
     Args:
         config: The configuration.
         checkpoint: Hash of the weights.
-        builder: What builds engines, and for which GPUs.
-        tools: What else makes graphs and runs the gates, by name: versions of packages, a hash of this code. A
-            corrected gate so runs again.
+        builder: Package and target of the engine.
+        tools: What else makes graphs and runs the gates, by name: versions of packages and of the export.
     """
     return {
         # A permission changes no file.

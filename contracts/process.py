@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing.util
 import os
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -181,3 +183,21 @@ def final_exit_code(code: int, error: ErrorDocument | None, say: Say, *, limit_s
         say(f"nobody has killed this process in {limit_s:.0f} s")
     say(f"ending with {EXIT_ABORTED}, for which Vertex AI starts a job again (elsewhere {code})")
     return EXIT_ABORTED
+
+
+# multiprocessing adds about 35 bytes to the temporary folder's path; a socket's path has at most 107 bytes.
+_MAX_TEMPORARY, _SHORT_FOLDER = 70, "/tmp"
+_folder_choice = threading.Lock()
+
+
+def use_short_socket_folder() -> None:
+    """Have multiprocessing put its sockets into /tmp where TMPDIR is too long; call it before its first use."""
+    if len(tempfile.gettempdir()) <= _MAX_TEMPORARY or not os.access(_SHORT_FOLDER, os.W_OK):
+        return
+    with _folder_choice:
+        before = tempfile.tempdir
+        tempfile.tempdir = _SHORT_FOLDER
+        try:
+            multiprocessing.util.get_temp_dir()
+        finally:
+            tempfile.tempdir = before

@@ -1,7 +1,6 @@
-"""What whoever makes a Triton repository and whoever serves it must agree on: names, the image, the command.
+"""Triton Inference Server: names in a model repository, images by version of TensorRT, settings of ONNX Runtime.
 
-All that is known of Triton's versions and of its ONNX Runtime backend stands in one table here, with its date: Triton's
-message takes any graph level and any parameter, so that only a table can be wrong about them.
+What is known of Triton's releases and of its ONNX Runtime backend is one table with its date.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from contracts.artifacts import ExportManifest
 
 TENSORRT: Literal["tensorrt"] = "tensorrt"
 TENSORRT_RTX: Literal["tensorrt_rtx"] = "tensorrt_rtx"
-ONNXRUNTIME_TENSORRT: Literal["onnxruntime_tensorrt"] = "onnxruntime_tensorrt"
+ONNX: Literal["onnx"] = "onnx"
+LOADED_BY = {TENSORRT: "TensorRT", TENSORRT_RTX: "TensorRT-RTX", ONNX: "ONNX Runtime with TensorRT"}
+"""Name of each runtime. Triton loads no engine of TensorRT-RTX: such an export has no repository."""
 
 REPOSITORY = "triton"
 """Folder of the model repository in an export."""
 VERSION = "1"
 CONFIG_NAME = "config.pbtxt"
-MODEL_FILES = {TENSORRT: "model.plan", ONNXRUNTIME_TENSORRT: "model.onnx", TENSORRT_RTX: "model.onnx"}
-"""File that Triton looks for, by runtime (Triton, docs/user_guide/model_repository.md)."""
-LOADED_BY = {TENSORRT: "TensorRT", ONNXRUNTIME_TENSORRT: "ONNX Runtime with TensorRT", TENSORRT_RTX: "ONNX Runtime"}
-"""What runs that file in Triton, by runtime: Triton loads none of TensorRT-RTX's engines, which lie beside it."""
+MODEL_FILES = {TENSORRT: "model.plan", ONNX: "model.onnx"}
+"""File that Triton loads, by runtime (Triton, docs/user_guide/model_repository.md)."""
 
-# --- What is known of Triton, read 2026-11-23 ---
+# --- Known of Triton, read 2026-11-23 ---
 # Releases by the TensorRT in their image, the newest first: a plan loads in the version that built it and in no other.
 # Collected from public repositories that name both; NVIDIA's table is
 # https://docs.nvidia.com/deeplearning/frameworks/support-matrix/index.html. Not from Triton's own
@@ -40,59 +39,40 @@ RELEASES = {
 # `optimization.graph.level` by the name of ONNX Runtime's level: onnxruntime_backend, src/onnxruntime.cc of 2026-06-29.
 # Any other number, 0 and none at all are ENABLE_ALL there.
 GRAPH_LEVELS = {"ORT_ENABLE_BASIC": -1, "ORT_ENABLE_ALL": 0, "ORT_ENABLE_EXTENDED": 1, "ORT_DISABLE_ALL": 2}
-# Of its accelerator `tensorrt`, in the same file, which refuses what it does not know. Accelerators act on instances of
-# KIND_GPU alone (KIND_AUTO becomes one where there is a GPU). No precision_mode: TensorRT 11 takes it from the graph.
-CACHE_KEYS = ("trt_engine_cache_enable", "trt_engine_cache_path")
-PROFILE_KEYS = ("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes")
 # --- end of the table ---
 
-_IMAGE = "nvcr.io/nvidia/tritonserver:{}-py3"
 NO_RELEASE = "no known Triton loads this"
-
-# By the tool's own tasks. It is the same in every export of a task: a name with a hash in it would make a new version
-# of a model a new model for its clients.
-_MODEL_NAMES = {
-    "image_classification": "classifier",
-    "image_multilabel": "classifier",
-    "text_classification": "classifier",
-}
+_IMAGE = "nvcr.io/nvidia/tritonserver:{}-py3"
+_CLASSIFIERS = ("image_classification", "image_multilabel", "text_classification")
 
 
 def model_name(task: str) -> str:
-    """Return the name of the model in the repository, and so of its folder.
-
-    Args:
-        task: task.name.
-    """
-    return _MODEL_NAMES.get(task, "model")
+    """Return the name of the model in the repository. It is the same in every export of a task (task.name)."""
+    return "classifier" if task in _CLASSIFIERS else "model"
 
 
 def graph_level(precision: str) -> str:
-    """Return ONNX Runtime's optimisation level for a graph: what Triton is told, the gates and predict.py run.
-
-    Q/DQ graphs are left alone: ONNX Runtime's rewriting was seen to change what a sound int8 model computes (cosine
-    0.83 instead of 0.999), at BASIC too. All others have Triton's default: on a CPU ResNet-50 takes two thirds of the
-    time that EXTENDED takes, and on a GPU the two are the same.
-    """
+    """Return ONNX Runtime's optimisation level for a graph, in Triton, the gates and predict.py."""
+    # ONNX Runtime's rewriting of Q/DQ was seen to change the outputs of a sound int8 model (cosine 0.83), at BASIC too.
     return "ORT_DISABLE_ALL" if precision == "int8" else "ORT_ENABLE_ALL"
 
 
 def image_for(builder: str) -> str | None:
-    """Return the Triton image that loads a plan; of an ONNX file, the newest that is known.
+    """Return the Triton image that loads a plan; of an ONNX file, the newest known one.
 
     Args:
-        builder: Package and version that built the plan; of an ONNX file anything else, or nothing.
+        builder: Package and version that built the plan; empty: an ONNX file.
 
     Returns:
-        None where no known release has this version of TensorRT.
+        None where no known release has this version of TensorRT, or the engine is not TensorRT's.
     """
-    package, _, version = builder.partition(" ")
-    if package != TENSORRT:
+    if not builder:
         return _IMAGE.format(next(iter(RELEASES.values())))
-    release = RELEASES.get(".".join(version.split(".")[:3]))
+    package, _, version = builder.partition(" ")
+    release = RELEASES.get(".".join(version.split(".")[:3])) if package == TENSORRT else None
     return None if release is None else _IMAGE.format(release)
 
 
 def image_of(document: ExportManifest) -> str | None:
-    """Return the Triton image that loads what an export serves; None: no known one does."""
-    return image_for(document.engines[0].builder if document.engines else "")
+    """Return the Triton image that loads the served model of an export; None: no known one does."""
+    return image_for("" if document.engine is None else document.engine.builder)

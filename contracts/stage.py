@@ -239,8 +239,8 @@ class Stage:
 
 def find_output_damage(uri: str, document: Contract) -> str | None:
     """Return what is wrong with a finished output before it is reused, or None."""
-    if contradiction := document.find_contradiction():
-        return contradiction
+    if inconsistency := document.inconsistency():
+        return inconsistency
     files = document.owned_files()
     # A bucket tells its own checksums, with the sizes.
     checksums = not storage.is_local(uri) or sum(entry.bytes for entry in files) <= REUSE_CHECKSUM_BYTES

@@ -6,8 +6,6 @@ value that was not measured is no metric, since 0 would be one.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,9 +17,12 @@ from contracts.artifacts import (
     GoodputRecord,
     ProfileReport,
     ShardManifest,
+    Verification,
 )
+from contracts.artifacts.export import PARITY
+from contracts.proof import proven_on
 from inspection.run.door import finite
-from inspection.run.headline import RunHeadline, Verdict, find_verdict, headline
+from inspection.run.headline import RunHeadline, headline
 from inspection.run.view import RunView
 from pages.rendering import View
 
@@ -107,18 +108,14 @@ def profile_metrics(report: ProfileReport) -> dict[str, float]:
             "profile_slot_size": choice.slot_size,
             "profile_slots_per_rank": choice.slots_per_rank,
             "profile_num_workers": choice.num_workers,
-            "profile_prefetch_factor": choice.prefetch_factor,
-            "profile_threads": choice.threads,
             "profile_points": sum(entry.samples_per_s is not None for entry in report.points),
             "profile_findings": len(report.findings),
-            "profile_findings_bad": sum(finding.severity == "bad" for finding in report.findings),
             "profile_samples_per_s": point.samples_per_s,
             **{f"profile_{unit}_per_s": value for unit, value in point.units_per_s.items()},
             "profile_data_time_fraction": point.data_time_fraction,
             "profile_usd_per_million_samples": point.usd_per_million_samples,
             "profile_gpu_busy_fraction": report.indicators.gpu_busy_fraction,
             "profile_mfu": report.indicators.mfu,
-            "profile_predictor_error": report.predictor_error,
             "profile_wall_s": report.wall_s,
             "profile_estimated_hours": estimate.hours if estimate else None,
             "profile_estimated_usd": estimate.usd if estimate else None,
@@ -158,47 +155,34 @@ def train_metrics(
     return known(metrics)
 
 
-def export_metrics(exported: ExportManifest, verdict: Verdict) -> dict[str, float]:
+def export_metrics(exported: ExportManifest, verification: Verification | None = None) -> dict[str, float]:
     """Return the metrics of an export.
 
     Args:
         exported: Its manifest.
-        verdict: Whether it is proven, by the newest verification.
+        verification: Of its engine, on a GPU since it was made.
     """
     metric, values = exported.headline.metric, exported.headline_values
     metrics: dict[str, float | None] = {
         **{f"export_{name}_{metric}": value for name, value in values.items()},
-        "export_test_samples": exported.measured_samples,
+        "export_test_samples": exported.proof_samples,
         "export_gates": len(exported.gates),
         "export_gates_passed": sum(gate.status == "passed" for gate in exported.gates),
         "export_gates_failed": sum(gate.status == "failed" for gate in exported.gates),
-        "export_proven": int(verdict == "proven"),
-        "export_engines": len(exported.engines),
-        "export_engine_bytes": sum(engine.bytes for engine in exported.engines),
+        "export_proven": int(bool(proven_on(exported, verification))),
         "export_precisions_tried": len(exported.tried),
+        "export_latency_ms": next((entry.median_ms for entry in exported.latency if entry.batch == 1), None),
     }
+    if exported.engine is not None:
+        metrics["export_engine_bytes"] = exported.engine.bytes
     if (shipped := values.get(exported.precision)) is not None and "torch" in values:
         metrics[f"export_{metric}_change"] = shipped - values["torch"]
-    for precision, parity in exported.parity.get("onnx", {}).items():
-        if parity.relative_error is not None:
-            metrics[f"export_{precision}_relative_error"] = parity.relative_error
-    return known(metrics | _latency_metrics(exported))
-
-
-def _latency_metrics(exported: ExportManifest) -> dict[str, float]:
-    """Return the median latencies: of devices and versions of a runner, which share a name, the fastest."""
-    fastest: dict[str, float] = {}
-    for entry in exported.latency:
-        name = f"export_{entry.precision}_{_runner_name(entry.runner)}_batch{entry.batch}_p50_ms"
-        if math.isfinite(entry.p50_ms):
-            fastest[name] = min(entry.p50_ms, fastest.get(name, math.inf))
-    return fastest
-
-
-def _runner_name(runner: str) -> str:
-    """Return a runner as a part of a metric's name, without its version: that would make a name no other run has."""
-    words = re.split(r"\s\d", runner.lower())[0]
-    return "_".join(re.findall("[a-z0-9]+", words))[:40] or "unnamed"
+    parity = [gate for gate in exported.gates if (gate.name, gate.precision) == (PARITY, exported.precision)]
+    for gate in sorted(parity, key=lambda gate: gate.file == exported.served):
+        # Of the served file, where it ran.
+        if isinstance(error := gate.figures.get("relative_error"), float):
+            metrics["export_relative_error"] = error
+    return known(metrics)
 
 
 def stage_metrics(
@@ -219,8 +203,7 @@ def stage_metrics(
     if isinstance(document, ProfileReport):
         return profile_metrics(document)
     if isinstance(document, ExportManifest):
-        verifications = view.verifications if view is not None else ()
-        return export_metrics(document, find_verdict(document, verifications))
+        return export_metrics(document, view.verification if view is not None else None)
     assert isinstance(document, CheckpointManifest), document.kind
     return train_metrics(document, goodput, headline(view) if view is not None else None)
 
@@ -233,8 +216,7 @@ def output_hashes(document: Contract) -> dict[str, str]:
         return {
             "checkpoint_sha256": document.checkpoint_sha256,
             **{f"graph_{graph.precision}_sha256": graph.sha256 for graph in document.graphs},
-            "served_sha256": document.served.sha256,
-            **{f"engine_{engine.target}_sha256": engine.sha256 for engine in document.engines},
+            "served_sha256": document.served_file.sha256,
         }
     return {}
 

@@ -9,10 +9,10 @@ from typing import Any, TextIO
 import yaml
 
 from contracts import storage
-from contracts.artifacts import Finding, ProfilePoint, Recommendation, RunRecord
-from contracts.serving import LOADED_BY
+from contracts.artifacts import Finding, ProfilePoint, RunRecord
+from contracts.artifacts.export import PARITY
 from contracts.yaml_text import Dumper
-from inspection.profile import describe_findings, describe_rate
+from inspection.profile import describe_finding, describe_rate
 from inspection.run.door import as_object
 from inspection.run.headline import metric_title, task_of
 from inspection.run.summary import find_record_headline
@@ -64,21 +64,17 @@ def result_rows(record: RunRecord) -> list[Row]:
         rows.append(Row("global batch", None, describe_batch(batch)))
         rows.append(Row("num_workers", None, str(batch["num_workers"])))
     rows += profile_rows(results.get("profile", {}))
-    if served := as_object(results.get("export")).get("served"):
-        by = LOADED_BY.get(served["runtime"], served["runtime"])
-        rows.append(Row("serves", None, f"{served['model']}, loaded by {by}, sha256 {served['sha256'][:12]}"))
-    for engine in results.get("engines", []):
-        size = f"{engine['bytes'] / 1e6:.2f} MB"
-        rows.append(Row(f"engine {engine['target']}", None, f"{storage.display(engine['uri'])} ({size})"))
-    if engines := results.get("engines"):
-        rows.append(Row("built by", None, engines[0]["builder"]))
+    exported = as_object(results.get("export"))
+    if "runtime" in exported:
+        served = exported["served"]
+        size = f"{served['bytes'] / 1e6:.2f} MB"
+        rows.append(Row("serves", None, f"{served['name']} ({size}, runtime {exported['runtime']})"))
+    for latency in exported.get("latency", []):
+        rows.append(Row("latency", None, f"batch {latency['batch']}: {latency['median_ms']:.3f} ms ({latency['ran']})"))
     if register := as_object(results.get("register")):
         rows.append(Row("production", None, describe_decision(register)))
     if gates := results.get("gates"):
         rows.append(Row("gates", None, describe_gates(gates)))
-    for ran, by_precision in results.get("parity", {}).items():
-        for precision, parity in by_precision.items():
-            rows.append(Row(f"parity, {ran}", None, f"{precision}: {describe_parity(parity)}"))
     if values := results.get("exported_values"):
         metric = str(results.get("exported_metric", "accuracy"))
         show = show_metric(task_of(record), metric)
@@ -89,16 +85,12 @@ def result_rows(record: RunRecord) -> list[Row]:
 
 
 def profile_rows(profile: dict[str, Any]) -> list[Row]:
-    """Return how fast the choice was when it was measured, what is slow and what would do better, and the page."""
+    """Return how fast the choice was when it was measured, and what is slow."""
     if not profile:
         return []
     rows = [Row("profiled", None, describe_rate(ProfilePoint.model_validate(profile["measured"])))]
     found = [Finding.model_validate(entry) for entry in profile["findings"]]
-    better = [Recommendation.model_validate(entry) for entry in profile["recommendations"]]
-    rows += [Row(name, None, text) for name, text in describe_findings(found, better)]
-    if page := profile.get("page"):
-        rows.append(Row("profile page", None, storage.display(page)))
-    return rows
+    return rows + [Row(f"finding {finding.rule}", None, describe_finding(finding)) for finding in found]
 
 
 def describe_decision(register: Mapping[str, Any]) -> str:
@@ -109,10 +101,15 @@ def describe_decision(register: Mapping[str, Any]) -> str:
 
 
 def describe_gates(gates: list[dict[str, Any]]) -> str:
-    """Say how many gates passed, and name the others."""
+    """Say how many gates passed, name the others, and give the error of what ships."""
     passed = sum(gate["status"] == "passed" for gate in gates)
     others = [f"{gate['precision']} {gate['name']} {gate['status']}" for gate in gates if gate["status"] != "passed"]
-    return "; ".join([f"{passed} of {len(gates)} passed", *others])
+    errors = [
+        f"{gate['precision']} relative error {gate['figures']['relative_error']:.1e} on {gate['device'] or 'the CPU'}"
+        for gate in gates
+        if gate["name"] == PARITY and "relative_error" in gate["figures"]
+    ]
+    return "; ".join([f"{passed} of {len(gates)} passed", *errors[-1:], *others])
 
 
 def describe_batch(batch: dict[str, Any]) -> str:
@@ -120,21 +117,6 @@ def describe_batch(batch: dict[str, Any]) -> str:
     total, slot, slots, ranks = (batch[key] for key in ("global_batch_size", "slot_size", "slots_per_rank", "ranks"))
     sign = "=" if slot * slots * ranks == total else "in at most"
     return f"{total} {sign} slot size {slot} x {slots} per rank x {ranks} ranks"
-
-
-def describe_parity(parity: dict[str, Any]) -> str:
-    """Say how far an exported graph is from torch, and what computed it."""
-    if parity["passed"] is None:
-        return str(parity["ran"])
-    figures = []
-    if parity["relative_error"] is not None:
-        figures.append(f"relative error {parity['relative_error']:.1e}")
-    if parity["min_cosine"] is not None:
-        figures.append(f"cosine {parity['min_cosine']:.6f}")
-    if parity["top1_agreement"] is not None:
-        figures.append(f"top-1 agreement {parity['top1_agreement']:.2%}")
-    verdict = "passed" if parity["passed"] else "FAILED"
-    return f"{verdict}: {', '.join(figures)} ({parity['ran']}, {parity['samples']} samples)"
 
 
 def print_table(record: RunRecord, stream: TextIO) -> None:

@@ -6,7 +6,6 @@ from contracts import storage
 from contracts.errors import ConfigError, StorageError
 from inspection.page import render_report
 from inspection.page.links import elsewhere
-from inspection.profile_page import write_profile_page
 from inspection.run.find import find_place
 from inspection.run.read import read_run
 
@@ -17,8 +16,6 @@ _HEAD = b'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
 
 def write_report(run: str, output: str | None) -> str:
     """Write the page of a run and return where it is, as a user would type it.
-
-    In the run's folder the page of its profile is written beside it; elsewhere there is none.
 
     Args:
         run: Folder of a run or of a line, or a run's id below ./runs.
@@ -35,11 +32,6 @@ def write_report(run: str, output: str | None) -> str:
     # Beside the run's own documents, links to them stay right when the whole line is moved or copied.
     is_beside = target.rpartition("/")[0] == place.folder
     view = read_run(place)
-    profiled = view.stage("profile") if view.profile is not None else None
-    if is_beside and profiled is not None and profiled.uri is not None:
-        write_profile_page(profiled.uri, place.folder)
-    elif not is_beside:
-        view = view.model_copy(update={"profile_page": None})
     page = render_report(view, href=None if is_beside else elsewhere)
     try:
         storage.replace(target, page.encode())

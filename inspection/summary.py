@@ -23,6 +23,7 @@ from contracts.config import RunConfig
 from contracts.errors import DataError
 from contracts.fingerprint import combine, fingerprint
 from contracts.previous import RUN_NAME
+from contracts.proof import read_verification, verdict
 from contracts.result import run_uri
 from inspection.report import to_markdown
 from inspection.run.headline import count_left_out
@@ -116,7 +117,6 @@ def _profile_results(report: ProfileReport) -> dict[str, Any]:
         **report.choice.model_dump(mode="json"),
         "measured": report.chosen_point().model_dump(mode="json"),
         "findings": [finding.model_dump(mode="json") for finding in report.findings],
-        "recommendations": [entry.model_dump(mode="json") for entry in report.recommendations],
     }
 
 
@@ -155,21 +155,15 @@ def _export_results(uri: str, exported: ExportManifest) -> dict[str, Any]:
             "precision": exported.precision,
             "asked_precision": exported.asked_precision,
             "tried": [attempt.model_dump(mode="json") for attempt in exported.tried],
-            "verdict": exported.verdict,
-            "served": exported.served.model_dump(mode="json"),
+            "verdict": verdict(exported, read_verification(uri, exported)),
+            "runtime": exported.runtime,
+            "served": exported.served_file.model_dump(mode="json"),
+            "latency": [entry.model_dump(mode="json") for entry in exported.latency],
         },
-        "engines": [
-            {"uri": storage.join(uri, *engine.name.split("/")), **engine.model_dump(mode="json")}
-            for engine in exported.engines
-        ],
         "gates": [gate.model_dump(mode="json") for gate in exported.gates],
-        "parity": {
-            ran: {precision: parity.model_dump(mode="json") for precision, parity in by_precision.items()}
-            for ran, by_precision in exported.parity.items()
-        },
         "exported_metric": exported.headline.metric,
         "exported_values": exported.headline_values,
-        "exported_test_samples": exported.measured_samples,
+        "exported_test_samples": exported.proof_samples,
     }
 
 

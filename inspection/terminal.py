@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from contracts import storage
-from contracts.artifacts import ProfileChoice, ProfileReport
+from contracts.artifacts import ProfileReport
 from contracts.errors import DataError
 from contracts.goodput import count_stops
-from inspection.profile import OFF, describe_findings, describe_rate
-from inspection.report import describe_decision, describe_gates, describe_parity
+from inspection.profile import OFF, describe, describe_cut, describe_finding, describe_rate
+from inspection.report import describe_decision, describe_gates
 from inspection.run.door import plain
 from inspection.run.headline import NEXT, STATE_NOTES, FigureName, headline, metric_title
 from inspection.run.summary import RunLine
@@ -112,6 +112,37 @@ def print_run(view: RunView, stream: TextIO) -> None:
             console.print(_text(f"stage {stage.name}: {stage.error}"), style="red", soft_wrap=True)
 
 
+def print_profile(report: ProfileReport, training: str | None, stream: TextIO) -> None:
+    """Print a profile report: its points as a table, then the choice, the findings, and what the training takes.
+
+    Raises:
+        DataError: The choice is marked as measured and is none of the points.
+    """
+    console = _console(stream)
+    if report.points:
+        table = Table(box=SIMPLE)
+        for name in ("slot size", "workers", "samples/s per rank", "lowest to highest", "data time", ""):
+            table.add_column(name, justify="left" if not name else "right")
+        for point in report.points:
+            rate, low, high, share = (
+                *(point.samples_per_s, point.samples_per_s_min, point.samples_per_s_max),
+                point.data_time_fraction,
+            )
+            spread = NOT_KNOWN if low is None or high is None else f"{low:.1f} to {high:.1f}"
+            chosen = "chosen" if point.settings() == report.choice.settings() else point.reason
+            table.add_row(
+                str(point.slot_size),
+                str(point.num_workers),
+                point.outcome if rate is None else f"{rate:.1f}",
+                spread,
+                NOT_KNOWN if share is None else f"{share:.0%}",
+                _text(chosen),
+            )
+        console.print(table)
+    for name, text in [*describe(report), *([("training", training)] if training else [])]:
+        console.print(_text(f"{name}: {text}".replace("\n", "\n  ")), soft_wrap=True)
+
+
 def _head(view: RunView) -> Iterator[str]:
     yield storage.display(view.folder)
     if view.console:
@@ -138,8 +169,8 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
         yield "data", f"{counts}; {held}"
         yield from (("warning", f"data: {text}") for text in data.warnings)
     if (profile := view.profile) is not None:
-        yield "profile", OFF if profile.method == "off" else f"{_cut(profile.choice)}; {_rate(profile)}"
-        yield from describe_findings(profile.findings, profile.recommendations)
+        yield "profile", OFF if profile.method == "off" else f"{describe_cut(profile)}; {_rate(profile)}"
+        yield from ((f"finding {finding.rule}", describe_finding(finding)) for finding in profile.findings)
     if (trained := view.checkpoint) is not None:
         shown = (f"{name} {show_metric(view.task, name)(value)}" for name, value in sorted(trained.metrics.items()))
         yield "metrics", ", ".join(shown)
@@ -157,10 +188,7 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
     if (exported := view.export) is not None:
         metric, show = exported.headline.metric, show_metric(exported.task, exported.headline.metric)
         values = ", ".join(f"{name} {show(value)}" for name, value in exported.headline_values.items())
-        yield f"exported {metric_title(metric)}", f"{values} ({exported.measured_samples} test samples)"
-        for ran, by_precision in exported.parity.items():
-            for precision, parity in by_precision.items():
-                yield f"parity {ran}", f"{precision}: {describe_parity(parity.model_dump())}"
+        yield f"exported {metric_title(metric)}", f"{values} ({exported.proof_samples} test samples)"
         yield "gates", describe_gates([gate.model_dump() for gate in exported.gates])
     if view.registration:
         yield "production", describe_decision(view.registration)
@@ -168,11 +196,6 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
         yield entry.name, f"sha256 {entry.sha256}" if entry.sha256 else entry.fingerprint
     for missing in view.missing:
         yield "not known", f"{missing.what}: {missing.reason}"
-
-
-def _cut(choice: ProfileChoice) -> str:
-    workers = several(choice.num_workers, "worker")
-    return f"slot size {choice.slot_size} x {choice.slots_per_rank} per rank, {workers}"
 
 
 def _rate(profile: ProfileReport) -> str:

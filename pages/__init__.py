@@ -1,5 +1,5 @@
 """Pages as HTML and Markdown: a typed view per template, markup that cannot forget to escape, numbers with units.
 
-`run` is the page of a run of the line, `profile` that of a profiling run, `stage` the Markdown of stages. This package
-imports contracts only, and nothing here reads or writes a file.
+`run` is the page of a run of the line, `stage` the Markdown of stages. This package imports contracts only, and nothing
+here reads or writes a file.
 """

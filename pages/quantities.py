@@ -81,16 +81,6 @@ def size(value: float) -> str:
     return f"{number(value)}{NBSP}B"
 
 
-def rate(value: float) -> str:
-    """Return samples per second."""
-    return f"{number(value)}{NBSP}samples/s"
-
-
-def factor(value: float) -> str:
-    """Return a factor."""
-    return f"\u00d7{value:.2f}"
-
-
 def usd(value: float) -> str:
     """Return US dollars."""
     return f"{value:,.2f}{NBSP}USD" if value >= 0.01 or value == 0 else f"{value:.2g}{NBSP}USD"
@@ -127,8 +117,8 @@ def instant(value: float) -> str:
         return repr(value)
 
 
-def found(value: float | str | None) -> str:
-    """Return what a gate or a measurement found, with six significant digits."""
+def figure(value: float | str | None) -> str:
+    """Return a figure of a gate or a measurement, with six significant digits."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -32,17 +32,14 @@ _FILTERS = (
     quantities.area,
     quantities.count,
     quantities.exact_percent,
-    quantities.factor,
     quantities.flops,
     quantities.flops_per_s,
-    quantities.found,
     quantities.hours,
     quantities.instant,
     quantities.metric_number,
     quantities.milliseconds,
     quantities.number,
     quantities.percent,
-    quantities.rate,
     quantities.seconds,
     quantities.several,
     quantities.size,
@@ -51,7 +48,6 @@ _FILTERS = (
     state.colour,
     state.sign,
     marks.code,
-    marks.whole,
 )
 
 

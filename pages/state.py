@@ -20,7 +20,6 @@ SHAPES: dict[str, tuple[str, str]] = {
     "stopped": ("warning", "M5.6 5.6h4.8v4.8H5.6z"),
     "interrupted": ("warning", "M6.2 5v6M9.8 5v6"),
     "unproven": ("warning", "M8 4.2v4.6M8 11.4h.01"),
-    "not decidable": ("warning", "M8 4.2v4.6M8 11.4h.01"),
     "not run": ("idle", "M5 8h6"),
     "not started": ("idle", "M5 8h6"),
     "failed": ("bad", _CROSS),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+SHADES = 9
+"""Classes h0 to h8 of a heat map."""
 STYLE = """
 :root{color-scheme:light dark;--bg:#f4f6f8;--card:#fff;--ink:#161b22;--soft:#566070;--line:#dbe0e6;--track:#e6eaef;
 --accent:#1f5fbf;--bad:#b3261e;--warning:#8a5300;--note:#2d5f9a;--good:#1c6b3c;--s0:#1f5fbf;--s1:#b04a00;--s2:#1c6b3c;--s3:#8a2f8f;--s4:#566070;

@@ -93,5 +93,5 @@ def _ask(*options: str) -> Findings:
         message = last_line(done.stderr)
         why = f"the check ended with exit code {done.returncode}{message and ': ' + message}"
     findings = Findings()
-    findings.leave_unchecked("own code, network, weights, precision, spread over ranks, export targets", why)
+    findings.leave_unchecked("own code, network, weights, precision, spread over ranks, export target", why)
     return findings

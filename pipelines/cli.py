@@ -319,17 +319,15 @@ def profile(
 ) -> None:
     """Measure how to cut the batch and to load, and what is slow."""
     from contracts.artifacts import ProfileReport
-    from inspection.profile import describe_whole
-    from inspection.profile_page import write_profile_page
+    from inspection.profile import describe_training
+    from inspection.terminal import print_profile
 
     resolved = load(config, overrides)
     made = _run_stage("profile", resolved, to, fresh, shards=shards)
     if made.reused:
         print("reused: made before, for this configuration and hardware; --fresh measures again")
-    for name, text in describe_whole(ProfileReport.load(made.uri), resolved):
-        print(f"{name}: " + _with_path(config, text).replace("\n", "\n  "))
-    if (page := write_profile_page(made.uri, made.attempt)) is not None:
-        _print_place(page, "page: ")
+    report = ProfileReport.load(made.uri)
+    print_profile(report, describe_training(report, resolved), sys.stdout)
     _print_place(made.uri)
 
 
@@ -356,7 +354,7 @@ def export(
     checkpoint: Checkpoint = None,
     fresh: Fresh = False,
 ) -> None:
-    """Turn the best checkpoint into engines; prove their parity."""
+    """Turn the best checkpoint into a served model; prove its parity."""
     inputs = {"shards": shards, "checkpoint": checkpoint}
     _print_place(_run_stage("export", load(config, overrides), to, fresh, **inputs).uri)
 
@@ -871,10 +869,10 @@ def _run_stage(stage: str, config: RunConfig, to: str | None, fresh: bool, **inp
     return run_stage_alone(stage, config, to=to, given=inputs, fresh=fresh)
 
 
-def _print_place(uri: str, what: str = "") -> None:
+def _print_place(uri: str) -> None:
     from contracts import storage
 
-    print(f"{what}{storage.display(uri)}", flush=True)
+    print(storage.display(uri), flush=True)
 
 
 def _find_runs(run: str, config: Path | None, project: str, region: str) -> list[PipelineJob]:

@@ -7,7 +7,6 @@ this process, also where that is killed: the same command goes on.
     RUN.ROOT/RUN.NAME/                     the line
         run.json, report.md                copies of the newest run's
         runs/ID/run-start.json             first, create-only: the configuration
-        runs/ID/profile.html               the profile's page
         runs/ID/run.json, report.md        last: what happened
         production.json                    the export in production (components/gate.py)
         code/HASH.tar.gz                   own code: what the stages import
@@ -320,7 +319,7 @@ def _open_run(config: RunConfig, line: str, run_id: str, started_at_s: float) ->
 
 def _import_closing() -> None:
     """Import the modules that the end of a run needs, while its first stage works: a quarter of a second."""
-    for name in ("inspection.profile_page", "inspection.summary", "rich.table"):
+    for name in ("inspection.summary", "rich.table"):
         importlib.import_module(name)
 
 
@@ -333,9 +332,8 @@ def _close_run(
     started_at_s: float,
     decision: Decision | None,
 ) -> RunRecord:
-    """Write the run's record, report and profile page."""
+    """Write the run's record and report."""
     from inspection.goodput import read_goodput
-    from inspection.profile_page import leave_profile_page
     from inspection.summary import close_run, make_record
 
     record = make_record(
@@ -350,7 +348,6 @@ def _close_run(
     )
     if decision is not None:
         record = record.model_copy(update={"results": {**record.results, "register": decision}})
-    record = leave_profile_page(record, run_uri(line, run_id))
     close_run(record, line=line)
     return record
 

@@ -13,7 +13,6 @@ import multiprocessing.util
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import TryAgain
-from contracts.process import end_with, thread_environment
+from contracts.process import end_with, thread_environment, use_short_socket_folder
 from sharding.job import JobHandle, ShardResult, open_job, scratch_file
 from sharding.reference import Reference
 from sharding.write import check_sample, write_shard
@@ -32,8 +31,6 @@ from sharding.write import check_sample, write_shard
 FILE_TIMEOUT_S = 120.0
 # Processes that may die over one shard where no file is at fault: killed from outside, or for want of memory.
 MAX_DEATHS = 3
-# multiprocessing adds about 35 bytes to the temporary folder's path.
-_MAX_TEMPORARY, _SHORT_FOLDER = 70, "/tmp"
 # Guards the main module, which is hidden while a process starts.
 _starting = threading.Lock()
 # Executors of one process each that write nothing now.
@@ -132,25 +129,12 @@ def _make_executor() -> ProcessPoolExecutor:
 def _make_context() -> BaseContext:
     # Read when NumPy is imported in the fork server.
     os.environ.update(thread_environment(1))
-    _use_short_folder()
+    use_short_socket_folder()
     # Not fork: it would copy locks that threads of Beam and of the storage client hold.
     context = multiprocessing.get_context("forkserver")
     # Imported once; a process then starts in milliseconds.
     context.set_forkserver_preload(["sharding.write"])
     return context
-
-
-def _use_short_folder() -> None:
-    """Have multiprocessing put its sockets in /tmp where TMPDIR is too long: a socket's path has at most 107 bytes."""
-    if len(tempfile.gettempdir()) <= _MAX_TEMPORARY or not os.access(_SHORT_FOLDER, os.W_OK):
-        return
-    with _starting:
-        before = tempfile.tempdir
-        tempfile.tempdir = _SHORT_FOLDER
-        try:
-            multiprocessing.util.get_temp_dir()
-        finally:
-            tempfile.tempdir = before
 
 
 def _submit(executor: ProcessPoolExecutor, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inspection.page import render_report, render_stage
-from inspection.profile_page import make_profile_page
 from inspection.run.find import find_place
 from inspection.run.read import read_run
 from tests.browser import opened, started_chromium
@@ -36,7 +35,6 @@ class Shot:
 SHOTS = {
     "report": Shot("finished", 1400),
     "report-diverged": Shot("diverged", 800),
-    "profile": Shot("profile", 1400),
     "vertex-train": Shot("train", 1700),
     "vertex-export": Shot("export", 1300),
 }
@@ -62,11 +60,9 @@ def make_diverged_run(raw: Path, folder: Path) -> Path:
 def write_pages(run: Path, raw: Path, folder: Path, wanted: set[str]) -> None:
     """Write the pages; the run that diverges is made where its page is wanted."""
     view = read_run(find_place(str(run)))
-    profile = next(stage.uri for stage in view.stages if stage.name == "profile")
-    assert view.profile is not None and profile is not None, f"{run} is not the folder of a finished run"
+    assert view.export is not None, f"{run} is not the folder of a finished run"
     pages = {
         "finished": render_report(view),
-        "profile": make_profile_page(view.profile, profile),
         "train": render_stage(view, "train"),
         "export": render_stage(view, "export"),
     }

@@ -47,7 +47,7 @@ def test_images_in_a_bucket_become_an_engine(pictures: Path, bucket_server: Buck
     assert result.order is not None and result.order.kind == "blocks"
     manifest = ExportManifest.load(storage.normalise(exported))
     assert manifest.headline_values["torch"] == result.metrics["test_accuracy"]
-    assert manifest.parity["onnx"]["fp16"].passed
+    assert {gate.name for gate in manifest.gates if gate.status == "passed"} >= {"parity", "metric", "program"}
 
     # The line's folder holds no shard and no index; the bytes that were read lie in the cache alone.
     assert not [path for path in (tmp_path / "runs").rglob("*") if path.suffix in (".tar", ".npy", ".tfrecord")]

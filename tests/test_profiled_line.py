@@ -13,11 +13,11 @@ from contracts.events import EVENTS_NAME, EventReader
 from tests.test_line import REPOSITORY, shardline, write_config
 
 PLANTED = "tests.trainer.profiling.planted"
-ONLY = {"window_s": 0.1}
+ONLY = {"method": "sweep", "window_s": 0.1}
 
 
 def run(folder: Path, pictures: Path, **sections: Any) -> tuple[ProfileReport, CheckpointManifest, str]:
-    """Run a line with one rank; return its profile, its result, and what the ranks said of how they load."""
+    """Run a line with one rank; return its profile, its result, and the ranks' message on how they load."""
     sections["profile"] = {**ONLY, "slot_sizes": "auto", "num_workers": [0], **sections.get("profile", {})}
     sections["train"] = {"epochs": 1, **sections.get("train", {})}
     done = shardline("run", write_config(folder, pictures, resources={"ranks": 1, "threads": 1}, **sections))
@@ -25,14 +25,14 @@ def run(folder: Path, pictures: Path, **sections: Any) -> tuple[ProfileReport, C
     [profile] = [path.parent for path in line.glob("profile/*/manifest.json")]
     [trained] = [path.parent for path in line.glob("train/*/manifest.json")]
     assert done.returncode == 0, done.stderr
-    said = [
+    messages = [
         event["message"]
         for path in (line / "train").rglob(EVENTS_NAME)
         for event in EventReader(path).poll()
         if event["event"] == "log" and "num_workers" in event["message"] and "slot_size" in event["message"]
     ]
     report = ProfileReport.load(storage.normalise(profile))
-    return report, CheckpointManifest.load(storage.normalise(trained)), said[0]
+    return report, CheckpointManifest.load(storage.normalise(trained)), messages[0]
 
 
 @pytest.mark.slow
@@ -40,11 +40,11 @@ def test_for_a_loader_that_sleeps_training_takes_more_processes(pictures: Path, 
     slow = {"transform": f"{PLANTED}:slow_image"}
     tried = {"num_workers": [0, 3], "slot_sizes": [8]}
     small = {"precision": "fp32", "max_batch": 8}
-    report, trained, said = run(
+    report, trained, message = run(
         tmp_path, pictures, data=slow, profile=tried, train={"epochs": 1, "max_steps": 2}, export=small
     )
     assert report.choice.num_workers == 3
-    assert trained.environment["num_workers"] == "3" and "num_workers 3: chosen by the profile" in said
+    assert trained.environment["num_workers"] == "3" and "num_workers 3: chosen by the profile" in message
 
 
 @pytest.mark.line

@@ -276,8 +276,10 @@ class Stepper:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def compute(self, slot: SlotBatch, clock: DataClock, *, largest: bool = False) -> torch.Tensor:
+    def compute(self, slot: SlotBatch, clock: DataClock, *, largest: bool = False, alone: bool = False) -> torch.Tensor:
         """Run one slot, or with `largest` the longest samples that there may be, forward and backward.
+
+        With `alone` the other ranks need not do the same: a slot that is not the last of its step has no collective.
 
         Returns:
             The sum of its loss, [].
@@ -292,7 +294,7 @@ class Stepper:
         batch = task.largest_example(len(request.samples)) if largest else task.to_model(slot.batch, clock)
         if self.on_model_input is not None:
             self.on_model_input(batch)
-        if self._slots_of_step == 0:
+        if self._slots_of_step == 0 and not alone:
             # Ranks see other slots, so their running statistics part within a step; the first rank's go on.
             share_buffers(self._buffers_that_change())
         # A repeated slot, there for the collectives only, leaves no trace. A rank that has no slot at all in a step

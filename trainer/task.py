@@ -18,16 +18,10 @@ from contracts.process import imports_done, run_process
 from contracts.stage import Stage, run_stage
 from trainer.checkpoint import has_checkpoint
 from trainer.data.shard_cache import check_room
-from trainer.export.needs import check_export_of_run
+from trainer.export.inputs import check_export_of_run
 from trainer.launch import Assignment, hardware, num_ranks
 from trainer.launch.attempts import JobRecord
-from trainer.launch.choices import (
-    check_flags,
-    choose_batch_layout,
-    choose_flags,
-    choose_threads,
-    find_differences,
-)
+from trainer.launch.choices import choose_batch_layout, choose_threads, find_differences
 from trainer.launch.launcher import Launcher, run_ranks
 from trainer.launch.nodes import Nodes, find_nodes
 from trainer.supervise.notice import metadata_host
@@ -75,10 +69,9 @@ def _train(stage: Stage, nodes: Nodes, record: JobRecord, began_at: float) -> st
     # For their errors; the ranks decide again, knowing what the checkpoint has recorded.
     if not has_checkpoint(output.uri):
         choose_batch_layout(stage.config, ranks=world_size, profile=profile, recorded=None)
-        check_flags(stage.config.train, choose_flags(stage.config.train, profile))
-    threads, reason = choose_threads(stage.config, ranks=ranks, profile=profile, hardware=machine)
-    if reason:
-        stage.log(f"{threads} threads a rank: {reason}")
+    threads, warning = choose_threads(stage.config, ranks=ranks)
+    if warning:
+        stage.log(f"warning: {warning}")
     imports_done()
     assignment = Assignment(
         config=config.model_dump(mode="json"),

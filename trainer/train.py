@@ -85,7 +85,7 @@ class Training:
         if checkpoint is not None:
             require_same_inputs(found.uri, checkpoint, assignment.made_from)
         recorded = checkpoint.numerics if checkpoint else {}
-        self.numerics = decide_numerics(self.config.train, profile, recorded, self.log)
+        self.numerics = decide_numerics(self.config.train, recorded, self.log)
         self.layout = self._decide_layout(profile, checkpoint)
         self.order = self.data.choose_order(self.layout, checkpoint)
         self.progress = Progress() if checkpoint is None else Progress.of(checkpoint)

@@ -102,8 +102,8 @@ class Contract(Document):
         """Return every file that the document speaks for."""
         return []
 
-    def find_contradiction(self) -> str | None:
-        """Return what shows that the document itself was changed, or None; its files are looked at elsewhere."""
+    def inconsistency(self) -> str | None:
+        """Return what is wrong with the document itself, or None; its files are checked elsewhere."""
         return None
 
     @property
@@ -122,7 +122,7 @@ class Contract(Document):
             values = json.loads(content)
         except ValueError:
             expected = cls.model_fields["kind"].default
-            raise DataError(f"{where} is not JSON", allowed=f"a {expected} document", todo=_TODO) from None
+            raise DataError(f"{where} is not JSON", allowed=f"a document of kind {expected}", todo=_TODO) from None
         return cls.of_values(values, where=where)
 
     @classmethod
@@ -131,7 +131,7 @@ class Contract(Document):
         expected, todo = cls.model_fields["kind"].default, _TODO
         if not isinstance(values, dict) or values.get("kind") != expected:
             kind = values.get("kind") if isinstance(values, dict) else type(values).__name__
-            raise DataError(f"{where} is a {kind!r} document", allowed=f"a {expected} document", todo=todo)
+            raise DataError(f"{where} is a {kind!r} document", allowed=f"a document of kind {expected}", todo=todo)
         version = values.get("format_version")
         if version != cls.FORMAT_VERSION:
             raise OtherVersion(
@@ -145,7 +145,7 @@ class Contract(Document):
             finding = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in finding["loc"])
             raise DataError(
-                f"{where} is damaged at {place}: {finding['msg']}", allowed=f"a {expected} document", todo=todo
+                f"{where} is damaged at {place}: {finding['msg']}", allowed=f"a document of kind {expected}", todo=todo
             ) from None
 
     @classmethod

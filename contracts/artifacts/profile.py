@@ -1,69 +1,47 @@
-"""What the profile stage leaves: what was measured, what was chosen and why, and what is slow.
+"""Profile report and trace summaries: measurements, the chosen settings, and findings about the chosen settings.
 
-A value that this machine could not measure is None, which is shown as "not measured", and never 0.
+None means "not measured" and is never shown as 0.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from functools import cache
+from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from contracts.artifacts.document import Contract, Document, FileEntry
 from contracts.config import RunConfig
 from contracts.errors import DataError
 
-# Why a choice has no rate: nothing was measured for it, or was to be.
+SUMMARY_NAME = "trace-summary.json"
+"""File beside the report: a JSON list of `TraceSummary`, one per rank."""
+# Reasons of a choice without a rate.
 DEFAULTS, OFF = "training has its defaults", "profile is off"
-# The page of the report, in the folder of a run or an attempt.
-PAGE_NAME = "profile.html"
 
-Outcome = Literal["measured", "predicted", "out of memory", "crashed", "hung", "failed"]
-Severity = Literal["bad", "warning", "note"]
-
-
-class Flags(Document):
-    """What a step computes in."""
-
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    channels_last: bool = False
-    compile: bool = False
-    activation_checkpointing: Literal["none", "whole"] = "none"
-
-    def in_words(self) -> str:
-        """Return the precision, and what is not as it is by default."""
-        words: list[str] = [self.precision]
-        words += [name for name in ("channels_last", "compile") if getattr(self, name)]
-        if self.activation_checkpointing != "none":
-            words.append(f"activation_checkpointing {self.activation_checkpointing}")
-        return ", ".join(words)
+Outcome = Literal["measured", "not measured", "out of memory", "crashed", "hung", "failed", "budget"]
 
 
 class Settings(Document):
-    """Everything that the profiling run may choose."""
+    """What the profile stage chooses."""
 
     slot_size: int
     """Samples per forward pass."""
     slots_per_rank: int = 1
-    """Slots that a rank processes in an optimizer step: a consequence of slot size, global batch and ranks."""
+    """Slots per rank and optimizer step: follows from slot size, global batch and ranks."""
     num_workers: int
-    """Loader processes of a rank."""
-    prefetch_factor: int = 4
-    """Slots that each loader process prepares ahead."""
-    threads: int = 1
-    """Intra-op threads of a rank."""
-    flags: Flags = Flags()
+    """Loader processes per rank."""
 
     def settings(self) -> Settings:
-        """Return the settings alone, of what has more."""
-        return Settings(**{name: getattr(self, name) for name in Settings.model_fields})
+        """Return the settings of a subclass without its other fields."""
+        return Settings(slot_size=self.slot_size, slots_per_rank=self.slots_per_rank, num_workers=self.num_workers)
 
 
 class LoaderPoint(Document):
-    """The input pipeline alone, at a number of loader processes."""
+    """The input pipeline alone."""
 
     num_workers: int
-    prefetch_factor: int
     slot_size: int
     outcome: Outcome = "measured"
     reason: str = ""
@@ -71,188 +49,177 @@ class LoaderPoint(Document):
     """Median over windows, of the slowest rank."""
     samples_per_s_min: float | None = None
     samples_per_s_max: float | None = None
-    cpu_s_per_sample: float | None = None
-    """Processor time of the loader for a sample, in seconds, over all its processes."""
 
 
 class ComputePoint(Document):
-    """The steps alone, on tensors that are on the device already."""
+    """Optimizer steps alone, on tensors that are on the device already."""
 
     slot_size: int
-    threads: int
-    flags: Flags = Flags()
     outcome: Outcome = "measured"
     reason: str = ""
     slot_s: float | None = None
     """Forward and backward pass of a slot that is not the last of its step, in seconds."""
     last_slot_s: float | None = None
-    """The last slot of a step, with the exchange of gradients and the optimizer's update, in seconds."""
+    """Last slot of a step, with gradient exchange and optimizer update, in seconds."""
     samples_per_s: float | None = None
-    """Of one rank, at the slots a step has with this slot size."""
+    """Of one rank."""
     memory_bytes: int | None = None
-    """Peak of a rank's memory."""
-    cpu_s_per_sample: float | None = None
-    """Processor time of the rank for a sample, in seconds."""
-
-
-class MemoryModel(Document):
-    """Memory of a rank as a line: base_bytes + bytes_per_sample x slot size, through two measured points."""
-
-    flags: Flags = Flags()
-    base_bytes: int
-    bytes_per_sample: float
-    limit_bytes: int | None = None
-    """What a rank may take; None: unknown."""
-    largest_slot_size: int | None = None
-    """The largest slot that the line lets fit."""
+    """Peak memory of a rank."""
 
 
 class ProfilePoint(Settings):
-    """One configuration, end to end: real loader, real steps, all ranks of a machine at once."""
+    """Settings measured end to end: real loader, real steps, all ranks at once."""
 
     outcome: Outcome = "measured"
     reason: str = ""
     """Why there is no rate."""
-    predicted_samples_per_s: float | None = None
-    """What was predicted before it was measured; of one rank."""
     samples_per_s: float | None = None
-    """Median over the windows, of the slowest rank; None: not measured."""
+    """Median over the windows, of the slowest rank."""
     samples_per_s_min: float | None = None
     samples_per_s_max: float | None = None
     windows: int = 0
-    """Windows that the median is over."""
     data_time_fraction: float | None = Field(default=None, ge=0, le=1)
     """Share of the step spent waiting for the loader."""
     units_per_s: dict[str, float] = Field(default={})
-    """Of what the task counts besides samples, such as tokens, by its name; of one rank."""
+    """Rates of the task's other units, such as tokens, by name; of one rank."""
     usd_per_million_samples: float | None = None
     """Of all ranks together, at resources.price_usd_per_h."""
 
 
 class ProfileChoice(Settings):
-    """How to cut the global batch, how to load, and the flags that are `auto`."""
+    """The settings that training follows."""
 
     reason: str
     measured: bool = True
-    """False: nothing could be measured, or was to be, and these are the values that training has without a profile."""
-    clear: bool = True
-    """Whether each of the others measured end to end was shown to be slower than the fastest by more than 3 %: by the
-    95 % confidence interval of the ratio of windows measured side by side, corrected for all comparisons made."""
-    equals: int | None = None
-    """Others of which that was not shown: the choice is one between equals. None: not counted (grid)."""
-
-    def describe_certainty(self) -> str:
-        """Return a sentence that says how sure the choice is."""
-        if not self.measured:
-            return "No configurations were compared: these are the values that training has by default."
-        if self.equals:
-            others = "1 other configuration is" if self.equals == 1 else f"{self.equals} other configurations are"
-            return (
-                f"A choice between equals: {others} not shown to be slower than the fastest by more than 3 % (95 % "
-                "confidence intervals, corrected for repeated comparison). The cheapest within 3 % by the "
-                "median is taken."
-            )
-        if self.clear:
-            return (
-                "Each of the others measured end to end is slower than the fastest by more than 3 % (95 % confidence "
-                "intervals, corrected for repeated comparison)."
-            )
-        return "The fastest was not told apart from the others: another may be as good."
-
-
-class Recommendation(Document):
-    """A flag that is set in the configuration, and would do better otherwise."""
-
-    setting: str
-    """As the configuration has it, e.g. train.precision=bf16."""
-    gain: float
-    """Measured rate end to end with it, over that without; median of windows side by side."""
-    evidence: str
+    """False: the values that training has without a profile."""
 
 
 class Indicators(Document):
-    """What traces and counters say about the choice; None: not measured. Fractions are of a step's time."""
+    """Counters and trace shares of the chosen settings; fractions are of a step's time."""
 
     step_s: float | None = None
-    """Median time of an optimizer step, outside of the profiler."""
+    """Mean time of an optimizer step without the profiler."""
     data_time_fraction: float | None = None
-    """With a GPU what it is idle for waiting for data; without one the host waiting in next() of the loader."""
-    copy_wait_fraction: float | None = None
-    """The part of it that is the copy to the device, by CUDA events."""
+    """With a GPU, its idle time while the loader is waited for; without one, the host's wait for the loader."""
     gpu_busy_fraction: float | None = None
     """Union of the kernels' intervals."""
-    occupancy_fraction: float | None = None
-    """Achieved occupancy as kineto estimates it, weighted by the kernels' time."""
     mfu: float | None = None
-    """Model FLOPs utilisation: floating point operations of the model per second over the GPU's peak."""
+    """Model FLOPs utilisation: FLOP/s of the model over the GPU's peak."""
     flops_per_sample: float | None = None
     peak_flops: float | None = None
-    """Of the GPU at this precision, by its data sheet."""
+    """FLOP/s of the GPU at this precision, by its data sheet."""
     communication_fraction: float | None = None
     """Exchange between ranks during which no kernel computes."""
     exposed_copy_fraction: float | None = None
     """Copies between host and device during which no kernel computes."""
     pageable_copies: int | None = None
-    """Copies from host memory that is not page-locked, in a step."""
-    sync_fraction: float | None = None
-    """The host waiting for the device."""
-    sync_calls: float | None = None
-    """Of them in a step."""
+    """Copies per step from host memory that is not page-locked."""
+    copy_kernel_fraction: float | None = None
+    """Share of kernel time (without a GPU: of operator time) in copies and layout changes."""
+    tensor_core_fraction: float | None = None
+    """Share of kernel time in kernels that use tensor cores, by their names."""
     kernels_per_step: float | None = None
     mean_kernel_us: float | None = None
-    top10_kernel_fraction: float | None = None
-    """Share of kernel time in the ten kernels that take most."""
-    copy_kernel_fraction: float | None = None
-    """Share of kernel time (without a GPU: of operators' own time) in copies and changes of layout."""
-    memory_bound_fraction: float | None = None
-    """Share of kernel time in operators that move at least half of what the GPU's memory can, estimated from shapes."""
     memory_peak_bytes: int | None = None
-    memory_reserved_bytes: int | None = None
     memory_limit_bytes: int | None = None
-    """What a rank may take: its limit, or the device's memory less what others held when steps were counted."""
-    fragmentation_fraction: float | None = None
-    """1 - allocated / reserved, at the peak."""
-    allocation_retries: int | None = None
-    slowest_rank_ratio: float | None = None
-    """Median step time of the slowest rank over that of all."""
-    checkpoint_stall_fraction: float | None = None
-    """Steps standing still for checkpoints."""
-    nvml_utilisation_fraction: float | None = None
-    """What nvidia-smi shows: any kernel at all, however small. Not the same as busy, nor as MFU."""
-    profiler_ratio: float | None = None
-    """Step time while the profiler records, over that without."""
+    """Memory that a rank may take."""
 
 
 class Finding(Document):
     """A rule of the diagnosis that fired (docs/profiling.md)."""
 
     rule: str
-    """R1 to R11."""
-    severity: Severity
+    """R1, R2, R4, R5, R6 or R9."""
     title: str
     evidence: list[str]
-    """What it fired on, with its values."""
+    """Measured values with their targets."""
     why: str = ""
     """Why it matters."""
     change: str
     """What to do."""
-    command: str = ""
-    """Command line that profiles the configuration with the change; "": it is a change of code, of machines, or of
-    nothing that a setting says."""
-    gain: float | None = None
-    """Predicted factor on samples per second; None: not predicted."""
-    gain_from: str = ""
-    """Where the prediction comes from."""
+    time_share: float | None = Field(default=None, ge=0, le=1)
+    """Largest share of the step's time that the change could save; None: the rule is not about time."""
+
+
+class TraceDocument(Document):
+    """Part of a trace summary; keys of other releases are ignored, since summaries are only shown."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class KernelRow(TraceDocument):
+    """All runs of one GPU kernel in the traced steps."""
+
+    name: str
+    category: Literal["compute", "copy", "communication"]
+    calls: int
+    total_s: float
+
+
+class OperatorRow(TraceDocument):
+    """All calls of one PyTorch operator in the traced steps."""
+
+    name: str
+    calls: int
+    self_s: float
+    """CPU time without the operators that it calls."""
+    device_s: float | None = None
+    """Time of the kernels that it launched itself; None: no GPU."""
+
+
+class MemorySample(TraceDocument):
+    """Allocated memory of the device at a moment of the trace."""
+
+    at_s: float
+    """Seconds from the start of the trace."""
+    allocated_bytes: int
+
+
+class TraceSummary(TraceDocument):
+    """Breakdown and tables of one rank's traced steps."""
+
+    rank: int
+    device: Literal["cpu", "gpu"]
+    gpu_name: str | None = None
+    steps: int
+    step_s: float
+    """Mean duration of a traced step, in seconds."""
+    breakdown_s: dict[str, float] = Field(default={})
+    """Seconds of a mean step by disjoint parts that add up to it. With a GPU: kernels, communication (exposed), copies
+    (exposed), loader (GPU idle), other. Without: loader, forward, backward, optimizer, communication, other."""
+    gpu_busy_fraction: float | None = None
+    exchanges_s: tuple[float, ...] = ()
+    """Seconds of each step in which ranks exchange and nothing computes, waiting for other ranks included."""
+    exposed_copy_fraction: float | None = None
+    pageable_copies: int | None = None
+    copy_kernel_fraction: float | None = None
+    tensor_core_fraction: float | None = None
+    kernels_per_step: float | None = None
+    mean_kernel_us: float | None = None
+    kernels: tuple[KernelRow, ...] = ()
+    operators: tuple[OperatorRow, ...] = ()
+    memory: tuple[MemorySample, ...] = ()
+
+
+@cache
+def summaries_type() -> TypeAdapter[list[TraceSummary]]:
+    """Return the type of the file SUMMARY_NAME."""
+    return TypeAdapter(list[TraceSummary])
+
+
+def summaries_to_json(summaries: Sequence[TraceSummary]) -> bytes:
+    """Return the content of the file SUMMARY_NAME."""
+    return summaries_type().dump_json(list(summaries))
 
 
 class TrainingEstimate(Document):
-    """Time and cost of a whole training: steps only, no evaluation, checkpoint or start."""
+    """Time and cost of a whole training: steps only, no evaluation, checkpoints or start."""
 
     samples: int
     hours: float
     usd: float | None = None
     epoch_samples: int | None = None
-    """Samples of the training split; None: unknown."""
+    """Samples of the training split."""
 
     @classmethod
     def of(cls, config: RunConfig, *, epoch_samples: int, samples_per_s: float) -> TrainingEstimate:
@@ -272,11 +239,14 @@ class TrainingEstimate(Document):
 
 
 class ProfileReport(Contract):
-    """What the profiling run measured and chose."""
+    """Result of the profile stage."""
+
+    FORMAT_VERSION: ClassVar[int] = 2
 
     kind: Literal["profile"] = "profile"
+    format_version: int = 2
     model_fingerprint: str
-    """Hash of the model section that was measured."""
+    """Hash of the measured model section."""
     shards_fingerprint: str
     hardware: dict[str, str]
     torch_version: str
@@ -285,46 +255,39 @@ class ProfileReport(Contract):
     global_batch_size: int
     points: list[ProfilePoint]
     choice: ProfileChoice
-    method: Literal["sweep", "grid", "off"] = "grid"
+    method: Literal["auto", "sweep", "off"] = "auto"
     wall_s: float | None = None
-    """Seconds that it took, the start of the processes and traces within."""
+    """Seconds of the whole stage, process starts and traces included."""
     loader: list[LoaderPoint] = Field(default=[])
     compute: list[ComputePoint] = Field(default=[])
-    memory: list[MemoryModel] = Field(default=[])
-    overlap: float | None = None
-    """Share of the shorter of loading and computing that hides behind the longer, from one joint run."""
-    predictor_error: float | None = None
-    """Median of |predicted / measured - 1| over points that were predicted before they were measured."""
-    recommendations: list[Recommendation] = Field(default=[])
     indicators: Indicators = Indicators()
     findings: list[Finding] = Field(default=[])
     estimate: TrainingEstimate | None = None
     measured_nodes: int = 1
-    """Machines that were measured together: where those are all that train, rates have their exchange in them."""
+    """Machines that were measured together; the exchange between them is part of their rates."""
     warnings: list[str] = Field(default=[])
     files: list[FileEntry] = Field(default=[])
-    """Traces, what was read out of them (contracts/artifacts/trace.py), and what TensorBoard reads."""
+    """Traces, trace summaries, and TensorBoard's files."""
 
     def owned_files(self) -> list[FileEntry]:
         """Return the files beside the document."""
         return self.files
 
     def chosen_point(self) -> ProfilePoint:
-        """Return what was measured of the choice; a point without a rate where the choice is the defaults.
+        """Return the measurement of the choice; a point without a rate where the choice is the defaults.
 
         Raises:
-            DataError: The choice is said to be measured and is none of the points: another program has written this.
+            DataError: The choice is marked as measured and is none of the points.
         """
         settings = self.choice.settings()
-        if (point := next((p for p in self.points if p.settings() == settings), None)) is None:
-            if not self.choice.measured:
-                return ProfilePoint(
-                    **dict(settings), outcome="predicted", reason=OFF if self.method == "off" else DEFAULTS
-                )
-            raise DataError(
-                f"a profile report whose choice (slot size {self.choice.slot_size}, {self.choice.num_workers} workers) "
-                "is none of its points",
-                allowed="a choice that was measured",
-                todo="run `shardline profile` again",
-            )
-        return point
+        if (point := next((p for p in self.points if p.settings() == settings), None)) is not None:
+            return point
+        if not self.choice.measured:
+            reason = OFF if self.method == "off" else DEFAULTS
+            return ProfilePoint(**dict(settings), outcome="not measured", reason=reason)
+        raise DataError(
+            f"the profile report has no measurement of its chosen slot size {self.choice.slot_size} with "
+            f"{self.choice.num_workers} workers",
+            allowed="a choice that was measured",
+            todo="run `shardline profile` again",
+        )

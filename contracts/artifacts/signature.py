@@ -50,11 +50,11 @@ class TensorSpec(Document):
 
 
 class OutputSpec(TensorSpec):
-    """Type and shape of an output, and how it is compared."""
+    """Type and shape of an output, and what its numbers are."""
 
     compare: Literal["values", "classes"] = "values"
-    """What parity gates compare: `values`, its numbers; `classes`, besides them the place of the largest number along
-    the second dimension."""
+    """`classes`: scores of classes along the second dimension; a model that gives one score for all of them is not
+    exported. `values`: any other numbers."""
 
 
 class Signature(Document):

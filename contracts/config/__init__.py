@@ -114,6 +114,16 @@ class RunConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _registry_takes_export(self) -> RunConfig:
+        if self.register.upload and self.export.runtime == "tensorrt_rtx":
+            raise refusal(
+                "register.upload: true with export.runtime: tensorrt_rtx, whose engine Triton does not load",
+                allowed="export.runtime tensorrt, onnx or auto for the model registry",
+                todo="set export.runtime=onnx, or register.upload=false",
+            )
+        return self
+
 
 # What each stage is given: whole sections, or some of their keys. What it is not given cannot change its result, nor
 # the key of a cache. Profile and train refuse, before they spend anything, shards that the export would refuse.
@@ -164,9 +174,8 @@ STAGE_KEYS: dict[str, dict[str, Any]] = {
     },
     "profile": {
         **_TRAINED,
+        # All of `train`: a finished training of this configuration is looked for by its own fingerprint.
         "profile": True,
-        # Another learning rate is no reason to measure again.
-        "train": dict.fromkeys((*sorted(SPEED_FIELDS), "momentum", "epochs", "max_steps"), True),
     },
     "train": _TRAINED,
     "export": {**_MODEL, "export": True},

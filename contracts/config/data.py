@@ -56,7 +56,7 @@ class DataSection(Section):
     num_workers: Annotated[int, Field(strict=True, ge=0, le=256)] | Auto = "auto"
     """Loader processes per rank; `auto` takes the profile's choice."""
     prefetch_factor: Annotated[int, Field(strict=True, ge=1, le=64)] | Auto = "auto"
-    """Slots that each loader process prepares ahead; `auto` takes the profile's choice, 4 without one."""
+    """Slots that each loader process prepares ahead; `auto`: 4."""
     cache_dir: str = ""
     """Folder on a disk of this machine that keeps shards of a bucket, from epoch to epoch and run to run; all processes
     of the machine share it. Relative to where the stage runs. Unset: `shards` in the user's cache

@@ -62,12 +62,11 @@ class ResourcesSection(Section):
     ranks: PositiveInt | Auto = "auto"
     """Training processes on each machine, up to one per GPU; `auto`: one per GPU, without a GPU two."""
     threads: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
-    """Intra-op threads of each rank; `auto` takes the profile's choice, cores / ranks without one."""
+    """Intra-op threads of each rank; `auto`: cores / ranks."""
     nodes: Annotated[int, Field(strict=True, ge=1, le=1024)] | Auto = "auto"
     """Machines that train together; `auto`: what the environment says (docs/launch.md), else one."""
     port: Annotated[int, Field(strict=True, ge=1024, le=65000)] = 29500
-    """Port of the first machine on which launchers meet, where the environment names none (CLUSTER_SPEC has one); a
-    profiling run uses the 16 ports above it too."""
+    """Port of the first machine on which launchers meet, where the environment names none (CLUSTER_SPEC has one)."""
     max_attempts: PositiveInt = 5
     """Consecutive starts of a job's ranks without a new committed checkpoint after which the job is ended."""
     setup_timeout_s: Annotated[float, Field(ge=5, le=86400), NotBool] = 900

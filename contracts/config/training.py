@@ -40,7 +40,7 @@ class EarlyStoppingSection(Section):
 
 
 class TrainSection(Section):
-    """Optimisation. What is set here is never changed by the profile, but for what is `auto`."""
+    """Optimisation. Nothing of it is changed by the profile; `auto` depends on the machine's GPUs alone."""
 
     global_batch_size: PositiveInt = 256
     """Samples per optimizer step, over all ranks."""
@@ -73,15 +73,14 @@ class TrainSection(Section):
     """Share of the target that is spread evenly over all classes, in training."""
     precision: Literal["fp32", "bf16", "fp16"] | Auto = "fp32"
     """What forward and backward passes compute in (autocast); parameters and optimizer are fp32, and evaluation of fp16
-    with parallel.strategy=ddp. `auto` takes the profile's choice; without one bf16 on GPUs from sm80 on, else fp32."""
+    with parallel.strategy=ddp. `auto`: bf16 on GPUs from sm80 on, else fp32."""
     channels_last: bool | Auto = False
-    """Whether images and weights lie in memory with their channels last, as tensor cores want them; `auto` takes the
-    profile's choice; without one true on a GPU."""
+    """Whether images and weights lie in memory with their channels last, as tensor cores want them; `auto`: true on a
+    GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether the network is compiled by torch.compile; `auto` takes the profile's choice, off without one."""
+    """Whether the network is compiled by torch.compile; `auto`: off."""
     activation_checkpointing: Literal["none", "whole"] | Auto = "none"
-    """What is computed again in the backward pass, to save memory: nothing, or each block whole. `auto` takes the
-    profile's choice, none without one."""
+    """What is computed again in the backward pass, to save memory: nothing, or each block whole. `auto`: none."""
 
     @field_validator("compile", mode="before")
     @classmethod

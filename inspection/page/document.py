@@ -13,10 +13,10 @@ from inspection.page.export import export
 from inspection.page.lineage import lineage
 from inspection.page.links import Href, beside, console, console_page, shown_uri
 from inspection.page.overview import overview
+from inspection.page.profile import profile
 from inspection.page.results import results
 from inspection.page.style import STYLE as OWN_STYLE
 from inspection.page.subject import Limits, Subject
-from inspection.page.sweep import sweep
 from inspection.run.door import HARM
 from inspection.run.view import RunView
 from pages.document import Document
@@ -35,7 +35,7 @@ STYLE = SHARED_STYLE + OWN_STYLE
 _SECTIONS: dict[str, tuple[str, Callable[[Subject], Html]]] = {
     "overview": ("Overview", overview),
     "data": ("Data", data),
-    "sweep": ("Sweep", sweep),
+    "profile": ("Profile", profile),
     "curves": ("Curves", curves),
     "time": ("Time and money", account),
     "results": ("Results", results),
@@ -48,7 +48,7 @@ SECTIONS = tuple((name, title) for name, (title, _) in _SECTIONS.items())
 """Ids and titles, in their order."""
 STAGE_TITLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "shard": ("Data card", ("data",)),
-    "profile": ("Profile", ("sweep",)),
+    "profile": ("Profile", ("profile",)),
     "train": ("Training", ("results", "curves", "time")),
     "export": ("Export", ("export",)),
 }

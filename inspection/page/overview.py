@@ -101,7 +101,7 @@ def _tiles(found: RunHeadline) -> Tiles:
     def tile(each: HeadlineFigure) -> Tile:
         shown: Cell = Chip(found.state)
         if each.name == "export" and each.text:
-            shown = Words(each.text, name="overview.export", shape=found.verdict)
+            shown = Words(each.text, name="overview.export", shape="proven" if found.is_proven else "unproven")
         elif each.name != "state":
             # A run that goes on may bring what is not there.
             missing = "not known" if each.name == "cost" else "not yet" if is_open else "none"

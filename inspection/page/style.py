@@ -71,6 +71,8 @@ td:has(>.chip){white-space:nowrap;padding-right:14px}
 .duo{display:flex;flex-wrap:wrap;gap:0 32px;align-items:start}.duo>div{min-width:0;flex:1 1 440px}
 .duo>.whole{flex:1 0 auto;max-width:100%}.whole>:is(p,figure){width:0;min-width:100%}
 .pieces{display:flex;height:10px;min-width:180px;margin-top:6px;gap:1px}.pieces i{background:var(--k)}
+.c-kernels,.c-forward{--k:#7db2f0}.c-backward{--k:#a3a8f5}.c-optimizer{--k:#efd06e}.c-loader{--k:#f5a878}
+.c-copies{--k:#76d0b0}.c-communication{--k:#cda5ee}.c-other{--k:#c6c8c4}
 .p0{--k:var(--s0)}.p1{--k:var(--p1)}.p2{--k:var(--p2)}.p3{--k:var(--s4)}
 #class-outcomes tbody th,#columns tbody th,#columns td.words{min-width:70px}
 #classes{width:100%}#classes td:last-child{width:45%}

@@ -7,18 +7,18 @@ run reads the same wherever it is looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Literal
 
 from pydantic import Field
 
-from contracts.artifacts import EvaluationReport, ExportManifest, GoodputRecord, Headline, RunRecord, Verification
+from contracts.artifacts import EvaluationReport, GoodputRecord, Headline, RunRecord
 from contracts.artifacts.classification import ClassificationDetails
 from contracts.artifacts.document import Document
 from contracts.artifacts.multilabel import MultilabelDetails
 from contracts.errors import DataError
-from contracts.proof import find_unproven
+from contracts.proof import verdict
 from inspection.run.door import as_object, finite
 from inspection.run.view import MoneyView, RunView, State
 from inspection.tasks import is_proportion, show_metric
@@ -43,10 +43,6 @@ NEXT: Mapping[State, str] = {
     "unreadable": "Repair or delete its run.json: shardline report RUN names what is wrong with it",
     "unknown": "Starting it again begins another run, which has to be paid",
 }
-_EXPORT_NOTES = {
-    "proven": "all of it ran on its GPU and passed its gates",
-    "unproven": "part of it has not run on its GPU yet; there: shardline verify RUN",
-}
 _STRATEGIES = {"SPOT": "spot", "STANDARD": "on-demand", "FLEX_START": "flex-start"}
 # Metrics that are means over the classes that have a sample.
 MEANS_OVER_CLASSES = ("f1_macro", "recall_macro", "average_precision")
@@ -56,7 +52,6 @@ REUSED = "reused"
 # States of the stage that a run is in, or ended in.
 _AT = ("running", "failed", "interrupted", "stopped")
 
-Verdict = Literal["", "proven", "unproven"]
 FigureName = Literal["state", "metric", "export", "duration", "goodput", "preemptions", "cost"]
 
 
@@ -90,8 +85,8 @@ class RunHeadline(Document):
     """Classes without a sample in the test split, which a mean over classes leaves out."""
     precision: str = ""
     """Of the export; empty: there is none."""
-    verdict: Verdict = ""
-    """Whether all that is exported ran on its GPU and passed, by the newest verification."""
+    verdict: str = ""
+    """On the export, in words (contracts/proof.py), by its verification; empty: there is none."""
     cost_usd: float | None = None
     """Estimate for the training's machines; None: no price is known."""
     strategy: str = ""
@@ -106,6 +101,11 @@ class RunHeadline(Document):
     """Of the whole run; so far, where it goes on."""
     figures: list[Figure] = Field(default=[])
     """All of it as text, in the order in which it is shown."""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the served file ran on a GPU and passed its gates."""
+        return self.verdict.startswith("proven")
 
     def text(self, name: FigureName) -> str:
         """Return a figure as text; empty: not known."""
@@ -143,7 +143,7 @@ def headline(view: RunView) -> RunHeadline:
         left_out=count_left_out(evaluation) if evaluation is not None else 0,
         precision=exported.precision if exported is not None else "",
         asked_precision=exported.asked_precision if exported is not None else "",
-        verdict=find_verdict(exported, view.verifications) if exported is not None else "",
+        export_verdict=verdict(exported, view.verification) if exported is not None else "",
         goodput=view.goodput,
         money=view.money,
         reused=train is not None and train.state == "reused",
@@ -151,13 +151,13 @@ def headline(view: RunView) -> RunHeadline:
     )
 
 
-def headline_of_record(record: RunRecord, *, money: MoneyView | None, verdict: str = "") -> RunHeadline:
+def headline_of_record(record: RunRecord, *, money: MoneyView | None, export_verdict: str = "") -> RunHeadline:
     """Return the headline of a run that has ended, from its record alone.
 
     Args:
         record: The run's.
         money: What its training cost; None: no price is known.
-        verdict: Of what was verified since; empty: the export's own.
+        export_verdict: By its verification since; empty: that of the record.
     """
     exported = as_object(record.results.get("export"))
     samples, left_out = (record.results.get(name) for name in ("test_samples", "classes_left_out"))
@@ -170,7 +170,7 @@ def headline_of_record(record: RunRecord, *, money: MoneyView | None, verdict: s
         left_out=left_out if isinstance(left_out, int) else 0,
         precision=str(exported.get("precision", ""))[:20],
         asked_precision=str(exported.get("asked_precision", ""))[:20],
-        verdict=verdict or str(exported.get("verdict", "")),
+        export_verdict=export_verdict or str(exported.get("verdict", "")),
         goodput=record.goodput,
         money=money,
         reused=any(stage.name == "train" and stage.state == "reused" for stage in record.stages),
@@ -191,11 +191,6 @@ def count_left_out(report: EvaluationReport) -> int:
 def task_of(record: RunRecord) -> str:
     """Return the name of a run's task."""
     return str(as_object(record.config.get("task")).get("name", ""))
-
-
-def find_verdict(exported: ExportManifest, verifications: Sequence[Verification]) -> Verdict:
-    """Return whether all that an export serves ran and passed, when it was built or since."""
-    return "unproven" if find_unproven(exported, verifications) else "proven"
 
 
 def binomial_interval(share: float, samples: int) -> tuple[float, float]:
@@ -219,7 +214,7 @@ def make_headline(
     left_out: int = 0,
     precision: str = "",
     asked_precision: str = "",
-    verdict: str = "",
+    export_verdict: str = "",
     goodput: GoodputRecord | None = None,
     money: MoneyView | None = None,
     reused: bool = False,
@@ -236,7 +231,7 @@ def make_headline(
         left_out: Classes without a sample in it.
         precision: Of the export.
         asked_precision: What the configuration asked for.
-        verdict: proven, unproven, or empty.
+        export_verdict: In words, or empty.
         goodput: Account of the training's time.
         money: What the training cost.
         reused: Whether an earlier run did the training.
@@ -256,7 +251,7 @@ def make_headline(
         samples=samples,
         classes_left_out=left_out if metric in MEANS_OVER_CLASSES else 0,
         precision=precision,
-        verdict="proven" if verdict == "proven" else "unproven" if verdict else "",
+        verdict=export_verdict[:200],
         cost_usd=finite(money.cost_usd) if money is not None else None,
         strategy=money.strategy if money is not None else "",
         prices_as_of=money.as_of if money is not None else "",
@@ -280,6 +275,8 @@ def _figures(
         of_goodput = f"of {seconds(goodput.wall_s)} of training in steps that count"
     refused = asked_precision and asked_precision != found.precision
     about_export = f"{asked_precision} was asked for, and refused by its gates" if refused else ""
+    proof = ("proven" if found.is_proven else "unproven") if found.verdict else ""
+    about_proof = found.verdict.partition(" ")[2]
     stands = STATE_NOTES[found.state]
     if stage and found.state in ("running", "failed"):
         stands = f"in stage {stage}"
@@ -294,8 +291,8 @@ def _figures(
         Figure(
             name="export",
             title="Export",
-            text=", ".join(filter(None, (found.precision, found.verdict))),
-            note="; ".join(filter(None, (about_export, _EXPORT_NOTES.get(found.verdict, "")))),
+            text=", ".join(filter(None, (found.precision, proof))),
+            note="; ".join(filter(None, (about_proof, about_export))),
         ),
         Figure(
             name="duration",

@@ -42,19 +42,18 @@ def find_lineage(
             )
         )
     exported = documents.get("export")
-    if isinstance(exported, ExportManifest):
+    if isinstance(exported, ExportManifest) and exported.engine is not None:
         folder = uris.get("export", "")
-        for engine in exported.engines:
-            found.append(
-                LineageView(
-                    name=f"engine {engine.target}",
-                    stage="export",
-                    uri=engine.uri(folder) if folder else None,
-                    fingerprint=exported.fingerprint,
-                    sha256=engine.sha256,
-                    made_from={"graph": engine.onnx_sha256},
-                )
+        found.append(
+            LineageView(
+                name="engine",
+                stage="export",
+                uri=exported.engine.uri(folder) if folder else None,
+                fingerprint=exported.fingerprint,
+                sha256=exported.engine.sha256,
+                made_from={"graph": exported.engine.onnx_sha256},
             )
+        )
     return found
 
 

@@ -22,12 +22,13 @@ from contracts.artifacts import (
     ProfileReport,
     RunRecord,
     ShardManifest,
+    TraceSummary,
     Verification,
 )
-from contracts.artifacts.profile import PAGE_NAME
+from contracts.artifacts.profile import SUMMARY_NAME, summaries_type
 from contracts.config import STAGES
 from contracts.previous import RUN_NAME
-from contracts.proof import list_verifications, verification_uri
+from contracts.proof import verification_uri
 from inspection.attempts import Events
 from inspection.run.before import find_before
 from inspection.run.data import describe_data, with_comparison
@@ -46,6 +47,8 @@ from inspection.tasks.pictures import NamedSamples
 
 # What the parts are called that come out of shards and pictures.
 CONTACT_SHEET, OF_TASK = "the contact sheet", "what the task shows"
+# Summaries of the traces of all ranks; one has some 50 kB.
+SUMMARY_BYTES = 32 << 20
 RECORD = "the run's record"
 # Inputs of stages, and the stage that makes each.
 _MAKERS = {"shards": "shard", "profile": "profile", "checkpoint": "train"}
@@ -233,7 +236,9 @@ def _read_stage_parts(
     profile = documents.get("profile")
     if isinstance(profile, ProfileReport):
         parts["profile"] = profile
-        parts["profile_page"] = storage.join(reading.place.folder, PAGE_NAME)
+        if any(entry.name == SUMMARY_NAME for entry in profile.files):
+            read_summaries = partial(_read_summaries, reading.door, uris["profile"])
+            parts["trace_summaries"] = reading.attempt("the summaries of the traces", read_summaries) or []
     trained = documents.get("train")
     if isinstance(trained, CheckpointManifest):
         parts["checkpoint"] = trained
@@ -250,32 +255,31 @@ def _read_stage_parts(
     exported = documents.get("export")
     if isinstance(exported, ExportManifest):
         parts["export"] = exported
-        parts["verifications"] = read_verifications(reading, uris["export"], exported)
+        parts["verification"] = read_verification(reading, uris["export"], exported)
     registration = as_object(as_object(record.results if record else {}).get("register"))
     parts["registration"] = registration or None
     return parts
+
+
+def _read_summaries(door: Door, uri: str) -> list[TraceSummary]:
+    return summaries_type().validate_python(parse_json(door.read(storage.join(uri, SUMMARY_NAME), SUMMARY_BYTES)))
 
 
 def _find_uris(stages: list[StageView], documents: Mapping[str, Contract]) -> dict[str, str]:
     return {stage.name: stage.uri for stage in stages if stage.uri is not None and stage.name in documents}
 
 
-def read_verifications(reading: Reading, uri: str, exported: ExportManifest) -> list[Verification]:
-    """Return what `shardline verify` found of an export since it was made.
+def read_verification(reading: Reading, uri: str, exported: ExportManifest) -> Verification | None:
+    """Return the verification of an export's engine; None: there is none, or it cannot be read.
 
     Args:
-        reading: What cannot be read is added to its `missing`.
+        reading: Its `missing` takes what cannot be read.
         uri: Folder of the export.
         exported: Its manifest.
     """
-    found = []
-    listed = reading.attempt("verifications", lambda: list_verifications(uri, exported)) or []
-    for target in listed:
-        read = partial(reading.contract, Verification, verification_uri(uri, target), SMALL_BYTES)
-        document = reading.attempt(f"verification of {target}", read)
-        if document is not None:
-            found.append(document)
-    return found
+    if exported.engine is None or not storage.exists(place := verification_uri(uri, exported.engine)):
+        return None
+    return reading.attempt("the verification", lambda: reading.contract(Verification, place, SMALL_BYTES))
 
 
 def _task_parts(samples: NamedSamples) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from contracts.artifacts import MANIFEST_NAME, ExportManifest, RunRecord
 from contracts.artifacts.document import Document
 from contracts.config import RunConfig
 from contracts.previous import RUN_NAME
-from contracts.proof import VERIFIED_FOLDER
+from contracts.proof import VERIFIED_FOLDER, verdict
 from inspection.run.columns import find_metrics, find_parameters
 from inspection.run.door import HARM, SMALL_BYTES, Door, as_moment, as_object, first_line
 from inspection.run.find import RunPlace, list_places
-from inspection.run.headline import RunHeadline, find_verdict, headline, headline_of_record, make_headline
+from inspection.run.headline import RunHeadline, headline, headline_of_record, make_headline
 from inspection.run.money import find_money
-from inspection.run.read import read_run, read_verifications
+from inspection.run.read import read_run, read_verification
 from inspection.run.reading import Reading
 from inspection.run.view import State
 
@@ -79,13 +79,13 @@ def _read(reading: Reading) -> RunLine:
     except FileNotFoundError:
         return _of_documents(place)
     at = next((s.name for s in record.stages if s.state in ("failed", "interrupted", "not started")), "")
-    export, verdict = _find_export(place, record, reading.door), ""
+    export, export_verdict = _find_export(place, record, reading.door), ""
     if export and storage.list_names(storage.join(export, VERIFIED_FOLDER)):
         document = reading.contract(ExportManifest, storage.join(export, MANIFEST_NAME))
-        verdict = find_verdict(document, read_verifications(reading, export, document))
+        export_verdict = verdict(document, read_verification(reading, export, document))
     return _line(
         place,
-        find_record_headline(record, verdict=verdict),
+        find_record_headline(record, export_verdict=export_verdict),
         stage="" if record.state == "succeeded" else at,
         error=record.error,
         started_at=as_moment(record.started_at),
@@ -103,18 +103,18 @@ def _find_export(place: RunPlace, record: RunRecord, door: Door) -> str:
     return export if door.inside(export) else ""
 
 
-def find_record_headline(record: RunRecord, *, verdict: str = "") -> RunHeadline:
+def find_record_headline(record: RunRecord, *, export_verdict: str = "") -> RunHeadline:
     """Return the headline of a run that has ended, by its record.
 
     Args:
         record: The run's.
-        verdict: By what was verified since; empty: the export's own.
+        export_verdict: By its verification since; empty: that of the record.
     """
     try:
         money, _ = find_money(RunConfig.model_validate(record.config), record.goodput)
     except ValidationError:
         money = None
-    return headline_of_record(record, money=money, verdict=verdict)
+    return headline_of_record(record, money=money, export_verdict=export_verdict)
 
 
 def _of_documents(place: RunPlace) -> RunLine:

@@ -18,6 +18,7 @@ from contracts.artifacts import (
     GoodputRecord,
     ProfileReport,
     Rejected,
+    TraceSummary,
     Verification,
 )
 
@@ -244,7 +245,7 @@ class LineageView(Document):
     """One document of the way from the source's listing to the engine."""
 
     name: str
-    """listing, shards, profile, checkpoint, export, engine TARGET."""
+    """listing, shards, profile, checkpoint, export, engine."""
     stage: str
     uri: str | None
     fingerprint: str
@@ -296,8 +297,8 @@ class RunView(Document):
     first_slot: PictureView | None = None
     """The first samples of the training as its network got them: one picture of up to 16."""
     profile: ProfileReport | None = None
-    profile_page: str | None = None
-    """URI of profile.html in the run's folder, where `run` and `report` write it; None: nothing was profiled."""
+    trace_summaries: list[TraceSummary] = Field(default=[])
+    """Of the profile's traces, by rank."""
     curves: Curves | None = None
     marks: Marks | None = None
     goodput: GoodputRecord | None = None
@@ -307,7 +308,8 @@ class RunView(Document):
     task_parts: dict[str, Any] = Field(default_factory=dict)
     """What the task's own page shows besides (inspection/tasks/)."""
     export: ExportManifest | None = None
-    verifications: list[Verification] = Field(default=[])
+    verification: Verification | None = None
+    """Of the export's engine, on a GPU since it was made."""
     registration: dict[str, Any] | None = None
     """Decision on production (components/gate.py)."""
     lineage: list[LineageView] = Field(default=[])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ExportManifest, GoodputRecord
 from contracts.config import RunConfig
+from contracts.proof import read_verification, verdict
 from inspection.goodput import read_goodput
 from inspection.run.events import find_output
 from pipelines.rehearse.config import Prepared
@@ -155,7 +156,7 @@ def look(cloud: LocalCloud, prepared: Prepared, run_id: str, exit_code: int, *, 
     exported = find_output(line, found.run_id, "export") if run_id else None
     if exported is not None:
         made = ExportManifest.load(exported)
-        found.artefact = f"{exported}: {made.precision}, {made.verdict}"
+        found.artefact = f"{exported}: {made.precision}; {verdict(made, read_verification(exported, made))}"
     return found
 
 

@@ -35,7 +35,7 @@ from tests.components.tasks import (
 from tests.inspection.documents import HOSTILE, evaluation, hostile_shards
 from tests.inspection.test_metrics import check_markdown, check_numbers
 from tests.inspection.test_summary import DOCUMENTS
-from tests.rehearsal.artifacts import FOLDERS, check_artifact, follow_engine
+from tests.rehearsal.artifacts import FOLDERS, check_artifact, follow_served
 
 Change = Callable[[dict[str, Any]], None]
 pytestmark = pytest.mark.usefixtures("bucket_server")
@@ -103,7 +103,7 @@ def test_every_artifact_is_one_that_the_consoles_render_and_lineage_follows(uris
     classes = found["train"]["classes"]["metadata"]
     assert classes["confusionMatrix"]["rows"] == [{"row": [2, 1]}, {"row": [0, 3]}]
     assert [point["recall"] for point in classes["confidenceMetrics"]] == [0.0, pytest.approx(2 / 3), 1.0, 1.0, 1.0]
-    assert follow_engine(found, "sm80") == ["cd" * 32, "ab", "s", "l" * 64]
+    assert follow_served(found) == ["cd" * 32, "ab", "s", "l" * 64]
 
 
 @NEEDS_CHROMIUM

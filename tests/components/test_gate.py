@@ -19,13 +19,11 @@ from components.gate import (
     require_comparable,
 )
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, Gate
 from contracts.config import RunConfig
 from contracts.config.load import parse_config
 from contracts.errors import DataError, TryAgain
-from tests.contracts.test_proof import make_served
+from tests.export_fields import publish_export
 
-PASSED = Gate(name="engine sm80", precision="fp32", status="passed", ran="a GPU")
 COMPARISON = {
     "metric": "accuracy",
     "candidate": 0.91,
@@ -64,8 +62,7 @@ class Line:
     def publish(self, fingerprint: str, **changes: Any) -> str:
         """Publish an export; return its URI."""
         uri = storage.join(self.uri, "export", fingerprint)
-        values = {"gates": [PASSED], "verdict": "proven", "fingerprint": fingerprint, **changes}
-        storage.replace(storage.join(uri, MANIFEST_NAME), make_served(uri, "sm80", **values).to_json())
+        publish_export(uri, fingerprint=fingerprint, **changes)
         return uri
 
     def decide(self, fingerprint: str, judge: Judge) -> Decision:
@@ -96,9 +93,10 @@ def line(tmp_path: Path) -> Line:
 
 def test_the_first_proven_export_goes_into_production_and_a_worse_one_never_does(line: Line) -> None:
     unproven = "d" * 16
-    line.publish(unproven, gates=[], verdict="unproven")
+    line.publish(unproven, device="")
     assert line.decide(unproven, Judge())["verdict"] == "refused" and line.production() is None
-    assert line.decide(A, Judge())["verdict"] == "production"
+    first = line.decide(A, Judge())
+    assert first["verdict"] == "production" and "proven on NVIDIA L4 (sm89)" in first["reason"]
     # The same export, and what was decided on before, start no judge.
     assert line.decide(A, Judge())["verdict"] == "production" and line.production() == "run-of-a"
     kept_out = line.decide(B, Judge(1))
@@ -134,9 +132,10 @@ def test_what_cannot_be_compared_stays_out_and_a_judge_that_breaks_decides_nothi
 
 def test_an_unproven_export_may_be_allowed(tmp_path: Path) -> None:
     line = Line(tmp_path, export={"allow_unproven": True})
-    line.publish(A, gates=[], verdict="unproven")
+    line.publish(A, device="")
     decision = line.decide(A, Judge())
-    assert (decision["verdict"], decision["unproven"], line.production()) == ("production", "sm80", "run-of-a")
+    assert (decision["verdict"], line.production()) == ("production", "run-of-a")
+    assert decision["proof"] == "unproven: not run on a GPU" and decision["proof"] in decision["reason"]
 
 
 @pytest.mark.parametrize(

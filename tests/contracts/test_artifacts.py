@@ -20,7 +20,7 @@ from contracts.artifacts import (
     Shards,
     find_damage,
 )
-from contracts.artifacts.trace import KernelRow, Lane, Span, TraceSummary, summaries_to_json, summaries_type
+from contracts.artifacts.profile import KernelRow, TraceSummary, summaries_to_json, summaries_type
 from contracts.config import SPLITS
 from contracts.errors import DataError
 from contracts.stage import find_output_damage
@@ -155,8 +155,8 @@ def test_files_of_a_bucket_are_compared_by_checksum_whatever_their_size(
 
 
 def test_summaries_of_traces_come_back() -> None:
-    kernels, lanes = (KernelRow("k", "compute", 3, 0.5),), (Lane("GPU", (Span("k", "kernel", 0.0, 0.5),)),)
-    one = TraceSummary(0, "gpu", "A100", 3, 0.1, breakdown_s={"kernels": 0.1}, kernels=kernels, lanes=lanes)
+    kernels = (KernelRow(name="k", category="compute", calls=3, total_s=0.5),)
+    one = TraceSummary(rank=0, device="gpu", steps=3, step_s=0.1, breakdown_s={"kernels": 0.1}, kernels=kernels)
     assert summaries_type().validate_json(summaries_to_json([one])) == [one]
 
 

@@ -183,6 +183,6 @@ def test_profile_off_is_one_word_in_a_file_and_as_an_override(path: Path, conten
     for word in ("off", "'off'", "false"):
         assert load_config(path, [f"profile={word}"]).profile.method == "off"
     # Over it, a key of the section counts.
-    assert load_config(path, ["profile=off", "profile.method=grid"]).profile.method == "grid"
+    assert load_config(path, ["profile=off", "profile.method=sweep"]).profile.method == "sweep"
     found = load_config(path, ["profile.budget_s=7"]).profile
-    assert (found.budget_s, found.method) == (7, "off" if "off" in content else "sweep")
+    assert (found.budget_s, found.method) == (7, "off" if "off" in content else "auto")

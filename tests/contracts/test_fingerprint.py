@@ -32,8 +32,9 @@ def keys(config: RunConfig) -> dict[str, str]:
     [
         ("task.arguments.loss=focal", {"profile", "train"}),
         ("train.learning_rate=0.5", {"train"}),
-        ("train.epochs=3", {"train"}),
-        ("train.max_steps=7", {"train"}),
+        # `profile.method: auto` ends early for a short training.
+        ("train.epochs=3", {"profile", "train"}),
+        ("train.max_steps=7", {"profile", "train"}),
         ("train.schedule=constant", {"train"}),
         ("train.label_smoothing=0.1", {"train"}),
         ("train.momentum=0.5", {"train"}),
@@ -81,7 +82,7 @@ def keys(config: RunConfig) -> dict[str, str]:
         ("parallel.strategy=fsdp", {"profile"}),
         ("checkpoint.keep_last=5", set()),
         ("profile.budget_s=120", {"profile"}),
-        ("profile.method=grid", {"profile"}),
+        ("profile.method=sweep", {"profile"}),
         ("export.precision=fp32", set()),
         ("model.architecture=vit", {"profile", "train"}),
     ],
@@ -89,6 +90,12 @@ def keys(config: RunConfig) -> dict[str, str]:
 def test_a_field_moves_the_stages_whose_result_it_changes(override: str, moved: set[str]) -> None:
     before, after = keys(RunConfig()), keys(with_override(override))
     assert {stage for stage in before if before[stage] != after[stage]} == moved
+
+
+def test_the_length_of_the_training_does_not_move_a_sweep() -> None:
+    sweep = {"profile": {"method": "sweep"}}
+    longer = keys(RunConfig.model_validate({**sweep, "train": {"epochs": 3, "max_steps": 7}}))
+    assert keys(RunConfig.model_validate(sweep))["profile"] == longer["profile"]
 
 
 def test_the_fields_of_samples_move_shards_by_their_order_too() -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +31,14 @@ def test_a_stage_reports_its_use_to_nobody() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout == "1\n"
+
+
+def test_processes_start_where_the_temporary_folder_has_a_long_path(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    code = (
+        "from multiprocessing import forkserver; from contracts.process import use_short_socket_folder as short; "
+        "short(); forkserver.ensure_running()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(folder)}, check=False)
+    assert done.returncode == 0

@@ -190,7 +190,7 @@ def test_a_damaged_manifest_below_our_root_is_made_again(tmp_path: Path, content
 def test_a_manifest_of_another_version_is_not_overwritten(tmp_path: Path) -> None:
     assert run(tmp_path, "a") == 0
     manifest = next(tmp_path.glob(f"*/{MANIFEST_NAME}"))
-    newer = manifest.read_bytes().replace(b'"format_version": 1', b'"format_version": 99')
+    newer = manifest.read_bytes().replace(b'"format_version": 2', b'"format_version": 99')
     manifest.write_bytes(newer)
     assert run(tmp_path, "b") == 2
     assert manifest.read_bytes() == newer

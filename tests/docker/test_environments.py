@@ -22,7 +22,7 @@ COMMANDS = {
 IMPORTS = {
     "cpu": "apache_beam.io.gcp.gcsio sharding.graph sharding.dataflow gcsfs google.cloud.aiplatform "
     "components.begin components.describe components.record_run components.experiment inspection.page",
-    "gpu": "trainer.worker trainer.train trainer.export.graph.onnx_graph trainer.export.engines.engine transformers "
+    "gpu": "trainer.worker trainer.train trainer.export.onnx_graph trainer.export.engine transformers "
     "tensorboard onnxruntime gcsfs google.cloud.aiplatform components.describe components.register_model "
     "inspection.page",
 }

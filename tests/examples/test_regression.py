@@ -57,7 +57,7 @@ def check_served(line: Line, gauges: Path) -> None:
     assert [row["label"] for row in line.predictions] == pytest.approx([readings[path] for path in paths], abs=1e-4)
     images = np.stack([np.asarray(Image.open(gauges / path)) for path in paths])
     given = images.transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1
-    graph = open_graph(line.export)
+    graph = open_graph(line)
     # Of a size that the export serves.
     parts = [graph.run(["reading"], {"image": given[first : first + 16]})[0] for first in range(0, len(given), 16)]
     assert np.concatenate(parts)[:, 0] == pytest.approx([row["answer"] for row in line.predictions], abs=0.5)

@@ -57,7 +57,7 @@ def check_served(line: Line, shapes: Path) -> None:
         for kind in ("images", "masks")
     )
     given = images.transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1
-    (logits,) = open_graph(line.export).run(["logits"], {"image": given})
+    (logits,) = open_graph(line).run(["logits"], {"image": given})
     answers = logits.argmax(axis=1)
     found = jaccard_score(masks.ravel(), answers.ravel(), average="macro")
     assert found == pytest.approx(line.report.metrics["mean_iou"], abs=0.05)

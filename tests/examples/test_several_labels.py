@@ -91,8 +91,7 @@ def test_the_whole_line(tmp_path: Path) -> None:
     (exported,) = line.glob("export/*/manifest.json")
     manifest = ExportManifest.load(storage.normalise(exported.parent))
     assert [gate for gate in manifest.gates if gate.status == "failed"] == []
-    assert manifest.parity["onnx"]["fp16"].passed
-    assert {gate.name for gate in manifest.gates if gate.status == "passed"} >= {"program", "evaluation"}
+    assert {gate.name for gate in manifest.gates if gate.status == "passed"} >= {"parity", "metric", "program"}
     check_served(exported.parent, listed)
     check_looked_at(line, report)
 

@@ -20,16 +20,11 @@ from contracts.artifacts import (
     Attempt,
     CheckpointManifest,
     Contract,
-    EngineEntry,
     EvaluationReport,
-    ExportManifest,
     FileEntry,
-    Gate,
     GoodputRecord,
-    GraphEntry,
     Headline,
     Latency,
-    Parity,
     RunRecord,
     ShardManifest,
     StageRecord,
@@ -43,7 +38,7 @@ from contracts.scalars import SCALARS_FOLDER, part_name, scalars_line, start_lin
 from inspection.goodput import find_attempts
 from inspection.summary import collect_results
 from tests.conftest import small_config
-from tests.export_fields import image_export, served_file
+from tests.export_fields import make_manifest
 
 Kind = Literal["fresh", "resumed", "cached", "int8 refused", "running", "killed", "failed"]
 START = 1_795_000_000.0
@@ -220,88 +215,16 @@ def evaluation_of(shards: str, manifest: ShardManifest) -> EvaluationReport:
 
 def _export(planted: Planted, shards: str, kind: Kind) -> str:
     refused = kind == "int8 refused"
-    sha256 = hashlib.sha256(b"model").hexdigest()
-    ran = "onnxruntime 1.31.1 CPUExecutionProvider, graph optimisation off"
-    graphs = {"name": "model.onnx", "bytes": 5, "crc32c": "0" * 8, "sha256": sha256}
-    parity = {
-        name: Parity(
-            ran=ran, samples=16, relative_error=error, min_cosine=0.9999, top1_agreement=1.0, passed=name != "int8"
-        )
-        for name, error in (("fp32", 2e-7), ("fp16", 3e-4), *((("int8", 0.31),) if refused else ()))
-    }
-    gates = [
-        Gate(
-            name="parity",
-            precision=name,
-            status="passed" if name != "int8" else "failed",
-            ran=ran,
-            figures={"relative_error": found.relative_error},
-            limits={"relative_error": 5e-3},
-            reason="" if name != "int8" else "relative_error 0.31 is above 0.05",
-        )
-        for name, found in parity.items()
-    ]
-    gates.append(Gate(name="engine sm89", precision="fp16", status="not run", ran="not run: no GPU", reason="no GPU"))
-    tried = [
-        Attempt(precision="fp32", outcome="kept", reason="the reference of all others"),
-        Attempt(precision="fp16", outcome="kept"),
-    ]
-    if refused:
-        tried.insert(1, Attempt(precision="int8", outcome="failed", reason="parity: relative_error 0.31 is above 0.05"))
-    document = ExportManifest(
-        fingerprint="e" * 16,
+    reason = "parity of model.int8.onnx: relative_error 0.31"
+    tried = [Attempt(precision="int8", outcome="failed", reason=reason)] if refused else []
+    document = make_manifest(
         made_from={"checkpoint": "b" * 64, "export": "8" * 16},
-        precision="fp16",
         asked_precision="int8" if refused else "fp16",
-        tried=tried,
-        verdict="unproven",
-        opset=20,
-        inputs={"images": ["batch", 3, 16, 16]},
-        outputs={"logits": ["batch", 3]},
-        graphs=[GraphEntry(precision="fp32", **graphs), GraphEntry(precision="fp16", **graphs)],
-        engines=[
-            EngineEntry(
-                **{**graphs, "name": "model.fp16.sm89.engine"},
-                onnx_sha256=sha256,
-                builder="tensorrt_rtx 1.7.1",
-                precision="fp16",
-                target="sm89",
-                gpus=["l4"],
-                min_batch=1,
-                opt_batch=8,
-                max_batch=64,
-                build_s=1.0,
-                peak_bytes=1 << 28,
-            )
-        ],
-        gates=gates,
-        parity={"onnx": parity, "engine": {"sm89": Parity(ran="not run: no GPU")}},
-        **image_export(),
-        served=served_file("model.onnx", sha256),
-        metrics={
-            "torch": {"accuracy": 0.9375},
-            **{name: {"accuracy": 0.9375 if name != "int8" else 0.61} for name in parity},
-        },
-        test_samples=16,
-        latency=[
-            Latency(
-                runner="onnxruntime",
-                precision="fp16",
-                device="cpu",
-                batch=batch,
-                p50_ms=batch * 1.5,
-                p90_ms=batch * 1.7,
-                p99_ms=batch * 2.0,
-                images_per_s=640.0,
-                repeats=50,
-            )
-            for batch in (1, 8)
-        ],
+        tried=[*tried, Attempt(precision="fp16", outcome="kept")],
+        latency=[Latency(ran="onnxruntime 1.31.1, CPU", batch=1, median_ms=1.5, calls=50)],
         checkpoint_sha256="b" * 64,
         shards_fingerprint=ShardManifest.load(shards).fingerprint,
-        made_with={"onnx": "1.23.2"},
-        files=[],
-    ).sealed()
+    )
     return _publish(planted, "export", document)
 
 

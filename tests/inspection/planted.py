@@ -13,17 +13,13 @@ from PIL import Image
 from contracts.artifacts import (
     Attempt,
     CheckpointManifest,
-    EngineEntry,
     EvaluationReport,
     ExportManifest,
     Gate,
     GoodputRecord,
-    GraphEntry,
     Headline,
     Latency,
-    Parity,
     Rejected,
-    Verification,
 )
 from contracts.artifacts.classification import ClassificationDetails, ClassOutcome, RocCurve, WorstSample
 from inspection.run.view import (
@@ -44,8 +40,8 @@ from inspection.run.view import (
     StageView,
 )
 from inspection.tasks.classification.worst import WorstView
-from tests.export_fields import image_export, served_file
-from tests.trainer.profiling.reports import gpu_report
+from tests.export_fields import image_export, make_gates, make_manifest, make_verification
+from tests.trainer.profiling.reports import gpu_report, gpu_summary
 
 LINE = "file:///lines/flowers"
 RUN_ID = "20260301-120000-0042"
@@ -292,147 +288,26 @@ def make_task_parts(evaluation: EvaluationReport) -> dict[str, Any]:
     return {"worst": [each.model_dump(mode="json") for each in worst]}
 
 
-FILE = {"bytes": 604_316, "crc32c": "0" * 8}
-RAN = "onnxruntime 1.31.1 CPUExecutionProvider, graph optimisation off"
-
-
-def make_export(
-    *, int8_refused: bool = False, targets: tuple[str, ...] = ("sm80", "sm89"), **changes: Any
-) -> ExportManifest:
-    tried = [Attempt(precision="fp32", outcome="kept", reason="the reference of all others")]
+def make_export(*, int8_refused: bool = False, **changes: Any) -> ExportManifest:
+    tried = [Attempt(precision="fp16", kept_fp32=["encoder.norm"], outcome="kept")]
+    gates = make_gates("model.fp16.onnx")
     if int8_refused:
-        why = "int8 accuracy: 9 fewer of 320 images are right than in fp32; at most 1 fewer is allowed (0.5 points)"
-        tried.append(Attempt(precision="int8", outcome="failed", reason=why))
-    tried.append(Attempt(precision="fp16", kept_fp32=["encoder.norm"], outcome="kept"))
-    gates = [
-        Gate(
-            name="parity",
-            precision="fp16",
-            status="passed",
-            ran=RAN,
-            figures={"relative_error": 3.4e-4, "min_cosine": 0.9999996, "samples": 320},
-            limits={"relative_error": 5e-3, "min_cosine": 0.9999},
-        ),
-        *(
-            Gate(
-                name=f"engine {target}",
-                precision="fp16",
-                status="not run",
-                ran="not run: no GPU",
-                reason=f"shardline verify on a GPU of {target} completes the proof",
-            )
-            for target in targets
-        ),
-    ]
-    if int8_refused:
-        gates.insert(
-            1,
-            Gate(
-                name="accuracy",
-                precision="int8",
-                status="failed",
-                ran=RAN,
-                figures={"drop_images": 9, "right": 291, "samples": 320},
-                limits={"drop_images": 1.0},
-                reason="291 of 320 test images are right, 9 fewer than fp32's 300; at most 1 fewer is allowed",
-            ),
-        )
-    values: dict[str, Any] = {
-        "fingerprint": "e" * 16,
-        "precision": "fp16",
+        why = "accuracy is 0.909375, torch's is 0.9375"
+        tried.insert(0, Attempt(precision="int8", outcome="failed", reason=f"metric of model.int8.onnx: {why}"))
+        refused = {"precision": "int8", "file": "model.int8.onnx", "status": "failed", "reason": why}
+        figures = {"figures": {"loss": 0.028125, "samples": 320}, "limits": {"loss": 0.005}}
+        gates.append(gates[1].model_copy(update={**refused, **figures}))
+    engine = {"name": "parity", "precision": "fp16", "file": "model.fp16.sm89.engine", "ran": "tensorrt_rtx 1.7.1"}
+    gates.append(Gate(**engine, status="not run", reason="no GPU of sm89"))
+    latency = [Latency(ran="onnxruntime 1.31.1, CPU", batch=batch, median_ms=1.5 * batch, calls=50) for batch in (1, 8)]
+    values = {
         "asked_precision": "int8" if int8_refused else "fp16",
         "tried": tried,
-        "verdict": "unproven",
-        "opset": 20,
-        "inputs": {"images": ["batch", 3, 224, 224]},
-        "outputs": {"logits": ["batch", 8]},
-        "graphs": [
-            GraphEntry(name=f"model.{name}.onnx", **FILE, sha256=digit * 64, precision=name)
-            for name, digit in (("fp32", "1"), ("fp16", "2"))
-        ],
-        "engines": [
-            EngineEntry(
-                name=f"model.fp16.{target}.engine",
-                **FILE,
-                sha256="ab" * 32,
-                onnx_sha256="2" * 64,
-                builder="tensorrt_rtx 1.7.1",
-                precision="fp16",
-                target=target,
-                gpus=["l4", "rtx-4090"],
-                min_batch=1,
-                opt_batch=8,
-                max_batch=64,
-                build_s=12.5,
-                peak_bytes=10**9,
-            )
-            for target in targets
-        ],
         "gates": gates,
-        "parity": {
-            "onnx": {
-                name: Parity(
-                    ran=RAN,
-                    samples=320,
-                    relative_error=error,
-                    min_cosine=0.9999996,
-                    top1_agreement=0.996875,
-                    reference_classes=8,
-                    passed=True,
-                )
-                for name, error in (("fp32", 2.8e-7), ("fp16", 3.4e-4))
-            },
-            "engine": {target: Parity(ran="not run: no GPU") for target in targets},
-        },
+        "latency": latency,
         **image_export(224, 8),
-        "served": served_file("model.fp16.onnx", "2" * 64),
-        "metrics": {"torch": {"accuracy": 0.9375}, "fp32": {"accuracy": 0.9375}, "fp16": {"accuracy": 0.934375}},
-        "test_samples": 320,
-        "latency": [
-            Latency(
-                runner="onnxruntime 1.31.1",
-                precision="fp16",
-                device="cpu, 2 threads",
-                batch=batch,
-                p50_ms=1.5 * batch,
-                p90_ms=1.75 * batch,
-                p99_ms=2.125 * batch,
-                images_per_s=640.5,
-                repeats=25,
-            )
-            for batch in (1, 8)
-        ],
-        "latency_left_out": {"engine sm89": "not run: no GPU"},
-        "checkpoint_sha256": "a1" * 32,
-        "shards_fingerprint": "5" * 16,
-        "made_with": {"torch": "2.13.0"},
-        "files": [],
     }
-    return ExportManifest(**{**values, **changes}).sealed()
-
-
-def make_verification(document: ExportManifest, target: str) -> Verification:
-    return Verification(
-        fingerprint=document.fingerprint,
-        export_sha256=document.sha256,
-        engine_sha256="ab" * 32,
-        target=target,
-        device="NVIDIA L4",
-        gates=[Gate(name=f"engine {target}", precision="fp16", status="passed", ran="tensorrt_rtx 1.7.1 on NVIDIA L4")],
-        latency=[
-            Latency(
-                runner="engine",
-                precision="fp16",
-                device="NVIDIA L4",
-                batch=8,
-                p50_ms=0.9,
-                p90_ms=1.0,
-                p99_ms=1.2,
-                images_per_s=8800.0,
-                repeats=200,
-            )
-        ],
-    )
+    return make_manifest(**{**values, **changes})
 
 
 def make_stage(name: str, state: Any = "done", **changes: Any) -> StageView:
@@ -440,7 +315,7 @@ def make_stage(name: str, state: Any = "done", **changes: Any) -> StageView:
         "shard": "8,800 samples (6,400 / 800 / 1,600) in 42 webdataset shards, 2.8 GB",
         "profile": "slot size 64, 4 workers, 22 points, 3 findings",
         "train": "best checkpoint at step 3900, test accuracy 0.9375",
-        "export": "fp16 engines: sm80, sm89; onnx parity 3.4e-04; unproven",
+        "export": "fp16; unproven: not run on a GPU",
     }
     folder = f"{LINE}/{name}/attempts/{RUN_ID}"
     ran = state in ("done", "running", "failed", "stopped")
@@ -494,7 +369,7 @@ def make_lineage() -> list[LineageView]:
             made_from={"checkpoint parameters": "a1" * 32, "graph fp16 (its own)": "2" * 64},
         ),
         LineageView(
-            name="engine sm89",
+            name="engine",
             stage="export",
             uri=f"{LINE}/export/e/model.engine",
             fingerprint="e" * 16,
@@ -524,7 +399,7 @@ def fresh(**changes: Any) -> RunView:
         "data": make_data(),
         "pictures": [picture(place, CLASSES[place % 8]) for place in range(16)],
         "profile": gpu_report(),
-        "profile_page": f"{LINE}/runs/{RUN_ID}/profile.html",
+        "trace_summaries": [gpu_summary()],
         "curves": make_curves(),
         "marks": make_marks(),
         "goodput": make_goodput(lost_s=0.0, lost_steps=0, preemptions=0, crashes=0, recovery_s=0.0),
@@ -563,7 +438,7 @@ def resumed() -> RunView:
         stages=[*stages, make_stage("export", uri="gs://bucket/flowers/export/e"), registered()],
         marks=make_marks(preemptions=3),
         goodput=make_goodput(),
-        registration={"verdict": "refused", "unproven": "sm80, sm89"},
+        registration={"verdict": "refused", "proof": "unproven: not run on a GPU"},
     )
 
 
@@ -582,19 +457,19 @@ def int8_refused() -> RunView:
 
 
 def proven() -> RunView:
-    document = make_export(targets=("sm89",))
-    return fresh(export=document, verifications=[make_verification(document, "sm89")])
+    document = make_export()
+    return fresh(export=document, verification=make_verification(document))
 
 
 ERROR = "the source holds no images\n  allowed: at least one image a split\n  to do: check sharding.source"
 # What a run has of each stage's documents.
 _OF_STAGE: dict[str, tuple[str, ...]] = {
     "shard": ("data", "pictures"),
-    "profile": ("profile", "profile_page"),
+    "profile": ("profile", "trace_summaries"),
     "train": ("curves", "marks", "goodput", "money", "checkpoint", "evaluation", "task_parts"),
     "export": ("export",),
 }
-_EMPTY: dict[str, Any] = {"pictures": [], "task_parts": {}}
+_EMPTY: dict[str, Any] = {"pictures": [], "trace_summaries": [], "task_parts": {}}
 STAGES = tuple(_OF_STAGE)
 
 

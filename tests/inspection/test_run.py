@@ -70,11 +70,11 @@ def test_a_run_of_vertex_names_its_page_in_the_console(line: Path, small_shards:
 
 def test_hashes_lead_from_the_engine_to_the_listing(line: Path, small_shards: str) -> None:
     found = {entry.name: entry for entry in read(plant(line, small_shards)).lineage}
-    assert list(found) == ["listing", "shards", "profile", "checkpoint", "export", "engine sm89"]
+    assert list(found) == ["listing", "shards", "profile", "checkpoint", "export", "engine"]
     assert found["shards"].made_from["listing"] == found["listing"].sha256
     assert found["checkpoint"].made_from["shards"] == found["shards"].fingerprint
     assert found["export"].made_from["checkpoint"] == found["checkpoint"].made_from["parameters (its own)"]
-    assert found["engine sm89"].made_from["graph"] == found["export"].made_from["graph fp16 (its own)"]
+    assert found["engine"].made_from["graph"] == found["export"].made_from["graph fp16 (its own)"]
     assert all(len(entry.sha256) == 64 for entry in found.values())
 
 

@@ -8,16 +8,13 @@ from contracts.artifacts import (
     Attempt,
     CheckpointManifest,
     Contract,
-    EngineEntry,
-    ExportManifest,
     Finding,
     Gate,
     Headline,
-    Parity,
+    Latency,
     ProfileChoice,
     ProfilePoint,
     ProfileReport,
-    Recommendation,
     RunRecord,
     ShardManifest,
     Shards,
@@ -27,7 +24,7 @@ from contracts.config import STAGES, RunConfig
 from inspection.report import describe_batch, print_table, to_markdown
 from inspection.summary import make_record
 from inspection.trace import StageTrace
-from tests.export_fields import image_export, served_file
+from tests.export_fields import make_engine, make_gates, make_graph, make_manifest
 
 CONFIG = RunConfig.model_validate({"train": {"global_batch_size": 64}, "model": {"arguments": {"a": "b|c"}}})
 TRAIN = SplitEntry(first=0, samples=7, source_bytes=70, samples_by_class=[3, 4])
@@ -62,15 +59,12 @@ DOCUMENTS: dict[str, Contract] = {
         findings=[
             Finding(
                 rule="R1",
-                severity="bad",
                 title="steps wait for data",
                 evidence=["data time 50 % | limit 20 %"],
                 change="raise data.num_workers to 4",
-                gain=1.8,
-                gain_from="the sweep",
+                time_share=0.5,
             )
         ],
-        recommendations=[Recommendation(setting="train.precision=bf16", gain=1.3, evidence="40 and 52 samples/s")],
     ),
     "train": CheckpointManifest(
         order={"kind": "full"},
@@ -92,58 +86,29 @@ DOCUMENTS: dict[str, Contract] = {
         environment={"ranks": "2", "num_workers": "1"},
         files=[],
     ),
-    "export": ExportManifest(
+    "export": make_manifest(
         fingerprint="e",
-        precision="fp16",
         asked_precision="int8",
         tried=[Attempt(precision="int8", outcome="failed", reason="why"), Attempt(precision="fp16", outcome="kept")],
-        verdict="unproven",
-        opset=20,
-        inputs={},
-        outputs={},
-        graphs=[],
-        engines=[
-            EngineEntry(
-                name="model.sm80.engine",
-                bytes=345_678,
-                crc32c="00000000",
-                sha256="cd" * 32,
-                onnx_sha256="ab" * 32,
-                builder="tensorrt_rtx 1.7",
-                precision="fp16",
-                target="sm80",
-                min_batch=1,
-                opt_batch=8,
-                max_batch=64,
-                build_s=0.5,
-                peak_bytes=1,
-            )
-        ],
+        graphs=[make_graph("fp32", sha256="f1" * 32), make_graph("fp16", sha256="f2" * 32)],
+        engine=make_engine(bytes=345_678, sha256="cd" * 32),
         gates=[
-            Gate(name="parity", precision="fp32", status="passed", ran="onnxruntime 1.31"),
-            Gate(name="engine sm80", precision="fp16", status="not run", ran="not run: no GPU"),
+            *make_gates("model.fp16.onnx")[:1],
+            Gate(
+                name="parity",
+                precision="fp16",
+                file="model.fp16.sm89.engine",
+                status="not run",
+                ran="tensorrt_rtx 1.7.1",
+                reason="no GPU",
+            ),
         ],
+        latency=[Latency(ran="onnxruntime 1.31.1", batch=1, median_ms=1.5, calls=50)],
         shards_fingerprint="s",
-        made_with={},
-        parity={
-            "onnx": {
-                "fp32": Parity(
-                    ran="onnxruntime 1.31",
-                    samples=5,
-                    relative_error=1.234e-6,
-                    min_cosine=0.9999999,
-                    top1_agreement=1.0,
-                    passed=True,
-                )
-            },
-            "engine": {"sm80": Parity(ran="not run: no GPU")},
-        },
-        **image_export(),
-        served=served_file("model.sm80.engine", "cd" * 32),
         metrics={"torch": {"accuracy": 0.5}, "fp32": {"accuracy": 0.25}},
         test_samples=5,
+        proof_samples=5,
         checkpoint_sha256="ab",
-        files=[],
     ),
 }
 
@@ -187,8 +152,8 @@ def test_the_record_holds_times_documents_and_results(tmp_path: Path) -> None:
         "num_workers": 1,
     }
     assert record.results["metrics"]["test_accuracy"] == 0.98765
-    assert record.results["engines"][0]["sha256"] == "cd" * 32
-    assert record.results["parity"]["engine"]["sm80"]["ran"] == "not run: no GPU"
+    exported = record.results["export"]
+    assert (exported["served"]["sha256"], exported["verdict"]) == ("cd" * 32, "unproven: not run on a GPU")
     assert RunRecord.parse(record.to_json(), where="here") == record
 
 
@@ -209,16 +174,14 @@ def test_table_and_report_say_the_same(tmp_path: Path, capsys: pytest.CaptureFix
         "data: 3 images were laid on white",
         "98.77 %",
         "64 = slot size 16 x 2 per rank x 2 ranks",
-        "model.sm80.engine (0.35 MB)",
-        "fp16, unproven (int8 was asked for, and refused by its gates; part of it has not run on its GPU yet;",
-        "1 of 2 passed; fp16 engine sm80 not run",
-        "passed: relative error 1.2e-06, cosine 1.000000, top-1 agreement 100.00% (onnxruntime 1.31, 5 samples)",
-        "sm80: not run: no GPU",
+        "model.fp16.sm89.engine (0.35 MB, runtime tensorrt_rtx)",
+        "fp16, unproven (not run on a GPU; int8 was asked for, and refused by its gates)",
+        "1 of 2 passed; fp16 relative error 3.4e-04 on the CPU; fp16 parity not run",
+        "batch 1: 1.500 ms (onnxruntime 1.31.1)",
         "torch 50.00 %",
-        "123.5 samples/s per rank, 50% of a step waiting for data",
+        "123.5 samples/s per rank, data time 50% of a step",
         "finding R1",
-        "raise data.num_workers to 4 (predicted: x 1.80, the sweep)",
-        "train.precision=bf16: x 1.30 (40 and 52 samples/s)",
+        "raise data.num_workers to 4 (saves at most 50% of a step)",
         "46.0",
         "3.5",
     ):

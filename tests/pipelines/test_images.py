@@ -80,8 +80,8 @@ def test_without_images_placeholders_stand_for_them(record: Record) -> None:
         ({}, ["code.requirements=needs.txt"], "another code.requirements than needs.txt"),
         ({"tensorrt": ""}, ["export.runtime=tensorrt"], "no TensorRT, which"),
         ({"tensorrt": ""}, [], ""),
-        ({}, ["export.runtime=tensorrt_rtx"], "no TensorRT-RTX, which"),
-        ({"tensorrt_rtx": True}, ["export.runtime=tensorrt_rtx"], ""),
+        ({}, ["export.runtime=tensorrt_rtx", "register.upload=false"], "no TensorRT-RTX, which"),
+        ({"tensorrt_rtx": True}, ["export.runtime=tensorrt_rtx", "register.upload=false"], ""),
     ],
 )
 def test_a_gpu_image_that_lacks_what_the_configuration_needs_is_refused(

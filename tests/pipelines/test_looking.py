@@ -33,9 +33,7 @@ def test_the_page_is_written_into_the_runs_folder(root: Path) -> None:
     linked = re.findall(r'href="(\.\./\.\./[^"]*)"', page.read_text())
     assert linked
     assert all((page.parent / target).parent.is_dir() for target in linked)
-    assert f"../../runs/{RUN}/profile.html" in linked
-    profile = (page.parent / "profile.html").read_text()
-    assert "<h1>Profiling run</h1>" in profile and 'data-figure="choice.slot_size"' in profile
+    assert 'data-figure="profile.slot_size"' in page.read_text()
 
 
 @pytest.mark.parametrize("output", ["page.html", "folder"])
@@ -47,8 +45,6 @@ def test_or_where_the_user_wants_it(root: Path, output: str) -> None:
     assert len(page) > 10_000
     assert 'href="../../' not in page
     assert f'href="file://{root}/runs/photos/' in page
-    # It is one file, and what it cannot take along is no link.
-    assert "profile.html" not in page and not list(root.rglob("profile.html"))
 
 
 def test_what_cannot_be_written_is_said(root: Path) -> None:
@@ -77,7 +73,7 @@ def test_inspect_tells_the_essentials(root: Path) -> None:
         "preemptions       1 (20 steps lost",
         "test accuracy     93.75 %",
         "fp16, unproven",
-        "engine sm89",
+        "not run on a GPU",
         "lost and repeated",
     ):
         assert words in answer.stdout

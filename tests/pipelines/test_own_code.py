@@ -122,7 +122,7 @@ def test_code_that_is_shadowed_ends_with_2(project: Path, code: Path, environmen
 
 
 def planned(code: Path, **sections: Any) -> CompiledLine:
-    values = small_config(**VALID) | {"code": {"path": str(code)}, **sections}
+    values = small_config(**VALID, export={"runtime": "onnx"}) | {"code": {"path": str(code)}, **sections}
     return compile_config(parse_config(values, where="test"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, EngineEntry, ExportManifest, FileEntry
+from contracts.artifacts import MANIFEST_NAME, ExportManifest
 from contracts.artifacts.signature import Dimension, OutputSpec, Signature, TensorSpec
 from contracts.errors import ConfigError, UserError
 from pipelines.cli import app
@@ -27,7 +26,8 @@ from pipelines.predict import find_export, run_predict
 from rehearsal.gcs import BucketServer
 from tests.trainer.export import colours
 from tests.trainer.predict import words
-from trainer.export.engines import engine_open
+from trainer.export import engine
+from trainer.export.runtime import Builder
 from trainer.predict import command
 
 ID, NEWER, FAILED = "20261121-120000-0001", "20261121-130000-0001", "20261121-140000-0001"
@@ -289,80 +289,49 @@ def test_bad_arguments_are_usage_errors(exported: Path) -> None:
         assert said.exit_code == 2 and "see `shardline predict --help`" in said.stderr
 
 
-def make_engine(**changes: Any) -> EngineEntry:
-    values = {
-        "name": "model.engine",
-        "bytes": 1,
-        "crc32c": "0" * 8,
-        "sha256": "0" * 64,
-        "onnx_sha256": "0" * 64,
-        "builder": f"numpy {np.__version__}",
-        "precision": "fp32",
-        "target": "sm89",
-        "min_batch": 3,
-        "opt_batch": 4,
-        "max_batch": 4,
-        "build_s": 1.0,
-        "peak_bytes": 1,
-    }
-    return EngineEntry(**{**values, **changes})
+ENGINE = "model.fp32.sm89.engine"
 
 
 @pytest.mark.parametrize(
-    ("gpu", "builder", "reason"),
+    ("gpu", "reason"),
     [
-        (None, "numpy 1.0", "no GPU"),
-        ("sm90", "numpy 1.0", "no engine for sm90"),
-        ("sm89", "tensorrt_none 1.0", "the engine builder tensorrt_none does not load"),
-        # A package that is there stands for a builder.
-        ("sm89", "numpy 1.0", "model.engine was built by numpy 1.0, installed is numpy 2"),
+        (None, "no GPU, the engine is for sm89 (l4"),
+        ("sm89", f"{ENGINE} was built by tensorrt_rtx 1.0, installed is tensorrt_rtx 1."),
     ],
 )
 def test_where_no_engine_runs_the_graph_answers(
-    copy: Path,
-    images: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    gpu: str | None,
-    builder: str,
-    reason: str,
+    copy: Path, images: dict[str, str], monkeypatch: Any, capfd: Any, gpu: str | None, reason: str
 ) -> None:
-    (copy / "model.engine").write_bytes(b"not an engine")
-    entry = FileEntry.of(storage.normalise(copy), "model.engine").model_dump()
-    sha256 = hashlib.sha256(b"not an engine").hexdigest()
-    engine = make_engine(**entry, builder=builder, sha256=sha256)
-    edit_manifest(copy, {"engines": [engine.model_dump()]})
-    for module in (command, engine_open):
+    colours.write_engine(copy, b"an engine", builder="tensorrt_rtx 1.0")
+    for module in (command, engine):
         monkeypatch.setattr(module, "gpu_target", lambda: gpu)
-    code, out, err = answer(capfd, copy, images["red"])
-    assert (code, out[0]["labels"]) == (0, ["red"])
-    assert "model.fp32.onnx by onnxruntime" in err
-    assert reason in err
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    code, rows, err = answer(capfd, copy, images["red"])
+    assert (code, rows[0]["labels"]) == (0, ["red"])
+    assert "model.fp32.onnx by onnxruntime" in err and reason in err
 
 
-def test_the_engine_answers_where_it_runs(
+def test_the_engine_answers_where_its_gpu_is(
     copy: Path, images: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (copy / "model.engine").write_bytes(b"an engine")
-    entry = FileEntry.of(storage.normalise(copy), "model.engine").model_dump()
-    engine = make_engine(**entry, sha256=hashlib.sha256(b"an engine").hexdigest())
-    edit_manifest(copy, {"engines": [engine.model_dump()]})
+    colours.write_engine(copy, b"an engine", max_batch=1)
     monkeypatch.setattr(command, "gpu_target", lambda: "sm89")
-    calls = []
+    monkeypatch.setattr(engine, "device_name", lambda: "NVIDIA L4 (sm89)")
+    opened = []
 
-    def open_engine(path: Path, entry: EngineEntry, signature: Signature) -> Callable[[Any], dict[str, np.ndarray]]:
-        calls.append((path, entry, signature.outputs["logits"].shape))
-        return lambda batch: {"logits": np.tile(np.arange(6, dtype=np.float32), (len(batch["images"]), 1))}
+    def open_engine(path: Path, builder: Builder, signature: Signature) -> engine.Runner:
+        opened.append((path.read_bytes(), builder.identity, signature.outputs["logits"].shape))
+        return lambda batch: {"logits": np.arange(6, dtype=np.float32)[None]}
 
-    # There is no GPU here: what stands for the engine prefers the last class.
-    monkeypatch.setattr(engine_open, "open_engine", open_engine)
-    code, out, err = answer(capfd, copy, images["red"], images["blue"])
-    assert (code, [row["labels"] for row in out]) == (0, [["white"], ["white"]])
-    assert calls == [(copy / "model.engine", engine, ["batch", 6])]
-    assert f"predict: model.engine by {engine.builder} on the GPU (sm89)" in err
-    change_byte(copy / "model.engine")
+    # There is no GPU here: the double of the engine prefers the last class.
+    monkeypatch.setattr(engine, "open_engine", open_engine)
+    code, rows, err = answer(capfd, copy, images["red"], images["blue"])
+    assert (code, [row["labels"] for row in rows]) == (0, [["white"], ["white"]])
+    assert opened == [(b"an engine", "tensorrt_rtx 1.7.1, sm89", ["batch", 6])]
+    assert f"predict: {ENGINE} by tensorrt_rtx 1.7.1 on NVIDIA L4 (sm89)" in err
+    change_byte(copy / ENGINE)
     code, _, err = answer(capfd, copy, images["red"])
-    assert (code, "model.engine has crc32c" in err) == (2, True)
+    assert (code, f"{ENGINE} has crc32c" in err) == (2, True)
 
 
 def test_an_engine_gets_batches_of_its_profile_only() -> None:
@@ -373,6 +342,6 @@ def test_an_engine_gets_batches_of_its_profile_only() -> None:
         return {"logits": inputs["images"][:, :1] * 2}
 
     images = np.arange(9, dtype=np.float32).reshape(9, 1)
-    found = command.within_profile(run, make_engine())({"images": images})
-    assert np.array_equal(found["logits"], images * 2)
-    assert sizes == [4, 4, 3]
+    outputs = command.within_profile(run, 4)({"images": images})
+    assert np.array_equal(outputs["logits"], images * 2)
+    assert sizes == [4, 4, 1]

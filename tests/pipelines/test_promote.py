@@ -50,10 +50,10 @@ def test_promote_moves_production_and_is_the_way_back(tmp_path: Path) -> None:
 
 def test_promote_refuses_what_cannot_be_in_production(tmp_path: Path) -> None:
     line = Line(tmp_path)
-    line.publish(A, gates=[], verdict="unproven")
+    line.publish(A, device="")
     line.publish(B)
     for run, words in (
-        (leave_run(line, "run-a", A), "is unproven: sm80"),
+        (leave_run(line, "run-a", A), "is unproven: not run on a GPU"),
         (leave_run(line, "run-c", None), "run run-c has no finished export"),
         (str(tmp_path / "nothing"), "is no run"),
     ):

@@ -155,6 +155,7 @@ def test_what_costs_money_unawares_is_warned_of() -> None:
         ("resources.machine.type=n1-standard-5", "n1-standard-5 is no machine type"),
         ("cloud.images.gpu=us-docker.pkg.dev/p/r/gpu:1", "@sha256: and 64 hex digits"),
         ("schedule.cron=61 6 * * *", "schedule.cron = 61 6 * * *: Bad minute"),
+        ("export.runtime=tensorrt_rtx", "whose engine Triton does not load"),
     ],
 )
 def test_bad_input_ends_each_command_with_2_before_anything_is_created(change: str, said: str, tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ def check_classification(metadata: Mapping[str, Any]) -> None:
     assert expected.metadata or metadata["note"]
 
 
-def follow_engine(artifacts: Mapping[str, Mapping[str, Mapping[str, Any]]], target: str) -> list[str]:
-    """Go from an engine to the listing of the raw files by the artifacts' metadata alone; return the hashes on the way.
+def follow_served(artifacts: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """Return the hashes from the served file to the listing of the raw files, by the artifacts' metadata alone.
 
     Each stage's artifacts all say the same, so those of one of them are followed.
     """
@@ -97,7 +97,7 @@ def follow_engine(artifacts: Mapping[str, Mapping[str, Mapping[str, Any]]], targ
     assert train["made_from_shards"] == shard["fingerprint"]
     assert said("profile")["made_from_shards"] == shard["fingerprint"]
     return [
-        export[f"engine_{target}_sha256"],
+        export["served_sha256"],
         export["made_from_checkpoint"],
         train["made_from_shards"],
         shard["made_from_listing"],

@@ -15,7 +15,7 @@ from contracts.config import STAGES
 from tests.browser import opened, started_chromium
 from tests.conftest import small_config
 from tests.pipelines.images import REGISTERED
-from tests.rehearsal.artifacts import FOLDERS, check_artifact, follow_engine, reported_artifacts
+from tests.rehearsal.artifacts import FOLDERS, check_artifact, follow_served, reported_artifacts
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -109,12 +109,14 @@ def test_the_digits_from_images_in_a_bucket_to_an_engine_with_two_preemptions(tm
     assert left == []
     check_what_the_console_is_left(kept, bucket)
     record = json.loads((line / "run.json").read_text())
-    assert record["state"] == "succeeded" and len(record["results"]["engines"]) > 0
+    exported = record["results"]["export"]
+    assert (record["state"], exported["runtime"]) == ("succeeded", "onnx")
+    assert exported["served"]["name"] == "triton/classifier/1/model.onnx"
     assert [row["status"] for row in requests_of(kept) if row["method"].endswith("UploadModel")] == ["OK"]
 
 
 def check_what_the_console_is_left(kept: Path, bucket: Path) -> None:
-    """Assert that each stage's artifacts are what the consoles render, and lead from an engine to the raw files."""
+    """Assert that consoles render the artifacts of each stage, which lead from the served file to the raw files."""
     job = json.loads((kept / "PipelineJob.json").read_text())[0]
     found = reported_artifacts(job)
     assert set(found) == set(STAGES)
@@ -134,8 +136,8 @@ def check_what_the_console_is_left(kept: Path, bucket: Path) -> None:
     metrics = found["train"]["metrics"]["metadata"]
     assert metrics["train_test_accuracy"] > 0.9 and metrics["train_preemptions"] > 0
     assert len(found["train"]["classes"]["metadata"]["confusionMatrix"]["rows"]) == 10
-    engine, _, _, listing = follow_engine(found, "sm89")
-    assert len(engine) == len(listing) == 64
+    served, _, _, listing = follow_served(found)
+    assert len(served) == len(listing) == 64
     contexts = json.loads((kept / "Context.json").read_text())
     (row,) = (one for one in contexts if one["schemaTitle"] == "system.ExperimentRun")
     assert row["metadata"]["_metrics"]["train_test_accuracy"] == metrics["train_test_accuracy"]

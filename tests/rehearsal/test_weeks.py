@@ -58,7 +58,7 @@ def make_config() -> RunConfig:
         profile={"method": "off"},
         train={"epochs": 1, "global_batch_size": 8},
         resources={"machine": {"type": "n1-standard-4"}, "ranks": 1},
-        export={"runtime": "onnxruntime_tensorrt", "precision": "fp32", "allow_unproven": True},
+        export={"runtime": "onnx", "precision": "fp32", "allow_unproven": True},
         register={"upload": True},
         schedule={"cron": "0 6 * * 1", "time_zone": "Europe/Berlin"},
         cloud={

@@ -9,7 +9,6 @@ import pytest
 from contracts.own_code import append_code
 from tests.conftest import OWN_CODE
 from tests.support.traced import HOOKS
-from trainer.profiling.network import STORE_PORTS
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -33,7 +32,7 @@ def port() -> int:
     while True:
         first = random.randrange(10000, 32000)
         try:
-            for offset in range(STORE_PORTS + 1):
+            for offset in range(17):
                 with socket.create_server(("", first + offset)):
                     pass
         except OSError:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torchmetrics import MeanMetric
 
 from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, ExportManifest, ShippedFile
+from contracts.artifacts import MANIFEST_NAME, ExportManifest, Headline, ShippedFile
 from contracts.errors import CheckFailed
 from contracts.process import thread_environment
 from tests.trainer.export import colours
@@ -62,13 +63,23 @@ def test_a_drawn_metric_is_that_of_the_drawn_batches() -> None:
         groups = []
         for batch in batches:
             metrics.update(*batch)
-            groups.append(command._take_states(metrics.by_name[name]))
+            groups.append(command.take_states(metrics.by_name[name]))
         for counts in ([2, 0, 1], [1, 1, 1]):
             expected.by_name[name].reset()
             for number, count in enumerate(counts):
                 for _ in range(count):
                     expected.update(*batches[number])
-            assert command._metric_of(metrics.by_name[name], groups, counts) == pytest.approx(expected.values()[name])
+            model = command._Measured(metrics.headline, metrics.by_name[name], groups, 60, "")
+            assert command.metric_of(model, counts) == pytest.approx(expected.values()[name])
+
+
+def test_a_drawn_loss_is_its_sum_over_its_count() -> None:
+    metric, groups = MeanMetric(nan_strategy=float("inf")).set_dtype(torch.float64), []
+    for total, count in ((6.0, 2), (1.0, 4)):
+        metric.update(torch.tensor(total) / count, count)
+        groups.append(command.take_states(metric))
+    model = command._Measured(Headline(metric="loss", direction="min"), metric, groups, 6, "")
+    assert command.metric_of(model, [2, 1]) == pytest.approx(13 / 8)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -170,24 +181,23 @@ def test_several_labels_are_compared_by_average_precision(
     assert found["candidate"] == found["production"] > 0.6
 
 
-def test_a_plan_runs_on_its_gpu_and_elsewhere_its_graph_does(
+def test_an_engine_runs_on_its_gpu_and_elsewhere_its_graph_does(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound, shards = place / "sound", place / "shards"
-    plan = Path(shutil.copytree(sound, tmp_path / "plan"))
-    served = ExportManifest.load(storage.normalise(plan)).served
-    write(plan, served=served.model_copy(update={"runtime": "tensorrt"}))
-    # Whatever GPU this machine has, the export has no plan for it.
-    code, found = judge(capsys, plan, sound, shards)
+    folder = Path(shutil.copytree(sound, tmp_path / "engine"))
+    # Whatever GPU this machine has, no GPU loads this.
+    colours.write_engine(folder, b"an engine")
+    code, found = judge(capsys, folder, sound, shards)
     assert (code, found["difference"]) == (0, 0.0) and found["ran"]["candidate"].startswith(f"{GRAPH_NAME} by onnx")
 
     def fail(inputs: object) -> None:
-        raise CheckFailed("the plan does not run")
+        raise CheckFailed("the engine does not run")
 
     # Not 1, which says that the candidate is worse.
-    monkeypatch.setattr(command, "open_engine", lambda folder: (fail, "a plan"))
-    assert main(["--candidate", str(plan), "--production", str(sound), "--shards", str(shards)]) == 2
-    assert "its model does not run: the plan does not run" in capsys.readouterr().err
+    monkeypatch.setattr(command, "open_engine", lambda folder: (fail, "an engine"))
+    assert main(["--candidate", str(folder), "--production", str(sound), "--shards", str(shards)]) == 2
+    assert "its model does not run: the engine does not run" in capsys.readouterr().err
 
 
 def test_what_cannot_be_compared_ends_with_2(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

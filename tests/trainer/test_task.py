@@ -18,7 +18,6 @@ from contracts import storage
 from contracts.artifacts import (
     CheckpointManifest,
     EvaluationReport,
-    Flags,
     ProfileChoice,
     ProfileReport,
     SampleOrder,
@@ -255,15 +254,15 @@ def refuse(capfd: pytest.CaptureFixture[str], root: Path, shards: str, config: d
 def test_a_profile_of_other_hardware_is_told_and_one_that_contradicts_is_refused(
     small_shards: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    config = small_config(train={"activation_checkpointing": "whole"})
-    chosen = ProfileChoice(slot_size=8, num_workers=1, flags=Flags(compile=True), reason="r")
+    config = small_config(parallel={"slot_size": "auto"}, resources={"ranks": 2})
+    chosen = ProfileChoice(slot_size=16, num_workers=1, reason="r")
     there = {**hardware(), "gpus": "NVIDIA L4"}
     profile = profile_folder(tmp_path / "profile", config, choice=chosen, hardware=there, global_batch_size=32)
-    said = refuse(capfd, tmp_path / "train", small_shards, config, "--profile", profile)
+    output = refuse(capfd, tmp_path / "train", small_shards, config, "--profile", profile)
     gpus = hardware()["gpus"]
-    assert f"warning: the profile was measured on other hardware (gpus NVIDIA L4 -> {gpus})" in said
-    assert "warning: the profile was measured at train.global_batch_size 32, not 16" in said
-    assert "the profile chose torch.compile" in said and "set train.compile=off" in said
+    assert f"warning: the profile was measured on other hardware (gpus NVIDIA L4 -> {gpus})" in output
+    assert "warning: the profile was measured at train.global_batch_size 32, not 16" in output
+    assert "slots of 16 (chosen by the profile) makes 1 slots for 2 ranks" in output
 
 
 def test_out_of_memory_twice_at_a_step_ends_with_what_to_lower(small_shards: str, tmp_path: Path) -> None:

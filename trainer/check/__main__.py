@@ -3,9 +3,9 @@
     python -m trainer.check --config-json TEXT [--elsewhere] [--online]
 
 Own code, network and arguments, patterns of names and weights are the same wherever the line runs; precision, spread
-and export targets are compared with this machine, or `--elsewhere` with the machines that the configuration names. The
-last line of stdout is contracts.checked.Findings as JSON; exit code 0 whatever the findings, 2 where the command line
-or the configuration cannot be read. Nothing starts a stage or writes.
+and the export's runtime are compared with this machine, or `--elsewhere` with the machines that the configuration
+names. The last line of stdout is contracts.checked.Findings as JSON; exit code 0 whatever the findings, 2 where the
+command line or the configuration cannot be read. Nothing starts a stage or writes.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ def check_network_side(config: RunConfig, findings: Findings, *, online: bool = 
 
 
 def check_machine_side(config: RunConfig, findings: Findings, *, elsewhere: bool = False) -> None:
-    """Check precision, spread and export targets of this machine, or `elsewhere` of those that it names."""
+    """Check precision, spread and the export's runtime on this machine, or `elsewhere` on those that it names."""
     from trainer.check.place import check_export, check_training
 
     with _guarded("precision and the spread over ranks", findings):
         check_training(config, findings, has_torch=has_module("torch"), elsewhere=elsewhere)
-    with _guarded("export targets and precision", findings):
+    with _guarded("runtime and precision of the export", findings):
         check_export(config, findings, elsewhere=elsewhere)
 
 

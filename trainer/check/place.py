@@ -1,4 +1,4 @@
-"""Precision, the spread over ranks and export targets, against this machine or the ones that are planned."""
+"""Precision, the spread over ranks and the export's runtime, against this machine or the ones that are planned."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from contracts.checked import Findings
 from contracts.config import MachineSection, RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import ACCELERATORS, Machine, find_machine, serving_section
-from contracts.serving import TENSORRT
-from trainer.export.targets import Builder, check_precision, choose_runtime, decide
+from trainer.export.runtime import Builder, check_precision, choose_runtime, decide
 from trainer.launch.choices import FIRST_BF16, DeviceKind, check_spread, find_slow_precision
 from trainer.launch.machine import num_gpus, num_ranks
 
@@ -73,10 +72,10 @@ def _check_planned_export(config: RunConfig, machine: Machine, findings: Finding
     gpu = ACCELERATORS[machine.accelerator_type].capability if machine.gpus else None
     # What is not in the image is found by the stage itself.
     where = f"{machine.label}, which exports,"
-    runtime, targets, warnings = decide(config.export, gpu, has_tensorrt=True, where=where)
-    check_precision(Builder(runtime, "of the export's image", targets), config.export.precision)
+    runtime, target, warnings = decide(config.export, gpu, has_tensorrt=True, where=where)
+    check_precision(Builder(runtime, "of the export's image", target), config.export.precision)
     findings.warnings.extend(warnings)
-    if runtime == TENSORRT:
+    if runtime == "tensorrt":
         findings.leave_unchecked(
             "whether the gpu image has tensorrt (`shardline images build` puts it there), which builds "
             f"for the GPU of {machine.label}",

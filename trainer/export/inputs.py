@@ -1,24 +1,22 @@
-"""Checks what the export stage is given, before anything heavy is imported.
+"""Inputs of the export, and their checks before torch starts.
 
-Here: `Inputs`, `check_inputs` and `name_tools`, called by trainer/export/task.py. The checkpoint says which model and
-transform are exported; a configuration or shards that disagree with it are a mistake that is better found than
-followed. Nothing here reads tensors or samples.
+Here: `Inputs`, `check_inputs`, `name_tools`, and for the stages before `check_export_of_run`. The checkpoint says which
+model and transform are exported; a configuration or shards that disagree with it are refused.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts import storage
-from contracts.artifacts import EVALUATION_NAME, CheckpointManifest, EvaluationReport, ShardManifest, find_damage
+from contracts.artifacts import CheckpointManifest, ShardManifest
 from contracts.config import RunConfig
+from contracts.config.stages import MIN_CALIBRATION_SAMPLES
 from contracts.errors import ConfigError, DataError
 from contracts.own_code import code_hash
-from trainer.export.needs import check_export_samples
-from trainer.export.targets import Builder, gpu_target, version_of
+from contracts.stage import Stage
+from trainer.export.runtime import Builder, gpu_target, version_of
 from trainer.predict.bundle import kind_of
 
 if TYPE_CHECKING:
@@ -27,10 +25,10 @@ if TYPE_CHECKING:
     from trainer.tasks.task import Task
 
 
-# Packages whose code decides what an export holds, and what its gates find.
-_CODE = ("contracts", "records", "trainer")
-# What traces, converts and runs graphs: another version may give other files, or another verdict.
-_DECIDING = ("torch", "onnx", "onnxruntime")
+EXPORT_VERSION = "1"
+"""Part of an export's fingerprint: raised with each change that gives other files or other verdicts."""
+PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+"""Packages that make and run graphs: another version may give other files, or another verdict."""
 
 
 @dataclass(frozen=True)
@@ -80,52 +78,13 @@ class Inputs:
             ) from error
         return model.eval()
 
-    def find_evaluation(self) -> tuple[EvaluationReport | None, str]:
-        """Return what training found on the test split with these very weights, in fp32; or None, and why.
-
-        Raises:
-            DataError: The document is missing, damaged, or of other weights.
-        """
-        entry = self.checkpoint.evaluation
-        if entry is None:
-            return None, f"the checkpoint has no {EVALUATION_NAME}: not compared with what training found"
-        if (damage := find_damage(self.checkpoint_uri, [entry])) is not None:
-            raise self._damaged_evaluation(damage)
-        report = EvaluationReport.load(entry.uri(self.checkpoint_uri))
-        if report.parameters_sha256 != self.checkpoint.parameters_sha256:
-            raise self._damaged_evaluation(f"{entry.name} is of other weights")
-        numerics = self.checkpoint.numerics
-        if numerics.get("precision", "fp32") != "fp32" or self.checkpoint.environment.get("device") == "cuda":
-            # A GPU trains with TF32: a sample near a border may have another answer.
-            return None, f"{EVALUATION_NAME} was not computed in fp32: not compared with what training found"
-        return report, ""
-
-    def _damaged_evaluation(self, what: str) -> DataError:
-        return DataError(
-            f"the checkpoint in {storage.display(self.checkpoint_uri)} is damaged: {what}",
-            allowed=f"a checkpoint with the {EVALUATION_NAME} that training left",
-            todo="copy the whole training folder again, or train again with --fresh",
-        )
-
-
-def hash_code() -> str:
-    """Return the sha256 over names and content of the modules that decide what an export holds."""
-    root = Path(__file__).parents[2]
-    digest = hashlib.sha256()
-    for package in _CODE:
-        for path in sorted((root / package).rglob("*.py")):
-            content = path.read_bytes()
-            digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
-            digest.update(content)
-    return digest.hexdigest()
-
 
 def name_tools() -> dict[str, str]:
-    """Return what decides an export besides its inputs, by name: versions of packages, our own code, the GPU."""
-    packages = ", ".join(f"{name} {version_of(name)}" for name in _DECIDING)
+    """Return what decides an export besides its inputs, by name: its version, packages, the GPU."""
+    packages = ", ".join(f"{name} {version_of(name)}" for name in PACKAGES)
     gpu = gpu_target()
     # On a GPU the gates run on it, and may choose another precision.
-    return {"packages": packages, "shardline code": hash_code(), **({} if gpu is None else {"gpu": gpu})}
+    return {"packages": packages, "export version": EXPORT_VERSION, **({} if gpu is None else {"gpu": gpu})}
 
 
 def check_inputs(config: RunConfig, checkpoint: CheckpointManifest, shards: ShardManifest) -> list[str]:
@@ -181,3 +140,44 @@ def _check_transform(config: RunConfig, checkpoint: CheckpointManifest) -> None:
                 allowed="the transform of the checkpoint",
                 todo="pass the checkpoint that was trained with this configuration, or correct the configuration",
             )
+
+
+def check_export_samples(config: RunConfig, shards: ShardManifest) -> None:
+    """Refuse shards without the samples that an export needs.
+
+    Raises:
+        DataError: They have no test sample, or too few training samples for export.precision.
+    """
+    samples = {name: split.samples for name, split in shards.splits.items()}
+    if samples["test"] == 0:
+        raise DataError(
+            "the test split of the shards is empty: an export is proven on it",
+            allowed="at least one test sample",
+            todo="set sharding.splits.test above 0; where the source itself names splits (sharding.split_column), name "
+            "test for some samples, or leave the split of some empty; then shard again",
+        )
+    precision = config.export.precision
+    least = {"fp32": 0, "int8": MIN_CALIBRATION_SAMPLES}.get(precision, 1)
+    if samples["train"] < least:
+        more = "give more samples to training (sharding.splits)" if sum(samples.values()) > least else "add samples"
+        raise DataError(
+            f"the training split of the shards has {samples['train']} sample(s) to calibrate with",
+            allowed=f"at least {least} for export.precision {precision}: the range of activations is taken from them",
+            todo=f"{more} and shard again; or set export.precision to one that calibrates with fewer (fp16 takes what "
+            "there is, fp32 none)",
+        )
+
+
+def check_export_of_run(stage: Stage, shards: ShardManifest) -> None:
+    """Refuse shards that the export of this run will refuse; warn where the stage runs by itself.
+
+    Raises:
+        DataError: As `check_export_samples`, in a run.
+    """
+    try:
+        check_export_samples(stage.config, shards)
+    except DataError as error:
+        if stage.run:
+            raise
+        if not stage.locate:
+            stage.log(f"warning: these shards cannot be exported: {error.given}; to do: {error.todo}")

@@ -1,358 +1,488 @@
-"""The work of one export, top to bottom: graph, proof of fp32, the precision that holds, engines, and what ships.
+"""The work of one export, top to bottom: fp32 graph, the precision that passes its gates, engine, files that ship.
 
-Here: `make`, run by trainer/export/task.py. Every heavy step is a process of its own; what it computes is in another
-module. Nothing here imports torch, onnx or a builder.
+Here: `make`, run by task.py. Every heavy step is a process of its own (processes.py). A precision that fails a gate
+falls back: int8 to fp16, fp16 to a second try that keeps more in fp32 (half.py), then to fp32. Nothing here imports
+torch, onnx or a builder.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Literal, ParamSpec, TypeVar
 
 from contracts import storage
-from contracts.artifacts import Attempt, Calibration, EngineEntry, Gate, Parity, ShippedFile
-from contracts.artifacts.export import Container
+from contracts.artifacts import Attempt, EngineEntry, Gate, GraphEntry, Headline, Latency, ShippedFile
+from contracts.artifacts.export import PARITY, Container
 from contracts.artifacts.signature import Signature
-from contracts.errors import CheckFailed
-from contracts.proof import SERVED
-from contracts.serving import CONFIG_NAME, REPOSITORY, TENSORRT, model_name
-from trainer.export.bundle.triton import describe_served, write_repository
-from trainer.export.bundle.triton_config import ServedModel
-from trainer.export.choosing import choose_precision
-from trainer.export.engines import bench, engine, engine_run, onnx_run
-from trainer.export.gates import parity, proof
-from trainer.export.gates.arrays import StoredArrays
-from trainer.export.gates.proof import Ends, TestSplit
-from trainer.export.gates.scores import Scores, judge_evaluation, measure_scores
-from trainer.export.graph import onnx_graph
-from trainer.export.graph.onnx_graph import Shapes
+from contracts.errors import CheckFailed, ConfigError, DataError, ModelError, ShardlineError, TryAgain
+from contracts.serving import TENSORRT_RTX
+from trainer.export import compare, engine
+from trainer.export.arrays import Arrays, Batches, fill, read_arrays
 from trainer.export.inputs import Inputs
-from trainer.export.processes import Cost
-from trainer.export.targets import Builder, gpu_target, gpus_of
-from trainer.export.workshop import Workshop, describe_failed, hash_file
+from trainer.export.int8 import quantize_to_int8
+from trainer.export.processes import Cost, run_step
+from trainer.export.runtime import Builder, check_precision, gpu_target
+from trainer.export.samples import CALIBRATION_SAMPLES, Proof, end_inputs, write_calibration, write_proof
+from trainer.export.triton import model_path, write_repository
 from trainer.predict.bundle import ExportedFiles, kind_of, read_labels, write_bundle
 from trainer.predict.program_gate import judge_program
-from trainer.weights.source import WEIGHTS_NAME
 
-# A batch differs from its samples one by one by how sums are grouped; one that leaks into others differs by far.
-BATCH_LIMIT = 1e-5
-CALIBRATION_SAMPLES = 512
-"""Training samples whose activations decide int8's scales and which nodes fit into fp16, drawn by the seed."""
-PROOF_SAMPLES = 512
-"""Most samples of the test split that the gates run, the same share of each class, drawn by the seed."""
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+# Training samples on which the fp16 model is compared with the fp32 model, and its largest values are looked for.
+_HALF_SAMPLES = 8
 
 
-def make(work: Workshop) -> None:
-    """Do all of it; what ships lies in the workshop's shipment afterwards.
+@dataclass(frozen=True)
+class Reference:
+    """The samples that every file runs, with torch's outputs and metrics."""
+
+    signature: Signature
+    container: Container
+    proof: Proof
+    expected: Batches
+    """torch's outputs of the proof, batch by batch."""
+    ends: tuple[tuple[str, Path, Path], ...]
+    """Name of an end (`length 16`), inputs of that size and torch's outputs."""
+    metrics: dict[str, float]
+    headline: Headline
+    calibration: Batches
+    """Training samples; none with precision fp32."""
+
+
+@dataclass
+class Export:
+    """An export under way.
+
+    Args:
+        inputs: Checkpoint, shards, builder and configuration.
+        folder: An empty folder of this machine.
+        threads: Intra-op threads of each step.
+        progress: Called after each part of the work with the parts done, all parts, and a message.
+    """
+
+    inputs: Inputs
+    folder: Path
+    threads: int
+    progress: Callable[[int, int, str], None]
+    graphs: list[GraphEntry] = field(default_factory=list)
+    engine: EngineEntry | None = None
+    gates: list[Gate] = field(default_factory=list)
+    tried: list[Attempt] = field(default_factory=list)
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    latency: list[Latency] = field(default_factory=list)
+    costs: dict[str, Cost] = field(default_factory=dict)
+    parts: int = 0
+    """Parts that are done."""
+
+    def __post_init__(self) -> None:
+        self.shipment.mkdir()
+
+    def report(self, message: str) -> None:
+        """Report that a part of the work is done."""
+        self.parts += 1
+        config, has_engine = self.inputs.config, self.inputs.builder.target is not None
+        planned = 3 + (config.export.precision != "fp32") + has_engine + (kind_of(config.task.name) != "own")
+        # A precision that is fallen back to is one more.
+        self.progress(self.parts, max(self.parts, planned), message)
+
+    @property
+    def shipment(self) -> Path:
+        """Folder of all that ships."""
+        return self.folder / "shipment"
+
+    @property
+    def served(self) -> str:
+        """Path of the served model, below the shipment."""
+        return self.graphs[-1].name if self.engine is None else self.engine.name
+
+    def graph_path(self, precision: str) -> Path:
+        """Return where the graph of a precision is made."""
+        return self.shipment / f"model.{precision}.onnx"
+
+    def step(
+        self, name: str, function: Callable[Parameters, Result], /, *given: Parameters.args, **named: Parameters.kwargs
+    ) -> Result:
+        """Call a function in a process of its own, and keep what it cost under a step's name."""
+        result, cost = run_step(function, *given, **named)
+        self.costs[name] = self.costs[name].add(cost) if name in self.costs else cost
+        return result
+
+    def describe(self, name: str) -> ShippedFile:
+        """Return the entry of a file of the shipment."""
+        return ShippedFile.of(storage.normalise(self.shipment), name)
+
+
+_Write = Callable[[Export, Reference, Path], list[str]]
+"""Writes a graph; returns the names of modules that stay in fp32."""
+
+
+def make(export: Export) -> Reference:
+    """Do all of it; return what the files were compared with.
 
     Raises:
         CheckFailed: A gate failed that nothing can fall back from.
-        ConfigError: The precision that is left is none that a target has.
+        ModelError: No graph can be made of the model, or no engine of its fp32 graph.
     """
-    _write_fp32(work)
-    _judge_fp32(work)
-    if work.runner is None:
-        settings = work.settings
-        work.runner = engine_run.runner_here(work.inputs.builder, work.signature, settings.batches, work.step)
-    if work.server is None:
-        model = _describe_model(work, "fp32", sha256="", has_labels=False)
-        work.server = onnx_run.runner_here(model, work.step, gpu=gpu_target())
-    choose_precision(work)
-    _place_graph(work)
-    _build_engines(work)
-    _write_files(work)
-    _judge_program(work)
-    _conclude(work)
-    if work.settings.bench:
-        _measure_latency(work)
-
-
-def _write_fp32(work: Workshop) -> None:
-    _read_samples(work)
-    found = work.step(
-        "trace",
-        _trace,
-        work.inputs,
-        work.path("fp32"),
-        work.shipment,
-        work.split,
-        work.folder / "torch-outputs",
-        opset=onnx_graph.OPSET,
-        threads=work.threads,
+    inputs = export.inputs
+    reference = export.step(
+        "fp32", _write_fp32, inputs, export.graph_path("fp32"), export.folder, threads=export.threads
     )
-    (work.graph_inputs, work.graph_outputs), work.reference, work.kind, scores, work.ends, torch = found
-    work.scores[parity.REFERENCE] = scores
-    # torch's own outputs are the gates', and take as long as there are samples.
-    trace = work.costs["trace"]
-    torch = replace(torch, peak_bytes=trace.peak_bytes)
-    rest = trace.seconds - torch.seconds, trace.peak_bytes, trace.processor_s - torch.processor_s
-    work.costs |= {"trace": Cost(*rest), "torch": torch}
-    work.tell("fp32 graph")
-
-
-def _read_samples(work: Workshop) -> None:
-    """Prepare samples of the test split, and training samples where activations are looked at."""
-    wanted = 0 if work.settings.precision == "fp32" else CALIBRATION_SAMPLES
-    work.signature, work.split, calibrated = work.step(
-        "samples",
-        _write_samples,
-        work.inputs,
-        work.folder,
-        most=PROOF_SAMPLES,
-        samples=wanted,
-        seed=work.seed,
+    export.metrics["torch"] = reference.metrics
+    gates, export.metrics["fp32"] = _judge_graph(export, reference, "fp32")
+    export.gates += gates
+    if failed := compare.describe_failed(gates):
+        raise CheckFailed(f"the exported model does not compute what torch computes; nothing is published\n  {failed}")
+    _keep_graph(export, "fp32", [])
+    export.report("fp32 graph agrees with torch")
+    asked, tries = inputs.config.export.precision, list[tuple[str, _Write]]()
+    if asked == "int8":
+        tries.append(("int8", _write_int8))
+    if asked != "fp32":
+        tries += [("fp16", _write_fp16), ("fp16", partial(_write_fp16, cautious=True))]
+    if not any(_try(export, reference, precision, write) for precision, write in tries):
+        _take_fp32(export, reference)
+    _place_graph(export)
+    _write_files(export, reference)
+    export.report("files are written")
+    _judge_program(export, reference)
+    export.latency = export.step(
+        "latency",
+        _measure_latency,
+        export.shipment,
+        export.engine,
+        export.graphs[-1],
+        inputs.builder,
+        reference,
+        batches=inputs.config.export.batches,
+        threads=export.threads,
     )
-    if calibrated is not None:
-        work.calibration_inputs, work.calibration = calibrated
+    export.report("latency is measured")
+    return reference
 
 
-def _judge_fp32(work: Workshop) -> None:
-    found = [*work.judge_graph(work.path("fp32"), "fp32"), _judge_batches(work), *_judge_sizes(work)]
-    ran = parity.name_of_onnx("fp32")
-    found.append(judge_evaluation(work.inputs, work.split, work.scores, ran))
-    work.gates += found
-    if failed := describe_failed(found):
-        raise CheckFailed("the exported model does not compute what torch computes; nothing is published\n  " + failed)
-    asked = work.settings.precision == "fp32"
-    work.settle(Attempt(precision="fp32", outcome="kept", reason="" if asked else "the reference of all others"))
+# --- precisions -------------------------------------------------------------------------------------------------------
 
 
-def _judge_batches(work: Workshop) -> Gate:
-    sizes = sorted(set(work.settings.batches))
-    found = work.step(
-        "batches", proof.measure_batches, work.path("fp32"), work.split.inputs, sizes, threads=work.threads
-    )
-    # Written so that a NaN fails.
-    alone = all(error <= BATCH_LIMIT for error in found.values())
-    return Gate(
-        name="batch",
-        precision="fp32",
-        status="passed" if alone else "failed",
-        ran=parity.name_of_onnx("fp32"),
-        figures={f"relative_error at {size}": error for size, error in found.items()},
-        limits={f"relative_error at {size}": BATCH_LIMIT for size in found},
-        reason="" if alone else "a sample's outputs depend on the others of its batch",
+def _write_int8(export: Export, reference: Reference, graph: Path) -> list[str]:
+    # What is not int8 is fp16: the only other precision on sm75, and elsewhere faster.
+    base = export.folder / "model.int8-base.onnx"
+    kept_fp32 = _write_fp16(export, reference, base)
+    calibration, threads = reference.calibration, export.threads
+    export.step("int8", quantize_to_int8, base, graph, calibration=calibration, threads=threads, work=export.folder)
+    base.unlink()
+    return kept_fp32
+
+
+def _write_fp16(export: Export, reference: Reference, graph: Path, *, cautious: bool = False) -> list[str]:
+    return export.step(
+        "fp16", _write_half, export.inputs, graph, reference.calibration, threads=export.threads, cautious=cautious
     )
 
 
-def _judge_sizes(work: Workshop) -> list[Gate]:
-    """Hold the graph against torch at the ends of each dimension: a number may have become a constant of the graph."""
-    if work.ends is None:
+def _try(export: Export, reference: Reference, precision: str, write: _Write) -> bool:
+    """Make a graph and its engine, and run them; return whether they passed, and so ship."""
+    kept_fp32: list[str] = []
+    gates, metrics = list[Gate](), dict[str, float]()
+    try:
+        kept_fp32 = write(export, reference, export.graph_path(precision))
+        gates, metrics = _judge_graph(export, reference, precision)
+        if not compare.describe_failed(gates):
+            export.report(f"{precision} graph agrees with torch")
+            gates += _make_engine(export, reference, precision)
+        reason = compare.describe_failed(gates)
+    except ModelError as error:
+        reason = str(error)
+    outcome: Literal["failed", "kept"] = "failed" if reason else "kept"
+    export.tried.append(Attempt(precision=precision, kept_fp32=kept_fp32, outcome=outcome, reason=reason))
+    if not reason:
+        # Gates and metrics are those of what ships: the next try has the same file names.
+        export.gates += gates
+        export.metrics[precision] = metrics
+        _keep_graph(export, precision, kept_fp32)
+        return True
+    if export.engine is not None:
+        (export.shipment / export.engine.name).unlink()
+        export.engine = None
+    export.graph_path(precision).unlink(missing_ok=True)
+    export.report(f"{precision} failed: {reason}")
+    return False
+
+
+def _take_fp32(export: Export, reference: Reference) -> None:
+    """Ship fp32: it was asked for, or nothing smaller has passed."""
+    builder, failed = export.inputs.builder, [f"{each.precision}: {each.reason}" for each in export.tried]
+    try:
+        check_precision(builder, "fp32")
+    except ConfigError as error:
+        reasons = "\n  ".join(failed)
+        raise CheckFailed(f"{error.given}, and nothing else passed; nothing is published\n  {reasons}") from error
+    gates = _make_engine(export, reference, "fp32")
+    export.gates += gates
+    if reason := compare.describe_failed(gates):
+        raise CheckFailed(f"the fp32 engine failed, and nothing is left to try; nothing is published\n  {reason}")
+    reason = "smaller precisions failed their gates" if failed else ""
+    export.tried.append(Attempt(precision="fp32", outcome="kept", reason=reason))
+
+
+def _keep_graph(export: Export, precision: str, kept_fp32: list[str]) -> None:
+    entry = export.describe(export.graph_path(precision).name)
+    export.graphs.append(GraphEntry(**entry.model_dump(), precision=precision, kept_fp32=kept_fp32))
+
+
+# --- gates ------------------------------------------------------------------------------------------------------------
+
+
+def _judge_graph(export: Export, reference: Reference, precision: str) -> tuple[list[Gate], dict[str, float]]:
+    """Run a graph in ONNX Runtime on the CPU; return its gates and its metrics."""
+    graph = export.graph_path(precision)
+    subject = compare.Subject(precision, graph.name, engine.graph_runtime())
+    return export.step(
+        f"{precision} gates", _judge_file, export.inputs, reference, graph, subject, threads=export.threads
+    )
+
+
+def _make_engine(export: Export, reference: Reference, precision: str) -> list[Gate]:
+    """Build the engine of a graph; return its gates where its GPU is here."""
+    builder, batches = export.inputs.builder, export.inputs.config.export.batches
+    if builder.target is None:
         return []
-    outputs = work.step(
-        "sizes",
-        proof.write_graph_outputs,
-        work.path("fp32"),
-        work.ends.inputs,
-        work.folder / "sizes-outputs",
-        batch_size=proof.END_SAMPLES,
-        threads=work.threads,
-    )
-    ran = parity.name_of_onnx("fp32")
-    compared = parity.compare_stored(work.ends.reference, outputs, work.signature, ran=ran, precision="fp32")
-    numbers = parity.judge(compared, "fp32")[0]
-    return [numbers.model_copy(update={"name": "sizes"})]
-
-
-def _place_graph(work: Workshop) -> None:
-    """Move the graph that ships to where Triton looks for it, unless Triton loads a plan."""
-    if work.runtime == TENSORRT:
-        return
-    entry, name = work.graphs[-1], work.served_name
-    target = work.shipment / name
-    target.parent.mkdir(parents=True)
-    (work.shipment / entry.name).rename(target)
-    work.graphs[-1] = entry.model_copy(update={"name": name})
-
-
-def _build_engines(work: Workshop) -> None:
-    settings = work.settings
-    for target in work.inputs.builder.targets:
-        name = work.served_name if work.runtime == TENSORRT else f"model.{work.precision}.{target}.engine"
-        (work.shipment / name).parent.mkdir(parents=True, exist_ok=True)
-        builder = Builder(work.inputs.builder.module, work.inputs.builder.version, (target,))
-        step = f"engine {target}"
-        if work.runner is not None and work.runner.target == target:
-            # It has passed its gate: another build may be another engine.
-            made = work.candidates[work.precision]
-            tensors, build_s = made.tensors, made.build_s
-            work.candidate_path(work.precision).rename(work.shipment / name)
-        else:
-            tensors = work.step(
-                step,
-                engine.build_engine,
-                work.path(work.precision),
-                work.shipment / name,
-                builder=builder,
-                signature=work.signature,
-                min_batch=settings.batches[0],
-                opt_batch=settings.batches[1],
-                max_batch=settings.batches[2],
-                precision=work.precision,
-            )
-            build_s = work.costs[step].seconds
-            _leave_engine(work, target)
-        entry = ShippedFile.of(storage.normalise(work.shipment), name)
-        work.engines.append(
-            EngineEntry(
-                **entry.model_dump(),
-                onnx_sha256=work.graphs[-1].sha256,
-                builder=builder.name,
-                precision=work.precision,
-                target=target,
-                gpus=gpus_of(target),
-                min_batch=settings.batches[0],
-                opt_batch=settings.batches[1],
-                max_batch=settings.batches[2],
-                tensors=tensors,
-                build_s=round(build_s, 3),
-                peak_bytes=work.costs[step].peak_bytes if step in work.costs else 0,
-            )
-        )
-    if work.engines:
-        work.tell(f"{len(work.engines)} engines by {work.inputs.builder.name}")
-
-
-def _leave_engine(work: Workshop, target: str) -> None:
-    """Say of an engine whose GPU is not here that it did not run."""
-    here = gpu_target()
-    reason = "not run: no GPU" if here is None else f"not run: this machine's GPU is {here}"
-    work.parity["engine"][target] = Parity(ran=reason)
-    work.gates.append(
-        Gate(
-            name=f"engine {target}",
-            precision=work.precision,
-            status="not run",
-            ran=reason,
-            reason=f"shardline verify on a GPU of {target} completes the proof",
-        )
-    )
-
-
-def _measure_latency(work: Workshop) -> None:
-    found = work.step(
-        "bench",
-        bench.measure_latency,
-        {entry.precision: work.shipment / entry.name for entry in work.graphs},
-        [(work.shipment / entry.name, entry) for entry in work.engines],
-        precision=work.precision,
-        signature=work.signature,
-        build_model=work.inputs.build_model,
-        weights=work.shipment / WEIGHTS_NAME,
-        inputs=work.split.inputs,
-        batches=sorted(set(work.settings.batches)),
-        threads=work.threads,
-    )
-    work.latency, work.latency_left_out = found.latency, found.left_out
-    work.tell("latency")
-
-
-def _write_files(work: Workshop) -> None:
-    """Write the bundle, and the Triton repository around the model that lies there."""
-    write_bundle(work.shipment, work.inputs, work.signature, model_name=work.graphs[-1].name, precision=work.precision)
-    labels = read_labels(work.shipment)
-    entry = work.engines[0] if work.runtime == TENSORRT else work.graphs[-1]
-    work.model = _describe_model(work, work.precision, sha256=entry.sha256, has_labels=labels is not None)
-    builder = work.inputs.builder.name
-    work.step("repository", write_repository, work.shipment, work.model, builder=builder, labels=labels)
-
-
-def _describe_model(work: Workshop, precision: str, *, sha256: str, has_labels: bool) -> ServedModel:
-    settings = work.settings
-    return ServedModel(
-        name=model_name(work.inputs.config.task.name),
-        runtime=work.runtime,
+    name = _served_name(export, precision)
+    path, graph = export.shipment / name, export.graph_path(precision)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    export.step(
+        f"{precision} engine",
+        engine.build_engine,
+        graph,
+        path,
+        builder=builder,
+        signature=reference.signature,
+        batches=batches,
         precision=precision,
-        sha256=sha256,
-        signature=work.signature,
-        batches=settings.batches,
-        has_labels=has_labels,
     )
-
-
-def _conclude(work: Workshop) -> None:
-    """Say what is served, and what ran of it."""
-    ran, gpu = work.parity["onnx"][work.precision].ran, ""
-    if work.runtime == TENSORRT:
-        gpu = work.engines[0].target
-        ran = work.parity["engine"][gpu].ran
-    elif on_gpu := [gate for gate in work.gates if (gate.name, gate.precision) == (SERVED, work.precision)]:
-        ran, gpu = on_gpu[-1].ran, work.server.target if work.server is not None else ""
-    config = f"{REPOSITORY}/{work.model.name}/{CONFIG_NAME}"
-    work.served = describe_served(
-        work.model,
-        path=work.served_name,
-        config=config,
-        config_sha256=hash_file(work.shipment / config),
-        ran=ran,
-        gpu=gpu,
+    export.engine = EngineEntry(
+        **export.describe(name).model_dump(),
+        onnx_sha256=export.describe(graph.name).sha256,
+        builder=builder.name,
+        target=builder.target,
+        opt_batch=batches[0],
+        max_batch=batches[1],
     )
+    export.report(f"{precision} engine by {builder.name} for {builder.target}")
+    if builder.target != gpu_target():
+        return []
+    subject = compare.Subject(precision, name, builder.name)
+    try:
+        gates, _ = export.step(
+            f"{precision} engine gates",
+            _judge_file,
+            export.inputs,
+            reference,
+            path,
+            subject,
+            builder=builder,
+            threads=export.threads,
+        )
+    except (TryAgain, ConfigError, DataError):
+        raise
+    except ShardlineError as error:
+        # It does not load, a kernel fails, or a batch does not fit into the GPU's memory: something else is tried.
+        return [Gate(name=PARITY, **vars(subject), status="failed", reason=str(error).strip())]
+    return gates
 
 
-def _judge_program(work: Workshop) -> None:
-    inputs = work.inputs
-    if kind_of(inputs.config.task.name) == "own":
+def _judge_program(export: Export, reference: Reference) -> None:
+    inputs, task = export.inputs, export.inputs.config.task.name
+    if kind_of(task) == "own":
         return
-    files = ExportedFiles(
-        work.shipment,
-        inputs.config.task.name,
-        work.graphs[0].name,
-        inputs.shards_uri,
-        inputs.shards,
-        work.split.places,
-    )
-    gate = work.step("program", judge_program, files, work.fp32_outputs)
-    work.gates.append(gate)
-    if failed := describe_failed([gate]):
+    graph = export.graphs[0].name
+    files = ExportedFiles(export.shipment, task, graph, inputs.shards_uri, inputs.shards, reference.proof.places)
+    gate = export.step("program", judge_program, files, reference.expected)
+    export.gates.append(gate)
+    if failed := compare.describe_failed([gate]):
         raise CheckFailed(f"the shipped preprocessing is not the trainer's; nothing is published\n  {failed}")
-    work.tell("program")
+    export.report("predict.py gives the graph's answers")
 
 
-def _trace(
-    inputs: Inputs, path: Path, shipment: Path, split: TestSplit, folder: Path, *, opset: int, threads: int
-) -> tuple[tuple[Shapes, Shapes], StoredArrays, Container, Scores, Ends | None, Cost]:
-    """Write graph and weights, and the outputs that all is compared with; return these, and the cost of the outputs.
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _served_name(export: Export, precision: str = "") -> str:
+    """Return the path of the served model: in the Triton repository, or of an engine that Triton does not load."""
+    builder = export.inputs.builder
+    if builder.module == TENSORRT_RTX:
+        return f"model.{precision}.{builder.target}.engine"
+    return model_path(export.inputs.config.task.name, builder.module)
+
+
+def _place_graph(export: Export) -> None:
+    """Move the graph that ships to where Triton looks for it, unless an engine is served."""
+    if export.engine is not None:
+        return
+    entry, name = export.graphs[-1], _served_name(export)
+    (export.shipment / name).parent.mkdir(parents=True)
+    (export.shipment / entry.name).rename(export.shipment / name)
+    export.graphs[-1] = entry.model_copy(update={"name": name})
+    export.gates = [
+        gate.model_copy(update={"file": name}) if gate.file == entry.name else gate for gate in export.gates
+    ]
+
+
+def _write_files(export: Export, reference: Reference) -> None:
+    """Write the task's files, and the Triton repository around the model that lies there."""
+    inputs, shipment = export.inputs, export.shipment
+    graph = export.graphs[-1]
+    write_bundle(shipment, inputs, reference.signature, model_name=graph.name, precision=graph.precision)
+    if inputs.builder.module != TENSORRT_RTX:
+        write_repository(
+            shipment,
+            task=inputs.config.task.name,
+            runtime=inputs.builder.module,
+            precision=graph.precision,
+            model_sha256=export.describe(export.served).sha256,
+            signature=reference.signature,
+            batches=inputs.config.export.batches,
+            builder=inputs.builder.name,
+            labels=read_labels(shipment),
+        )
+
+
+# --- steps, each in a process of its own; what needs torch is imported there ------------------------------------------
+
+
+def _write_fp32(inputs: Inputs, graph: Path, folder: Path, *, threads: int) -> Reference:
+    """Write the samples, the fp32 graph and the weights; return what all files are compared with.
 
     Raises:
-        ModelError: The network fails at a size that its signature allows.
+        DataError: A sample or the checkpoint is damaged.
+        ModelError: The network fails at a size that its signature allows, or cannot be traced.
     """
     import torch
 
-    from trainer.export.gates.tensors import kind_of
+    from trainer.export import onnx_graph
+    from trainer.export.arrays import write_batches
+    from trainer.export.metric import ProofMetrics
+    from trainer.export.tensors import container_of, run_torch
     from trainer.model.build import check_sizes, example_inputs
     from trainer.tasks.loading import network_name
     from trainer.weights.save import save_weights
 
     torch.set_num_threads(threads)
-    model, task = inputs.load_model(), inputs.load_task()
+    task, precision = inputs.load_task(), inputs.config.export.precision
+    signature = task.signature
+    proof = write_proof(inputs, task, folder / "proof")
+    samples = {"fp32": 0, "fp16": _HALF_SAMPLES}.get(precision, CALIBRATION_SAMPLES)
+    calibration = write_calibration(inputs, task, folder / "calibration", samples)
+    model = inputs.load_model()
     example = example_inputs(task, onnx_graph.EXAMPLE_BATCH)
-    check_sizes(model, example, task.signature, name=network_name(inputs.config))
-    shapes = onnx_graph.export_graph(model, path, signature=task.signature, example=example, opset=opset)
-    save_weights(model, inputs.checkpoint.classes, shipment)
-    began = time.monotonic(), time.process_time()
+    check_sizes(model, example, signature, name=network_name(inputs.config))
     with torch.inference_mode():
-        kind = kind_of(model(*example))
+        container = container_of(model(*example))
+    onnx_graph.export_graph(model, graph, signature=signature, example=example)
+    save_weights(model, inputs.checkpoint.classes, graph.parent)
     if torch.cuda.is_available():
         # For this process alone. TF32 has 10 of fp32's 23 bits, and convolutions take it by default.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         model = model.cuda()
-    outputs = proof.write_torch_outputs(model, task.signature, split.inputs, folder)
-    ends = proof.write_ends(model, task.signature, split.inputs, folder.parent)
-    scores = measure_scores(task, inputs.config, split, outputs, kind)
-    cost = Cost(time.monotonic() - began[0], 0, time.process_time() - began[1])
-    return shapes, outputs, kind, scores, ends, cost
+    expected = write_batches(folder / "torch", (run_torch(model, signature, batch) for batch in proof.inputs))
+    ends = list(end_inputs(signature, read_arrays(proof.inputs.paths[0])))
+    end_batches = write_batches(folder / "ends", (batch for _, batch in ends))
+    end_outputs = write_batches(folder / "ends-torch", (run_torch(model, signature, batch) for _, batch in ends))
+    metrics = ProofMetrics(task, inputs.config, container)
+    for batch, rest, outputs in zip(proof.inputs, proof.rest, expected, strict=True):
+        metrics.add(batch, rest, outputs)
+    names = [name for name, _ in ends]
+    return Reference(
+        signature=signature,
+        container=container,
+        proof=proof,
+        expected=expected,
+        ends=tuple(zip(names, end_batches.paths, end_outputs.paths, strict=True)),
+        metrics=metrics.values(),
+        headline=metrics.headline,
+        calibration=calibration,
+    )
 
 
-def _write_samples(
-    inputs: Inputs, folder: Path, *, most: int, samples: int, seed: int
-) -> tuple[Signature, TestSplit, tuple[StoredArrays, Calibration] | None]:
-    # Here: it imports torch.
-    from trainer.export.gates import calibration
+def _write_half(inputs: Inputs, path: Path, calibration: Batches, *, threads: int, cautious: bool) -> list[str]:
+    import torch
 
+    from trainer.export import half, onnx_graph
+    from trainer.model.build import example_inputs
+
+    torch.set_num_threads(threads)
     task = inputs.load_task()
-    split = proof.write_test_split(inputs, task, folder, most=most, seed=seed)
-    if not samples:
-        return task.signature, split, None
-    calibrated = calibration.write_calibration(inputs, task, folder / "calibration", samples=samples, seed=seed)
-    return task.signature, split, calibrated
+    example = example_inputs(task, onnx_graph.EXAMPLE_BATCH)
+    return half.write_fp16(
+        inputs.load_model(),
+        path,
+        signature=task.signature,
+        example=example,
+        feed=next(iter(calibration)),
+        cautious=cautious,
+    )
+
+
+def _judge_file(
+    inputs: Inputs,
+    reference: Reference,
+    path: Path,
+    subject: compare.Subject,
+    *,
+    builder: Builder | None = None,
+    threads: int,
+) -> tuple[list[Gate], dict[str, float]]:
+    """Run a graph (without a builder) or an engine; return its gates and its metrics."""
+    from trainer.export.metric import ProofMetrics
+
+    proof, signature = reference.proof, reference.signature
+    if builder is None:
+        run = engine.open_graph(path, threads=threads, precision=subject.precision)
+    else:
+        run = engine.open_engine(path, builder, signature)
+        subject = replace(subject, device=engine.device_name())
+    metrics = ProofMetrics(inputs.load_task(), inputs.config, reference.container)
+
+    def observe(trial: compare.Trial, outputs: Arrays) -> None:
+        if trial.place is not None:
+            metrics.add(trial.inputs, proof.rest[trial.place], outputs)
+
+    trials = compare.make_trials(
+        zip(proof.inputs, reference.expected, strict=True),
+        ((name, read_arrays(batch), read_arrays(outputs)) for name, batch, outputs in reference.ends),
+        inputs.config.export.batches,
+    )
+    parity = compare.judge_parity(run, trials, signature, subject, observe=observe)
+    values, samples = metrics.values(), len(proof.places)
+    return [
+        parity,
+        compare.judge_metric(reference.metrics, values, reference.headline, subject, samples=samples),
+    ], values
+
+
+def _measure_latency(
+    shipment: Path,
+    entry: EngineEntry | None,
+    graph: GraphEntry,
+    builder: Builder,
+    reference: Reference,
+    *,
+    batches: tuple[int, int],
+    threads: int,
+) -> list[Latency]:
+    """Return the median latency of the served model, or of its graph on the CPU where the engine's GPU is not here."""
+    if entry is not None and builder.target == gpu_target():
+        run = engine.open_engine(shipment / entry.name, builder, reference.signature)
+        ran = f"{builder.name} on {engine.device_name()}"
+    else:
+        run = engine.open_graph(shipment / graph.name, threads=threads, precision=graph.precision)
+        ran = f"{engine.graph_runtime()} on the CPU"
+    samples, measured = read_arrays(reference.proof.inputs.paths[0]), []
+    for batch in sorted({1, batches[0]}):
+        median_ms, calls = engine.median_latency(run, fill(samples, batch))
+        measured.append(Latency(ran=ran, batch=batch, median_ms=round(median_ms, 3), calls=calls))
+    return measured

@@ -1,7 +1,7 @@
 """A step of the export in a process of its own: its memory is given back, and its peak is known.
 
-Tracing, conversion, quantization and builds each take several times the weights; one after the other in one process
-their remains would add up.
+Tracing, quantization and builds each take several times the weights; one after the other in one process their remains
+would add up. Processes are forked from a server (multiprocessing's forkserver) that has imported torch once.
 """
 
 from __future__ import annotations
@@ -16,18 +16,36 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 from contracts.errors import ShardlineError, TryAgain
 from contracts.own_code import append_code, code_folder
-from contracts.process import end_with_parent
+from contracts.process import end_with, use_short_socket_folder
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
+# What most steps import; none of it starts a thread.
+_PRELOADED = [
+    "torch",
+    "torch.onnx",
+    "onnx",
+    "onnxruntime",
+    # Half of the time of a step that traces, of a small network.
+    "onnxscript.function_libs.torch_lib.ops",
+    "torch._functorch.aot_autograd",
+    "torch._inductor.decomposition",
+    "transformers.modeling_utils",
+    "trainer.data.loader",
+    "trainer.export.onnx_graph",
+    "trainer.model.build",
+    "trainer.tasks.loading",
+    "trainer.tasks.metrics",
+]
 # How a process ends that somebody else ended: the kernel that is out of memory, or a machine that is taken away. Every
 # other signal (SIGSEGV, SIGABRT, ...) is a library's fault, and would come again with every attempt.
 _FROM_OUTSIDE = {signal.SIGKILL: "most likely memory ran out (see the machine's log)", signal.SIGTERM: "told to stop"}
@@ -35,30 +53,33 @@ _FROM_OUTSIDE = {signal.SIGKILL: "most likely memory ran out (see the machine's 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step took."""
+    """Time and memory of a step."""
 
     seconds: float
     """From before its process was started until its result was here."""
     peak_bytes: int
-    """Largest resident memory of its process, or of the largest that it started; 0 where it is not known."""
-    processor_s: float = 0.0
-    """Seconds of a core that its process and what it started took, its start included."""
+    """Largest resident memory of its process, or of the largest that it started."""
 
     def add(self, other: Cost) -> Cost:
         """Return the cost of two steps, one after the other."""
-        return Cost(
-            self.seconds + other.seconds,
-            max(self.peak_bytes, other.peak_bytes),
-            self.processor_s + other.processor_s,
-        )
+        return Cost(self.seconds + other.seconds, max(self.peak_bytes, other.peak_bytes))
 
 
 @dataclass(frozen=True)
-class _Failure:
-    """What a step raised, and where: tracebacks do not cross processes."""
+class _Outcome:
+    """Result of a step, or the error that it raised with its traceback, which does not cross processes."""
 
-    error: BaseException
-    where: str
+    result: Any = None
+    peak_bytes: int = 0
+    error: BaseException | None = None
+    where: str = ""
+
+
+def start_server() -> None:
+    """Begin to import what steps need, in the background; the environment of this process is that of its steps."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(_PRELOADED)
+    use_short_socket_folder()
+    forkserver.ensure_running()
 
 
 def run_step(
@@ -76,15 +97,15 @@ def run_step(
         ShardlineError: It died by itself: the step and its signal or exit code are named.
     """
     began = time.monotonic()
-    # Spawned: a fork would copy whatever this process has, its threads' locks included.
-    context = multiprocessing.get_context("spawn")
+    start_server()
+    context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs,), name=function.__name__)
+    process = context.Process(target=_serve, args=(theirs, os.getpid(), dict(os.environ)), name=function.__name__)
     process.start()
     theirs.close()
     with ours:
         try:
-            outcome, peak_bytes, processor_s = _ask(ours, (code_folder(), pickle.dumps((function, arguments, named))))
+            outcome = _ask(ours, (code_folder(), pickle.dumps((function, arguments, named))))
             process.join()
         finally:
             # Still alive where this process was interrupted, or could not send the work.
@@ -92,25 +113,26 @@ def run_step(
             process.join()
     if outcome is None:
         raise _why_it_died(function.__name__, process.exitcode or 0)
-    if isinstance(outcome, _Failure):
-        if isinstance(outcome.error, MemoryError):
-            raise TryAgain(
-                f"memory ran out in {function.__name__}: {outcome.error!r}; a machine with more memory may do"
-            ) from outcome.error
+    if isinstance(outcome.error, MemoryError):
+        raise TryAgain(
+            f"memory ran out in {function.__name__}: {outcome.error!r}; a machine with more memory may do"
+        ) from outcome.error
+    if outcome.error is not None:
         outcome.error.add_note(f"in the process of {function.__name__}:\n{outcome.where}")
         raise outcome.error
-    return cast(tuple[Result], outcome)[0], Cost(time.monotonic() - began, peak_bytes, processor_s)
+    return outcome.result, Cost(time.monotonic() - began, outcome.peak_bytes)
 
 
-def _ask(connection: Connection, work: object) -> tuple[object, int, float]:
-    """Send the work; return a tuple with the result or a _Failure, or None where the process died, and what it took."""
+def _ask(connection: Connection, work: object) -> _Outcome | None:
+    """Send the work and return its outcome; None: the process died."""
     content = pickle.dumps(work)
     try:
         connection.send_bytes(content)
         answer = connection.recv_bytes()
     except (EOFError, OSError):
-        return None, 0, 0.0
-    return cast(tuple[object, int, float], pickle.loads(answer))
+        return None
+    outcome: _Outcome = pickle.loads(answer)
+    return outcome
 
 
 def _why_it_died(step: str, code: int) -> ShardlineError:
@@ -123,16 +145,18 @@ def _why_it_died(step: str, code: int) -> ShardlineError:
     return ShardlineError(f"the process of {step} died of {name}: a fault in a library that it uses")
 
 
-def _serve(connection: Connection) -> None:
-    """Be the process of a step. The work comes over the connection: importing it is under the parent's eyes already."""
-    end_with_parent()
+def _serve(connection: Connection, parent: int, environment: dict[str, str]) -> None:
+    """Do the work that comes over the connection, and end without taking torch apart, which takes a second and more."""
+    # The server is this process's parent, and lives as long as this process does.
+    end_with(parent)
+    os.environ.clear()
+    os.environ.update(environment)
     connection.send_bytes(_answer(connection.recv_bytes()))
     # After all other finalizers: semaphores are given back there.
     Finalize(None, _leave, exitpriority=-1000)
 
 
 def _leave() -> None:
-    """End this process at once: to take torch apart takes a second and more, and all that is left is memory."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)
@@ -144,21 +168,16 @@ def _answer(content: bytes) -> bytes:
         if folder is not None:
             append_code(folder)
         function, arguments, named = pickle.loads(work)
-        return pickle.dumps(((function(*arguments, **named),), _peak_bytes(), _processor_s()))
+        return pickle.dumps(_Outcome(function(*arguments, **named), _peak_bytes()))
     except BaseException as error:  # noqa: BLE001 - it is raised in the parent
         where = traceback.format_exc()
         try:
-            failure = pickle.dumps((_Failure(error, where), 0, 0.0))
+            failure = pickle.dumps(_Outcome(error=error, where=where))
             pickle.loads(failure)  # some can be written only
         except Exception:  # noqa: BLE001 - a class may raise anything while it is copied
-            error = ShardlineError(f"{type(error).__name__}: {error}")
-            failure = pickle.dumps((_Failure(error, where), 0, 0.0))
+            plain = ShardlineError(f"{type(error).__name__}: {error}")
+            failure = pickle.dumps(_Outcome(error=plain, where=where))
         return failure
-
-
-def _processor_s() -> float:
-    found = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in found)
 
 
 def _peak_bytes() -> int:

@@ -19,19 +19,19 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, ExportManifest, ShardManifest, ShippedFile
 from contracts.errors import TryAgain
 from contracts.fingerprint import export_inputs
-from contracts.own_code import code_hash
 from contracts.process import run_process, thread_environment, threads_per_rank
+from contracts.proof import verdict
 from contracts.stage import Output, Stage, run_stage
-from trainer.export.inputs import Inputs, check_inputs, hash_code, name_tools
-from trainer.export.targets import check_precision, choose_runtime, version_of
+from trainer.export.inputs import PACKAGES, Inputs, check_inputs, name_tools
+from trainer.export.processes import start_server
+from trainer.export.runtime import check_precision, choose_runtime, version_of
+from trainer.export.samples import SPLIT
 from trainer.weights.source import MODEL_TYPE, with_saved_arguments
 
 if TYPE_CHECKING:
-    from trainer.export.workshop import Workshop
+    from trainer.export.making import Export, Reference
 
 CARD_NAME = "MODEL_CARD.md"
-# What decides the files besides the inputs.
-PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "numpy", "Pillow")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -44,9 +44,6 @@ def export(stage: Stage) -> str:
         stage.config = with_saved_arguments(stage.config, arguments)
     for warning in check_inputs(stage.config, checkpoint, shards):
         stage.log(f"warning: {warning}")
-    trained_with = checkpoint.made_from.get("code", "")
-    if trained_with and trained_with != code_hash(stage.config.code):
-        stage.log(f"warning: the checkpoint was trained with own code {trained_with[:16]}, and this is other code")
     builder = choose_runtime(stage.config.export)
     for warning in builder.warnings:
         stage.log(f"warning: {warning}")
@@ -72,73 +69,60 @@ def export(stage: Stage) -> str:
 
 
 def _make(stage: Stage, output: Output, inputs: Inputs, folder: Path) -> None:
-    from trainer.export.bundle.card import render_card
-    from trainer.export.making import make
-    from trainer.export.workshop import Workshop
+    from trainer.export.card import render_card
+    from trainer.export.making import Export, make
 
     threads = threads_per_rank(1)
     os.environ.update(thread_environment(threads))  # of the steps' processes
+    start_server()
     stage.ready()
-    settings = stage.config.export
-    steps = _Steps(stage, total=4 + (settings.precision != "fp32") + settings.bench)
-    work = Workshop(inputs, settings, seed=stage.config.run.seed, folder=folder, threads=threads, tell=steps.done)
-    make(work)
-    document = _describe(output, stage, work)
+    work = Export(inputs, folder, threads, lambda done, parts, message: stage.progress(done, parts, "steps", message))
+    document = _describe(output, work, make(work))
     (work.shipment / CARD_NAME).write_text(render_card(document, inputs.checkpoint), encoding="utf-8")
     # What a killed attempt has left may be of another precision.
     stage.discard(output.uri)
     document = _publish(output, document, work.shipment)
-    stage.commit(output, document, _in_words(document))
+    fell_back = (
+        "" if document.precision == document.asked_precision else f" (fell back from {document.asked_precision})"
+    )
+    stage.commit(output, document, f"{document.precision}{fell_back}, {document.served}; {verdict(document)}")
 
 
-def _describe(output: Output, stage: Stage, work: Workshop) -> ExportManifest:
-    from trainer.export.graph.onnx_graph import OPSET
+def _describe(output: Output, work: Export, reference: Reference) -> ExportManifest:
+    from trainer.export.onnx_graph import OPSET
 
-    inputs = work.inputs
+    inputs, proof = work.inputs, reference.proof
+    steps = {
+        name: {"seconds": round(cost.seconds, 3), "peak_bytes": cost.peak_bytes} for name, cost in work.costs.items()
+    }
     return ExportManifest(
         fingerprint=output.fingerprint,
         made_from=output.made_from,
-        precision=work.precision,
-        asked_precision=stage.config.export.precision,
+        precision=work.graphs[-1].precision,
+        asked_precision=inputs.config.export.precision,
         tried=work.tried,
-        verdict=work.verdict,
         opset=OPSET,
-        task=stage.config.task.name,
-        signature=work.signature,
-        container=work.kind,
+        task=inputs.config.task.name,
+        signature=reference.signature,
+        container=reference.container,
         task_calibration=inputs.checkpoint.calibration,
-        inputs=work.graph_inputs,
-        outputs=work.graph_outputs,
+        runtime=inputs.builder.module,
+        served=work.served,
         graphs=work.graphs,
-        engines=work.engines,
+        engine=work.engine,
         gates=work.gates,
-        parity=work.parity,
-        metrics={name: dict(found.values) for name, found in work.scores.items()},
-        headline=work.scores["fp32"].headline,
-        test_samples=work.test_samples,
-        proof_samples=None if work.split.places is None else work.split.samples,
-        proof_seed=None if work.split.places is None else work.seed,
-        calibration=work.calibration,
+        metrics=work.metrics,
+        headline=reference.headline,
+        test_samples=inputs.shards.splits[SPLIT].samples,
+        proof_samples=len(proof.places),
+        proof_seed=inputs.config.run.seed,
         latency=work.latency,
-        latency_left_out=work.latency_left_out,
         checkpoint_sha256=inputs.checkpoint.parameters_sha256,
         shards_fingerprint=inputs.shards.fingerprint,
-        served=work.served,
-        steps=_steps_of(work),
-        made_with={name: version_of(name) for name in PACKAGES} | {"shardline code": hash_code()},
+        made_with={name: version_of(name) for name in PACKAGES},
+        steps=steps,
         files=[],
-    )
-
-
-def _steps_of(work: Workshop) -> dict[str, dict[str, float]]:
-    return {
-        name: {
-            "seconds": round(cost.seconds, 3),
-            "peak_bytes": cost.peak_bytes,
-            "processor_s": round(cost.processor_s, 3),
-        }
-        for name, cost in work.costs.items()
-    }
+    ).sealed()
 
 
 def _publish(output: Output, document: ExportManifest, shipment: Path) -> ExportManifest:
@@ -152,30 +136,6 @@ def _publish(output: Output, document: ExportManifest, shipment: Path) -> Export
         if name not in known:
             others.append(ShippedFile.of(storage.normalise(shipment), name))
     return document.model_copy(update={"files": others}).sealed()
-
-
-class _Steps:
-    """Counts the steps of the stage for its progress."""
-
-    def __init__(self, stage: Stage, total: int) -> None:
-        self._stage = stage
-        self._total = total
-        self._done = 0
-
-    def done(self, message: str) -> None:
-        # A precision that is fallen back to is one more.
-        self._done += 1
-        self._total = max(self._total, self._done)
-        self._stage.progress(self._done, self._total, "steps", message)
-
-
-def _in_words(document: ExportManifest) -> str:
-    found = document.parity["onnx"][document.precision]
-    fell = "" if document.precision == document.asked_precision else f" (fell back from {document.asked_precision})"
-    engines = ", ".join(f"{entry.target} {entry.bytes / 1e6:.1f} MB" for entry in document.engines)
-    built = f" engines by {document.engines[0].builder}: {engines}" if engines else ""
-    served = f"; serves {document.served.in_words()}" if document.served else ""
-    return f"{document.precision}{fell}{built}; onnx parity {found.relative_error:.1e}{served}; {document.verdict}"
 
 
 if __name__ == "__main__":

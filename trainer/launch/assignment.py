@@ -47,8 +47,6 @@ class Assignment(BaseModel):
     node_rank: int = 0
     began_at: float = Field(default_factory=time.monotonic)
     """When this machine's launcher began, on the clock of time.monotonic."""
-    generation: int = 0
-    """Number of the start, where a profiling run starts its ranks several times."""
 
     @property
     def world_size(self) -> int:

@@ -9,6 +9,7 @@ an id is this one command: nothing is written, attempts are counted in memory.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -76,6 +77,18 @@ class Attempts(BaseModel):
     """Consecutive ones since the last new checkpoint, the one that runs included."""
     checkpoints: list[str] = []
     """Manifests in the training folder when the last one began."""
+
+
+class StartCounter(Protocol):
+    """Counts the starts of a job's ranks, and decides when they are too many."""
+
+    def begin(self, end: ErrorDocument | None) -> ErrorDocument | None:
+        """Count a start that is about to be made; return the error that ends the job where it must not be."""
+        ...
+
+    def told_to_stop(self) -> None:
+        """Take the last start out of the count."""
+        ...
 
 
 class AttemptCounter:

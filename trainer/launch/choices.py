@@ -1,11 +1,15 @@
-"""Slot size, loader, threads and flags: the configuration's, else the profile's, else defaults. Imports no torch."""
+"""Slot size, loader workers, threads and precision of a training: the configuration's, the profile's, or defaults.
+
+The profile chooses slot size and workers only. Imports no torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from contracts.artifacts import Flags, ProfileChoice, ProfileReport
+from contracts.artifacts import ProfileChoice, ProfileReport
 from contracts.config import ParallelSection, RunConfig, TrainSection
 from contracts.config.base import Auto
 from contracts.errors import ConfigError, DataError
@@ -13,8 +17,8 @@ from contracts.fingerprint import model_fingerprint
 from contracts.process import available_cores, threads_per_rank
 from trainer.launch.machine import num_gpus, visible_gpus
 
-# Slots that each loader process prepares ahead, where neither the configuration nor a profile says.
 PREFETCH_FACTOR = 4
+"""Slots that each loader worker prepares ahead with data.prefetch_factor=auto."""
 FIRST_BF16 = 80
 """Compute capability (times ten) of the first GPUs with bf16; torch.cuda.is_bf16_supported has the same number."""
 
@@ -68,7 +72,7 @@ def choose_batch_layout(
     if recorded is not None:
         slot_size, slot_reason = recorded, "recorded in the checkpoint"
     num_workers, workers_reason = _take(config, "data.num_workers", choice, spare_cores, without)
-    prefetch_factor, prefetch_reason = _take(config, "data.prefetch_factor", choice, PREFETCH_FACTOR, without)
+    ahead = config.data.prefetch_factor
     num_slots = -(-batch // slot_size)
     if num_slots < ranks and recorded is None:
         raise ConfigError(
@@ -80,9 +84,7 @@ def choose_batch_layout(
             else f"set train.global_batch_size to {ranks} or more, or resources.ranks to {batch} or less",
         )
     reasons = [f"slot_size {slot_size}: {slot_reason}", f"num_workers {num_workers}: {workers_reason}"]
-    if num_workers:
-        reasons.append(f"prefetch_factor {prefetch_factor}: {prefetch_reason}")
-    return BatchLayout(slot_size, num_workers, "; ".join(reasons), prefetch_factor)
+    return BatchLayout(slot_size, num_workers, "; ".join(reasons), PREFETCH_FACTOR if ahead == "auto" else ahead)
 
 
 def even_share(global_batch_size: int, ranks: int) -> int:
@@ -97,74 +99,29 @@ def find_spare_cores(ranks: int) -> int:
     return max(0, available_cores() // ranks - 1) if num_gpus() else 0
 
 
-def default_flags() -> Flags:
-    """Return what `auto` is without a profile's word: bf16 from sm80 on, and on a GPU images with channels last."""
+def default_precision() -> Literal["bf16", "fp32"]:
+    """Return what train.precision=auto stands for here: bf16 where all GPUs compute in it, else fp32."""
     gpus = visible_gpus()
-    if not gpus:
-        return Flags()
-    has_bf16 = min(gpu.capability for gpu in gpus) >= FIRST_BF16
-    return Flags(precision="bf16" if has_bf16 else "fp32", channels_last=True)
+    return "bf16" if gpus and min(gpu.capability for gpu in gpus) >= FIRST_BF16 else "fp32"
 
 
-def choose_flags(train: TrainSection, profile: ProfileReport | None) -> Flags:
-    """Return what steps compute in: what is set, and for what is `auto` the profile's choice; not checked."""
-    choice = _measured_choice(profile)
-    pinned = {name: getattr(train, name) for name in Flags.model_fields if getattr(train, name) != "auto"}
-    if "compile" in pinned:
-        pinned["compile"] = train.compile == "on"
-    return (choice.flags if choice else default_flags()).model_copy(update=pinned)
+def default_channels_last() -> bool:
+    """Return what train.channels_last=auto stands for here: true on a GPU, whose tensor cores want it."""
+    return bool(visible_gpus())
 
 
-def check_flags(train: TrainSection, flags: Flags) -> None:
-    """Refuse chosen flags that contradict what is set; not for a training that goes on by what a checkpoint recorded.
+def choose_threads(config: RunConfig, *, ranks: int) -> tuple[int, str]:
+    """Return the intra-op threads of each rank, and a warning where they are more than its cores.
 
-    Raises:
-        ConfigError: torch.compile and activation checkpointing, one of them set and the other chosen.
+    Args:
+        config: The configuration.
+        ranks: Training processes of this machine.
     """
-    if flags.compile and flags.activation_checkpointing != "none":
-        compiled, recomputed = train.compile, train.activation_checkpointing
-        raise ConfigError(
-            f"torch.compile (train.compile={compiled}) with activation checkpointing {flags.activation_checkpointing} "
-            f"(train.activation_checkpointing={recomputed}): the profile chose "
-            + ("torch.compile" if compiled == "auto" else f"activation checkpointing {flags.activation_checkpointing}"),
-            allowed="one of them: torch.compile decides by itself what it computes again",
-            todo="run `shardline profile` for this configuration, or set "
-            + ("train.compile=off" if compiled == "auto" else "train.activation_checkpointing=none"),
-        )
-
-
-def describe_flags(train: TrainSection, profile: ProfileReport | None) -> str:
-    """Say what flags are that are `auto`, and who decided; empty: none is."""
-    flags = choose_flags(train, profile)
-    who = "chosen by the profile" if _measured_choice(profile) else _without(profile)
-    # compile=auto has been the default all along: it is told where it does something.
-    names = [name for name in Flags.model_fields if getattr(train, name) == "auto"]
-    told = [name for name in names if name != "compile" or flags.compile]
-    return ", ".join(f"{name} {getattr(flags, name)}" for name in told) + (f": {who}" if told else "")
-
-
-def choose_threads(
-    config: RunConfig, *, ranks: int, profile: ProfileReport | None, hardware: Mapping[str, str]
-) -> tuple[int, str]:
-    """Decide the intra-op threads of each rank, and say why; nothing where nobody decides.
-
-    A profile's choice holds where its cores are shared by as many ranks: threads that fill a large machine let a small
-    one stand still.
-    """
-    without = threads_per_rank(ranks)
-    if config.resources.threads != "auto":
-        threads = config.resources.threads
-        most = max(1, available_cores() // ranks)
-        over = f", more than the {most} cores of a rank" if threads > most else ""
-        return threads, f"set by resources.threads{over}"
-    if profile is None or not profile.choice.measured:
-        return without, ""
-    if (profile.ranks, profile.hardware.get("cores")) != (ranks, hardware.get("cores")):
-        return without, (
-            f"cores / ranks: the profile's choice, {profile.choice.threads}, is for {profile.ranks} ranks on "
-            f"{profile.hardware.get('cores', 'unknown')} cores"
-        )
-    return profile.choice.threads, "chosen by the profile"
+    threads, most = config.resources.threads, max(1, available_cores() // ranks)
+    if threads == "auto":
+        return threads_per_rank(ranks), ""
+    over = f"resources.threads {threads} is more than the {most} cores of a rank" if threads > most else ""
+    return threads, over
 
 
 def find_differences(profile: ProfileReport, hardware: Mapping[str, str], train: TrainSection) -> list[str]:
@@ -194,7 +151,7 @@ def _without(profile: ProfileReport | None) -> str:
     """Say why a value is the default."""
     if profile is None:
         return "no profile"
-    return "default, profile: off" if profile.method == "off" else "default, the profile measured nothing"
+    return "default, profile: off" if profile.method == "off" else "default, the profile compared nothing"
 
 
 def _take(config: RunConfig, setting: str, choice: ProfileChoice | None, default: int, without: str) -> tuple[int, str]:

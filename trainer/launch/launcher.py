@@ -21,9 +21,9 @@ from contracts.config.resources import ResourcesSection
 from contracts.errors import EXIT_TRY_AGAIN, EXIT_USER_ERROR, ErrorDocument, Preempted, ToldError, TryAgain
 from trainer.checkpoint.discovery import Superseded
 from trainer.launch.assignment import Assignment, decisive_end, has_stopped, is_preemption
-from trainer.launch.attempts import CRASH_LOOP, AttemptCounter, JobRecord
+from trainer.launch.attempts import CRASH_LOOP, AttemptCounter, JobRecord, StartCounter
 from trainer.launch.nodes import Nodes
-from trainer.launch.ranks import LOOPBACK, LocalRanks, StoreAddress
+from trainer.launch.ranks import LOOPBACK, RANK_MODULE, LocalRanks, StoreAddress
 
 # What the ranks of a machine may take to end by themselves once one has ended, or another machine has left. Those in a
 # collective of gloo fail at once; what is blocked elsewhere is killed.
@@ -92,12 +92,18 @@ class Launcher:
     record: JobRecord
     say: Callable[[str], None]
     stop: StopFlag = field(default_factory=StopFlag)
+    rank_module: str = RANK_MODULE
+    """Module that a rank runs."""
+
+    def is_overdue(self) -> bool:
+        """Return whether the ranks must be killed at once; polled while they run."""
+        return False
 
     def is_finished(self) -> bool:
         """Return whether the training folder has its manifest."""
         return storage.exists(storage.join(self.assignment.folder, MANIFEST_NAME))
 
-    def counter(self) -> AttemptCounter:
+    def counter(self) -> StartCounter:
         """Return the counter of starts, for the first machine's launcher."""
         return AttemptCounter(self.record, self.assignment.folder, self.resources.max_attempts)
 
@@ -111,7 +117,7 @@ class Launcher:
         assignment = self.assignment.model_copy(update={"attempt": attempt})
         try:
             assignment.clear_ends()
-            ranks = LocalRanks(assignment.write(), assignment, address)
+            ranks = LocalRanks(assignment.write(), assignment, address, self.rank_module)
         finally:
             if address.listener is not None:
                 # Where rank 0 is dead, its peers are refused at once.
@@ -130,6 +136,9 @@ class Launcher:
         while (ended := ranks.count_ended()) < assignment.ranks:
             now = time.monotonic()
             cause = cause or ranks.describe_killed()
+            if self.is_overdue():
+                ranks.kill()
+                return "the launcher killed them"
             if self.stop.number is not None and not was_signalled:
                 ranks.signal(self.stop.number)
                 was_signalled, is_saving = True, ending_since is None
@@ -216,7 +225,7 @@ def _run_alone(launcher: Launcher) -> None:
         launcher.say(f"the ranks start again: {end.message}")
 
 
-def raise_final(end: ErrorDocument, counter: AttemptCounter | None) -> None:
+def raise_final(end: ErrorDocument, counter: StartCounter | None) -> None:
     """Raise the end of a start where this launcher must end with it: a user error, or a stop of this machine."""
     if counter is not None and has_stopped(end):
         counter.told_to_stop()

@@ -36,7 +36,7 @@ class StoreAddress:
 class LocalRanks:
     """The ranks of this machine, from their start to the end of the last one."""
 
-    def __init__(self, path: Path, assignment: Assignment, address: StoreAddress) -> None:
+    def __init__(self, path: Path, assignment: Assignment, address: StoreAddress, module: str = RANK_MODULE) -> None:
         shared = {
             **without_ranks(os.environ),
             **thread_environment(assignment.threads),
@@ -60,7 +60,7 @@ class LocalRanks:
                     own[STORE_VARIABLE] = str(inherited[0])
                 self._processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", RANK_MODULE, str(path), str(os.getpid())],
+                        [sys.executable, "-m", module, str(path), str(os.getpid())],
                         env={**shared, **own},
                         stdin=subprocess.DEVNULL,
                         # stdout belongs to the stage: its last line is the result.

@@ -41,7 +41,7 @@ from contracts import storage
 from contracts.errors import ConfigError, ErrorDocument, Preempted, ShardlineError, ToldError, TryAgain
 from trainer.checkpoint import has_checkpoint
 from trainer.launch.assignment import has_stopped, weight_of
-from trainer.launch.attempts import AttemptCounter
+from trainer.launch.attempts import StartCounter
 from trainer.launch.launcher import STOP_SLACK_S, Launcher, raise_final
 from trainer.launch.nodes import find_interface
 from trainer.launch.ranks import StoreAddress
@@ -110,7 +110,7 @@ def run_together(launcher: Launcher) -> None:
 class Rendezvous:
     """This launcher's connection to the others; `counter` counts starts, on the first machine."""
 
-    def __init__(self, launcher: Launcher, counter: AttemptCounter | None) -> None:
+    def __init__(self, launcher: Launcher, counter: StartCounter | None) -> None:
         self._launcher, self._nodes, self._counter = launcher, launcher.nodes, counter
         self._timeout_s = launcher.resources.setup_timeout_s
         self._store: Any = None

@@ -15,10 +15,9 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import nn
 
-from contracts.artifacts import Flags, ProfileReport
 from contracts.config import TrainSection
 from contracts.errors import DataError
-from trainer.launch.choices import DeviceKind, check_flags, choose_flags, describe_flags, find_slow_precision
+from trainer.launch.choices import DeviceKind, default_channels_last, default_precision, find_slow_precision
 
 # Asks for deterministic algorithms on a GPU: 1.
 DETERMINISTIC_VARIABLE = "SHARDLINE_DETERMINISTIC"
@@ -39,10 +38,14 @@ class Numerics:
     activation_checkpointing: str
 
     @classmethod
-    def of(cls, train: TrainSection, flags: Flags | None = None) -> Numerics:
-        """Return the numerics of flags; without them those of `train`, where `auto` is what it is without a profile."""
-        flags = flags or choose_flags(train, None)
-        return cls(flags.precision, flags.channels_last, flags.compile, flags.activation_checkpointing)
+    def of(cls, train: TrainSection) -> Numerics:
+        """Return the numerics of a configuration; what is `auto` depends on this machine's GPUs alone."""
+        return cls(
+            default_precision() if train.precision == "auto" else train.precision,
+            default_channels_last() if train.channels_last == "auto" else train.channels_last,
+            train.compile == "on",
+            "none" if train.activation_checkpointing == "auto" else train.activation_checkpointing,
+        )
 
     def or_recorded(self, recorded: dict[str, str], log: Callable[[str], None]) -> Numerics:
         """Return the numerics that a checkpoint has recorded, which hold to the end of training; these, without one."""
@@ -109,20 +112,14 @@ class Numerics:
         return torch.channels_last if self.channels_last else torch.contiguous_format
 
 
-def decide_numerics(
-    train: TrainSection, profile: ProfileReport | None, recorded: dict[str, str], log: Callable[[str], None]
-) -> Numerics:
-    """Return the numerics of a training: those that its first checkpoint recorded, else by configuration and profile.
-
-    Raises:
-        ConfigError: Options do not fit each other.
-    """
-    if decision := describe_flags(train, profile):
-        log(decision)
-    flags = choose_flags(train, profile)
-    if not recorded:
-        check_flags(train, flags)
-    return Numerics.of(train, flags).or_recorded(recorded, log)
+def decide_numerics(train: TrainSection, recorded: dict[str, str], log: Callable[[str], None]) -> Numerics:
+    """Return the numerics of a training: those that its first checkpoint recorded, else the configuration's."""
+    numerics = Numerics.of(train)
+    if automatic := [
+        f"{name} {getattr(numerics, name)}" for name in ("precision", "channels_last") if getattr(train, name) == "auto"
+    ]:
+        log(f"{', '.join(automatic)}: auto on this machine")
+    return numerics.or_recorded(recorded, log)
 
 
 def fix_numerics(threads: int, device: torch.device) -> None:

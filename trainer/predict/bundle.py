@@ -21,11 +21,11 @@ from contracts.artifacts.shards import Prepared
 from contracts.artifacts.signature import Signature
 from contracts.config import ShardingSection
 from contracts.serving import graph_level
-from trainer.export.gates.samples import SPLIT, Places, samples_of
+from trainer.export.samples import SPLIT, samples_of
 from trainer.tasks.shard_checks import FIELDS
 
 if TYPE_CHECKING:
-    from trainer.export.gates.arrays import Arrays, StoredArrays
+    from trainer.export.arrays import Arrays
     from trainer.export.inputs import Inputs
     from trainer.predict.image_program import ImageModel
     from trainer.predict.text_program import TextModel
@@ -38,9 +38,6 @@ BUNDLE_NAMES = {
 }
 """Files that a program reads, besides the graph, by kind."""
 _JPEG_QUALITY = 90
-# Samples that an engine of an own task is tried with, where only the task's code makes inputs.
-_NOISE_SAMPLES = 64
-_BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -53,13 +50,13 @@ class ExportedFiles:
     """Path of the fp32 graph below the folder."""
     shards_uri: str
     shards: ShardManifest
-    places: Places
-    """Samples of the test split that the gates ran; None: all."""
+    places: Sequence[int]
+    """Samples of the test split that the gates ran."""
 
     @property
     def samples(self) -> int:
         """Number of samples that the gates ran."""
-        return self.shards.splits[SPLIT].samples if self.places is None else len(self.places)
+        return len(self.places)
 
     @classmethod
     def of(cls, folder: Path, document: ExportManifest, shards_uri: str, shards: ShardManifest) -> ExportedFiles:
@@ -196,41 +193,16 @@ def change_as_sharded(content: bytes, prepared: Prepared) -> tuple[bytes, bool]:
     return changed, image.repaired is not None
 
 
-# --- inputs for other gates -------------------------------------------------------------------------------------------
+# --- inputs of the model ----------------------------------------------------------------------------------------------
 
 
-def make_noise(task: str, signature: Signature, shards: ShardManifest, samples: int) -> Arrays:
-    """Return inputs that are no samples: a small test split is filled up with them, for parity."""
-    import numpy as np
-
-    from trainer.export.gates.arrays import random_inputs
-
-    if kind_of(task) != "texts":
-        return random_inputs(signature, samples)
-    assert shards.tokenizer is not None
-    random, length = np.random.default_rng(0), signature.dimensions["length"].opt
-    lengths = random.integers(1, length + 1, samples)
-    mask = (np.arange(length) < lengths[:, None]).astype(np.int64)
-    tokens = random.integers(0, shards.tokenizer.tokens, mask.shape)
-    return dict(zip(signature.inputs, (np.where(mask, tokens, shards.tokenizer.padding), mask), strict=True))
-
-
-def write_inputs(files: ExportedFiles, document: ExportManifest, work: Path) -> StoredArrays:
-    """Write inputs that an engine of a finished export is tried with, and return them. For a process of its own."""
-    from trainer.export.gates.arrays import random_inputs, store_arrays
-
-    if kind_of(document.task) == "own":
-        return store_arrays(work / "test-inputs", [random_inputs(document.signature, _NOISE_SAMPLES)])
-    rows = range(files.samples)
-    return store_arrays(work / "test-inputs", read_inputs(files, rows))
-
-
-def read_inputs(files: ExportedFiles, rows: Sequence[int]) -> Iterator[Arrays]:
+def read_inputs(files: ExportedFiles, rows: Sequence[int], size: int) -> Iterator[Arrays]:
     """Yield model inputs of samples as the shards have them, decoded as in training.
 
     Args:
         files: The export.
         rows: Of the samples among the gates' samples.
+        size: Samples in a batch.
     """
     import numpy as np
 
@@ -238,8 +210,8 @@ def read_inputs(files: ExportedFiles, rows: Sequence[int]) -> Iterator[Arrays]:
     from records.pixels import centre_square, normalise
 
     model = open_model(files.task, files.folder)
-    for start in range(0, len(rows), _BATCH):
-        values = [value for value, _ in read_samples(files, rows[start : start + _BATCH])]
+    for start in range(0, len(rows), size):
+        values = [value for value, _ in read_samples(files, rows[start : start + size])]
         if kind_of(files.task) == "texts":
             yield model.collate(values)
             continue
@@ -257,6 +229,6 @@ def read_samples(files: ExportedFiles, rows: Sequence[int]) -> Iterator[tuple[An
     first, field = files.shards.splits[SPLIT].first, "image" if kind_of(files.task) == "images" else "text"
     reader = FieldReader(files.shards, [field])
     index = SampleIndex(files.shards, files.shards_uri)
-    places = [first + (row if files.places is None else files.places[row]) for row in rows]
+    places = [first + files.places[row] for row in rows]
     for stored in read_stored(index, files.shards_uri, places):
         yield reader.read(stored, 0)[field], path_in(stored, files.shards.format)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contracts import storage
-from contracts.artifacts import EngineEntry, ExportManifest
+from contracts.artifacts import ExportManifest
 from contracts.config import RunConfig
 from contracts.config.load import read_stage_config
 from contracts.errors import (
@@ -35,12 +35,12 @@ from contracts.errors import (
     StorageError,
 )
 from contracts.process import end_with_parent, run_process, thread_environment, threads_per_rank
-from trainer.export.targets import gpu_target, version_of
+from trainer.export.runtime import describe_target, gpu_target
 from trainer.predict.bundle import BUNDLE_NAMES, kind_of, open_model
 
 if TYPE_CHECKING:
-    from trainer.export.gates.arrays import Array, Arrays
-    from trainer.export.gates.parity import Runner
+    from trainer.export.arrays import Array, Arrays
+    from trainer.export.engine import Runner
 
 
 class CheckedFolder:
@@ -61,8 +61,8 @@ class CheckedFolder:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.document = ExportManifest.load(uri)
-        if contradiction := self.document.find_contradiction():
-            raise self.damaged(contradiction)
+        if inconsistency := self.document.inconsistency():
+            raise self.damaged(inconsistency)
         self._entries = {entry.name: entry for entry in self.document.shipped_files()}
         self._copies: Path | None = None
         self._stack = ExitStack()
@@ -199,51 +199,49 @@ def _list_folder(path: str) -> list[str] | None:
 
 
 def _open_runner(folder: CheckedFolder) -> tuple[Runner, str]:
-    """Return what runs the model for any batch, and its description."""
-    from trainer.export.gates.parity import open_graph
+    """Return a function that runs the model for any batch, and its description."""
+    from trainer.export.engine import graph_runtime, open_graph
 
-    engine, reason = open_engine(folder)
+    engine, description = open_engine(folder)
     if engine is not None:
-        return engine, reason
+        return engine, description
     document, threads = folder.document, threads_per_rank(1)
-    path = folder.take(document.graph().name)
-    # The settings that it is served with are part of what was proven.
-    folder.take(document.served.config)
-    version = version_of("onnxruntime")
-    words = f"{path.name} by onnxruntime {version} on the CPU, {threads} threads ({reason})"
+    path = folder.take(document.served if document.engine is None else document.graph().name)
+    words = f"{path.name} by {graph_runtime()} on the CPU, {threads} threads ({description})"
     return open_graph(path, threads=threads, precision=document.precision), words
 
 
 def open_engine(folder: CheckedFolder) -> tuple[Runner | None, str]:
-    """Return what runs the engine for this machine's GPU, for any batch, and its description; else None, and why."""
-    gpu = gpu_target()
-    if gpu is None:
-        return None, "no GPU"
-    entry = next((entry for entry in folder.document.engines if entry.target == gpu), None)
+    """Return a function that runs the engine for any batch, where its GPU is here, and its description.
+
+    Elsewhere: None, and why.
+    """
+    entry, gpu = folder.document.engine, gpu_target()
     if entry is None:
-        return None, f"no engine for {gpu}"
-    # Only here: it asks for a GPU.
-    from trainer.export.engines import engine_open
+        return None, "the export has no engine"
+    if gpu != entry.target:
+        here = "no GPU" if gpu is None else f"a GPU of {gpu}"
+        return None, f"{here}, the engine is for {describe_target(entry.target)}"
+    # It imports numpy, and opening torch.
+    from trainer.export import engine
 
     try:
-        engine = engine_open.open_engine(folder.take(entry.name), entry, folder.document.signature)
-    except (CheckFailed, ConfigError, RuntimeError) as error:  # RuntimeError: a torch without CUDA
+        run = engine.open_engine(folder.take(entry.name), engine.builder_of(entry), folder.document.signature)
+    except (CheckFailed, ConfigError) as error:
         return None, str(error).partition("\n")[0]
-    return within_profile(engine, entry), f"{entry.name} by {entry.builder} on the GPU ({entry.target})"
+    return within_profile(run, entry.max_batch), f"{entry.name} by {entry.builder} on {engine.device_name()}"
 
 
-def within_profile(run: Runner, entry: EngineEntry) -> Runner:
-    """Return a runner for any number of samples: an engine takes batches of its profile only."""
-    from trainer.export.gates.arrays import join_batches, pad_batch
+def within_profile(run: Runner, largest: int) -> Runner:
+    """Return a runner for any number of samples, of one that takes `largest` at a time."""
+    from trainer.export.arrays import join_batches
 
     def run_parts(inputs: Mapping[str, Array]) -> Arrays:
-        samples, parts = len(next(iter(inputs.values()))), []
-        for start in range(0, samples, entry.max_batch):
-            part = {name: array[start : start + entry.max_batch] for name, array in inputs.items()}
-            number = min(entry.max_batch, samples - start)
-            outputs = run(pad_batch(part, entry.min_batch))
-            parts.append({name: array[:number] for name, array in outputs.items()})
-        return join_batches(parts)
+        samples = len(next(iter(inputs.values())))
+        starts = range(0, samples, largest)
+        return join_batches(
+            run({name: array[start : start + largest] for name, array in inputs.items()}) for start in starts
+        )
 
     return run_parts
 

@@ -16,7 +16,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.own_code import install_code
 from records.pixels import UndecodableImage
-from trainer.export.gates.tensors import restore_outputs, take_inputs
+from trainer.export.tensors import restore_outputs, take_inputs
 from trainer.model.signature import find_misfit
 from trainer.predict.bundle import change_as_sharded, shards_uri_of
 from trainer.predictions import class_names, plain
@@ -24,7 +24,7 @@ from trainer.tasks.loading import calling, describe_failure, load_task, task_err
 from trainer.tasks.task import Batch, Mode, RefusedSample, Task
 
 if TYPE_CHECKING:
-    from trainer.export.gates.arrays import Array, Arrays
+    from trainer.export.arrays import Array, Arrays
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import ExportManifest, Gate, ShardManifest
+from contracts.artifacts.export import PROGRAM
 from contracts.process import threads_per_rank
 from records.source import read_source
-from trainer.export.gates.samples import SPLIT, stratify
-from trainer.export.targets import version_of
+from trainer.export.runtime import version_of
+from trainer.export.samples import SPLIT, stratify
 from trainer.predict.bundle import (
     BUNDLE_NAMES,
     LABELS_NAME,
@@ -32,9 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainer.export.gates.arrays import StoredArrays
+    from trainer.export.arrays import Batches
 
-GATE_NAME = "program"
 PROGRAM_SAMPLES = 64
 """Samples of the test split that the program is tried with."""
 MAX_SCORE_DIFFERENCE = 1e-4
@@ -48,20 +48,20 @@ _TIME_LIMIT_S = 1800.0
 _LAST_CHARACTERS = 2000
 
 
-def judge_program(files: ExportedFiles, outputs: StoredArrays) -> Gate:
-    """Run the shipped program on source files, and compare it with the fp32 graph on the trainer's inputs.
+def judge_program(files: ExportedFiles, outputs: Batches) -> Gate:
+    """Run the shipped program on source files, and compare it with torch on the trainer's inputs.
 
     Whatever is wrong with pixels, tokens or names on that way shows here; parity, on tensors, sees none of it. It runs
     code of the folder: only one whose checksums agree with its manifest is for it. For a process of its own.
 
     Args:
         files: An export of a task of the tool.
-        outputs: Of the fp32 graph for the gates' samples, in their order.
+        outputs: torch's, for the gates' samples, in their order.
     """
-    from trainer.export.gates.arrays import join_batches
+    from trainer.export.arrays import join_batches
 
     rows = _choose_rows(files)
-    (logits,) = join_batches(outputs.batches(_BATCH, most=files.samples)).values()
+    (logits,) = join_batches(outputs).values()
     return _try_program(files, rows, logits[rows])
 
 
@@ -70,10 +70,10 @@ def judge_program_again(files: ExportedFiles, document: ExportManifest, work: Pa
 
     Its answers are held against the fp32 graph, and their mean score against that of the gate when it was made.
     """
-    from trainer.export.gates.arrays import join_batches
-    from trainer.export.gates.parity import open_graph
+    from trainer.export.arrays import join_batches
+    from trainer.export.engine import open_graph
 
-    folder = work / GATE_NAME
+    folder = work / PROGRAM
     folder.mkdir()
     kind = kind_of(files.task)
     for name in (files.graph, *BUNDLE_NAMES[kind]):
@@ -82,9 +82,9 @@ def judge_program_again(files: ExportedFiles, document: ExportManifest, work: Pa
     write_program(folder, kind)
     rows = _choose_rows(files)
     run = open_graph(files.folder / files.graph, threads=threads_per_rank(1))
-    (logits,) = join_batches(run(inputs) for inputs in read_inputs(files, rows)).values()
+    (logits,) = join_batches(run(inputs) for inputs in read_inputs(files, rows, _BATCH)).values()
     gate = _try_program(replace(files, folder=folder), rows, logits)
-    then = next((gate.figures.get("mean_score") for gate in document.gates if gate.name == GATE_NAME), None)
+    then = next((gate.figures.get("mean_score") for gate in document.gates if gate.name == PROGRAM), None)
     now = gate.figures["mean_score"]
     if gate.status != "passed" or not isinstance(then, float) or not isinstance(now, float):
         return gate
@@ -102,7 +102,7 @@ def _choose_rows(files: ExportedFiles) -> list[int]:
     if samples <= PROGRAM_SAMPLES:
         return list(range(samples))
     labels = SampleIndex(files.shards, files.shards_uri).labels(split.first, split.samples)
-    return stratify(labels if files.places is None else labels[list(files.places)], PROGRAM_SAMPLES, seed=0)
+    return stratify(labels[list(files.places)], PROGRAM_SAMPLES, seed=0)
 
 
 def _try_program(files: ExportedFiles, rows: Sequence[int], logits: npt.NDArray[np.float32]) -> Gate:
@@ -132,13 +132,14 @@ def _try_program(files: ExportedFiles, rows: Sequence[int], logits: npt.NDArray[
     scores = [score for answer in answers for score in answer["scores"]]
     packages = ", ".join(f"{package} {version_of(package)}" for package in _PACKAGES[kind])
     return Gate(
-        name=GATE_NAME,
+        name=PROGRAM,
         precision="fp32",
-        status="not decidable" if undecided else "failed" if reason else "passed",
-        ran=f"the shipped {PROGRAM_NAME} with {packages}, on {len(arguments)} {kind} of the source"
-        + (f", {changed} of them as they were before sharding changed them" if changed else ""),
+        file=PROGRAM_NAME,
+        status="not run" if undecided else "failed" if reason else "passed",
+        ran=packages,
         figures={
             "samples": len(answers),
+            "changed_by_sharding": changed,
             "other_labels": other_labels,
             "score_difference": difference,
             "mean_score": sum(scores) / len(scores) if scores else None,
@@ -164,10 +165,10 @@ def _run_program(files: ExportedFiles, arguments: Sequence[str], work: Path) -> 
         done = subprocess.run(
             command, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIME_LIMIT_S, check=False
         )
-        answers = [json.loads(line) for line in done.stdout.splitlines()]
+        answers = [] if done.returncode else [json.loads(line) for line in done.stdout.splitlines()]
     except (subprocess.TimeoutExpired, ValueError) as error:
         return [], f"{PROGRAM_NAME}: {error}"
-    if done.returncode or len(answers) != len(arguments):
+    if len(answers) != len(arguments):
         message = done.stderr.decode(errors="replace").strip()[-_LAST_CHARACTERS:]
         return [], f"{PROGRAM_NAME} ended with exit code {done.returncode}: {message}"
     return answers, ""

@@ -1,7 +1,7 @@
-"""Measures inside of one rank: its loader alone, its steps alone, both together.
+"""Measurements of one rank: its loader alone, its steps alone, both together, and its peak memory.
 
-It trains as training does (trainer/data/training_data.py, trainer/step.py), at a learning rate of 0. Ranks measure at
-once, in step with each other wherever training is; what may run out of memory is tried by each rank alone first.
+Steps are those of training (trainer/data/training_data.py, trainer/step.py), at a learning rate of 0. What the class
+calls together, all ranks call in the same order; the rest each rank does by itself.
 """
 
 from __future__ import annotations
@@ -9,226 +9,207 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from multiprocessing import active_children
+from pathlib import Path
 from statistics import median
 
 import torch
 import torch.distributed as dist
 
-from contracts.artifacts import Flags, Settings
+from contracts.artifacts import Settings
 from contracts.config import RunConfig
 from trainer.data.cursor import SlotRequest
 from trainer.data.device import DataClock, map_tensors, to_device
 from trainer.data.loader import SlotBatch, collate
+from trainer.data.shard_cache import Prefetcher
 from trainer.data.training_data import TrainingData
-from trainer.launch.choices import BatchLayout
-from trainer.model.build import example_inputs
+from trainer.launch.choices import BatchLayout, choose_batch_layout
+from trainer.model.build import construct_model, example_inputs
 from trainer.model.numerics import Numerics
-from trainer.model.signature import Inputs
 from trainer.parallel.process_group import Rank
-from trainer.profiling.measure import ComputeTime, JointRate, LoaderRate
-from trainer.profiling.memory import MemoryGauge
-from trainer.profiling.processor import processor_s
-from trainer.profiling.steps import Steps, passing
+from trainer.parallel.spread import runs_in_lockstep
+from trainer.profiling.flops import count_flops
+from trainer.profiling.runner import Counters
+from trainer.profiling.search import ComputeTime, JointRate, LoaderRate
+from trainer.profiling.trace import LOADER, SLOT, UPDATE, annotate, record
 from trainer.step import Stepper
 from trainer.tasks.task import Mode
 
-# Windows of the loader alone, and rounds of steps alone; a rate is the median over them.
-WINDOWS = 3
-# Windows of the parts are shorter than those end to end: they decide which configurations are measured end to end.
-PART_OF_WINDOW = 0.5
-# Configurations that take turns begin at as many places of an epoch.
-PLACES_OF_A_TURN = 8
-# Compilations of one network after which torch would go on without compiling, and say nothing (its recompile_limit).
-MOST_COMPILED = 8
+# Windows of the loader alone and of steps alone; they are shorter than those end to end, which decide.
+WINDOWS, PART_OF_WINDOW = 3, 0.5
+# Measurements begin at as many places of an epoch in turn, so that none finds in a cache what the last one read.
+PLACES = 8
+# Sizes for which a network is compiled: beyond torch's own limit, 8, it would go on without compiling, silently.
+MAX_COMPILED = 64
 # Samples that are read for the tensors that stay on the device: enough for the allocator, little to decode.
 RESIDENT_SAMPLES = 4
 # A slot that is too small for BatchNorm to train on, and large enough to make the optimizer's state.
 SMALLEST_SLOT = 2
+# Optimizer steps of a trace, and their slots at most: a viewer opens no larger trace.
+TRACED_STEPS, MAX_TRACED_SLOTS = 4, 32
 
 
 class Bench:
     """What one rank measures.
 
     Args:
-        feed: The samples; its configuration has epochs without end.
-        config: The configuration, with the part of the global batch that this machine has.
+        data: The samples; its configuration has epochs without end.
+        config: The configuration, with the part of the global batch that the measured machines have.
         rank: This process among its peers.
 
     Attributes:
         task: The task.
-        unit: What the task counts besides samples; empty: nothing.
-        varies: Whether sizes of the network's inputs vary: memory is tried on the longest samples that there may be.
+        varies: Whether input sizes of the network vary: a size is tried on the longest samples that there may be.
+        in_lockstep: Whether a forward pass communicates, so that no rank can try a size alone.
     """
 
-    def __init__(self, feed: TrainingData, config: RunConfig, rank: Rank) -> None:
-        self.config, self.rank, self._feed = config, rank, feed
-        self.task = feed.task
-        self.unit, self.varies = feed.task.unit, bool(feed.task.signature.dimensions)
-        self.memory = MemoryGauge(rank.device)
-        self.around: Callable[[str], AbstractContextManager[object]] = lambda name: nullcontext()
-        # A loader process of shards in a bucket may be held while it has locks that all processes of the machine share.
-        self.holds = feed.dataset.reader.cache is None
+    def __init__(self, data: TrainingData, config: RunConfig, rank: Rank) -> None:
+        self.config, self.rank, self._data = config, rank, data
+        self.task, self.varies = data.task, bool(data.task.signature.dimensions)
+        self.in_lockstep = runs_in_lockstep(config.parallel)
+        self.numerics = Numerics.of(config.train)
+        layout = choose_batch_layout(config, ranks=rank.ranks, profile=None, recorded=None)
+        self._prefetch_factor = layout.prefetch_factor
         self._mode = Mode(training=True, key=(config.run.seed, 0, 0, 0))
-        self._steppers: dict[Flags, Stepper] = {}
-        self._flags: Flags | None = None
-        self._warm: set[tuple[Flags, int]] = set()
-        self._resident: dict[int, SlotBatch] = {}
+        self._stepper: Stepper | None = None
+        self._warm: set[int] = set()
+        self._step_s: dict[Settings, float] = {}
+        self._resident: SlotBatch | None = None
         self._position = 0
-        self._turn: dict[int, tuple[Settings, Steps]] = {}
-        self._turn_stack = ExitStack()
 
     # --- the loader alone ---------------------------------------------------------------------------------------------
 
     def load(self, settings: Settings) -> LoaderRate:
-        """Measure samples per second of the loader, while all ranks of this machine load."""
-        torch.set_num_threads(settings.threads)
+        """Measure samples per second of the loader, by this rank, while the others do the same."""
         window_s = self.config.profile.window_s * PART_OF_WINDOW
+        rates = []
         with self._slots(settings) as (slots, _):
             # Each loader process makes its first slot before any is there in time.
             for _ in range(settings.num_workers + 1):
                 next(slots)
-            self._meet()
-            rates, used, passed = [], [], 0
             for _ in range(WINDOWS):
-                start, spent, samples = time.perf_counter(), processor_s(), 0
-                while (wall_s := time.perf_counter() - start) < window_s or not samples:
+                start, samples, wall_s = time.perf_counter(), 0, 0.0
+                while wall_s < window_s:
                     samples += len(next(slots).request.samples)
                     wall_s = time.perf_counter() - start
                 rates.append(samples / wall_s)
-                used.append((processor_s() - spent) / samples)
-                passed += samples
-        # What was read is in caches now, and would make the next measurement look fast. The same on all ranks.
-        self._advance(round(self._longest(passed) * self.rank.ranks / self.config.train.global_batch_size) + 1)
-        return LoaderRate(tuple(rates), median(used))
+        return LoaderRate(tuple(rates))
 
     # --- steps alone --------------------------------------------------------------------------------------------------
 
-    def fit(self, settings: Settings) -> int | None:
-        """Run a slot without its peers, and return the peak of memory in bytes; it may raise what says "out of it".
+    def try_size(self, slot_size: int) -> None:
+        """Run slots without the other ranks; where memory is short, this raises."""
+        slot = self._batch(slot_size, last=False)
+        # The second with the gradients of the first there, as in every slot but the first.
+        for _ in range(2):
+            self.stepper.compute(slot, DataClock(self.rank.device), largest=self.varies, alone=True)
+        self.stepper.drop_slots()
 
-        Ranks that wait for each other's gradients would wait for one that has run out of memory.
-        """
-        torch.set_num_threads(settings.threads)
-        stepper = self.prepare(settings.flags)
-        # What they build together is built.
-        self._meet()
-        slot = self.batch(settings.slot_size, last=False)
-        with self.memory.peak() as peak:
-            # With the gradients of the first there, as in every slot but the first.
-            for _ in range(2):
-                stepper.compute(slot, DataClock(self.rank.device), largest=self.varies)
-        stepper.drop_slots()
-        return peak.bytes
-
-    def compute(self, settings: Settings) -> ComputeTime:
-        """Measure slots in the middle of a step and at its end, on tensors that are on the device already."""
-        torch.set_num_threads(settings.threads)
-        slot_size = settings.slot_size
-        slots = self._slots_per_rank(slot_size)
-        self.warm_up(slot_size, settings.flags)
+    def compute(self, slot_size: int) -> ComputeTime:
+        """Measure slots in the middle of a step and at its end, on tensors that are on the device; together."""
+        self._warm_up(slot_size)
+        several = self._slots_per_rank(slot_size) > 1
         window_s = self.config.profile.window_s * PART_OF_WINDOW / 2
-        middle, last = self.batch(slot_size, last=False), self.batch(slot_size, last=True)
-        with self.memory.peak(timed=True) as peak:
+        middle, last = self._batch(slot_size, last=False), self._batch(slot_size, last=True)
+        middle_s, last_s = list[float](), list[float]()
+        with self._peak_memory() as peak:
             if self.varies:
                 self.stepper.compute(last, DataClock(self.rank.device), largest=True)
-                self.take_step()
-            at_end = self.time(lambda: self._step(last), 1)
-            in_middle = self.time(lambda: self.compute_slot(middle), 1) if slots > 1 else at_end
-            times_middle, times_last = [], []
-            spent, samples = processor_s(), 0
+                self.update()
+            estimate_last = self._time(lambda: self._step(last), 1)
+            estimate_middle = self._time(lambda: self.compute_slot(middle), 1) if several else 0.0
             for _ in range(WINDOWS):
-                if slots > 1:
-                    number = max(1, round(window_s / in_middle))
-                    times_middle.append(self.time(lambda: self.compute_slot(middle), number))
-                    samples += number * slot_size
-                number = max(1, round(window_s / at_end))
-                times_last.append(self.time(lambda: self._step(last), number))
-                samples += number * slot_size
-            used = (processor_s() - spent) / samples
-        last_s = median(times_last)
-        # Whoever waits for a GPU spins: that is no work.
-        own = used if self.rank.device.type == "cpu" else None
-        return ComputeTime(median(times_middle) if times_middle else last_s, last_s, peak.bytes, own)
+                if several:
+                    number = max(1, round(window_s / estimate_middle))
+                    middle_s.append(self._time(lambda: self.compute_slot(middle), number))
+                number = max(1, round(window_s / estimate_last))
+                last_s.append(self._time(lambda: self._step(last), number))
+        return ComputeTime(median(middle_s or last_s), median(last_s), peak[0] if peak else None)
 
-    def time(self, work: Callable[[], object], number: int) -> float:
-        """Return seconds of one of `number` repetitions; the longest of all ranks, so that all go on alike."""
+    def _time(self, work: Callable[[], object], number: int) -> float:
+        """Return seconds of one of `number` repetitions, the longest of all ranks, so that all go on alike."""
         self.synchronise()
         start = time.perf_counter()
         for _ in range(number):
             work()
         self.synchronise()
-        return self._longest((time.perf_counter() - start) / number)
+        seconds = (time.perf_counter() - start) / number
+        if self.rank.ranks == 1:
+            return seconds
+        value = torch.tensor(seconds, dtype=torch.float64, device=self.rank.device)
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return float(value)
 
     # --- both together ------------------------------------------------------------------------------------------------
 
-    def open(self, number: int, settings: Settings) -> None:
-        """Start a configuration that takes turns with others; until its turn its loader processes are held."""
-        steps = self._turn_stack.enter_context(self.steps(settings))
-        steps.hold()
-        self._turn[number] = settings, steps
-        # Whoever comes next must not find in the caches what this one has read.
-        self._advance(max(1, self._feed.steps_per_epoch // PLACES_OF_A_TURN))
+    def window(self, settings: Settings) -> JointRate:
+        """Measure one window of loader and steps, on a fresh loader; together."""
+        with self._steps(settings) as steps:
+            counters, units = steps.take(self._steps_of_window(settings))
+        return JointRate((counters.samples_per_s,), counters.data_time_fraction, units)
 
-    def window(self, number: int) -> JointRate:
-        """Measure a window of a configuration that was opened; before and after it, it is as if no time passed."""
-        settings, steps = self._turn[number]
-        torch.set_num_threads(settings.threads)
-        self._flags = settings.flags
-        steps.go_on()
-        # The caches hold what another configuration left.
-        steps.take_one()
-        found = steps.for_about(self.config.profile.window_s)
-        steps.hold()
-        waited = min(1.0, found.data.share(found.data.loader_s) / 100)
-        return JointRate((found.rate(self.rank.ranks),), waited, found.units_per_sample)
+    def _steps_of_window(self, settings: Settings) -> int:
+        return max(1, round(self.config.profile.window_s / self._step_s[settings]))
 
-    def close(self) -> None:
-        """End all that was opened; of their networks one stays."""
-        self._turn.clear()
-        self._turn_stack.close()
-        self._steppers = {flags: stepper for flags, stepper in self._steppers.items() if flags == self._flags}
-        self._warm = {(flags, size) for flags, size in self._warm if flags == self._flags}
+    def trace(self, settings: Settings, path: Path) -> Counters:
+        """Count steps without the profiler, then trace some into a file; together."""
+        with torch.no_grad():
+            flops = self._count_flops(settings.slot_size) if self.rank.is_first else None
+        with self._steps(settings) as steps:
+            with self._peak_memory() as peak:
+                counters, _ = steps.take(self._steps_of_window(settings))
+            number = min(TRACED_STEPS, max(1, MAX_TRACED_SLOTS // settings.slots_per_rank))
+            on_gpu = self.rank.device.type == "cuda"
+            record(path, steps.take_one, steps=number, rank=self.rank.rank, cuda=on_gpu)
+        return replace(
+            counters,
+            flops_per_sample=flops,
+            memory_peak_bytes=peak[0] if peak else None,
+            memory_limit_bytes=self.memory_limit_bytes(),
+        )
+
+    def _count_flops(self, slot_size: int) -> float | None:
+        """Return operations of a sample, forward and backward; None where they cannot be counted."""
+        inputs, samples = example_inputs(self.task, SMALLEST_SLOT, self.rank.device), SMALLEST_SLOT
+        if self.varies:
+            # The example is as long as engines are tuned for; texts of the shards may have a tenth of it.
+            batch = self.task.to_model(self._batch(slot_size, last=False).batch, self._mode)
+            inputs, samples = tuple(batch[name] for name in self.task.signature.inputs), slot_size
+        learns = {name: parameter.requires_grad for name, parameter in self.stepper.model.named_parameters()}
+        flops = count_flops(lambda: construct_model(self.task, self.config), inputs, learns)
+        return None if flops is None else flops / samples
 
     @contextmanager
-    def steps(self, settings: Settings) -> Iterator[Steps]:
+    def _steps(self, settings: Settings) -> Iterator[_Steps]:
         """Give steps on a fresh loader, past its start."""
-        torch.set_num_threads(settings.threads)
-        # Before the loader starts: what it prepares meanwhile would make the first window look fast.
-        self.warm_up(settings.slot_size, settings.flags)
-        before, start = set(active_children()), self._position
+        # Before the loader starts: what it prepares meanwhile would make the window look fast.
+        self._warm_up(settings.slot_size)
         # Of the rank that has fewest, since all take as many steps.
         slots_of_step = max(1, self.config.train.global_batch_size // settings.slot_size // self.rank.ranks)
         with self._slots(settings) as (slots, clock):
-            steps = Steps(self, slots, clock)
-            try:
+            steps = _Steps(self, slots, clock)
+            # Each loader process makes its first slot before any is there in time.
+            for _ in range(1 + settings.num_workers // slots_of_step):
                 steps.take_one()
-                steps.workers = [process for process in active_children() if process not in before]
-                # Each loader process makes its first slot before any is there in time.
-                for _ in range(settings.num_workers // slots_of_step):
-                    steps.take_one()
+            if settings not in self._step_s:
                 # Loader processes deliver in bursts: of as many slots as there are processes.
-                steps.time(max(1, settings.num_workers // slots_of_step))
-                yield steps
-            finally:
-                steps.end_workers(gently=self.rank.device.type == "cuda")
-            # The same on all ranks: they take their steps together.
-            self._position = start + steps.samples
+                number = max(1, settings.num_workers // slots_of_step)
+                self._step_s[settings] = self._time(steps.take_one, number)
+            yield steps
 
     @contextmanager
     def _slots(self, settings: Settings) -> Iterator[tuple[Iterator[SlotBatch], DataClock]]:
         """Give a fresh loader's slots, as training reads them; its processes end with the block."""
-        cut = BatchLayout(settings.slot_size, settings.num_workers, "", settings.prefetch_factor)
-        self._feed.choose_order(cut, None)
-        ahead = self._feed.prefetcher(self._position)
-        loaded = self._feed.slots(self._position, ahead)
+        layout = BatchLayout(settings.slot_size, settings.num_workers, "", self._prefetch_factor)
+        self._data.choose_order(layout, None)
+        ahead = self._data.prefetcher(self._position)
+        loaded = self._data.slots(self._position, ahead)
         clock = DataClock(self.rank.device, waits=True)
         try:
             # The clock within the copying: there the host may wait for the GPU's computing, which is no wait for data.
-            timed = clock.slots(self._annotated(loaded))
-            yield passing(to_device(timed, self.rank.device, clock), self._position, ahead), clock
+            timed = clock.slots(_annotated(loaded, self._position, ahead))
+            yield to_device(timed, self.rank.device, clock), clock
         finally:
             # The processes of a loader end with its iterator: two sets of them would disturb what comes next.
             if isinstance(loaded, Generator):
@@ -236,102 +217,77 @@ class Bench:
             ahead.close()
             gc.collect()
 
-    def _annotated(self, slots: Iterator[SlotBatch]) -> Iterator[SlotBatch]:
-        """Pass slots on, each asked for within a part of its own of the step."""
-        while True:
-            with self.around("loader"):
-                slot = next(slots, None)
-            if slot is None:
-                return
-            yield slot
+    def move_to(self, number: int) -> None:
+        """Let the measurement of this number begin at another place of the epoch than the one before."""
+        batch, steps = self.config.train.global_batch_size, self._data.steps_per_epoch
+        self._position = number % PLACES * steps // PLACES * batch
 
-    def _advance(self, steps: int) -> None:
-        """Go on by a number of optimizer steps, to the beginning of one."""
-        batch, samples = self.config.train.global_batch_size, self._feed.samples
-        for _ in range(steps):
-            self._position += min(batch, samples - self._position % samples)
+    # --- steps --------------------------------------------------------------------------------------------------------
 
-    def _meet(self) -> None:
-        if self.rank.ranks > 1:
-            dist.barrier()
+    def build(self) -> None:
+        """Build the network, if it is not there; together."""
+        assert self.stepper
 
-    # --- what steps are made of ---------------------------------------------------------------------------------------
+    @property
+    def stepper(self) -> Stepper:
+        """The network with its optimizer; all ranks build it together."""
+        if self._stepper is None:
+            self._stepper = Stepper(self.config, self.task, self.rank, self.numerics, lambda message: None)
+            self._stepper.model.train()
+            if self.numerics.compile:
+                torch._dynamo.config.recompile_limit = MAX_COMPILED
+            else:
+                # Compiled, it would be for a size that nobody trains with.
+                self._stepper.warm_up(SMALLEST_SLOT)
+                self._step(self._batch(SMALLEST_SLOT, last=True))
+        return self._stepper
 
-    def forget(self) -> None:
-        """Let go of networks and all that was made for them: an error has left them in some state."""
-        self.close()
-        if self._flags is not None and self._flags.compile:
-            torch._dynamo.reset()
-        self._steppers.clear()
-        self._flags = None
+    def rebuild(self) -> None:
+        """Build the network again: an error has left it in some state; together."""
+        self._stepper = self._resident = None
         self._warm.clear()
-        self._resident.clear()
+        if self.numerics.compile:
+            torch._dynamo.reset()
         gc.collect()
         if self.rank.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    @property
-    def stepper(self) -> Stepper:
-        """The network that is measured."""
-        assert self._flags is not None
-        return self._steppers[self._flags]
-
-    def prepare(self, flags: Flags) -> Stepper:
-        """Return the network with these flags, built if it is not there, and with its optimizer's state."""
-        if flags not in self._steppers:
-            if not self._turn:
-                # One at a time: more than one may not fit.
-                self.forget()
-            numerics = Numerics.of(self.config.train, flags)
-            stepper = Stepper(self.config, self._feed.task, self.rank, numerics, lambda message: None)
-            stepper.model.train()
-            self._steppers[flags], self._flags = stepper, flags
-            if not flags.compile:
-                # It would compile for this size too, which nobody trains with.
-                stepper.warm_up(SMALLEST_SLOT)
-                self._step(self.batch(SMALLEST_SLOT, last=True))
-        self._flags = flags
-        return self._steppers[flags]
-
-    def warm_up(self, slot_size: int, flags: Flags) -> None:
-        """Allocate and compile what steps at this size need."""
-        stepper = self.prepare(flags)
-        if (flags, slot_size) in self._warm:
+    def _warm_up(self, slot_size: int) -> None:
+        """Allocate and compile what steps of this size need."""
+        stepper = self.stepper
+        if slot_size in self._warm:
             return
-        if flags.compile:
-            compiled = {size for known, size in self._warm if known == flags}
-            if len(compiled) >= MOST_COMPILED - 1:
-                torch._dynamo.reset()
-                self._warm -= {(flags, size) for size in compiled}
+        if self.numerics.compile:
             stepper.warm_up(slot_size)
         if self._slots_per_rank(slot_size) > 1:
-            self.compute_slot(self.batch(slot_size, last=False))
-        self._step(self.batch(slot_size, last=True))
-        self._warm.add((flags, slot_size))
+            self.compute_slot(self._batch(slot_size, last=False))
+        self._step(self._batch(slot_size, last=True))
+        self._warm.add(slot_size)
 
     def _step(self, slot: SlotBatch) -> None:
         self.compute_slot(slot)
-        self.take_step()
+        self.update()
 
     def compute_slot(self, slot: SlotBatch, clock: DataClock | None = None) -> None:
         """Run a slot forward and backward."""
-        self.stepper.compute(slot, clock or DataClock(self.rank.device))
+        with annotate(SLOT):
+            self.stepper.compute(slot, clock or DataClock(self.rank.device))
 
-    def take_step(self) -> None:
-        """Update with the gradients of the slots since the last one."""
-        # Parameters stay as they are, so that nothing diverges on tensors that are the same in every step.
-        self.stepper.update(0, 0.0)
+    def update(self) -> None:
+        """Take an optimizer step; parameters stay as they are, so that nothing diverges on the same few samples."""
+        with annotate(UPDATE):
+            self.stepper.update(0, 0.0)
 
-    def batch(self, slot_size: int, *, last: bool) -> SlotBatch:
+    def _batch(self, slot_size: int, *, last: bool) -> SlotBatch:
         """Return a slot of real samples on the device, a few of them over and over."""
-        if slot_size not in self._resident:
-            # Two sizes at a time: of the largest one alone more than one may not fit.
-            self._resident = {slot_size: self._make_batch(slot_size)}
-        batch = self._resident[slot_size]
-        return replace(batch, request=replace(batch.request, last_of_step=last))
+        if self._resident is None or len(self._resident.request.samples) != slot_size:
+            # One size at a time: of the largest one more than one may not fit.
+            self._resident = None
+            self._resident = self._make_batch(slot_size)
+        return replace(self._resident, request=replace(self._resident.request, last_of_step=last))
 
     def _make_batch(self, slot_size: int) -> SlotBatch:
-        dataset = self._feed.dataset
+        dataset = self._data.dataset
         # A slot is as long as its longest sample: of a few it would be shorter than in training.
         most = slot_size if self.varies else RESIDENT_SAMPLES
         places = tuple(range(min(most, slot_size, len(dataset.reader))))
@@ -342,16 +298,6 @@ class Bench:
         moved: SlotBatch = map_tensors(SlotBatch(request, batch), lambda tensor: tensor.to(self.rank.device))
         return moved
 
-    def typical_inputs(self, slot_size: int) -> tuple[Inputs, int]:
-        """Return what the network takes, and of how many samples: of the example, or where its sizes vary of a slot.
-
-        The example is as long as what engines are tuned for; texts in the shards may have a tenth of it.
-        """
-        if not self.varies:
-            return example_inputs(self.task, SMALLEST_SLOT, self.rank.device), SMALLEST_SLOT
-        batch = self.task.to_model(self.batch(slot_size, last=False).batch, self._mode)
-        return tuple(batch[name] for name in self.task.signature.inputs), slot_size
-
     def _slots_per_rank(self, slot_size: int) -> int:
         return BatchLayout(slot_size, 0, "").slots_per_rank(self.config.train.global_batch_size, self.rank.ranks)
 
@@ -360,9 +306,81 @@ class Bench:
         if self.rank.device.type == "cuda":
             torch.cuda.synchronize(self.rank.device)
 
-    def _longest(self, seconds: float) -> float:
-        if self.rank.ranks == 1:
-            return seconds
-        value = torch.tensor(seconds, dtype=torch.float64, device=self.rank.device)
-        dist.all_reduce(value, op=dist.ReduceOp.MAX)
-        return float(value)
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def memory_limit_bytes(self) -> int | None:
+        """Return the memory that this rank may take of its GPU: what is free and its own; None without a GPU."""
+        if self.rank.device.type != "cuda":
+            return None
+        unused, _ = torch.cuda.mem_get_info(self.rank.device)
+        return int(unused) + int(torch.cuda.memory_reserved(self.rank.device))
+
+    @contextmanager
+    def _peak_memory(self) -> Iterator[list[int]]:
+        """Measure the peak of the block, in bytes: of the allocator on a GPU, else of resident memory on Linux.
+
+        It is the one entry of the list that is given, once the block has ended; no entry: it cannot be measured.
+        """
+        peak: list[int] = []
+        gc.collect()
+        if self.rank.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.rank.device)
+            yield peak
+            self.synchronise()
+            peak.append(torch.cuda.max_memory_allocated(self.rank.device))
+            return
+        with suppress(OSError):
+            # 5 resets VmHWM to what is resident now (proc_pid_clear_refs(5)).
+            Path("/proc/self/clear_refs").write_text("5")
+        yield peak
+        with suppress(OSError):
+            lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+            peak += [int(words[1]) * 1024 for words in lines if words[0] == "VmHWM:"]
+
+
+class _Steps:
+    """Optimizer steps on the slots of a loader; all ranks take equally many."""
+
+    def __init__(self, bench: Bench, slots: Iterator[SlotBatch], clock: DataClock) -> None:
+        self._bench, self._slots, self._clock = bench, slots, clock
+        self._all_samples = self._samples = self._units = 0
+
+    def take_one(self) -> None:
+        """Take an optimizer step."""
+        last = False
+        while not last:
+            slot = next(self._slots)
+            self._bench.compute_slot(slot, self._clock)
+            if slot.request.counts:
+                self._samples += len(slot.request.samples)
+                self._units += slot.units
+            last = slot.request.last_of_step
+        self._bench.update()
+        self._all_samples += slot.request.batch_samples
+
+    def take(self, number: int) -> tuple[Counters, dict[str, float]]:
+        """Take a number of steps; return their counters, and the task's units per sample."""
+        self._bench.synchronise()
+        self._clock.take()
+        self._clock.restart()
+        self._all_samples = self._samples = self._units = 0
+        for _ in range(number):
+            self.take_one()
+        self._bench.synchronise()
+        data, unit = self._clock.take(), self._bench.task.unit
+        rate = self._all_samples / self._bench.rank.ranks / data.wall_s
+        waiting = min(1.0, (data.loader_s + (data.wait_s or 0.0)) / data.wall_s)
+        counters = Counters(data.wall_s / number, rate, waiting)
+        return counters, {unit: self._units / max(1, self._samples)} if unit else {}
+
+
+def _annotated(slots: Iterator[SlotBatch], position: int, ahead: Prefetcher) -> Iterator[SlotBatch]:
+    """Yield slots: the wait for each is marked in a trace, and what reads ahead learns the position."""
+    while True:
+        with annotate(LOADER):
+            slot = next(slots)
+        yield slot
+        if slot.request.last_of_step:
+            position += slot.request.batch_samples
+            ahead.advance(position)

@@ -1,25 +1,22 @@
-"""Floating point operations of a network's forward and backward pass, counted on shapes alone.
+"""Floating point operations of a model's forward and backward pass, and the peaks of GPUs, for the MFU.
 
-The network is built anew on the meta device, eager: without torch.compile, activation checkpointing and what spreads it
-over ranks, whose operations are none of the model's. What is frozen is counted as far as it is computed: forward, and
-backward where gradients pass through it. Counted are products, a multiplication and an addition each, as
-torch.utils.flop_counter does.
+Operations are counted on shapes, by torch.utils.flop_counter: those of matrix products, convolutions and attention, a
+multiplication and an addition each. The model is built anew on the meta device, without torch.compile, activation
+checkpointing and parallelism, whose operations are not the model's. Frozen layers count as far as they are computed.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import nn
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
-from trainer.model.trial import random_state_kept
-
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Shape = Sequence[int]
-aten = torch.ops.aten
 
 
 def count_flops(
@@ -28,36 +25,44 @@ def count_flops(
     """Return the operations of one forward and backward pass in training mode.
 
     Args:
-        build: Makes the network anew, without weights that matter. Where it, or the pass, does not work on the meta
-            device, it is done once more on the CPU.
-        inputs: As the network takes them, on any device.
-        learns: By parameter, whether it asks for a gradient; those that are not in it do.
+        build: Builds the model; called again for the CPU where the pass fails on the meta device.
+        inputs: Inputs of the model, on any device.
+        learns: By parameter, whether it has a gradient; default: yes.
 
     Returns:
-        None where the network cannot be counted: it has recurrent layers, whose operations torch's counter does not
-        see on every device, or fails on both.
+        None where the operations cannot be counted: the model has recurrent layers, which torch's counter does not see
+        on every device, or fails on both devices.
     """
+    # The stage, which needs the peaks alone, imports no torch.
+    import torch
+
+    from trainer.model.trial import random_state_kept
+
     for device in ("meta", "cpu"):
         try:
             with random_state_kept(torch.device("cpu")), torch.device(device):
-                return _count(build(), [_on(device, tensor) for tensor in inputs], learns)
-        except Exception:  # noqa: BLE001 - the user's code, which need not know the meta device
+                return _count(build(), [tensor.detach().to(device) for tensor in inputs], learns)
+        except Exception:  # noqa: BLE001 - the user's code, which need not support the meta device
             continue
     return None
 
 
-def _on(device: str, tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(tensor, device=device) if device == "meta" else tensor.detach().to(device)
-
-
 def _count(model: nn.Module, inputs: Sequence[torch.Tensor], learns: Mapping[str, bool]) -> float | None:
-    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils._pytree import tree_leaves
+    from torch.utils.flop_counter import FlopCounterMode
+
+    if any(isinstance(module, torch.nn.RNNBase) for module in model.modules()):
         return None
     model.train()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(learns.get(name, True))
-    counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
-    with torch.enable_grad(), counter:
+    counter = FlopCounterMode(
+        display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_backward}
+    )
+    # The counter lacks the CPU's fused attention.
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         outputs = [value for value in tree_leaves(model(*inputs)) if isinstance(value, torch.Tensor)]
         graded = [value for value in outputs if value.requires_grad]
         torch.autograd.backward(graded, [torch.ones_like(value) for value in graded])
@@ -65,26 +70,43 @@ def _count(model: nn.Module, inputs: Sequence[torch.Tensor], learns: Mapping[str
 
 
 def _convolution_backward(gradient: Shape, images: Shape, weight: Shape, *more: Any, **named: Any) -> int:
-    """Count the gradients of images and weight, each as many operations as the forward pass.
+    """Count the gradients of images and weight like the forward pass; torch 2.13 ignores groups for the weight's."""
+    from torch.utils.flop_counter import conv_flop_count
 
-    torch counts the weight's as if there were no groups (torch 2.13, conv_backward_flop).
-    """
     _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, mask = more
     forward = conv_flop_count(list(images), list(weight), list(gradient), transposed=transposed)
     return forward * (bool(mask[0]) + bool(mask[1]))
 
 
-def _attention(query: Shape, key: Shape, value: Shape, *more: Any, **named: Any) -> int:
-    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+# Dense TFLOP/s in fp32, tf32, bf16, fp16 of the GPUs that Google Cloud rents, by NVIDIA's data sheets (where a sheet
+# gives tensor cores "with sparsity", half of it). The first pattern that matches the driver's name counts.
+_PEAKS: tuple[tuple[str, tuple[float | None, float | None, float | None, float | None]], ...] = (
+    (r"\bP4\b", (5.5, None, None, None)),
+    (r"P100-PCIE", (9.3, None, None, 18.7)),
+    (r"V100-SXM2", (15.7, None, None, 125.0)),
+    (r"\bT4\b", (8.1, None, None, 65.0)),
+    (r"\bL4\b", (30.3, 60.0, 121.0, 121.0)),
+    (r"\bA100\b", (19.5, 156.0, 312.0, 312.0)),
+    (r"\bH100 \d+GB HBM3|\bH200$", (67.0, 494.5, 989.5, 989.5)),
+    (r"\bGB200\b", (80.0, 1250.0, 2500.0, 2500.0)),
+    (r"\bB200\b", (75.0, 1100.0, 2250.0, 2250.0)),
+)
+_COLUMNS: dict[Precision, int] = {"fp32": 0, "tf32": 1, "bf16": 2, "fp16": 3}
 
 
-def _attention_backward(gradient: Shape, query: Shape, key: Shape, value: Shape, *more: Any, **named: Any) -> int:
-    return int(sdpa_backward_flop_count(gradient, query, key, value))  # type: ignore[no-untyped-call]
+def peak_flops(gpu_name: str | None, precision: Precision) -> float | None:
+    """Return the peak FLOP/s of a GPU; None where no data sheet gives it.
 
-
-# In the place of torch's formulas, which are wrong for grouped convolutions and know no attention of a CPU.
-_FORMULAS: dict[Any, Any] = {
-    aten.convolution_backward: _convolution_backward,
-    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-}
+    Args:
+        gpu_name: Name by torch.cuda.get_device_name; of a MIG slice there is no peak.
+        precision: Precision of matrix products; a GPU without TF32 computes such products in fp32.
+    """
+    if gpu_name is None or "MIG" in gpu_name:
+        return None
+    peaks = next((peaks for pattern, peaks in _PEAKS if re.search(pattern, gpu_name)), None)
+    if peaks is None:
+        return None
+    tera = peaks[_COLUMNS[precision]]
+    if tera is None and precision == "tf32":
+        tera = peaks[_COLUMNS["fp32"]]
+    return None if tera is None else tera * 1e12

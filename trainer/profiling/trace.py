@@ -1,294 +1,421 @@
-"""Sums up a kineto trace of one rank's steps: where their time went, on the host and on the GPU. Needs no torch.
+"""Records one trace per rank with torch.profiler, and sums it up: breakdown of a step, kernels, operators, memory.
 
-`summarise` reads what the probe recorded (trainer/profiling/service.py), which marks in its trace the parts of a
-step: "shardline: loader" (next() of the loader), "shardline: slot" (forward and backward pass of a slot) and
-"shardline: update" (the optimizer). Traces from elsewhere are read as far as they say the same.
+Traces open in ui.perfetto.dev and HolisticTraceAnalysis. Names of categories and arguments are kineto's
+(libkineto/src/output_json.cpp and CuptiActivity.cpp of github.com/pytorch/kineto).
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import mode
+from typing import Any, Literal
 
-from contracts.artifacts.trace import TraceSummary
-from trainer.profiling.anonymous import strip_host
-from trainer.profiling.intervals import Interval, intersect, length, subtract, union
-from trainer.profiling.kernels import category_of, kernel_rows, kernel_shares
-from trainer.profiling.kineto import GPU_CATEGORIES, Event, Trace, intervals, read_trace
-from trainer.profiling.lanes import make_lanes, memory_samples
-from trainer.profiling.operators import copying_fraction, names_by_external_id, operator_rows
-from trainer.profiling.peaks import peak_bandwidth
-from trainer.profiling.roofline import memory_bound
+from contracts.artifacts import KernelRow, MemorySample, OperatorRow, TraceSummary
+from contracts.errors import DataError
 
-__all__ = ["strip_host", "summarise"]
+Interval = tuple[float, float]
+Category = Literal["compute", "copy", "communication"]
 
+# Parts of a step, as `annotate` marks them; the pass of a slot is forward and backward.
 LOADER, SLOT, UPDATE = "shardline: loader", "shardline: slot", "shardline: update"
-BACKWARD_PREFIX = "autograd::engine::evaluate_function"
-# What torch itself marks, for traces that the probe did not record.
-_TORCH_LOADER, _TORCH_UPDATE = "enumerate(DataLoader)#", "Optimizer.step#"
-# Exchange that a thread of the host does (gloo); with NCCL the kernels count, which have their own names.
-_HOST_COMMUNICATION = re.compile(r"^(gloo|mpi|ucc):")
-# Calls that only hand an exchange over to the backend.
-_HANDING_OVER = re.compile(r"^(c10d::|nccl:|record_param_comms)")
-_WAIT = re.compile(
-    r"^(cuda(Device|Stream|Event)|cu(Ctx|Stream|Event)|hip(Device|Stream|Event))Synchronize|^cudaMemcpy$"
+STEP_PREFIX, BACKWARD_PREFIX = "ProfilerStep#", "autograd::engine::evaluate_function"
+GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
+MAX_MEMORY_SAMPLES = 400
+# Exchange on a thread of the host (gloo), and calls that hand an exchange over to the backend.
+HOST_COMMUNICATION, HAND_OVER = re.compile(r"^(gloo|mpi|ucc):"), re.compile(r"^(c10d::|nccl:|record_param_comms)")
+# NCCL's kernels: ncclKernel_..., since 2.19 ncclDevKernel_..., since 2.27 ncclSymDevKernel_... or ncclSymkDevKernel_...
+GPU_COMMUNICATION = re.compile(r"^nccl(Symk?)?(Dev)?Kernel|^nvshmem", re.IGNORECASE)
+# Copies and layout changes by the kernel names of ATen and cuDNN.
+COPY_KERNEL = re.compile(
+    r"direct_copy|copy_kernel|CatArrayBatchedCopy|nchwToNhwc|nhwcToNchw|nchw_to_nhwc|nhwc_to_nchw|transpose|permute",
+    re.IGNORECASE,
 )
-_COPY_CALL = re.compile(r"Memcpy")
-# As a step goes through them.
-_ORDER_CPU = ("loader", "forward", "backward", "optimizer", "communication", "other")
+COPY_OPERATORS = {"aten::copy_", "aten::contiguous", "aten::clone", "aten::_to_copy", "aten::to", "aten::cat"}
+COPY_OPERATORS |= {"aten::reshape", "aten::transpose", "aten::permute"}
+# Instructions and tiles in kernel names: Volta's 884, Turing's 1688, Ampere's 16816, Hopper's wgmma and xmma, cuBLAS's
+# nvjet, cutlass's tensorop, attention kernels.
+TENSOR_CORES = re.compile(
+    r"884|1688|16816|16832|tensorop|hmma|imma|wgmma|gmma|xmma|nvjet|cutlass_\w*tensor|fmha|flash_(fwd|bwd)",
+    re.IGNORECASE,
+)
 
 
-def summarise(path: Path, details: Path | None = None) -> TraceSummary:
-    """Return what a trace says about its steps.
+# --- recording --------------------------------------------------------------------------------------------------------
+
+
+def annotate(part: str) -> AbstractContextManager[object]:
+    """Return a context that marks a part of a step (LOADER, SLOT or UPDATE) in the trace."""
+    from torch.profiler import record_function
+
+    return record_function(part)
+
+
+def record(path: Path, take_step: Callable[[], object], *, steps: int, rank: int, cuda: bool) -> None:
+    """Trace optimizer steps of this rank; one more step before them warms the profiler up.
 
     Args:
-        path: .json or .json.gz, of a CPU or of a GPU.
-        details: Of other steps of the same rank, for what the first does not have: the allocator's events, and shapes.
-            Recording them makes steps longer on the host, but no kernel: shares of a step are not taken from it.
+        path: Trace to write, .json.gz.
+        take_step: Takes an optimizer step, its parts marked by `annotate`.
+        steps: Number of steps in the trace.
+        rank: Number of this rank, which HolisticTraceAnalysis needs even of a single one.
+        cuda: Whether the rank computes on a GPU.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    synchronise: Callable[[], object] = torch.cuda.synchronize if cuda else lambda: None
+    with profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])],
+        schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
+        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
+        record_shapes=False,
+        profile_memory=True,
+    ) as profiler:
+        take_step()
+        # With nothing queued on the GPU, its first traced step begins with the host's.
+        synchronise()
+        profiler.step()
+        for number in range(steps):
+            take_step()
+            if number == steps - 1:
+                synchronise()
+            profiler.step()
+    document = json.loads(gzip.decompress(path.read_bytes()), strict=False)
+    for key in ("host_name", "username", "traceName", "INFO"):
+        document.pop(key, None)
+    document["distributedInfo"] = document.get("distributedInfo", {}) | {"rank": rank}
+    # With spaces: HolisticTraceAnalysis 0.5 looks for the text `"rank": N`.
+    path.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Event:
+    """An event with a duration, in microseconds on the clock of the trace."""
+
+    name: str
+    category: str
+    start_us: float
+    end_us: float
+    thread: tuple[object, object]
+    """Process and thread."""
+    arguments: dict[str, Any]
+
+    @property
+    def duration_us(self) -> float:
+        """Duration in microseconds."""
+        return self.end_us - self.start_us
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Events of one rank by their start; of two that start together, the longer one first."""
+
+    events: list[Event]
+    allocations: list[Event]
+    steps: list[Event]
+    """Optimizer steps on the host."""
+    rank: int
+    gpus: dict[int, str]
+    """GPU names by device number."""
+
+    def of(self, *categories: str) -> list[Event]:
+        """Return the events of some categories."""
+        return [event for event in self.events if event.category in categories]
+
+    def host_communication(self) -> list[Event]:
+        """Return the exchanges on threads of the host."""
+        return [event for event in self.of("user_annotation", "cpu_op") if HOST_COMMUNICATION.match(event.name)]
+
+    def marked(self, part: str) -> list[Event]:
+        """Return the annotations of a part of a step."""
+        return [event for event in self.of("user_annotation") if event.name == part]
+
+
+def read_trace(path: Path) -> Trace:
+    """Return the events of a trace, .json or .json.gz.
 
     Raises:
-        DataError: It is no trace of torch's profiler, or has no steps.
+        DataError: It is no trace of torch.profiler, has no steps, or is cut short.
     """
-    trace = read_trace(path)
-    on_gpu = trace.of(*GPU_CATEGORIES)
-    found = _summarise_gpu(trace, on_gpu) if on_gpu else _summarise_cpu(trace)
-    if details is None:
-        return found
-    detailed = summarise(details)
-    return replace(found, memory=detailed.memory, memory_bound=detailed.memory_bound)
-
-
-# --- without a GPU ----------------------------------------------------------------------------------------------------
-
-
-def _summarise_cpu(trace: Trace) -> TraceSummary:
-    steps = union(intervals(trace.steps))
-    mean_step_s = length(steps) / len(trace.steps) / 1e6
-    loaders = _marked(trace, LOADER, _TORCH_LOADER)
-    start_us, end_us = trace.steps[0].start_us, trace.steps[-1].end_us
-    exchange = _cut(_host_communication(trace), start_us, end_us)
-    operators = [event for event in trace.of("cpu_op") if not _talks(event)]
-    computing = union(intervals(operators))
-    backward = (event for event in operators if event.name.startswith(BACKWARD_PREFIX))
-    claims = {
-        "loader": intervals(loaders),
-        "optimizer": intervals(_marked(trace, UPDATE, _TORCH_UPDATE)),
-        "communication": subtract(union(intervals(exchange)), computing),
-        "backward": intervals(backward),
-        "forward": intervals(_marked(trace, SLOT)),
-    }
-    breakdown = _breakdown(steps, claims, len(trace.steps))
-    in_steps = _cut(trace.of("cpu_op"), start_us, end_us)
-    return TraceSummary(
-        rank=trace.rank,
-        device="cpu",
-        gpu_name=None,
-        steps=len(trace.steps),
-        step_s=median(step.duration_us for step in trace.steps) / 1e6,
-        breakdown_s={name: breakdown[name] for name in _ORDER_CPU},
-        communication_fraction=breakdown["communication"] / mean_step_s if mean_step_s > 0 else None,
-        overlap_fraction=_fraction(intersect(union(intervals(exchange)), computing), length(steps)),
-        exchanges_s=_exposed(exchange, computing),
-        copy_kernel_fraction=copying_fraction(operator_rows(_began(in_steps, loaders, inside=False), None)),
-        operators=operator_rows(in_steps, None),
-        memory=memory_samples(trace, None, origin_us=start_us),
-        lanes=make_lanes(
-            trace,
-            [],
-            [],
-            (trace.steps[-1].start_us, trace.steps[-1].end_us),
-            loaders=loaders,
-            communication=exchange,
-            origin_us=start_us,
-        ),
-    )
-
-
-# --- with a GPU -------------------------------------------------------------------------------------------------------
-
-
-def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
-    device = _busiest_device(on_gpu)
-    on_gpu = [event for event in on_gpu if event.arguments.get("device", device) == device]
-    ends = _step_ends(trace, on_gpu)
-    # One window for all parts: what lies in it is cut to it, what does not is in none of them.
-    start_us, end_us = ends[0], ends[-1]
-    window_us, steps = end_us - start_us, len(trace.steps)
-    on_gpu = _cut(on_gpu, start_us, end_us)
-    by_kind = {kind: [e for e in on_gpu if category_of(e) == kind] for kind in ("compute", "communication", "copy")}
-    computing = union(intervals(by_kind["compute"]))
-    exchange_events = by_kind["communication"] + _cut(_host_communication(trace), start_us, end_us)
-    exchanging = union(intervals(exchange_events))
-    talking = subtract(exchanging, computing)
-    copying = subtract(union(intervals(_host_copies(by_kind["copy"]))), computing)
-    loaders = _cut(_marked(trace, LOADER, _TORCH_LOADER), start_us, end_us)
-    calls = _cut(trace.of("cuda_runtime", "cuda_driver"), start_us, end_us)
-    # What the probe itself waits for, between the parts of a step, is none of the step's; what the loader waits for is
-    # data time already. Traces from elsewhere may mark the loader only.
-    parts = [*_marked(trace, SLOT), *_marked(trace, UPDATE)]
-    calls = _began(calls, parts, inside=True) if _marked(trace, SLOT) else _began(calls, loaders, inside=False)
-    waits = [event for event in calls if _WAIT.match(event.name)]
-    # A copy into memory that is not page-locked returns when it is done, whatever its call is named.
-    to_pageable = {e.arguments.get("correlation") for e in by_kind["copy"] if e.name.endswith("-> Pageable)")}
-    waits_too = [e for e in calls if _COPY_CALL.search(e.name) and e.arguments.get("correlation") in to_pageable]
-    operators = _cut(trace.of("cpu_op"), start_us, end_us)
-    busy_kernels = union(intervals(by_kind["compute"] + by_kind["communication"]))
-    claims = {
-        "kernels": computing,
-        "communication": exchanging,
-        "copies": intervals(event for event in on_gpu if event.category != "kernel"),
-        "loader": intervals(loaders),
-    }
-    return TraceSummary(
-        rank=trace.rank,
-        device="gpu",
-        gpu_name=trace.gpus.get(device),
-        steps=steps,
-        step_s=median(end - begin for begin, end in pairwise(ends)) / 1e6,
-        breakdown_s=_breakdown([(start_us, end_us)], claims, steps),
-        gpu_busy_fraction=_fraction(busy_kernels, window_us),
-        communication_fraction=_fraction(talking, window_us),
-        overlap_fraction=_fraction(intersect(exchanging, computing), window_us),
-        exchanges_s=_exposed(exchange_events, computing),
-        exposed_copy_fraction=_fraction(copying, window_us),
-        pageable_copies=round(sum(_from_pageable(event) for event in by_kind["copy"]) / steps),
-        sync_fraction=_fraction(union(intervals(waits + waits_too)), window_us),
-        sync_calls=len(waits) / steps,
-        memory_bound=memory_bound(trace.of("cpu_op"), by_kind["compute"], peak_bandwidth(trace.gpus.get(device))),
-        # A kernel's operator may have been called before the window began.
-        **kernel_shares(by_kind["compute"], steps, names_by_external_id(trace.of("cpu_op"))),
-        kernels=kernel_rows(on_gpu),
-        operators=operator_rows(operators, on_gpu),
-        memory=memory_samples(trace, device, origin_us=start_us),
-        lanes=make_lanes(
-            trace,
-            on_gpu,
-            waits + waits_too,
-            (trace.steps[-1].start_us, end_us),
-            loaders=loaders,
-            communication=exchange_events,
-            origin_us=start_us,
-        ),
-    )
-
-
-def _busiest_device(on_gpu: Sequence[Event]) -> int:
-    """Return the GPU of this rank: a process may touch others, but works on one."""
-    time: dict[int, float] = {}
-    for event in on_gpu:
-        device = event.arguments.get("device", 0)
-        number = device if isinstance(device, int) else 0
-        time[number] = time.get(number, 0.0) + event.duration_us
-    return max(time, key=lambda number: time[number])
-
-
-def _step_ends(trace: Trace, on_gpu: Sequence[Event]) -> list[float]:
-    """Return when the GPU began with the first step, and when it was done with each, in microseconds.
-
-    The host runs ahead of the GPU, so a step on the GPU lies behind the host's. It begins as far behind as the first
-    kernel was queued: what the GPU did before, for steps that were not traced, is not in the trace.
-    """
-    launches = {
-        event.arguments.get("correlation"): event
-        for event in trace.of("cuda_runtime", "cuda_driver")
-        if "correlation" in event.arguments
-    }
-    ends = [trace.steps[0].start_us]
-    launched = [(launches.get(event.arguments.get("correlation"), event), event) for event in on_gpu]
-    first = min(launched, key=lambda pair: pair[1].start_us)
-    ends[0] += max(0.0, first[1].start_us - first[0].end_us) if first[0] is not first[1] else 0.0
-    for number, step in enumerate(trace.steps):
-        last = number == len(trace.steps) - 1
-        done = [
-            event.end_us
-            for launch, event in launched
-            if step.start_us <= launch.start_us and (last or launch.start_us < step.end_us)
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        # Kernel names may hold control characters.
+        document = json.loads(data.decode(errors="replace"), strict=False)
+        raw = document["traceEvents"]
+        events = [_event(each) for each in raw if each.get("ph") == "X" and each.get("cat", "Trace") != "Trace"]
+        allocations = [_event(each) for each in raw if each.get("ph") == "i" and each.get("name") == "[memory]"]
+        gpus = {device["id"]: device["name"] for device in document.get("deviceProperties", [])}
+        rank = document.get("distributedInfo", {}).get("rank", 0)
+        events.sort(key=lambda event: (event.start_us, -event.end_us))
+        allocations.sort(key=lambda event: event.start_us)
+        steps = [
+            event for event in events if event.name.startswith(STEP_PREFIX) and event.category == "user_annotation"
         ]
-        ends.append(max([ends[-1], step.end_us, *done]))
-    return ends
+        if not steps:
+            raise ValueError(f"no step is marked in it ({STEP_PREFIX}N)")
+    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path.name} is no trace of torch.profiler: {type(error).__name__}: {error}",
+            allowed="a file of torch.profiler's export_chrome_trace, .json or .json.gz, with steps (profiler.step())",
+            todo="profile again; a trace that was cut short cannot be read",
+        ) from error
+    return Trace(events, allocations, steps, rank, gpus)
 
 
-def _host_copies(copies: Sequence[Event]) -> list[Event]:
-    return [event for event in copies if "DtoD" not in event.name]
+def _event(raw: dict[str, Any]) -> Event:
+    start_us, end_us = float(raw["ts"]), float(raw["ts"]) + float(raw.get("dur", 0.0))
+    thread = (raw.get("pid"), raw.get("tid"))
+    return Event(raw["name"], raw.get("cat", ""), start_us, end_us, thread, raw.get("args", {}))
 
 
-def _from_pageable(event: Event) -> bool:
-    """Kineto writes the kinds of memory into the name: Memcpy HtoD (Pageable -> Device)."""
-    return "HtoD" in event.name and "Pageable" in event.name
+# --- intervals --------------------------------------------------------------------------------------------------------
 
 
-def _fraction(found: list[Interval], window_us: float) -> float | None:
-    return min(1.0, length(found) / window_us) if window_us > 0 else None
+def union(events: Iterable[Event]) -> list[Interval]:
+    """Return the times at which any of the events runs: sorted and disjoint."""
+    joined: list[Interval] = []
+    for start, end in sorted((event.start_us, event.end_us) for event in events if event.end_us > event.start_us):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
 
 
-# --- both -------------------------------------------------------------------------------------------------------------
+def subtract(minuend: list[Interval], subtrahend: list[Interval]) -> list[Interval]:
+    """Return the times of the first set outside of the second; both sorted and disjoint."""
+    rest = []
+    first = 0
+    for start, end in minuend:
+        while first < len(subtrahend) and subtrahend[first][1] <= start:
+            first += 1
+        at, index = start, first
+        while index < len(subtrahend) and subtrahend[index][0] < end:
+            if subtrahend[index][0] > at:
+                rest.append((at, subtrahend[index][0]))
+            at = max(at, subtrahend[index][1])
+            index += 1
+        if end > at:
+            rest.append((at, end))
+    return rest
 
 
-def _breakdown(rest: list[Interval], claims: dict[str, list[Interval]], steps: int) -> dict[str, float]:
-    """Return seconds of a mean step by what they went to: only what one leaves of the time goes to the next.
-
-    Args:
-        rest: The time of all steps, in microseconds.
-        claims: When each of the parts is at work.
-        steps: How many.
-    """
-    found = {}
-    for name, where in claims.items():
-        claimed = union(where)
-        found[name] = length(intersect(rest, claimed)) / steps / 1e6
-        rest = subtract(rest, claimed)
-    return found | {"other": length(rest) / steps / 1e6}
+def length(intervals: Iterable[Interval]) -> float:
+    """Return the total length of disjoint intervals."""
+    return sum(end - start for start, end in intervals)
 
 
-def _marked(trace: Trace, ours: str, torchs: str | None = None) -> list[Event]:
-    """Return the annotations of the probe, or torch's own where there are none of ours."""
-    annotations = trace.of("user_annotation")
-    found = [event for event in annotations if event.name == ours]
-    if not found and torchs is not None:
-        found = [event for event in annotations if event.name.startswith(torchs)]
-    return found
-
-
-def _host_communication(trace: Trace) -> list[Event]:
-    return [event for event in trace.of("user_annotation", "cpu_op") if _HOST_COMMUNICATION.match(event.name)]
-
-
-def _talks(event: Event) -> bool:
-    return _HOST_COMMUNICATION.match(event.name) is not None or _HANDING_OVER.match(event.name) is not None
-
-
-def _cut(events: Sequence[Event], start_us: float, end_us: float) -> list[Event]:
-    """Return what lies between two moments of events, the ends of those that reach beyond cut off."""
+def _cut(events: Iterable[Event], start_us: float, end_us: float) -> list[Event]:
+    """Return the events between two moments; those that reach beyond are shortened."""
     return [
-        event
-        if start_us <= event.start_us and event.end_us <= end_us
-        else replace(event, start_us=max(event.start_us, start_us), end_us=min(event.end_us, end_us))
+        replace(event, start_us=max(event.start_us, start_us), end_us=min(event.end_us, end_us))
         for event in events
         if event.start_us < end_us and (event.end_us > start_us or event.start_us >= start_us)
     ]
 
 
-def _exposed(exchanges: Sequence[Event], computing: list[Interval]) -> tuple[float, ...]:
-    """Return the seconds of each exchange, in order, in which nothing computes; shared time is the earlier one's."""
-    found, counted_us = [], 0.0
-    for event in sorted(exchanges, key=lambda event: (event.start_us, event.end_us)):
-        found.append(length(subtract([(max(event.start_us, counted_us), event.end_us)], computing)) / 1e6)
-        counted_us = max(counted_us, event.end_us)
-    return tuple(found)
+def _breakdown(rest: list[Interval], parts: dict[str, list[Interval]], steps: int) -> dict[str, float]:
+    """Return seconds of a mean step by part; each part gets what the parts before it leave of its time."""
+    seconds = {}
+    for name, intervals in parts.items():
+        left = subtract(rest, intervals)
+        seconds[name] = (length(rest) - length(left)) / steps / 1e6
+        rest = left
+    return seconds | {"other": length(rest) / steps / 1e6}
 
 
-def _began(events: Sequence[Event], spans: Sequence[Event], *, inside: bool) -> list[Event]:
-    """Return the events that began within any of the spans, or within none of them."""
-    covered = union(intervals(spans))
-    starts = [start for start, _ in covered]
-    places = [bisect_right(starts, event.start_us) - 1 for event in events]
-    return [
-        event
-        for event, place in zip(events, places, strict=True)
-        if (place >= 0 and event.start_us < covered[place][1]) == inside
+# --- summary ----------------------------------------------------------------------------------------------------------
+
+
+def summarise(path: Path) -> TraceSummary:
+    """Return the breakdown, the kernels, the operators and the memory of a trace's steps.
+
+    Raises:
+        DataError: It is no trace of torch.profiler, or has no steps.
+    """
+    trace = read_trace(path)
+    on_gpu = trace.of(*GPU_CATEGORIES)
+    return _summarise_gpu(trace, on_gpu) if on_gpu else _summarise_cpu(trace)
+
+
+def _summarise_cpu(trace: Trace) -> TraceSummary:
+    steps, step_intervals = len(trace.steps), union(trace.steps)
+    step_s = length(step_intervals) / steps / 1e6
+    start_us, end_us = trace.steps[0].start_us, trace.steps[-1].end_us
+    operators, loader = _cut(trace.of("cpu_op"), start_us, end_us), union(trace.marked(LOADER))
+    computing = [event for event in operators if not HOST_COMMUNICATION.match(event.name)]
+    computing = [event for event in computing if not HAND_OVER.match(event.name)]
+    parts = {
+        "loader": loader,
+        "optimizer": union(trace.marked(UPDATE)),
+        "communication": subtract(union(trace.host_communication()), union(computing)),
+        "backward": union(event for event in computing if event.name.startswith(BACKWARD_PREFIX)),
+        "forward": union(trace.marked(SLOT)),
+    }
+    breakdown = _breakdown(step_intervals, parts, steps)
+    order = ("loader", "forward", "backward", "optimizer", "communication", "other")
+    # The loader's own copies are data time.
+    outside = [event for event in operators if not any(start <= event.start_us < end for start, end in loader)]
+    rows = _operator_rows(outside, None)
+    copying_s = sum(row.self_s for row in rows if row.name in COPY_OPERATORS)
+    return TraceSummary(
+        rank=trace.rank,
+        device="cpu",
+        steps=steps,
+        step_s=step_s,
+        breakdown_s={name: breakdown[name] for name in order},
+        exchanges_s=_per_step(trace, parts["communication"]),
+        copy_kernel_fraction=_share(copying_s, sum(row.self_s for row in rows)),
+        operators=_operator_rows(operators, None),
+        memory=_memory_samples(trace, None, start_us),
+    )
+
+
+def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
+    # A process may touch other GPUs, but works on one.
+    device = mode(event.arguments.get("device", 0) for event in on_gpu)
+    on_gpu = [event for event in on_gpu if event.arguments.get("device", 0) == device]
+    # `record` waits for the GPU before the first step and in the last: its steps and the host's are the same time.
+    start_us, end_us = trace.steps[0].start_us, trace.steps[-1].end_us
+    window_us, steps = end_us - start_us, len(trace.steps)
+    on_gpu = _cut(on_gpu, start_us, end_us)
+    of: dict[str, list[Event]] = {"compute": [], "communication": [], "copy": []}
+    for event in on_gpu:
+        of[_category_of(event)].append(event)
+    computing = union(of["compute"])
+    exchange = union([*of["communication"], *_cut(trace.host_communication(), start_us, end_us)])
+    host_copies = union(event for event in of["copy"] if "HtoD" in event.name or "DtoH" in event.name)
+    parts = {
+        "kernels": computing,
+        "communication": exchange,
+        "copies": union(of["copy"]),
+        "loader": union(_cut(trace.marked(LOADER), start_us, end_us)),
+    }
+    operators = trace.of("cpu_op")
+    # A kernel has the external id of the innermost operator.
+    launched_by = {
+        event.arguments["External id"]: event.name for event in operators if "External id" in event.arguments
+    }
+    device_us: dict[str, float] = defaultdict(float)
+    for event in on_gpu:
+        device_us[launched_by.get(event.arguments.get("External id"), "")] += event.duration_us
+    kernel_us = copy_us = tensor_us = 0.0
+    for event in of["compute"]:
+        kernel_us += event.duration_us
+        operator = launched_by.get(event.arguments.get("External id"))
+        tensor_us += event.duration_us if TENSOR_CORES.search(event.name) else 0.0
+        # TorchInductor names a kernel (triton_...) after all fused operators, those that compute among them.
+        if not event.name.startswith("triton_") and (operator in COPY_OPERATORS or COPY_KERNEL.search(event.name)):
+            copy_us += event.duration_us
+    # kineto writes the kinds of memory into the name: Memcpy HtoD (Pageable -> Device).
+    pageable = sum("HtoD" in event.name and "Pageable" in event.name for event in of["copy"])
+    return TraceSummary(
+        rank=trace.rank,
+        device="gpu",
+        gpu_name=trace.gpus.get(device),
+        steps=steps,
+        step_s=window_us / steps / 1e6,
+        breakdown_s=_breakdown([(start_us, end_us)], parts, steps),
+        gpu_busy_fraction=_share(length(union([*of["compute"], *of["communication"]])), window_us),
+        exchanges_s=_per_step(trace, subtract(exchange, computing)),
+        exposed_copy_fraction=_share(length(subtract(host_copies, computing)), window_us),
+        pageable_copies=round(pageable / steps),
+        copy_kernel_fraction=_share(copy_us, kernel_us),
+        tensor_core_fraction=_share(tensor_us, kernel_us),
+        kernels_per_step=len(of["compute"]) / steps if kernel_us > 0 else None,
+        mean_kernel_us=kernel_us / len(of["compute"]) if kernel_us > 0 else None,
+        kernels=_kernel_rows(on_gpu),
+        operators=_operator_rows(_cut(operators, start_us, end_us), device_us),
+        memory=_memory_samples(trace, device, start_us),
+    )
+
+
+def _per_step(trace: Trace, intervals: list[Interval]) -> tuple[float, ...]:
+    """Return the seconds of each step that lie in the intervals."""
+    steps = [(step.start_us, step.end_us) for step in trace.steps]
+    return tuple((end - start - length(subtract([(start, end)], intervals))) / 1e6 for start, end in steps)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return min(1.0, part / whole) if whole > 0 else None
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _category_of(event: Event) -> Category:
+    if event.category != "kernel":
+        return "copy"
+    return "communication" if GPU_COMMUNICATION.search(event.name) else "compute"
+
+
+def _kernel_rows(events: Sequence[Event]) -> tuple[KernelRow, ...]:
+    """Return a row per kernel name, the longest total time first."""
+    groups: dict[tuple[str, Category], list[float]] = defaultdict(list)
+    for event in events:
+        groups[event.name, _category_of(event)].append(event.duration_us)
+    rows = [
+        KernelRow(name=name, category=category, calls=len(times), total_s=sum(times) / 1e6)
+        for (name, category), times in groups.items()
     ]
+    return tuple(sorted(rows, key=lambda row: (-row.total_s, row.name)))
+
+
+def _operator_rows(operators: Sequence[Event], device_us: dict[str, float] | None) -> tuple[OperatorRow, ...]:
+    """Return a row per operator, the longest own time first; `device_us`: time of the kernels that each launched."""
+    self_us: dict[str, float] = defaultdict(float)
+    calls: dict[str, int] = defaultdict(int)
+    stacks: dict[tuple[object, object], list[Event]] = defaultdict(list)
+    for event in operators:
+        stack = stacks[event.thread]
+        while stack and stack[-1].end_us <= event.start_us:
+            stack.pop()
+        if stack:
+            self_us[stack[-1].name] -= min(event.end_us, stack[-1].end_us) - event.start_us
+        stack.append(event)
+        self_us[event.name] += event.duration_us
+        calls[event.name] += 1
+    rows = [
+        OperatorRow(
+            name=name,
+            calls=calls[name],
+            self_s=max(0.0, time_us) / 1e6,
+            device_s=device_us.get(name, 0.0) / 1e6 if device_us is not None else None,
+        )
+        for name, time_us in self_us.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-(row.device_s or 0.0), -row.self_s, row.name)))
+
+
+def _memory_samples(trace: Trace, device: int | None, origin_us: float) -> tuple[MemorySample, ...]:
+    """Return allocated memory over time, at most MAX_MEMORY_SAMPLES, each the peak of its stretch.
+
+    Args:
+        trace: The trace.
+        device: Number of the GPU; None: the memory of the CPU.
+        origin_us: Moment 0 of the samples.
+    """
+    samples = []
+    for event in trace.allocations:
+        allocated = event.arguments.get("Total Allocated")
+        # torch's DeviceType: 0 is the CPU, 1 CUDA.
+        if event.arguments.get("Device Type") != (0 if device is None else 1) or not isinstance(allocated, int | float):
+            continue
+        if device is None or event.arguments.get("Device Id") == device:
+            samples.append(MemorySample(at_s=(event.start_us - origin_us) / 1e6, allocated_bytes=int(allocated)))
+    size = max(1, -(-len(samples) // MAX_MEMORY_SAMPLES))
+    stretches = (samples[at : at + size] for at in range(0, len(samples), size))
+    return tuple(max(stretch, key=lambda sample: sample.allocated_bytes) for stretch in stretches)

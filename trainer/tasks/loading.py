@@ -25,7 +25,7 @@ from trainer.tasks.task import Task, TaskContext
 
 _OF_MACHINE = (UserError, MemoryError, torch.OutOfMemoryError, torch.distributed.DistBackendError)
 _UNIT = re.compile(r"(?!samples$)[a-z][a-z0-9_]{0,31}")
-# Module and class of the tool's tasks (contracts/config/task.py, TASKS).
+# Module and class of the tool's tasks (contracts/config, TASKS).
 _CLASSES = {
     "image_classification": ("image", "ImageClassification"),
     "image_multilabel": ("multilabel", "ImageMultilabel"),

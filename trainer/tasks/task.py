@@ -110,7 +110,7 @@ class Task(ABC):
     """
 
     fields: Mapping[str, str]
-    """Fields of a sample that it needs, by name, with their kind (contracts/config/fields.py)."""
+    """Fields of a sample that it needs, by name, with their kind (docs/tasks.md)."""
     signature: Signature
     """Inputs and outputs of the model."""
     headline: str

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contracts.artifacts.classification import ClassificationDetails
 from inspection.page.subject import NO_VALUE, Subject, left_out
-from pages.heat_map import SHADES
 from pages.markup import Html
 from pages.parts import Cell, Figure, Table
 from pages.quantities import count, percent
 from pages.rendering import render
 from pages.run.classification import ConfusionMatrix
+from pages.style import SHADES
 
 
 def confusion(subject: Subject, found: ClassificationDetails) -> Html | Table:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from contracts.artifacts import EvaluationReport, Served
-from contracts.artifacts.export import NO_SERVER
+from contracts.artifacts import EvaluationReport
 from inspection.page import SECTIONS, render_report, render_stage
 from inspection.page.links import console
 from inspection.run.view import AttemptView, Missing, RunView
@@ -78,38 +77,15 @@ def drawn(view: RunView) -> list[tuple[str, str]]:
     return re.findall(r'<tr data-stage="([^"]*)" data-state="([^"]*)"', render_report(view))
 
 
-def test_what_is_served_and_what_nothing_ran_of_it_is_said() -> None:
-    document = planted.make_export(targets=())
-    graph = document.graphs[-1]
-    served = Served(
-        runtime="onnxruntime_tensorrt",
-        model=graph.name,
-        sha256=graph.sha256,
-        config=graph.name,
-        config_sha256=graph.sha256,
-        ran="onnxruntime 1 CPUExecutionProvider",
-        unproven=["fp16 <arithmetic>", NO_SERVER],
-    )
-    view = planted.fresh(export=document.model_copy(update={"served": served}).sealed())
-    section = part(render_report(view), "export")
-    found = said(section)
-    assert f"Serves {graph.name} (sha256 {graph.sha256[:12]}) ran by onnxruntime 1 CPUExecutionProvider" in found
-    assert "Not shown of what is served: fp16 &lt;arithmetic&gt;" in section
-    assert "No GPU has run these engines" not in found
-    proven = served.model_copy(update={"unproven": [NO_SERVER]})
-    page = render_report(planted.fresh(export=document.model_copy(update={"served": proven}).sealed()))
-    assert 'data-verdict="proven"' in page and "All of it ran and passed its gates." in page
-
-
 VERTEX: dict[str, Any] = {"place": "vertex", "config": {"register": {"upload": True}}}
-UPLOADED = {"verdict": "uploaded", "unproven": "", "resourceName": "projects/1/locations/l/models/2@1"}
+UPLOADED = {"verdict": "uploaded", "resourceName": "projects/1/locations/l/models/2@1"}
 
 
 @pytest.mark.parametrize(
     ("changes", "state"),
     [
         ({**VERTEX}, "not started"),
-        ({**VERTEX, "registration": {"verdict": "refused", "unproven": "sm89"}}, "done"),
+        ({**VERTEX, "registration": {"verdict": "refused", "proof": "unproven: not run on a GPU"}}, "done"),
         ({"registration": UPLOADED}, "done"),
         ({**VERTEX, "state": "running"}, "waiting"),
         ({**VERTEX, "place": "local"}, None),

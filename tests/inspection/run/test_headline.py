@@ -14,7 +14,7 @@ import pytest
 
 from components.experiment import describe_metrics
 from contracts import storage
-from contracts.artifacts import ExportManifest, Gate, RunRecord, Verification
+from contracts.artifacts import ExportManifest, RunRecord
 from contracts.proof import verification_uri
 from inspection.metrics import stage_metrics
 from inspection.page import render_report
@@ -25,6 +25,7 @@ from inspection.run.read import read_run
 from inspection.run.summary import RunLine, list_runs
 from inspection.run.view import RunView
 from inspection.terminal import print_run, print_runs, to_json
+from tests.export_fields import make_verification
 from tests.inspection.lines import Planted, alive, leave_lock, plant
 from tests.inspection.planted import make_checkpoint, make_goodput, make_money
 
@@ -161,25 +162,18 @@ def test_what_training_came_to_is_in_the_list_while_the_export_runs(line: Path, 
 def verify(planted: Planted) -> None:
     """Leave what `shardline verify` leaves on a GPU of the engine."""
     document = ExportManifest.load(planted.uris["export"])
-    (engine,) = document.engines
-    gate = Gate(name=f"engine {engine.target}", precision="fp16", status="passed", ran="tensorrt_rtx on NVIDIA L4")
-    found = Verification(
-        fingerprint=document.fingerprint,
-        export_sha256=document.sha256,
-        engine_sha256=engine.sha256,
-        target=engine.target,
-        device="NVIDIA L4",
-        gates=[gate],
-    )
-    storage.replace(verification_uri(planted.uris["export"], engine.target), found.to_json())
+    uri = verification_uri(planted.uris["export"], document.engine)
+    assert uri is not None
+    storage.replace(uri, make_verification(document).to_json())
 
 
 def test_the_newest_verification_wins_at_every_door(line: Path, small_shards: str) -> None:
     planted = plant(line, small_shards)
-    assert [entry.headline.verdict for entry in list_runs(str(line.parent))] == ["unproven"]
+    assert [entry.headline.verdict for entry in list_runs(str(line.parent))] == ["unproven: not run on a GPU"]
     verify(planted)
     view = look(planted)
-    assert headline(view).text("export") == "fp16, proven"
+    export = headline(view).figure("export")
+    assert (export.text, export.note) == ("fp16, proven", "on NVIDIA L4 (sm89)")
     assert listed(planted).headline == headline(view)
     assert "fp16, proven" in words(render_report(view)) and "fp16, proven" in printed(print_run, view)
     assert "unproven" not in printed(print_runs, [listed(planted)])

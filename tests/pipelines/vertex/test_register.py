@@ -20,8 +20,8 @@ from contracts.result import RUN_START_NAME, run_uri
 from inspection.summary import close_run, make_record
 from inspection.trace import StageTrace
 from pipelines.promote import promote
-from tests.components.test_gate import COMPARISON, PASSED
-from tests.contracts.test_proof import make_served
+from tests.components.test_gate import COMPARISON
+from tests.export_fields import publish_export
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud, MakeConfig
 
 SERVING = f"us-central1-docker.pkg.dev/acme/shardline/triton@sha256:{'5' * 64}"
@@ -48,8 +48,7 @@ def register(config: RunConfig, fingerprint: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(register_model, "run_to_end", judge)
     line, run_id = line_of(config), f"run-{fingerprint[0]}"
     uri = storage.join(line, "export", fingerprint)
-    values = {"gates": [PASSED], "verdict": "proven", "fingerprint": fingerprint, **changes}
-    storage.replace(storage.join(uri, MANIFEST_NAME), make_served(uri, "sm80", **values).to_json())
+    publish_export(uri, fingerprint=fingerprint, **changes)
     shards = storage.join(line, "shard", "0" * 16)
     storage.replace(storage.join(shards, MANIFEST_NAME), b"{}")
     root = f"{line}/pipeline/1/{run_id}/register"
@@ -114,9 +113,8 @@ def test_promote_moves_the_alias_and_keeps_the_reason(config: RunConfig, monkeyp
         assert "production" in aliases(config)[version]
         document = json.loads(storage.read_bytes(storage.join(line_of(config), "production.json")))
         assert (document["run"], document["why"]) == (run.rpartition("/")[2], f"version {version}, please")
-    unproven = {"gates": [], "verdict": "unproven"}
-    refused = leave_record(config, C, register(config, C, monkeypatch, 0, **unproven))
-    with pytest.raises(ConfigError, match="is unproven: sm80"):
+    refused = leave_record(config, C, register(config, C, monkeypatch, 0, device=""))
+    with pytest.raises(ConfigError, match="is unproven: not run on a GPU"):
         promote(refused, "")
     allowed = config.model_copy(update={"export": config.export.model_copy(update={"allow_unproven": True})})
     refused = leave_record(allowed, C, {"verdict": "refused"})

@@ -213,11 +213,11 @@ def test_a_check_that_fails_by_itself_refuses_nothing() -> None:
     ("sections", "given"),
     [
         (
-            {"export": {"runtime": "tensorrt_rtx", "targets": ["h100"]}},
-            "tensorrt_rtx builds no engine for sm90 (h100, h100-80gb, h200)",
+            {"export": {"runtime": "tensorrt_rtx", "target": "h100"}},
+            "tensorrt_rtx builds no engine for sm90 (h100, h200)",
         ),
-        ({"export": {"targets": ["h1000"]}}, "export.targets names 'h1000'"),
-        ({"export": {"runtime": "tensorrt_rtx", "targets": ["t4"], "precision": "fp32"}}, "has no fp32 for sm75"),
+        ({"export": {"target": "h1000"}}, "export.target names 'h1000'"),
+        ({"export": {"runtime": "tensorrt_rtx", "target": "t4", "precision": "fp32"}}, "has no fp32 for sm75"),
         ({"parallel": {"sync_batch_norm": True}}, "parallel.sync_batch_norm is on, but there is no GPU"),
     ],
 )
@@ -226,7 +226,7 @@ def test_what_a_place_cannot_do_is_a_problem_here_and_planned(
 ) -> None:
     # As on a machine without a GPU, wherever the test runs.
     monkeypatch.setattr("trainer.check.place.num_gpus", lambda: 0)
-    monkeypatch.setattr("trainer.export.targets.gpu_target", lambda: None)
+    monkeypatch.setattr("trainer.export.runtime.gpu_target", lambda: None)
     for answer in (here(**sections), planned(CPU, **sections)):
         assert len(answer.problems) == 1, answer
         assert given in answer.problems[0].given
@@ -245,9 +245,9 @@ def test_a_planned_gpu_is_known_without_it() -> None:
 
 
 def test_what_hangs_on_the_export_s_image_is_left_unchecked() -> None:
-    known = planned(H100, export={"runtime": "tensorrt_rtx", "targets": ["l4"]})
+    known = planned(H100, export={"runtime": "tensorrt_rtx", "target": "l4"})
     assert (known.problems, known.unchecked) == ([], [])
-    for settings in ({}, {"runtime": "tensorrt"}, {"runtime": "tensorrt", "targets": ["h100"]}):
+    for settings in ({}, {"runtime": "tensorrt"}):
         own = planned(H100, export=settings)
         assert own.problems == [] and "whether the gpu image has tensorrt" in own.unchecked[0]
     wrong = planned(H100, export={"runtime": "tensorrt_rtx"})
@@ -268,7 +268,7 @@ def test_the_last_line_is_the_answer_whatever_own_code_prints(
 
 @pytest.mark.parametrize(("transform", "refused"), [("no_such_module:change", True), (f"{OWN}:change", False)])
 def test_without_torch_the_rest_is_checked_and_what_is_not_is_named(transform: str, refused: bool) -> None:
-    config = {"code": {"path": str(OWN_CODE)}, "data": {"transform": transform}, "export": {"targets": ["h1000"]}}
+    config = {"code": {"path": str(OWN_CODE)}, "data": {"transform": transform}, "export": {"target": "h1000"}}
     # As where torch is not installed: it is neither found nor imported.
     code = """
 import importlib.abc, importlib.util, sys

@@ -5,9 +5,9 @@ Its answers change with every way in which pixels can be prepared wrongly, since
 
 from __future__ import annotations
 
-import hashlib
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,8 +19,8 @@ from contracts.artifacts import (
     MANIFEST_NAME,
     Attempt,
     CheckpointManifest,
+    EngineEntry,
     ExportManifest,
-    FileEntry,
     GraphEntry,
     ShardManifest,
     ShippedFile,
@@ -29,10 +29,9 @@ from contracts.artifacts.signature import Signature
 from contracts.config import RunConfig
 from records.sample import Sample
 from tests import shards
-from tests.export_fields import image_export, served_file
-from tests.trainer.export.graphs import image_signature
+from tests.export_fields import image_export
 from trainer.export.inputs import Inputs
-from trainer.export.targets import Builder
+from trainer.export.runtime import Builder
 from trainer.predict.bundle import write_bundle
 
 SIZE = 12
@@ -45,6 +44,7 @@ COLOURS = {
     "white": (1.0, 1.0, 1.0),
 }
 CLASSES = list(COLOURS)
+SIGNATURE = Signature.model_validate(image_export(SIZE, len(CLASSES))["signature"])
 MEAN, STD = [0.45, 0.5, 0.4], [0.2, 0.3, 0.25]
 GRAPH_NAME = "model.fp32.onnx"
 
@@ -144,7 +144,7 @@ def make_inputs(shards: ShardManifest | None = None, thresholds: list[float] | N
     if thresholds is not None:
         checkpoint = checkpoint.model_copy(update={"calibration": {"thresholds": thresholds}})
         config = RunConfig.model_validate({"task": {"name": "image_multilabel"}})
-    return Inputs("file:///none", checkpoint, "file:///none", shards, Builder("tensorrt_rtx", "1", ()), config)
+    return Inputs("file:///none", checkpoint, "file:///none", shards, Builder("onnx", "", None), config)
 
 
 def write_export(
@@ -153,39 +153,38 @@ def write_export(
     """Write a finished export without an engine; with `thresholds` of several labels."""
     folder.mkdir(parents=True, exist_ok=True)
     write_graph(folder / GRAPH_NAME)
-    signature = image_signature(SIZE, len(CLASSES))
     inputs = make_inputs(shards, thresholds)
-    write_bundle(folder, inputs, signature, model_name=GRAPH_NAME, precision="fp32")
+    write_bundle(folder, inputs, SIGNATURE, model_name=GRAPH_NAME, precision="fp32")
     return write_manifest(folder, task=inputs.config.task.name)
 
 
 def write_manifest(
-    folder: Path, task: str = "image_classification", signature: Signature | None = None
+    folder: Path,
+    task: str = "image_classification",
+    signature: Signature | None = None,
+    engine: EngineEntry | None = None,
 ) -> ExportManifest:
-    """Write the manifest of what is in a folder now."""
+    """Write the manifest of what is in a folder now; what is served is the engine, where there is one."""
     uri = storage.normalise(folder)
     fields = image_export(SIZE, len(CLASSES)) | {"task": task}
     fields |= {} if signature is None else {"signature": signature}
-    names = sorted(path.name for path in folder.iterdir() if path.name not in (GRAPH_NAME, MANIFEST_NAME))
-    graph = FileEntry.of(uri, GRAPH_NAME).model_dump()
-    sha256 = hashlib.sha256((folder / GRAPH_NAME).read_bytes()).hexdigest()
+    others = {GRAPH_NAME, MANIFEST_NAME, *([] if engine is None else [engine.name])}
+    names = sorted(path.name for path in folder.iterdir() if path.name not in others)
     document = ExportManifest(
         fingerprint="9" * 16,
         precision="fp32",
         asked_precision="fp32",
         tried=[Attempt(precision="fp32", outcome="kept")],
-        verdict="unproven",
         opset=20,
-        inputs={"images": ["batch", 3, SIZE, SIZE]},
-        outputs={"logits": ["batch", len(CLASSES)]},
-        graphs=[GraphEntry(**graph, sha256=sha256, precision="fp32")],
-        engines=[],
+        runtime="onnx" if engine is None else "tensorrt_rtx",
+        served=GRAPH_NAME if engine is None else engine.name,
+        graphs=[GraphEntry(**ShippedFile.of(uri, GRAPH_NAME).model_dump(), precision="fp32")],
+        engine=engine,
         gates=[],
-        parity={},
         **fields,
-        served=served_file(GRAPH_NAME, sha256),
         metrics={"fp32": {"accuracy": 1.0}},
         test_samples=1,
+        proof_samples=512,
         checkpoint_sha256="0" * 64,
         shards_fingerprint="5" * 16,
         made_with={},
@@ -193,3 +192,18 @@ def write_manifest(
     ).sealed()
     (folder / MANIFEST_NAME).write_bytes(document.to_json())
     return document
+
+
+def write_engine(folder: Path, content: bytes, **changes: Any) -> ExportManifest:
+    """Add an engine for sm89 to an export, of any content; return the new manifest."""
+    name, uri = "model.fp32.sm89.engine", storage.normalise(folder)
+    (folder / name).write_bytes(content)
+    values = {
+        **ShippedFile.of(uri, name).model_dump(),
+        "onnx_sha256": ShippedFile.of(uri, GRAPH_NAME).sha256,
+        "builder": "tensorrt_rtx 1.7.1",
+        "target": "sm89",
+        "opt_batch": 8,
+        "max_batch": 16,
+    }
+    return write_manifest(folder, engine=EngineEntry(**values | changes))

@@ -24,11 +24,8 @@ from contracts.config import ModelSection
 from contracts.process import thread_environment
 from records.sample import Sample
 from tests import shards
-from tests.trainer.export.graphs import describe, image_signature, store_images
-from trainer.export import task, verify, workshop
-from trainer.export.gates.arrays import StoredArrays
-from trainer.export.graph import onnx_graph
-from trainer.export.graph.half import write_fp16
+from tests.trainer.export.graphs import write_fp32
+from trainer.export import making, onnx_graph, task, verify
 from trainer.export.processes import Cost
 from trainer.model.build import parameters_sha256
 from trainer.tasks.image import build_network
@@ -47,8 +44,6 @@ CONFIG = {"data": {"image_size": IMAGE_SIZE}, "model": MODEL, "export": {"max_ba
 class Exported:
     model: torch.nn.Module
     fp32: Path
-    fp16: Path
-    images: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -85,7 +80,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def steps_in_this_process() -> Iterator[None]:
     """Call steps here: where a step is changed for a test, or starting processes is not what the test is about."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (workshop, verify):
+        for module in (making, verify):
             patch.setattr(
                 module, "run_step", lambda function, *given, **named: (function(*given, **named), Cost(1.0, 1))
             )
@@ -97,25 +92,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("exported")
     torch.manual_seed(0)
     model = build_network(ModelSection.model_validate(MODEL), num_classes=len(CLASSES), image_size=IMAGE_SIZE)
-    fp32, fp16 = folder / "model.fp32.onnx", folder / "model.fp16.onnx"
-    write_fp32(model, fp32)
-    images = np.random.default_rng(0).standard_normal((64, 3, IMAGE_SIZE, IMAGE_SIZE), dtype=np.float32)
-    write_half(model, fp16, store_images(folder / "samples", images[:8]))
-    return Exported(model, fp32, fp16, images)
-
-
-def write_fp32(model: torch.nn.Module, path: Path, *, size: int = IMAGE_SIZE, classes: int = len(CLASSES)) -> None:
-    """Write an image classifier as an fp32 graph."""
-    signature = image_signature(size, classes)
-    onnx_graph.export_graph(model, path, signature=signature, example=[torch.zeros(2, 3, size, size)], opset=20)
-
-
-def write_half(
-    model: torch.nn.Module, path: Path, samples: StoredArrays, *, size: int = IMAGE_SIZE, classes: int = len(CLASSES)
-) -> None:
-    """Write an image classifier as an fp16 graph."""
-    signature, example = image_signature(size, classes), [torch.zeros(2, 3, size, size)]
-    write_fp16(model.eval(), path, signature=signature, example=example, samples=samples, opset=20)
+    write_fp32(model, folder / "model.fp32.onnx")
+    return Exported(model, folder / "model.fp32.onnx")
 
 
 @pytest.fixture
@@ -128,9 +106,8 @@ def in_this_process() -> Iterator[None]:
 def graph_at_hand(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the session's graph, which is of the same weights, instead of tracing it again."""
 
-    def copy(model: torch.nn.Module, path: Path, **settings: Any) -> Any:
+    def copy(model: torch.nn.Module, path: Path, **settings: Any) -> None:
         path.write_bytes(exported.fp32.read_bytes())
-        return describe(path)
 
     monkeypatch.setattr(onnx_graph, "export_graph", copy)
 
@@ -166,7 +143,7 @@ def finished_line(tmp_path_factory: pytest.TempPathFactory, exported: Exported) 
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             command = [sys.executable, "-m", "trainer.export.task"]
-            arguments = write_line(folder, exported).arguments(export={"runtime": "tensorrt_rtx", "targets": ["l4"]})
+            arguments = write_line(folder, exported).arguments(export={"runtime": "tensorrt_rtx", "target": "l4"})
             done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=280, check=False)
             said.write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
     return Finished(Line(folder, CONFIG), *json.loads(said.read_text()))
@@ -247,8 +224,8 @@ class Digits:
     """Graph of the model."""
     damaged_fp32: Path
     """Graph of the twin; both compute the same."""
-    calibration: StoredArrays
-    """128 training images, as the evaluation transform gives them."""
+    calibration: np.ndarray
+    """[128, 3, S, S], training images as the evaluation transform gives them."""
     images: np.ndarray
     """[539, 3, S, S], the test split."""
     labels: np.ndarray
@@ -277,7 +254,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
         model.eval(),
         made.damage_for_int8(model),
         *paths,
-        store_images(tmp_path_factory.mktemp("calibration") / "inputs", np.load(folder / "calibration.npy")),
+        np.load(folder / "calibration.npy"),
         images.numpy(),
         labels.numpy(),
     )

@@ -1,26 +1,28 @@
-"""Graphs made by hand, bad layers planted in one, and images and logits by the names of their signature."""
+"""Small random networks with their signatures and inputs, and ONNX files run and described by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf import text_format
-from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+import torch
+from torch import nn
 
-from contracts.artifacts import Gate, Parity
-from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
-from trainer.export.bundle.triton_config import triton_messages
-from trainer.export.gates import parity
-from trainer.export.gates.arrays import StoredArrays, store_arrays
-from trainer.export.graph import onnx_graph
+from contracts.artifacts.signature import Dimension, OutputSpec, Signature, TensorSpec
+from trainer.export.arrays import Array, Arrays
+from trainer.export.engine import open_graph
+from trainer.export.onnx_graph import EXAMPLE_BATCH, export_graph
 
-# Q/DQ graphs are run without optimisation.
-AS_IT_STANDS = "int8"
+NETWORKS = ("resnet", "vit", "swin", "convnext", "unet", "bert")
+_SIZES: dict[str, dict[str, Any]] = {
+    "resnet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
+    "vit": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32},
+    "swin": {"embed_dim": 16, "depths": [2], "num_heads": [2], "window_size": 4, "image_size": 32},
+    "convnext": {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
+    "bert": {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
+}
 
 
 def image_signature(size: int = 32, classes: int = 10) -> Signature:
@@ -31,125 +33,100 @@ def image_signature(size: int = 32, classes: int = 10) -> Signature:
     )
 
 
-LOGITS = image_signature().outputs
+def signature_of(name: str) -> Signature:
+    """Return the signature of a network of `NETWORKS`."""
+    if name == "unet":
+        outputs = {"logits": OutputSpec(dtype="float32", shape=["batch", 10, 32, 32], compare="classes")}
+        return image_signature().model_copy(update={"outputs": outputs})
+    if name == "bert":
+        return Signature(
+            inputs={tensor: TensorSpec(dtype="int64", shape=["batch", "length"]) for tensor in ("tokens", "mask")},
+            outputs={"logits": OutputSpec(dtype="float32", shape=["batch", 10], compare="classes")},
+            dimensions={"length": Dimension(min=8, opt=16, max=32, multiple=8)},
+        )
+    return image_signature()
 
 
-def run_outputs(path: Path, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the outputs of an ONNX file by name."""
-    return parity.open_graph(path, threads=1, precision=AS_IT_STANDS)(inputs)
+def network(name: str) -> nn.Module:
+    """Return a small network of `NETWORKS` with random weights, from inputs to logits."""
+    import transformers
+
+    torch.manual_seed(0)
+    if name == "unet":
+        return UNet().eval()
+    kind = "SequenceClassification" if name == "bert" else "ImageClassification"
+    config = transformers.AutoConfig.for_model(name, num_labels=10, **_SIZES[name])
+    return Logits(getattr(transformers, f"AutoModelFor{kind}").from_config(config)).eval()
 
 
-def run_onnx(path: Path, images: np.ndarray) -> np.ndarray:
-    """Return the logits of an ONNX file."""
-    return parity.open_graph(path, threads=1, precision=AS_IT_STANDS)({"images": images})["logits"]
+class Logits(nn.Module):
+    """A network of transformers that returns its logits alone."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, values: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        output = self.inner(values) if mask is None else self.inner(values, attention_mask=mask)
+        logits: torch.Tensor = output.logits
+        return logits
 
 
-def compare_logits(reference: np.ndarray, found: np.ndarray, *, ran: str = "test", precision: str) -> Parity:
-    return parity.compare([{"logits": reference}], [{"logits": found}], outputs=LOGITS, ran=ran, precision=precision)
+class UNet(nn.Module):
+    """A class for each pixel: half the resolution and back, with the first features beside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.down = nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+        self.last = nn.Conv2d(24, 10, 3, padding=1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = self.first(images)
+        coarse = nn.functional.interpolate(self.down(features), scale_factor=2, mode="bilinear")
+        logits: torch.Tensor = self.last(torch.cat([features, coarse], dim=1))
+        return logits
 
 
-def run_exactly(path: Path, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-    """Return every value of a graph by name, as ONNX's reference evaluator computes it: its fp16 is fp16."""
-    with np.errstate(all="ignore"):
-        found = ReferenceEvaluator(onnx.load(path)).run(None, inputs, intermediate=True)
-    return {name: np.asarray(value) for name, value in found.items()}
+def inputs_of(signature: Signature, samples: int = 8, length: int = 16) -> Arrays:
+    """Return random inputs of a signature."""
+    random = np.random.default_rng(length)
+    inputs: Arrays = {}
+    for name, spec in signature.inputs.items():
+        shape = [{"batch": samples, "length": length}.get(str(size), size) for size in spec.shape]
+        is_float = spec.dtype == "float32"
+        values = random.standard_normal(shape) if is_float else random.integers(1, 99, shape)
+        inputs[name] = (values != 3 if name == "mask" else values).astype(spec.dtype)
+    return inputs
 
 
-def judge_logits(graph: Path, images: np.ndarray, logits: np.ndarray) -> Gate:
-    """Hold a graph in real fp16 arithmetic against logits; no fp16 value on the way may be infinite."""
-    values = run_exactly(graph, images=images)
-    spoiled = [name for name, value in values.items() if value.dtype == np.float16 and not np.isfinite(value).all()]
-    found = compare_logits(logits, np.nan_to_num(values["logits"]), precision="fp16")
-    return Gate(
-        name="arithmetic",
-        precision="fp16",
-        status="failed" if spoiled or not found.passed else "passed",
-        ran="onnx.reference",
-        reason=", ".join(spoiled),
-    )
+def example_of(signature: Signature) -> list[torch.Tensor]:
+    """Return the example batch of a signature."""
+    return [torch.from_numpy(array) for array in inputs_of(signature, EXAMPLE_BATCH).values()]
 
 
-def store_images(folder: Path, images: np.ndarray) -> StoredArrays:
-    """Write images as the work folder has them."""
-    return store_arrays(folder, [{"images": images}])
-
-
-def write_graph(
-    path: Path,
-    nodes: Sequence[onnx.NodeProto],
-    weights: Mapping[str, Any],
-    *,
-    image: Sequence[int] = (1,),
-    classes: int = 1,
-) -> Path:
-    """Write a graph from images [batch, *image] to logits [batch, classes]."""
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", *image])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classes])],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()],
-    )
-    opset = [helper.make_opsetid("", 20)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+def write_fp32(model: nn.Module, path: Path, signature: Signature | None = None) -> Path:
+    """Write a model, an image classifier by default, as an fp32 graph."""
+    signature = signature or image_signature()
+    export_graph(model, path, signature=signature, example=example_of(signature))
     return path
 
 
-def plant(source: Path, target: Path, factors: Mapping[str, float]) -> Path:
-    """Scale what the named convolutions write, and divide by as much right behind them: the network computes the same.
-
-    The dividing nodes are called NAME_back. Factors that are powers of two change no digit of any number.
-    """
-    model = onnx.load(source)
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
-    nodes = list(model.graph.node)
-    del model.graph.node[:]
-    for node in nodes:
-        model.graph.node.append(node)
-        if node.name not in factors:
-            continue
-        conv = model.graph.node[-1]
-        assert conv.op_type == "Conv"
-        factor = np.float32(factors[node.name])
-        for name in conv.input[1:]:
-            tensor = weights[name]
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * factor, name))
-        output = conv.output[0]
-        conv.output[0] = f"{output}_planted"
-        model.graph.initializer.append(numpy_helper.from_array(1 / factor, f"{output}_factor"))
-        inputs = [conv.output[0], f"{output}_factor"]
-        model.graph.node.append(helper.make_node("Mul", inputs, [output], name=f"{node.name}_back"))
-    del model.graph.value_info[:]
-    onnx.save(model, target)
-    return target
+def run_outputs(path: Path, **inputs: Array) -> Arrays:
+    """Return the outputs of an ONNX file by name, computed without optimisation."""
+    return open_graph(path, threads=1, precision="int8")(inputs)
 
 
-def plant_between(source: Path, target: Path, pairs: Mapping[str, str], factor: float) -> Path:
-    """Scale what convolutions write, and divide the weights of those that read it, through a Relu at most."""
-    model = onnx.load(source)
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
-    convs = {node.name: node for node in model.graph.node}
-    for first, second in pairs.items():
-        for name in convs[first].input[1:]:
-            weights[name].CopyFrom(
-                numpy_helper.from_array(numpy_helper.to_array(weights[name]) * np.float32(factor), name)
-            )
-        name = convs[second].input[1]
-        weights[name].CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights[name]) / np.float32(factor), name))
-    onnx.save(model, target)
-    return target
+def run_onnx(path: Path, images: Array) -> Array:
+    """Return the logits of an ONNX file."""
+    return run_outputs(path, images=images)["logits"]
 
 
-def describe(path: Path) -> tuple[onnx_graph.Shapes, onnx_graph.Shapes]:
-    """Return names and shapes of a file's inputs and outputs."""
-    return onnx_graph.describe(onnx.load(path).graph, path.name)
-
-
-def convolutions(path: Path) -> list[str]:
-    """Return the names of a graph's convolutions, in order."""
-    return [node.name for node in onnx.load(path).graph.node if node.op_type == "Conv"]
-
-
-def parse_config(content: str) -> Any:
-    """Read a config.pbtxt by Triton's own message, which refuses unknown fields."""
-    return text_format.Parse(content, triton_messages().ModelConfig())
+def describe(path: Path) -> tuple[dict[str, list[str | int]], dict[str, list[str | int]]]:
+    """Return names and shapes of a file's inputs and outputs; a dynamic dimension is given by its name."""
+    graph = onnx.load(path).graph
+    inputs, outputs = (
+        {item.name: [size.dim_param or size.dim_value for size in item.type.tensor_type.shape.dim] for item in items}
+        for items in (graph.input, graph.output)
+    )
+    return inputs, outputs

@@ -1,86 +1,55 @@
-"""ResNet-50 and ViT-B with random weights through the whole stage: every step a process, on noise in colour."""
+"""ResNet-50 and ViT-B with random weights: memory of the steps that make files, and sizes of engines."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from contracts import storage
-from contracts.artifacts import MANIFEST_NAME, ExportManifest, find_damage
 from contracts.config import ModelSection
-from tests.trainer.export.conftest import CLASSES, write_checkpoint, write_shards
-from trainer.export.verify import main as verify
+from tests.trainer.export.graphs import example_of, image_signature, inputs_of, run_onnx, write_fp32
+from trainer.export.arrays import write_batches
+from trainer.export.engine import build_engine
+from trainer.export.half import write_fp16
+from trainer.export.int8 import quantize_to_int8
+from trainer.export.processes import run_step
+from trainer.export.runtime import Builder, version_of
 from trainer.tasks.image import build_network
 
-REPOSITORY = Path(__file__).parents[3]
-IMAGE_SIZE = 224
-# The steps that make what ships, without the gates.
-MAKING = {"fp16": ("trace", "fp16", "engine sm89"), "int8": ("trace", "int8", "fp16")}
+SIGNATURE = image_signature(224, 1000)
 
 
-def export_random(folder: Path, architecture: str, precision: str) -> ExportManifest:
-    shards = write_shards(folder / "shards", samples=64, train=128)
+def trace(architecture: str, path: Path, precision: str) -> None:
+    """Write a graph of a random network."""
     torch.manual_seed(0)
-    section = ModelSection.model_validate({"architecture": architecture})
-    model = build_network(section, num_classes=len(CLASSES), image_size=IMAGE_SIZE)
-    write_checkpoint(folder / "train", model, shards)
-    changes: dict[str, Any] = {"model": section.model_dump(mode="json")}
-    manifest = json.loads((folder / "train" / MANIFEST_NAME).read_text())
-    manifest["data"]["image_size"] = IMAGE_SIZE
-    (folder / "train" / MANIFEST_NAME).write_text(json.dumps({**manifest, **changes}))
-    config = {
-        "data": {"image_size": IMAGE_SIZE},
-        "model": {"architecture": architecture},
-        "export": {
-            "precision": precision,
-            # TensorRT-RTX has no int8.
-            **({"runtime": "tensorrt_rtx", "targets": ["l4"]} if precision != "int8" else {}),
-            "max_batch": 16,
-        },
-    }
-    command = [sys.executable, "-m", "trainer.export.task", "--config-json", json.dumps(config)]
-    command += ["--output", str(folder / "exported"), "--checkpoint", str(folder / "train")]
-    done = subprocess.run(
-        [*command, "--shards", str(folder / "shards")], cwd=REPOSITORY, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    uri = storage.normalise(folder / "exported")
-    found = ExportManifest.load(uri)
-    assert find_damage(uri, found.owned_files()) is None
-    return found
+    torch.set_num_threads(1)
+    model = build_network(ModelSection(architecture=architecture), num_classes=1000, image_size=224).eval()
+    if precision == "fp32":
+        write_fp32(model, path, SIGNATURE)
+    else:
+        write_fp16(model, path, signature=SIGNATURE, example=example_of(SIGNATURE), feed=inputs_of(SIGNATURE))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("architecture", ["resnet", "vit"])
-def test_fp16_goes_through_every_step_in_bounded_memory(tmp_path: Path, architecture: str) -> None:
-    found = export_random(tmp_path, architecture, "fp16")
-    assert found.precision == "fp16"
-    status = {(gate.precision, gate.name): gate.status for gate in found.gates}
-    assert status["fp16", "parity"] == "passed", found.gates
-    weights = next(entry for entry in found.files if entry.name == "model.safetensors").bytes
-    peak = max(found.steps[name]["peak_bytes"] for name in MAKING["fp16"])
-    assert peak <= 3 * weights + (1 << 30)
-    assert verify([str(tmp_path / "exported"), "--shards", str(tmp_path / "shards")]) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("architecture", ["resnet", "vit"])
-def test_int8_falls_back_and_stays_in_bounded_memory(tmp_path: Path, architecture: str) -> None:
-    """64 images cannot judge accuracy, so fp16 ships; int8 was made, and judged, all the same."""
-    found = export_random(tmp_path, architecture, "int8")
-    assert [(attempt.precision, attempt.outcome) for attempt in found.tried] == [
-        ("fp32", "kept"),
-        ("int8", "failed"),
-        ("fp16", "kept"),
-    ]
-    assert "accuracy" in found.tried[1].reason
-    weights = next(entry for entry in found.files if entry.name == "model.safetensors").bytes
-    assert max(found.steps[name]["peak_bytes"] for name in MAKING["int8"]) <= 12 * weights + (1 << 30)
+def test_steps_stay_in_bounded_memory_and_engines_shrink(architecture: str, tmp_path: Path) -> None:
+    calibration = write_batches(tmp_path / "calibration", [inputs_of(SIGNATURE, 16, seed) for seed in range(2)])
+    paths = {precision: tmp_path / f"{precision}.onnx" for precision in ("fp32", "fp16", "int8")}
+    peaks = {}
+    for precision in ("fp32", "fp16"):
+        peaks[precision] = run_step(trace, architecture, paths[precision], precision)[1].peak_bytes
+    settings = {"calibration": calibration, "threads": 1, "work": tmp_path}
+    peaks["int8"] = run_step(quantize_to_int8, paths["fp16"], paths["int8"], **settings)[1].peak_bytes
+    sizes = {}
+    for precision, path in paths.items():
+        engine = tmp_path / f"{precision}.engine"
+        builder = Builder("tensorrt_rtx", version_of("tensorrt_rtx"), "sm89")
+        settings = {"builder": builder, "signature": SIGNATURE, "batches": (1, 8, 16), "precision": precision}
+        peaks[f"engine {precision}"] = run_step(build_engine, path, engine, **settings)[1].peak_bytes
+        sizes[precision] = engine.stat().st_size
+        assert run_onnx(path, inputs_of(SIGNATURE, 1)["images"]).shape == (1, 1000)
+    assert max(peaks[precision] for precision in paths) <= 1.4e9, peaks
+    assert max(peaks.values()) <= 2e9, peaks
+    assert sizes["fp16"] <= 0.55 * sizes["fp32"] and sizes["int8"] <= 0.40 * sizes["fp32"], sizes

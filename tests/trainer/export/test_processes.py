@@ -26,14 +26,15 @@ def test_the_peak_is_that_of_the_step_alone() -> None:
     _, small = run_step(os.getpid)
     content, large = run_step(operator.mul, b"x", 300 << 20)
     assert len(content) == 300 << 20
-    assert 0 < small.peak_bytes < 200 << 20
-    assert large.peak_bytes > 300 << 20
+    # The server's modules are in both, the ballast of this process in none.
+    assert 0 < small.peak_bytes < 350 << 20
+    assert large.peak_bytes > small.peak_bytes + (250 << 20)
     del ballast
 
 
 def test_the_peak_is_that_of_the_largest_process_of_the_step() -> None:
     _, cost = run_step(subprocess.check_call, [sys.executable, "-c", "b'x' * (300 << 20)"])
-    assert 300 << 20 < cost.peak_bytes < 600 << 20
+    assert 300 << 20 < cost.peak_bytes < 700 << 20
 
 
 def test_what_a_step_raises_is_raised_here() -> None:

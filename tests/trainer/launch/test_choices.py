@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.artifacts import Flags, ProfileChoice, ProfileReport
+from contracts.artifacts import ProfileChoice, ProfileReport
 from contracts.config import RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.fingerprint import model_fingerprint
@@ -15,10 +15,7 @@ from trainer.data.cursor import slot_requests
 from trainer.data.order import FullOrder
 from trainer.launch.choices import (
     choose_batch_layout,
-    choose_flags,
     choose_threads,
-    default_flags,
-    describe_flags,
     find_differences,
     find_spare_cores,
     slot_sizes,
@@ -30,8 +27,6 @@ def config(**sections: Any) -> RunConfig:
 
 
 HARDWARE = {"cores": "8", "cpu": "one", "gpus": "none"}
-ALL_AUTO = {"precision": "auto", "channels_last": "auto", "compile": "auto", "activation_checkpointing": "auto"}
-CHOSEN = Flags(precision="bf16", channels_last=True, compile=True)
 
 
 def profile(of: RunConfig, slot_size: int = 16, num_workers: int = 3, **choice: Any) -> ProfileReport:
@@ -53,49 +48,36 @@ EXPLICIT = {"parallel": {"slot_size": 8}, "data": {"num_workers": 1, "prefetch_f
 
 
 @pytest.mark.parametrize(
-    ("sections", "choice", "recorded", "expected", "why"),
+    ("sections", "has_profile", "recorded", "expected", "why"),
     [
-        ({}, None, None, (32, 0, 4), "no profile"),
-        ({"train": {"global_batch_size": 5}}, None, None, (3, 0, 4), "an even share"),
-        (
-            {},
-            {"prefetch_factor": 2},
-            None,
-            (16, 3, 2),
-            "prefetch_factor 2: chosen by the profile",
-        ),
-        (EXPLICIT, {}, None, (8, 1, 8), "set by parallel.slot_size; num_workers 1: set by data.num_workers"),
-        ({}, {}, 4, (4, 3, 4), "recorded in the checkpoint"),
+        ({}, False, None, (32, 0, 4), "no profile"),
+        ({"train": {"global_batch_size": 5}}, False, None, (3, 0, 4), "an even share"),
+        ({}, True, None, (16, 3, 4), "num_workers 3: chosen by the profile"),
+        (EXPLICIT, True, None, (8, 1, 8), "set by parallel.slot_size; num_workers 1: set by data.num_workers"),
+        ({}, True, 4, (4, 3, 4), "recorded in the checkpoint"),
     ],
 )
 def test_who_decides_how_the_batch_is_cut_and_loaded(
-    sections: dict[str, Any], choice: dict[str, Any] | None, recorded: int | None, expected: tuple[int, ...], why: str
+    sections: dict[str, Any], has_profile: bool, recorded: int | None, expected: tuple[int, ...], why: str
 ) -> None:
     """The checkpoint before the configuration before the profile before an even share."""
-    asked = config(**sections)
-    report = None if choice is None else profile(asked, **choice)
-    cut = choose_batch_layout(asked, ranks=2, profile=report, recorded=recorded)
-    assert (cut.slot_size, cut.num_workers, cut.prefetch_factor) == expected
-    assert why in cut.reason
-    assert ("prefetch" in cut.reason) == (cut.num_workers > 0)
+    of = config(**sections)
+    layout = choose_batch_layout(of, ranks=2, profile=profile(of) if has_profile else None, recorded=recorded)
+    assert (layout.slot_size, layout.num_workers, layout.prefetch_factor) == expected
+    assert why in layout.reason
 
 
 @pytest.mark.parametrize(
-    ("method", "why"), [("sweep", "default, the profile measured nothing"), ("off", "default, profile: off")]
+    ("method", "why"), [("sweep", "default, the profile compared nothing"), ("off", "default, profile: off")]
 )
 def test_a_profile_that_measured_nothing_leaves_the_defaults(method: Any, why: str) -> None:
-    """Whatever it was written down for: ranks may be others."""
-    report = profile(config(), slot_size=16, threads=7, flags=CHOSEN, measured=False).model_copy(
-        update={"method": method}
-    )
-    cut = choose_batch_layout(config(), ranks=4, profile=report, recorded=None, spare_cores=5)
-    assert (cut.slot_size, cut.num_workers, cut.prefetch_factor) == (16, 5, 4)
-    assert f"an even share of the global batch ({why}); num_workers 5: {why}" in cut.reason
-    train = config(train={"global_batch_size": 128, **ALL_AUTO}).train
-    assert choose_flags(train, report) == default_flags() and why in describe_flags(train, report)
-    assert choose_threads(config(), ranks=2, profile=report, hardware=HARDWARE) == (max(1, available_cores() // 2), "")
-    # Nothing was measured that another machine or batch would be different from.
-    assert find_differences(report, {**HARDWARE, "cores": "96"}, train) == []
+    """Whatever it was written for: ranks may be others."""
+    report = profile(config(), slot_size=16, measured=False).model_copy(update={"method": method})
+    layout = choose_batch_layout(config(), ranks=4, profile=report, recorded=None, spare_cores=5)
+    assert (layout.slot_size, layout.num_workers) == (16, 5)
+    assert f"an even share of the global batch ({why}); num_workers 5: {why}" in layout.reason
+    # Nothing was measured that another machine would be different from.
+    assert find_differences(report, {**HARDWARE, "cores": "96"}, config().train) == []
 
 
 def test_without_a_profile_a_gpus_loader_has_the_cores_of_its_rank_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,36 +87,12 @@ def test_without_a_profile_a_gpus_loader_has_the_cores_of_its_rank_but_one(monke
         assert find_spare_cores(ranks) == spare
 
 
-def test_flags_that_are_auto_are_the_profiles() -> None:
-    train = config(train={"global_batch_size": 64, **ALL_AUTO}).train
-    assert choose_flags(train, profile(config(), flags=CHOSEN)) == CHOSEN
-    assert choose_flags(train, None) == default_flags()
-    said = describe_flags(train, profile(config(), flags=CHOSEN))
-    assert said == (
-        "precision bf16, channels_last True, compile True, activation_checkpointing none: chosen by the profile"
-    )
-    assert describe_flags(config().train, None) == ""
-    for pinned in ({"precision": "fp32"}, {"compile": "off"}):
-        (name,) = pinned
-        train = config(train={"global_batch_size": 64, **ALL_AUTO, **pinned}).train
-        expected = CHOSEN.model_copy(update={name: getattr(Flags(), name)})
-        assert choose_flags(train, profile(config(), flags=CHOSEN)) == expected, "what is set wins"
-
-
-def test_threads_are_set_or_chosen_or_an_even_share_of_the_cores() -> None:
+def test_threads_are_set_or_an_even_share_of_the_cores() -> None:
     share = max(1, available_cores() // 2)
-    chosen = profile(config(), threads=3)
-    assert choose_threads(config(), ranks=2, profile=None, hardware=HARDWARE) == (share, "")
-    assert choose_threads(config(), ranks=2, profile=chosen, hardware=HARDWARE) == (3, "chosen by the profile")
-    pinned = config(resources={"threads": 1})
-    assert choose_threads(pinned, ranks=2, profile=chosen, hardware=HARDWARE) == (1, "set by resources.threads")
-    many = config(resources={"threads": 1024})
-    assert f"more than the {share} cores of a rank" in choose_threads(many, ranks=2, profile=None, hardware={})[1]
-    # A profile's choice is for as many ranks on as many cores.
-    for ranks, cores in ((1, "8"), (2, "4")):
-        here = {**HARDWARE, "cores": cores}
-        threads, reason = choose_threads(config(), ranks=ranks, profile=chosen, hardware=here)
-        assert threads == max(1, available_cores() // ranks) and "is for 2 ranks on 8 cores" in reason
+    assert choose_threads(config(), ranks=2) == (share, "")
+    assert choose_threads(config(resources={"threads": 1}), ranks=2) == (1, "")
+    threads, warning = choose_threads(config(resources={"threads": 1024}), ranks=2)
+    assert threads == 1024 and f"more than the {share} cores of a rank" in warning
 
 
 def test_other_hardware_and_another_global_batch_than_the_profiles_are_told() -> None:

@@ -3,11 +3,10 @@
 import pynvml as nvml
 import pytest
 
-from contracts.artifacts import Flags
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from trainer.launch import machine
-from trainer.launch.choices import default_flags
+from trainer.launch.choices import default_channels_last, default_precision
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +78,7 @@ def test_visible_gpus(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert machine.num_gpus() == gpus
-    assert default_flags().precision == precision
+    assert default_precision() == precision and default_channels_last() == (gpus > 0)
 
 
 def test_the_environments_ranks_count_where_the_configuration_leaves_them_open(
@@ -100,4 +99,5 @@ def test_the_environments_ranks_count_where_the_configuration_leaves_them_open(
     assert machine.num_ranks(config()) == 5
     assert machine.num_ranks(config(ranks=7)) == 7
     monkeypatch.delenv(name)
-    assert machine.num_ranks(config()) == 2 and default_flags() == Flags()
+    assert machine.num_ranks(config()) == 2
+    assert default_precision() == "fp32" and not default_channels_last()

@@ -98,7 +98,7 @@ def run_line(place: Path, config: dict[str, Any]) -> tuple[str, Path, Path]:
     with one_rank() as rank:
         train(rank, place / "train", shards_uri, config)
     arguments = ["--root", str(place / "export"), "--checkpoint", str(place / "train" / "out"), "--shards", shards_uri]
-    config["export"] = {"precision": "fp32", "runtime": "onnxruntime_tensorrt", "max_batch": 4}
+    config["export"] = {"precision": "fp32", "runtime": "onnx", "max_batch": 4}
     exported = {name: config[name] for name in ("task", "data", "model", "export") if name in config}
     with steps_in_this_process():
         assert run_stage("export", export, ["--config-json", json.dumps(exported), *arguments]) == 0

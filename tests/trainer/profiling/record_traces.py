@@ -25,14 +25,13 @@ import torch
 import torch.distributed
 from torch import nn
 from torch.multiprocessing.spawn import spawn
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.utils.data import DataLoader, Dataset
 
-from trainer.profiling.trace import strip_host
+from trainer.profiling.trace import LOADER, SLOT, UPDATE, annotate, record
 
 FOLDER = Path(__file__).parent / "traces"
 STEPS = 3
-# More than one step before: buckets of gradients and the optimizer's state are made in the first two.
+# Steps before those of the trace.
 WARMUP = 2
 SLOT_SIZE = 8
 
@@ -83,42 +82,40 @@ def wide(width: int = 1500) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, width), nn.ReLU(), nn.Linear(width, 10))
 
 
-def record(path: Path, model: nn.Module, *, size: int = 32, delay_s: float = 0.0, passes: int = 1) -> None:
-    """Trace steps of a network, marked as the probe marks them.
+def trace(
+    path: Path, model: nn.Module, *, size: int = 32, delay_s: float = 0.0, passes: int = 1, rank: int = 0
+) -> None:
+    """Trace steps of a model.
 
     Args:
-        path: For the trace, .json.gz.
-        model: The network.
+        path: Trace to write, .json.gz.
+        model: The model.
         size: Side of its pictures.
-        delay_s: What a picture takes to get, in seconds.
-        passes: How often the forward pass is computed.
+        delay_s: Seconds that a picture takes to get.
+        passes: Forward passes per step.
+        rank: Number of the rank.
     """
     alone: nn.Module = getattr(model, "module", model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     batches: Iterator[list[torch.Tensor]] = iter(DataLoader(Pictures(size, delay_s), batch_size=SLOT_SIZE))
-    with profile(
-        activities=[ProfilerActivity.CPU],
-        schedule=schedule(wait=0, warmup=WARMUP, active=STEPS, repeat=1),
-        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
-        record_shapes=True,
-        profile_memory=True,
-        acc_events=True,
-    ) as profiler:
-        for _ in range(STEPS + WARMUP):
-            with record_function("shardline: loader"):
-                images, labels = next(batches)
-            with record_function("shardline: slot"):
-                # Not through DistributedDataParallel: the other rank computes it once.
-                for _ in range(passes - 1):
-                    with torch.no_grad():
-                        alone(images)
-                loss = nn.functional.cross_entropy(model(images), labels)
-                loss.backward()  # type: ignore[no-untyped-call]
-            with record_function("shardline: update"):
-                optimizer.step()
-                optimizer.zero_grad()
-            profiler.step()
-    strip_host(path)
+
+    def take_step() -> None:
+        with annotate(LOADER):
+            images, labels = next(batches)
+        with annotate(SLOT):
+            # Not through DistributedDataParallel: the other rank computes it once.
+            for _ in range(passes - 1):
+                with torch.no_grad():
+                    alone(images)
+            loss = nn.functional.cross_entropy(model(images), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+        with annotate(UPDATE):
+            optimizer.step()
+            optimizer.zero_grad()
+
+    # Buckets of gradients and the optimizer's state are made in the first two steps.
+    take_step()
+    record(path, take_step, steps=STEPS, rank=rank, cuda=False)
 
 
 def in_two_ranks(name: str, make: Callable[[], nn.Module], passes_of_second: int = 1) -> None:
@@ -134,7 +131,7 @@ def _rank(rank: int, name: str, make: Callable[[], nn.Module], port: int, passes
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     model = nn.parallel.DistributedDataParallel(make())
-    record(FOLDER / f"{name}-{rank}.json.gz", model, size=16, passes=passes_of_second if rank else 1)
+    trace(FOLDER / f"{name}-{rank}.json.gz", model, size=16, passes=passes_of_second if rank else 1, rank=rank)
     torch.distributed.destroy_process_group()
 
 
@@ -144,9 +141,9 @@ def main() -> None:
     torch.manual_seed(0)
     FOLDER.mkdir(exist_ok=True)
     recordings: dict[str, Callable[[], None]] = {
-        "steady": lambda: record(FOLDER / "steady.json.gz", convolutions()),
-        "starved": lambda: record(FOLDER / "starved.json.gz", convolutions(), delay_s=0.01),
-        "copying": lambda: record(FOLDER / "copying.json.gz", convolutions(between=Turning), size=64),
+        "steady": lambda: trace(FOLDER / "steady.json.gz", convolutions()),
+        "starved": lambda: trace(FOLDER / "starved.json.gz", convolutions(), delay_s=0.01),
+        "copying": lambda: trace(FOLDER / "copying.json.gz", convolutions(between=Turning), size=64),
         "exchange": lambda: in_two_ranks("exchange", wide),
         "straggler": lambda: in_two_ranks("straggler", convolutions, passes_of_second=8),
     }

@@ -20,13 +20,13 @@ from inspection.metrics import stage_metrics
 from inspection.page import render_report
 from inspection.run.view import RunView
 from tests.conftest import OWN_CODE, small_config
+from tests.trainer.launch.machines import make_assignment
 from tests.trainer.one_rank import logs, make_training, newest, one_rank, train
 from tests.trainer.test_task import run
 from tests.trainer.texts import text_of, words_config, write_shards
 from trainer.finish import finish
 from trainer.parallel.process_group import Rank
-from trainer.profiling.measure import ComputeTime, JointRate
-from trainer.profiling.probe import RankProbe
+from trainer.profiling.worker import Worker
 from trainer.task import _describe
 
 # By the path below code.path, and by files of the source.
@@ -192,22 +192,23 @@ def test_training_tells_tokens_beside_samples(rank: Rank, text_shards: str, tmp_
     assert any(" tokens/s" in words for words in said), said
 
 
-def test_the_profile_tries_memory_on_the_longest_samples_and_counts_units(text_shards: str) -> None:
+def test_the_profile_tries_memory_on_the_longest_samples_and_counts_units(
+    rank: Rank, text_shards: str, tmp_path: Path
+) -> None:
     """Texts have 64 letters at most, and samples may have 32,768: of a slot of these 64 take half a GB."""
     values = words_training({"longest": 1 << 15, "positions": 1 << 15})
     values |= {"parallel": {"slot_size": "auto"}, "data": {"num_workers": "auto"}, "profile": {"window_s": 0.05}}
-    # Its processes import no copy of own code.
-    values |= {"task": {**values["task"], "name": "tests.own_code.words:Words"}, "code": {}}
     del values["sharding"]
-    with RankProbe(RunConfig.model_validate(values), shards=text_shards, ranks=1, threads=1) as running:
-        assert not running.device.compiles
-        assert not running.device.has_layout and not running.device.has_images
-        small, large = (running.compute(Settings(slot_size=size, num_workers=0)) for size in (2, 8))
-        assert isinstance(small, ComputeTime) and isinstance(large, ComputeTime)
-        assert small.memory_bytes and large.memory_bytes
-        assert large.memory_bytes - small.memory_bytes > 6 * (2 << 20)
-        found = running.run([Settings(slot_size=4, slots_per_rank=2, num_workers=1)], rounds=2)[0]
-        assert isinstance(found, JointRate) and 10 < found.units_per_sample["tokens"] < 60
+    append_code(OWN_CODE)
+    assignment = make_assignment(tmp_path, config=values, shards=text_shards, ranks=1)
+    worker = Worker(assignment, RunConfig.model_validate(values), rank)
+    device = worker.prepare()
+    assert not device.compiles and not device.has_layout
+    small, large = (worker.bench.compute(size) for size in (2, 8))
+    assert small.memory_bytes and large.memory_bytes
+    assert large.memory_bytes - small.memory_bytes > 6 * (2 << 20)
+    rate = worker.bench.window(Settings(slot_size=4, slots_per_rank=2, num_workers=1))
+    assert 10 < rate.units_per_sample["tokens"] < 60
 
 
 def test_a_loader_that_is_forked_waits_for_no_thread_of_a_tokenizer(

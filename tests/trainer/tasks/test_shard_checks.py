@@ -12,7 +12,7 @@ from contracts.config import DataSection, RunConfig
 from contracts.errors import ConfigError, DataError
 from contracts.stage import run_stage
 from tests.conftest import small_config
-from trainer.export.needs import check_export_of_run
+from trainer.export.inputs import check_export_of_run
 from trainer.launch.assignment import ASSIGNMENT_NAME
 from trainer.profiling.task import execute as profile
 from trainer.task import execute as train

@@ -13,7 +13,6 @@ from contracts import storage
 from contracts.artifacts import CheckpointManifest, EvaluationReport, ExportManifest, ShardManifest
 from contracts.config import STAGE_KEYS
 from contracts.errors import EXIT_UNPROVEN
-from tests.trainer.export.graphs import parse_config as parse_triton
 from tests.trainer.tasks import texts
 from tests.trainer.test_kills import kill_in, make
 
@@ -63,8 +62,8 @@ def shardline(*arguments: object, timeout: float = 120) -> subprocess.CompletedP
 
 @pytest.mark.line
 @pytest.mark.timeout(600)
-def test_messages_end_in_a_proven_graph_and_an_engine(tmp_path: Path) -> None:
-    """The example of docs/tasks/text.md: accuracy, gates, engine, Triton, answers, and the same looked at again."""
+def test_messages_end_in_an_engine_and_answers(tmp_path: Path) -> None:
+    """The example of docs/tasks/text.md: accuracy, gates, engine, answers, and the same looked at again."""
     source, root = tmp_path / "raw", tmp_path / "runs"
     subprocess.run([sys.executable, REPOSITORY / "examples" / "texts.py", source], check=True, timeout=60)
     table = source / "messages.csv"
@@ -77,22 +76,15 @@ def test_messages_end_in_a_proven_graph_and_an_engine(tmp_path: Path) -> None:
     (exported,) = root.glob("*/export/*/manifest.json")
     folder, manifest = exported.parent, ExportManifest.load(storage.normalise(exported.parent))
     gates = {(gate.name, gate.precision): gate.status for gate in manifest.gates}
-    assert "failed" not in gates.values()
-    for gate in (
-        ("parity", "fp32"),
-        ("program", "fp32"),
-        ("evaluation", "fp32"),
-        ("parity", "fp16"),
-    ):
-        assert gates[gate] == "passed", gate
+    assert set(gates.values()) == {"passed"}
+    assert set(gates) >= {("parity", "fp32"), ("program", "fp32"), ("parity", "fp16"), ("metric", "fp16")}
     # Masks are filled with numbers that fp16 holds: nothing is left in fp32.
     assert manifest.precision == "fp16" and manifest.graph().kept_fp32 == []
     length = manifest.signature.dimensions["length"]
     assert (length.min, length.max, length.multiple) == (8, 64, 8)
-    (engine,) = manifest.engines
-    assert (folder / engine.name).stat().st_size > 0
-    assert {tensor.name: tensor.shape for tensor in engine.tensors}["tokens"] == [-1, -1]
-    check_triton(folder)
+    # Triton loads no engine of TensorRT-RTX: there is no repository.
+    assert manifest.engine is not None and manifest.served == manifest.engine.name
+    assert (folder / manifest.served).stat().st_size == manifest.engine.bytes and not (folder / "triton").exists()
     check_answers(folder, table, tmp_path)
     shards = storage.local_path(report_shards(root))
     looked = shardline("verify", folder, "--shards", shards, timeout=280)
@@ -103,13 +95,6 @@ def test_messages_end_in_a_proven_graph_and_an_engine(tmp_path: Path) -> None:
 def report_shards(root: Path) -> str:
     (manifest,) = root.glob("*/shard/*/manifest.json")
     return storage.normalise(manifest.parent)
-
-
-def check_triton(folder: Path) -> None:
-    config = parse_triton((folder / "triton/classifier/config.pbtxt").read_text())
-    assert {one.name: list(one.dims) for one in config.input} == {"tokens": [-1], "mask": [-1]}
-    assert config.output[0].label_filename == "labels.txt"
-    assert (folder / "triton/classifier/labels.txt").read_text().split() == ["cooking", "sports", "weather"]
 
 
 def check_answers(folder: Path, table: Path, work: Path) -> None:

@@ -37,7 +37,7 @@ SECTIONS: dict[str, Any] = {
     "model": {"architecture": "bert", "arguments": BERT},
     "train": {"global_batch_size": 16, "epochs": 2, "learning_rate": 3e-3},
     "parallel": {"slot_size": 4},
-    "export": {"max_batch": 4, "runtime": "tensorrt_rtx", "targets": ["l4"]},
+    "export": {"max_batch": 4, "runtime": "tensorrt_rtx", "target": "l4"},
 }
 
 

@@ -1,0 +1,207 @@
+"""Engines: builds by tensorrt_rtx, which need no GPU; opening and running them, where there is none by a double."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from contracts.artifacts.signature import OutputSpec, Signature, TensorSpec
+from contracts.errors import CheckFailed, ConfigError, ModelError
+from trainer.export import engine
+from trainer.export.engine import build_engine, make_config, median_latency, open_engine, open_graph
+from trainer.export.runtime import RTX_TARGETS, Builder, gpu_target, version_of
+
+RTX = Builder("tensorrt_rtx", version_of("tensorrt_rtx"), "sm89")
+BATCHES = (1, 4, 16)
+SIGNATURE = Signature(
+    inputs={"images": TensorSpec(dtype="float32", shape=["batch", 3, 16, 16])},
+    outputs={"features": OutputSpec(dtype="float32", shape=["batch", 8, 16, 16])},
+)
+
+
+def write_graph(path: Path, precision: str) -> Path:
+    """Write a convolution of images [batch, 3, 16, 16] whose inputs and outputs are float32."""
+    dtype, kind = (np.float16, TensorProto.FLOAT16) if precision == "fp16" else (np.float32, TensorProto.FLOAT)
+    weight = np.random.default_rng(0).standard_normal((8, 3, 3, 3)).astype(dtype)
+    nodes = [
+        helper.make_node("Cast", ["images"], ["x"], to=kind),
+        helper.make_node("Conv", ["x", "weight"], ["y"], pads=[1, 1, 1, 1]),
+        helper.make_node("Cast", ["y"], ["features"], to=TensorProto.FLOAT),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, 16, 16])],
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["batch", 8, 16, 16])],
+        [numpy_helper.from_array(weight, "weight")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return path
+
+
+def build(graph: Path, path: Path, **changes: Any) -> None:
+    settings = {"builder": RTX, "signature": SIGNATURE, "batches": BATCHES, "precision": "fp16"}
+    build_engine(graph, path, **(settings | changes))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_graph_becomes_an_engine_and_nothing_is_printed(
+    tmp_path: Path, precision: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    build(write_graph(tmp_path / "graph.onnx", precision), tmp_path / "engine", precision=precision)
+    assert (tmp_path / "engine").stat().st_size > 1000
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_refused_graph_shows_the_builder_s_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no graph")
+    with pytest.raises(ModelError, match=r"(?s)builds no engine from broken\.onnx for sm89:.*ERROR"):
+        build(broken, tmp_path / "engine")
+    with pytest.raises(ModelError, match="builds no engine"):
+        build(write_graph(tmp_path / "graph.onnx", "fp16"), tmp_path / "engine", signature=PAIRS)
+    assert not (tmp_path / "engine").exists() and capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("precision", "has_tf32"), [("fp32", False), ("fp16", True)])
+def test_an_engine_is_for_its_target_and_of_fp32_without_tf32(precision: str, has_tf32: bool) -> None:
+    import tensorrt_rtx
+
+    factory = tensorrt_rtx.Builder(tensorrt_rtx.Logger())
+    config = make_config(tensorrt_rtx, factory, RTX, precision)
+    assert config.get_flag(tensorrt_rtx.BuilderFlag.TF32) is has_tf32
+    assert config.get_compute_capability(0) == tensorrt_rtx.ComputeCapability.SM89
+    members = tensorrt_rtx.ComputeCapability.__members__
+    assert set(RTX_TARGETS) == {name.lower() for name in members if name.startswith("SM")}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [([0.2, 0.2, 0.2, *[0.001] * 50], (1.0, 50)), ([9.0, 9.0], (9000.0, 1))]
+)
+def test_latency_is_a_median_of_fewer_calls_where_they_are_slow(
+    seconds: list[float], expected: tuple[float, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, calls = [0.0], iter(seconds)
+    monkeypatch.setattr(engine.time, "perf_counter", lambda: clock[0])
+
+    def run(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        clock[0] += next(calls)
+        return {}
+
+    assert median_latency(run, {}) == pytest.approx(expected)
+
+
+# --- engines on a GPU -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("module", ["tensorrt", "tensorrt_rtx"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_an_engine_computes_what_the_graph_does(tmp_path: Path, module: Any, precision: str) -> None:
+    pytest.importorskip(module)
+    target = gpu_target()
+    if module == "tensorrt_rtx" and target not in RTX_TARGETS:
+        pytest.skip(f"tensorrt_rtx builds no engine for {target}")
+    builder = Builder(module, version_of(module), target)
+    graph, path = write_graph(tmp_path / "graph.onnx", precision), tmp_path / "engine"
+    build(graph, path, builder=builder, precision=precision)
+    run, expected = open_engine(path, builder, SIGNATURE), open_graph(graph, threads=1)
+    for size in BATCHES:
+        batch = {"images": np.random.default_rng(0).standard_normal((size, 3, 16, 16), dtype=np.float32)}
+        assert np.abs(run(batch)["features"] - expected(batch)["features"]).max() < (
+            1e-4 if precision == "fp32" else 0.1
+        )
+    with pytest.raises(CheckFailed, match="does not take"):
+        run({"images": np.zeros((BATCHES[2] + 1, 3, 16, 16), np.float32)})
+
+
+class Context:
+    """An engine that adds one to each number, for batches of at most four."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[str, int] = {}
+        self.runs = True
+
+    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+        self.shape = shape
+        return shape[0] <= 4
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        return self.shape
+
+    def set_tensor_address(self, name: str, address: int) -> None:
+        self.addresses[name] = address
+
+    def execute_async_v3(self, stream: int) -> bool:
+        x, y = ((ctypes.c_float * int(np.prod(self.shape))).from_address(self.addresses[name]) for name in ("x", "y"))
+        y[:] = [value + 1 for value in x]
+        return self.runs
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch) -> Context:
+    """A double of tensorrt and of CUDA, in main memory. It proves nothing about either: only what is asked of them."""
+    context, empty = Context(), torch.empty
+    loaded = SimpleNamespace(create_execution_context=lambda: context)
+    runtime = SimpleNamespace(deserialize_cuda_engine=lambda plan: loaded if plan == b"engine" else None)
+    logger = type("ILogger", (), {"Severity": SimpleNamespace(WARNING=2)})
+    package = SimpleNamespace(Runtime=lambda logger: runtime, ILogger=logger)
+    monkeypatch.setitem(sys.modules, "tensorrt", package)
+    monkeypatch.setattr(engine, "gpu_target", lambda: "sm89")
+    monkeypatch.setattr(engine, "version_of", lambda module: "11")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: torch.inference_mode())
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
+    monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: empty(shape, dtype=dtype))
+    return context
+
+
+PAIRS = Signature(
+    inputs={"x": TensorSpec(dtype="float32", shape=["batch", 2])},
+    outputs={"y": OutputSpec(dtype="float32", shape=["batch", 2])},
+)
+TENSORRT = Builder("tensorrt", "11", "sm89")
+
+
+def test_an_opened_engine_runs_its_profile_and_nothing_else(context: Context, tmp_path: Path) -> None:
+    path = tmp_path / "model.engine"
+    path.write_bytes(b"engine")
+    run = open_engine(path, TENSORRT, PAIRS)
+    x = np.arange(8, dtype=np.float32).reshape(2, 4).T  # not contiguous
+    assert np.array_equal(run({"x": x})["y"], x + 1)
+    with pytest.raises(CheckFailed, match=r"model.engine does not take \{'x': \(5, 2\)\}"):
+        run({"x": np.zeros((5, 2), np.float32)})
+    context.runs = False
+    with pytest.raises(CheckFailed, match=r"model\.engine does not run"):
+        run({"x": x})
+
+
+@pytest.mark.usefixtures("context")
+@pytest.mark.parametrize(
+    ("builder", "error", "words"),
+    [
+        (TENSORRT, CheckFailed, "does not load in tensorrt 11"),
+        (replace(TENSORRT, version="10.9"), ConfigError, "built by tensorrt 10.9, installed is tensorrt 11"),
+        (replace(TENSORRT, target="sm75"), ConfigError, "for a GPU of sm75 (t4); this machine has a GPU of sm89 (l4"),
+        (replace(TENSORRT, module=cast(Any, "none")), ConfigError, "the engine builder none does not load"),
+    ],
+)
+def test_an_engine_that_cannot_be_opened_says_why(
+    tmp_path: Path, builder: Builder, error: type[Exception], words: str
+) -> None:
+    (tmp_path / "model.engine").write_bytes(b"other")
+    with pytest.raises(error, match=re.escape(words)):
+        open_engine(tmp_path / "model.engine", builder, PAIRS)

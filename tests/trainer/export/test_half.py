@@ -1,0 +1,216 @@
+"""The fp16 graph: every weight in fp16, its answers those of fp32, and what leaves fp16's range stays in fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto
+from torch import nn
+
+from contracts.artifacts.signature import Signature
+from contracts.errors import ModelError
+from tests.trainer.export.graphs import NETWORKS, example_of, image_signature, inputs_of, network, signature_of
+from trainer.export.compare import Subject, Trial, judge_parity
+from trainer.export.engine import build_engine, graph_runtime, open_graph
+from trainer.export.half import HalfModel, fold_batch_norms, modules_beyond_fp16, write_fp16
+from trainer.export.runtime import Builder, version_of
+from trainer.export.tensors import run_torch
+
+
+def write(
+    model: nn.Module, folder: Path, signature: Signature | None = None, *, cautious: bool = False
+) -> tuple[Path, list[str]]:
+    """Return the fp16 graph, which answers as the model does in fp32, and what is kept in fp32."""
+    signature, path = signature or image_signature(), folder / "model.fp16.onnx"
+    feed = inputs_of(signature)
+    trial = Trial("samples", feed, run_torch(model.eval(), signature, feed))
+    settings = {"signature": signature, "example": example_of(signature)}
+    kept = write_fp16(model, path, **settings, feed=feed, cautious=cautious)  # type: ignore[arg-type]
+    run = open_graph(path, threads=1, precision="fp16")
+    gate = judge_parity(run, [trial], signature, Subject("fp16", path.name, graph_runtime()))
+    assert gate.status == "passed", gate
+    return path, kept
+
+
+def fp32_share(path: Path) -> float:
+    """Return the share of floating-point weights that are float32."""
+    weights = [tensor for tensor in onnx.load(path).graph.initializer if tensor.data_type in (1, 10)]
+    sizes = [int(np.prod(tensor.dims)) for tensor in weights]
+    wide = [size for size, tensor in zip(sizes, weights, strict=True) if tensor.data_type == TensorProto.FLOAT]
+    return sum(wide) / sum(sizes)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_are_fp16_as_a_whole_and_engines_build(name: str, tmp_path: Path) -> None:
+    signature = signature_of(name)
+    path, kept = write(network(name), tmp_path, signature)
+    assert kept == [] and fp32_share(path) < 0.01
+    builder = Builder("tensorrt_rtx", version_of("tensorrt_rtx"), "sm89")
+    engine = tmp_path / "engine"
+    build_engine(path, engine, builder=builder, signature=signature, batches=(4, 8), precision="fp16")
+    assert engine.stat().st_size > 10_000
+
+
+class Net(nn.Module):
+    """Named modules, and a function of it and images that computes logits."""
+
+    def __init__(self, compute: Callable[..., torch.Tensor], **modules: nn.Module) -> None:
+        super().__init__()
+        self.compute = compute
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.compute(self, images)
+
+
+def linear(width: int = 32, *, scale: float = 1.0) -> nn.Linear:
+    layer = nn.Linear(32, width)
+    with torch.no_grad():
+        layer.weight.mul_(scale)
+    return layer
+
+
+class Attention(nn.Module):
+    """An attention with scores far beyond fp16, between values that stay within it."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.query = linear(scale=scale)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        query = self.query(values)
+        mixed: torch.Tensor = (query @ query.transpose(1, 2)).softmax(dim=-1) @ values
+        return mixed
+
+
+def attending(scale: float) -> Net:
+    return Net(
+        lambda net, images: net.last(net.attention(images[:, 0]).mean(1)), attention=Attention(scale), last=linear(10)
+    )
+
+
+def scaled(reader: nn.Module, scale: float = 1.0) -> Net:
+    """A layer with outputs beyond fp16, and what reads them: with weights, or the model itself."""
+    return Net(
+        lambda net, images: net.last(net.reader(net.first(images[:, 0, 0])) * scale),
+        first=linear(scale=1e5),
+        reader=reader,
+        last=linear(10),
+    )
+
+
+def one_weight() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 16), nn.ReLU(), nn.Linear(16, 10))
+    with torch.no_grad():
+        model[1].weight[0], model[1].bias[0] = 0, -1
+        model[3].weight[0, 0] = 1e5
+    return model
+
+
+def tied() -> nn.Module:
+    """Two layers with one weight; fp16 cannot hold a constant of the second."""
+    first, second = linear(), linear()
+    second.weight = first.weight
+    second.register_buffer("limit", torch.tensor(1e5))
+    return Net(
+        lambda net, images: net.last(second(first(images[:, 0, 0]))), first=first, second=second, last=linear(10)
+    )
+
+
+KEPT: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
+    "scores inside of a function": (lambda: attending(300.0), ["attention"]),
+    "a reader with weights": (lambda: scaled(nn.LayerNorm(32)), ["first", "reader"]),
+    "a reader within": (lambda: scaled(nn.Sequential(nn.ReLU(), nn.LayerNorm(32))), ["first", "reader"]),
+    "the model reads": (lambda: scaled(nn.Identity(), 1e-5), ["first"]),
+    "one weight": (one_weight, ["3"]),
+    "a shared weight": (tied, ["first", "second"]),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_fp16_cannot_hold_stays_in_fp32_by_name(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    build, expected = KEPT[name]
+    path, kept = write(build(), tmp_path)
+    assert kept == expected and 0 < fp32_share(path) < 1
+    assert modules_beyond_fp16(attending(1.0), example_of(image_signature())) == (set(), set())
+
+
+class NormNet(nn.Sequential):
+    """Not a norm itself."""
+
+
+def test_the_second_try_keeps_norms(tmp_path: Path) -> None:
+    _, kept = write(network("vit"), tmp_path, cautious=True)
+    assert kept and all("norm" in name for name in kept)
+    model = NormNet(nn.Linear(32, 32), nn.LayerNorm(32))
+    assert HalfModel(model, (torch.zeros(2, 32),), cautious=True).kept == {"1"}
+
+
+@pytest.mark.parametrize(
+    ("compute", "message"),
+    [
+        (lambda net, images: net.last(images[:, 0, 0] * 1e5) / 1e5, "beyond 32752 outside of its submodules"),
+        (lambda net, images: net.last(images[:, 0, 0]) @ torch.eye(10), "in fp16 fails: RuntimeError"),
+        (
+            lambda net, images: net.last(images[:, 0, 0] + 1e3) - net.last(torch.full((32,), 1e3)),
+            "in fp16 does not answer as in fp32",
+        ),
+    ],
+)
+def test_a_model_that_fails_in_fp16_is_refused(
+    compute: Callable[..., torch.Tensor], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        write(Net(compute, last=linear(10)), tmp_path)
+
+
+def convolution_and_norm(compute: Callable[..., torch.Tensor]) -> Net:
+    return Net(compute, convolution=nn.Conv2d(3, 8, 3), norm=nn.BatchNorm2d(8))
+
+
+class Doubling(nn.Conv2d):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(images)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True), nn.BatchNorm2d(8)),
+        nn.Sequential(Doubling(3, 8, 3), nn.BatchNorm2d(8)),
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, track_running_stats=False)),
+        convolution_and_norm(lambda net, images: net.norm(net.convolution(images)) + net.convolution(images)),
+        convolution_and_norm(lambda net, images: (values := net.convolution(images)) + net.norm(values)),
+    ],
+    ids=["in place", "subclass", "no statistics", "twice", "skip"],
+)
+def test_norms_that_cannot_be_folded_stay(model: nn.Module) -> None:
+    torch.manual_seed(0)
+    images = torch.randn(2, 3, 8, 8)
+    for norm in model.eval().modules():
+        if isinstance(norm, nn.BatchNorm2d) and norm.running_var is not None:
+            norm.running_var.uniform_(2, 3)
+    expected = model(images)
+    assert torch.equal(fold_batch_norms(model, (images,))(images), expected)
+    assert any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+
+
+def test_a_norm_of_a_convolution_is_folded_in_fp32() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.BatchNorm2d(8)).eval()
+    model[1].running_var.uniform_(0.5, 2)
+    model[1].running_mean.normal_()
+    images = torch.randn(2, 3, 8, 8)
+    with torch.inference_mode():
+        expected = model(images)
+    folded = fold_batch_norms(model, (images,))
+    assert [type(module).__name__ for module in folded] == ["Conv2d", "Identity", "ReLU", "BatchNorm2d"]
+    with torch.inference_mode():
+        assert torch.allclose(folded(images), expected, atol=1e-5)

@@ -1,0 +1,121 @@
+"""The Triton repository of each runtime, beside golden files that Triton's own message parsed.
+
+Not proven here: that a server loads one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from contracts.artifacts.signature import Signature
+from contracts.config.stages import Runtime
+from contracts.serving import NO_RELEASE, RELEASES, image_for, image_of
+from tests.export_fields import image_export, make_manifest
+from trainer.export.triton import docker_command, model_path, write_repository
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "golden" / "triton"
+LABELS = ["two\nlines", "Zürich", 'a "quoted" one', "50%", *map(str, range(6))]
+IMAGE = Signature.model_validate(image_export(32, 10)["signature"])
+TEXT = Signature.model_validate(
+    {
+        "inputs": {name: {"dtype": "int64", "shape": ["batch", "length"]} for name in ("tokens", "mask")},
+        "outputs": {
+            "logits": {"dtype": "float32", "shape": ["batch", 4]},
+            "value": {"dtype": "float32", "shape": ["batch"]},
+        },
+        "dimensions": {"length": {"min": 8, "opt": 64, "max": 256, "multiple": 8}},
+    }
+)
+BUILDERS: dict[Runtime, str] = {"tensorrt": "tensorrt 11.2.1.2", "onnx": ""}
+
+
+def write(
+    folder: Path,
+    runtime: Runtime,
+    signature: Signature = IMAGE,
+    *,
+    builder: str | None = None,
+    precision: str = "fp16",
+    content: bytes = b"a model",
+) -> str:
+    """Write the repository of a classifier for batches of 1 to 10, tuned for 4; return config.pbtxt."""
+    write_repository(
+        folder,
+        task="image_classification",
+        runtime=runtime,
+        precision=precision,
+        model_sha256=hashlib.sha256(content).hexdigest(),
+        signature=signature,
+        batches=(4, 10),
+        builder=BUILDERS[runtime] if builder is None else builder,
+        labels=LABELS,
+    )
+    return (folder / "triton/classifier/config.pbtxt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("runtime", BUILDERS)
+@pytest.mark.parametrize(("name", "signature"), [("image", IMAGE), ("text", TEXT)])
+def test_the_folder_is_the_golden_one(tmp_path: Path, runtime: Runtime, name: str, signature: Signature) -> None:
+    """Dims without the batch, a reshape of scalars, the profile of every input, warm-up batches."""
+    config = write(tmp_path, runtime, signature)
+    assert config == (GOLDEN / f"{runtime}-{name}.pbtxt").read_text(encoding="utf-8")
+    files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    assert files == ["triton/README.md", "triton/classifier/config.pbtxt", "triton/classifier/labels.txt"]
+    # Triton reads one label per line.
+    labels = (tmp_path / "triton/classifier/labels.txt").read_text(encoding="utf-8").split("\n")
+    assert labels == ["two lines", *LABELS[1:], ""]
+    assert model_path("image_classification", runtime).startswith("triton/classifier/1/model.")
+
+
+def test_a_quantised_graph_is_left_alone(tmp_path: Path) -> None:
+    # onnxruntime_backend of 2026-06: 2 is DISABLE_ALL, 0 is ENABLE_ALL.
+    for precision, level in (("int8", 2), ("fp16", 0), ("fp32", 0)):
+        assert f"graph {{ level: {level} }}" in write(tmp_path, "onnx", precision=precision)
+
+
+def test_plans_of_another_file_are_kept_elsewhere(tmp_path: Path) -> None:
+    configs = [write(tmp_path, "onnx", content=content) for content in (b"a model", b"another")]
+    folders = {match[0] for config in configs if (match := re.search(r"/tmp/shardline-plans-\w+", config))}
+    assert len(folders) == 2
+
+
+def test_the_image_is_that_of_the_tensorrt_version() -> None:
+    assert image_for("tensorrt 11.2.1.2") == "nvcr.io/nvidia/tritonserver:26.08-py3"
+    for version in ("11.4.0.1", "11.2.0.5", "10.11.1.1", "1.7.1"):
+        assert image_for(f"tensorrt {version}") is None
+    newest = f"nvcr.io/nvidia/tritonserver:{max(RELEASES.values())}-py3"
+    assert image_of(make_manifest(runtime="onnx", served="model.fp16.onnx", engine=None)) == newest
+    # Triton loads no engine of TensorRT-RTX.
+    assert image_of(make_manifest()) is None
+
+
+@pytest.mark.parametrize(
+    ("runtime", "builder"), [("tensorrt", "tensorrt 11.2.1.2"), ("tensorrt", "tensorrt 11.4.0.20"), ("onnx", "")]
+)
+def test_the_readme_has_the_command_where_a_release_is_known(tmp_path: Path, runtime: Runtime, builder: str) -> None:
+    write(tmp_path, runtime, builder=builder)
+    text, image = (tmp_path / "triton/README.md").read_text(), image_for(builder)
+    assert "Not run: no server has loaded this repository" in text and builder in text
+    assert ("docker run" in text) == (NO_RELEASE not in text) == (image is not None) == ("11.4" not in builder)
+    # A plan that is built when the model is loaded outlives the container.
+    assert ("shardline-plans-" in text) == (runtime == "onnx")
+
+
+def test_the_command_mounts_repository_and_plans() -> None:
+    command = " ".join(docker_command("IMAGE", "/a/triton", sha256="ab" * 32))
+    assert "--gpus all" in command and "-v /a/triton:/models:ro" in command
+    assert f"-v shardline-plans-{'ab' * 8}:/tmp/shardline-plans-{'ab' * 8} IMAGE tritonserver" in command
+
+
+def test_the_extra_tensorrt_is_of_a_version_that_a_release_holds() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (pinned,) = extras["tensorrt"]
+    assert pinned.removeprefix("tensorrt==").removesuffix(".*") in RELEASES
+    # Its libraries cannot be had on every network.
+    assert "tensorrt" not in extras["dev"][0]

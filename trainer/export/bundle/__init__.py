@@ -1,1 +1,0 @@
-"""What an export ships beside the model: the task's files, the Triton repository, the model card."""

@@ -1,1 +1,0 @@
-"""What the gates of an export run and compare: samples, outputs, metrics."""
