@@ -16,7 +16,7 @@ import yaml
 
 from contracts import storage
 from contracts.canonical import canonical, canonical_hash
-from contracts.config import STAGES, RunConfig
+from contracts.config import SPEED_FIELDS, STAGES, RunConfig
 from contracts.config.load import stage_config
 from contracts.errors import ConfigError
 from contracts.own_code import pin_code
@@ -78,6 +78,9 @@ def stage_parameters(config: RunConfig) -> dict[str, str]:
         ConfigError: A text is longer than a parameter may be.
     """
     found = {stage: stage_config(config, stage) for stage in (*STAGES, "register")}
+    # With another learning rate the profile is KFP's to keep.
+    profile_keys = {*SPEED_FIELDS, "momentum", "epochs", "max_steps"}
+    found["profile"]["train"] = {name: found["profile"]["train"][name] for name in sorted(profile_keys)}
     found["run"] = config.model_dump(mode="json", exclude_defaults=True)
     texts = {f"{name}_config": json.dumps(values, sort_keys=True) for name, values in found.items()}
     for name, text in texts.items():

@@ -59,7 +59,6 @@ def test_the_terminal_shows_every_point_and_finding() -> None:
     assert "out of memory" in next(line for line in lines if line.split()[:2] == ["256", "4"])
     words = "\n".join(lines)
     assert "choice: slot size 64 x 8 per rank, 4 workers" in words
-    assert "1 other configuration is within 3 % of the fastest; the cheapest of them was chosen." in words
     assert "finding R1: Steps wait for data\n  data time 31 %" in words and "  saves at most 31% of a step" in words
     assert "warning: the loader at 8 workers" in words and "training: 7.3 h" in words
     assert "effort: sweep: 4 configurations end to end" in words and "in 212 s; 3 failed" in words

@@ -54,7 +54,9 @@ def execute(stage: Stage) -> str:
     check_export_of_run(stage, shards)
     stage.config = config = with_arguments_of_weights(stage)
     # A training that asks for its own profile (`locate`) is not finished, or needs none.
-    if stage.root is not None and not stage.fresh and not stage.locate:
+    # On Vertex AI the stage is given a part of `train`, which names no training.
+    names_training = "learning_rate" in config.train.model_fields_set
+    if stage.root is not None and names_training and not stage.fresh and not stage.locate:
         uri = find_followed(stage.root, config, shards=shards.fingerprint)
         if uri is not None:
             stage.log(f"{storage.display(uri)} is reused: a finished training followed it; --fresh measures again")
