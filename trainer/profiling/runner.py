@@ -335,7 +335,7 @@ def _describe_crash(end: ErrorDocument) -> Failed:
         return Failed("out of memory", end.message)
     if "SIGKILL" in end.message:
         return Failed("out of memory", f"{end.message}; the kernel does that when memory runs out")
-    return Failed("failed" if end.kind == "failed" else "crashed", end.message)
+    return Failed("crashed", end.message)
 
 
 def measure(
