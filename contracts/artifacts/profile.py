@@ -180,7 +180,6 @@ class TraceSummary(TraceDocument):
 
     rank: int
     device: Literal["cpu", "gpu"]
-    gpu_name: str | None = None
     steps: int
     step_s: float
     """Mean duration of a traced step, in seconds."""

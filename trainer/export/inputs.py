@@ -53,12 +53,6 @@ class Inputs:
         task.calibration = self.checkpoint.calibration
         return task
 
-    def build_model(self) -> nn.Module:
-        """Return the network with random weights."""
-        from trainer.model.build import build_model
-
-        return build_model(self.load_task(), self.config)
-
     def load_model(self) -> nn.Module:
         """Return the network with the checkpoint's weights, in evaluation mode.
 
@@ -66,8 +60,9 @@ class Inputs:
             DataError: The weights are damaged, or not those of the network.
         """
         from trainer.checkpoint.loading import load_model_state
+        from trainer.model.build import build_model
 
-        model = self.build_model()
+        model = build_model(self.load_task(), self.config)
         try:
             model.load_state_dict(load_model_state(self.checkpoint_uri, self.checkpoint))
         except RuntimeError as error:

@@ -165,14 +165,9 @@ def capability_of(name: str) -> str:
     )
 
 
-def gpus_of(capability: str) -> tuple[str, ...]:
-    """Return the names of GPUs with a compute capability."""
-    return GPUS.get(capability, ())
-
-
 def describe_target(capability: str) -> str:
     """Return a compute capability with its GPUs: `sm89 (l4, l40s)`."""
-    names = gpus_of(capability)
+    names = GPUS.get(capability, ())
     return f"{capability} ({', '.join(names)})" if names else capability
 
 

@@ -82,8 +82,6 @@ class Device:
     name: str
     has_bf16: bool
     """Whether it computes in bf16 in hardware."""
-    memory_limit_bytes: int | None
-    """Memory that a rank may take, of the rank that has least; None: unknown."""
     samples: int
     """Samples of the training split."""
     has_batch_norm: bool

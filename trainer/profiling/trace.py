@@ -126,8 +126,6 @@ class Trace:
     steps: list[Event]
     """Optimizer steps on the host."""
     rank: int
-    gpus: dict[int, str]
-    """GPU names by device number."""
 
     def of(self, *categories: str) -> list[Event]:
         """Return the events of some categories."""
@@ -157,7 +155,6 @@ def read_trace(path: Path) -> Trace:
         raw = document["traceEvents"]
         events = [_event(each) for each in raw if each.get("ph") == "X" and each.get("cat", "Trace") != "Trace"]
         allocations = [_event(each) for each in raw if each.get("ph") == "i" and each.get("name") == "[memory]"]
-        gpus = {device["id"]: device["name"] for device in document.get("deviceProperties", [])}
         rank = document.get("distributedInfo", {}).get("rank", 0)
         events.sort(key=lambda event: (event.start_us, -event.end_us))
         allocations.sort(key=lambda event: event.start_us)
@@ -172,7 +169,7 @@ def read_trace(path: Path) -> Trace:
             allowed="a file of torch.profiler's export_chrome_trace, .json or .json.gz, with steps (profiler.step())",
             todo="profile again; a trace that was cut short cannot be read",
         ) from error
-    return Trace(events, allocations, steps, rank, gpus)
+    return Trace(events, allocations, steps, rank)
 
 
 def _event(raw: dict[str, Any]) -> Event:
@@ -325,7 +322,6 @@ def _summarise_gpu(trace: Trace, on_gpu: list[Event]) -> TraceSummary:
     return TraceSummary(
         rank=trace.rank,
         device="gpu",
-        gpu_name=trace.gpus.get(device),
         steps=steps,
         step_s=window_us / steps / 1e6,
         breakdown_s=_breakdown([(start_us, end_us)], parts, steps),

@@ -173,13 +173,11 @@ class Worker:
         # Training would refuse it after all measurements: a last batch of one sample, whatever the slot size.
         pinned = config.parallel.slot_size
         stepper.check_slots_of_one(data.samples, config.train.global_batch_size if pinned == "auto" else pinned, config)
-        limits = self._gather(self.bench.memory_limit_bytes())
         on_gpu = rank.device.type == "cuda"
         return Device(
             kind="cuda" if on_gpu else "cpu",
             name=torch.cuda.get_device_name(rank.device) if on_gpu else "CPU",
             has_bf16=on_gpu and torch.cuda.is_bf16_supported(including_emulation=False),
-            memory_limit_bytes=min((limit for limit in limits if limit is not None), default=None),
             samples=data.samples,
             has_batch_norm=has_batch_norm(stepper.model),
             compiles=not self.bench.varies,

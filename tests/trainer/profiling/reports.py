@@ -124,7 +124,6 @@ def gpu_summary(rank: int = 0) -> TraceSummary:
     return TraceSummary(
         rank=rank,
         device="gpu",
-        gpu_name=GPU,
         steps=4,
         step_s=0.92,
         breakdown_s={"kernels": 0.53, "communication": 0.064, "copies": 0.055, "loader": 0.2, "other": 0.071},

@@ -14,7 +14,7 @@ from trainer.profiling.trace import summarise
 
 TRACES = Path(__file__).parent / "traces"
 A100, CPU = (
-    Device(kind, name, True, None, 1000, has_batch_norm=False, compiles=True, has_layout=True)  # type: ignore[arg-type]
+    Device(kind, name, True, 1000, has_batch_norm=False, compiles=True, has_layout=True)  # type: ignore[arg-type]
     for kind, name in (("cuda", "NVIDIA A100-SXM4-40GB"), ("cpu", "CPU"))
 )
 TUNED = {"precision": "bf16", "compile": "on", "channels_last": True}

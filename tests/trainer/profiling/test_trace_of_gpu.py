@@ -134,7 +134,6 @@ def test_shares_of_kernels_and_copies(tmp_path: Path) -> None:
     (row,) = [row for row in summary.operators if row.name == "aten::copy_"]
     assert row.device_s == pytest.approx(100e-6)
     assert summary.kernels[0].total_s == pytest.approx(400e-6)
-    assert summary.gpu_name == "NVIDIA A100-SXM4-40GB"
 
 
 def test_constructed_traces_of_a_cpu(tmp_path: Path) -> None:
