@@ -67,8 +67,8 @@ class ExportSection(Section):
     def _without_bf16(cls, given: object) -> object:
         if given == "bf16":
             raise ValueError(
-                "fp32, fp16 or int8; bf16 is gone, since nothing without a GPU computes it: use fp16, which keeps in "
-                "fp32 what it cannot hold"
+                "fp32, fp16 or int8; nothing without a GPU computes bf16: use fp16, which keeps in fp32 what it "
+                "cannot hold"
             )
         return given
 

@@ -105,7 +105,7 @@ MISTAKES = [
     ("task.name=text_clasification", "task.name = 'text_clas", "image_classification", "did you mean text_class"),
     ("task.name=poetry", "task.name = 'poetry'", "or module:Class", "choose one of them (docs/tasks.md)"),
     ("profile=on", "profile = 'on'", "a mapping of keys", "correct profile"),
-    ("export.precision=bf16", "export.precision", "bf16 is gone", "correct export.precision"),
+    ("export.precision=bf16", "export.precision", "nothing without a GPU computes bf16", "correct export.precision"),
     ("resources.beam_runner=flink", "resources.beam_runner", "flink is refused", "correct"),
 ]
 

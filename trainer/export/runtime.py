@@ -116,7 +116,7 @@ def decide(
         return runtime, target, warnings
     if target is not None:
         raise ConfigError(
-            f"export.target {settings.target} with export.runtime {runtime}; {here}",
+            f"export.target {settings.target} with export.runtime {runtime}",
             allowed="export.target with export.runtime tensorrt_rtx; tensorrt builds for the GPU of the machine",
             todo="remove export.target (export.target=null), or set export.runtime=tensorrt_rtx",
         )

@@ -53,6 +53,10 @@ def execute(stage: Stage) -> str:
     shards = load_shards(shards_uri, config, ranks=world_size)
     check_export_of_run(stage, shards)
     stage.config = config = with_arguments_of_weights(stage)
+    cores, on_gpu = threads_per_rank(ranks), num_gpus() > 0
+    if not is_off:
+        # For its errors: before seconds are spent on a start, and also where a report is reused.
+        make_space(config, ranks=world_size, cores_per_rank=cores, on_gpu=on_gpu)
     # A training that asks for its own profile (`locate`) is not finished, or needs none.
     # On Vertex AI the stage is given a part of `train`, which names no training.
     names_training = "learning_rate" in config.train.model_fields_set
@@ -68,15 +72,12 @@ def execute(stage: Stage) -> str:
     output = stage.claim(ProfileReport, made_from, joins=not nodes.is_primary)
     if output.reused:
         return output.uri
-    cores, on_gpu = threads_per_rank(ranks), num_gpus() > 0
     default = default_settings(config, ranks=world_size, cores_per_rank=cores, on_gpu=on_gpu)
     if is_off:
         choice = ProfileChoice(**dict(default), reason="the defaults: profile is off", measured=False)
         report = _report(stage, output, shards, ranks, nodes, Measurement(0.0, Result(choice=choice)))
         stage.commit(output, report, "off: nothing is measured")
         return output.uri
-    # For its errors, before seconds are spent on a start.
-    make_space(config, ranks=world_size, cores_per_rank=cores, on_gpu=on_gpu)
     if ignored := check_room(shards_uri, config.data, shards):
         stage.log(f"warning: {ignored}")
     threads, warning = choose_threads(config, ranks=ranks)

@@ -233,6 +233,11 @@ def test_the_stage_reuses_it_and_measures_where_it_is_asked_to(
     assert run_stage("profile", execute, arguments) == 0
     output = capfd.readouterr()
     assert output.out.splitlines()[-1] == kept and "a finished training followed it" in output.err
+    # A contradiction is named all the same.
+    wrong = config(profile={"num_workers": [1, 2]}, data={"num_workers": 3}, train={"learning_rate": 0.5})
+    arguments[3] = json.dumps(stage_config(wrong, "profile"))
+    assert run_stage("profile", execute, arguments) == 2 and "data.num_workers is 3" in capfd.readouterr().err
+    arguments[3] = text
     assert run_stage("profile", execute, [*arguments, "--fresh"]) == 0
     again = capfd.readouterr().out.splitlines()[-1]
     assert again != kept and ProfileReport.load(again).method == "off"
