@@ -94,8 +94,9 @@ def build_engine(
         ConfigError: The package does not load.
         ModelError: The builder refuses the graph; its log is in the message.
     """
+    tuned, largest = batches
     # The builder ignores another profile silently, and then reports that there is none.
-    assert 1 <= batches[0] <= batches[1]
+    assert 1 <= tuned <= largest
     api, log = _load_package(builder.module), list[str]()
     logger = _make_logger(api, log)
     factory = api.Builder(logger)
@@ -110,9 +111,8 @@ def build_engine(
         raise _refused(graph, builder, log)
     config = make_config(api, factory, builder, precision)
     profile = factory.create_optimization_profile()
-    ranges = {name: (size.min, size.opt, size.max) for name, size in signature.dimensions.items()} | {
-        BATCH: (1, *batches)
-    }
+    ranges = {name: (size.min, size.opt, size.max) for name, size in signature.dimensions.items()}
+    ranges[BATCH] = 1, tuned, largest
     for name, spec in signature.inputs.items():
         shapes = [
             tuple(size if isinstance(size, int) else ranges[size][place] for size in spec.shape) for place in range(3)

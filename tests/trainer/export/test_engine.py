@@ -24,7 +24,7 @@ from trainer.export.engine import build_engine, make_config, median_latency, ope
 from trainer.export.runtime import RTX_TARGETS, Builder, gpu_target, version_of
 
 RTX = Builder("tensorrt_rtx", version_of("tensorrt_rtx"), "sm89")
-BATCHES = (1, 4, 16)
+BATCHES = (4, 16)
 SIGNATURE = Signature(
     inputs={"images": TensorSpec(dtype="float32", shape=["batch", 3, 16, 16])},
     outputs={"features": OutputSpec(dtype="float32", shape=["batch", 8, 16, 16])},
@@ -118,13 +118,13 @@ def test_an_engine_computes_what_the_graph_does(tmp_path: Path, module: Any, pre
     graph, path = write_graph(tmp_path / "graph.onnx", precision), tmp_path / "engine"
     build(graph, path, builder=builder, precision=precision)
     run, expected = open_engine(path, builder, SIGNATURE), open_graph(graph, threads=1)
-    for size in BATCHES:
+    for size in (1, *BATCHES):
         batch = {"images": np.random.default_rng(0).standard_normal((size, 3, 16, 16), dtype=np.float32)}
         assert np.abs(run(batch)["features"] - expected(batch)["features"]).max() < (
             1e-4 if precision == "fp32" else 0.1
         )
     with pytest.raises(CheckFailed, match="does not take"):
-        run({"images": np.zeros((BATCHES[2] + 1, 3, 16, 16), np.float32)})
+        run({"images": np.zeros((BATCHES[1] + 1, 3, 16, 16), np.float32)})
 
 
 class Context:
