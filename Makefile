@@ -58,6 +58,7 @@ bench: $(STAMP) ## benchmarks, as ratios against named peers
 	$(BIN)/python benchmarks/reading.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/export.py
+	$(BIN)/python benchmarks/profiling.py
 
 dist: $(STAMP) ## the wheel and the source distribution, in dist/
 	$(BIN)/python -m hatchling build

@@ -26,19 +26,13 @@ from contracts.artifacts import (
     GoodputRecord,
 )
 from contracts.config import RunConfig
-from inspection.goodput import read_goodput
-from inspection.metrics import StageSummary, output_hashes, stage_metrics, stage_warnings
-from inspection.run.find import RunPlace
-from inspection.run.read import read_run
-from inspection.run.view import RunView
-from inspection.tasks import find_pages
-from pages.document import plain_page
-from pages.markdown import cell
-from pages.markup import shorten
-from pages.rendering import write
+from inspection.find import RunPlace
+from inspection.metrics import classification_metadata, output_hashes, stage_metrics, stage_warnings, summarise
+from inspection.pages.rendering import cell, plain_page
+from inspection.read import read_run
+from inspection.training import read_goodput
+from inspection.view import RunView
 
-# What the pages of both consoles are known to load; a larger one may stay empty.
-MAX_PAGE_BYTES = 1_000_000
 _Found = TypeVar("_Found")
 
 
@@ -62,7 +56,7 @@ def describe(task: Task, config: RunConfig, stage: str, output: str, uri: str) -
     view = attempt("the run", lambda: read_run(place, pictures=pictures))
     goodput = None
     if isinstance(document, CheckpointManifest):
-        goodput = attempt("where the time went", lambda: _read_account(place))
+        goodput = attempt("the account of the training's time", lambda: _read_account(place))
     measured = attempt("the metrics", lambda: stage_metrics(document, _known(view), _known(goodput)))
     metrics = _known(measured) or {}
     warnings = [str(each) for each in (measured, goodput) if isinstance(each, Unreadable)] + stage_warnings(document)
@@ -77,50 +71,33 @@ def describe(task: Task, config: RunConfig, stage: str, output: str, uri: str) -
         **{f"made_from_{name}": value for name, value in document.made_from.items()},
         **own_hashes,
     }
-    page, page_said = make_page(view, stage)
+    page = make_page(view, stage)
     # The hashes first: whatever is left out of too many numbers, the way back stays.
     task.set_artifact(output, {**hashes, **metrics}, uri=uri)
     task.set_artifact("metrics", metrics)
-    summary = make_summary(StageSummary(stage, uri, f"sha256:{sha256}", document, metrics, own_hashes, warnings))
-    task.set_artifact("summary", {"display_name": f"{stage}: summary", **hashes}, content=summary)
-    task.set_artifact("page", {"display_name": f"{stage}: page", **hashes, **page_said}, content=page)
+    summary = attempt("the summary", lambda: summarise(stage, uri, sha256, document, metrics, warnings))
+    text = cell(summary) if isinstance(summary, Unreadable) else summary
+    task.set_artifact("summary", {"display_name": f"{stage}: summary", **hashes}, content=f"{text}\n")
+    task.set_artifact("page", {"display_name": f"{stage}: page", **hashes}, content=page, suffix=".html")
     if task.has_output("classes"):
         evaluation = attempt("the evaluation", lambda: _read_evaluation(document, uri))
         task.set_artifact("classes", {"display_name": f"{stage}: classes", **hashes, **describe_classes(evaluation)})
-
-
-def make_summary(summary: StageSummary) -> str:
-    """Return a stage's summary; one that cannot be written says why."""
-    written = attempt("the summary", lambda: write(summary))
-    return f"{cell(written) if isinstance(written, Unreadable) else written}\n"
 
 
 def describe_classes(evaluation: EvaluationReport | Unreadable) -> dict[str, Any]:
     """Return the metadata of an evaluation's confusion matrix and ROC curve, or a note why there are none."""
     if isinstance(evaluation, Unreadable):
         return {"note": str(evaluation)}
-    pages = find_pages(evaluation.task)
-    if pages is None or (classify := pages.classification) is None:
-        return {"note": f"The task {shorten(evaluation.task, 200)} is no classification into one class each."}
-    found = attempt("the classification", lambda: classify(evaluation))
-    return {"note": str(found)} if isinstance(found, Unreadable) else found
+    metadata = attempt("the classification", lambda: classification_metadata(evaluation))
+    return {"note": str(metadata)} if isinstance(metadata, Unreadable) else metadata
 
 
-def make_page(view: RunView | Unreadable, stage: str) -> tuple[str, dict[str, str]]:
-    """Return the stage's page, and what its metadata says of it: a page that cannot be made says why."""
+def make_page(view: RunView | Unreadable, stage: str) -> str:
+    """Return the stage's page; where it cannot be made, a page with the reason."""
+    from inspection.report.page import render_stage
 
-    def render() -> str:
-        from inspection.page import render_stage
-
-        if isinstance(view, Unreadable):
-            raise LookupError(view)
-        found = render_stage(view, stage)
-        if (count := len(found.encode())) > MAX_PAGE_BYTES:
-            raise ValueError(f"it has {count:,} bytes, and {MAX_PAGE_BYTES:,} are shown: see the run's own page")
-        return found
-
-    found = attempt("the page", render)
-    return (plain_page(f"Stage {stage}", found), {"said": found}) if isinstance(found, Unreadable) else (found, {})
+    page = view if isinstance(view, Unreadable) else attempt("the page", lambda: render_stage(view, stage))
+    return plain_page(f"Stage {stage}", page) if isinstance(page, Unreadable) else page
 
 
 def _known(found: _Found | Unreadable) -> _Found | None:
@@ -134,6 +111,7 @@ def _read_evaluation(document: Contract, uri: str) -> EvaluationReport:
 
 
 def _read_account(place: RunPlace) -> GoodputRecord:
-    if (found := read_goodput(place.line, place.run_id)) is None:
-        raise LookupError("no attempt of this run has told of its time")
-    return found
+    record = read_goodput(place.line, place.run_id)
+    if record is None:
+        raise LookupError("no attempt of this run has recorded its time")
+    return record

@@ -29,7 +29,7 @@ from contracts.config.load import read_stage_config
 from contracts.errors import EXIT_OK, ErrorDocument, ShardlineError
 from contracts.events import ERROR_NAME
 from contracts.process import final_exit_code, outliving_notice, run_process
-from inspection.attempts import leave_error
+from inspection.stages import leave_error
 
 # Options of a stage's command by input artifact, and the artifact that stands for its folder.
 INPUTS = {

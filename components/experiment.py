@@ -1,4 +1,4 @@
-"""A run of Vertex AI as a row of an experiment: what it was asked for, and what it came to.
+"""A run of Vertex AI as a row of an experiment: parameters and metrics.
 
 Vertex AI compares the runs of an experiment (console: Experiments; `aiplatform.get_experiment_df`). The row is a
 system.ExperimentRun, by Google's SDK; the PipelineJob is its child, not a row beside it.
@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from contracts.artifacts import RunRecord
 from contracts.config import RunConfig
-from inspection.metrics import export_metrics, known, train_metrics
-from inspection.run.headline import headline
-from inspection.run.view import RunView
 
 Value = float | int | str
 # The SDK's limit for the experiment's name, a hyphen and the run's (ExperimentRun._validate_run_id).
@@ -25,13 +22,12 @@ _PARAMS = {
 }
 
 
-def log_run(record: RunRecord, config: RunConfig, view: RunView, job_name: str) -> str:
+def log_run(record: RunRecord, config: RunConfig, job_name: str) -> str:
     """Write a run into its experiment, once more if it is there already; return the row's name.
 
     Args:
         record: What the run came to.
         config: Its whole configuration; `vertex.experiment` is set.
-        view: All that is known of it.
         job_name: Resource name of its PipelineJob.
 
     Raises:
@@ -47,7 +43,7 @@ def log_run(record: RunRecord, config: RunConfig, view: RunView, job_name: str) 
     there = aiplatform.ExperimentRun.get(name, experiment=experiment)
     run = there or aiplatform.ExperimentRun.create(name, experiment=experiment)
     run.log_params({**describe_params(record, config), "region": job_name.split("/")[3]})
-    run.log_metrics(describe_metrics(record, view))
+    run.log_metrics(record.row)
     states = gapic.Execution.State
     run.end_run(state=states.COMPLETE if record.state == "succeeded" else states.FAILED)
     # Last: the service may refuse a job of another region.
@@ -64,20 +60,10 @@ def run_name(experiment: str, run_id: str) -> str:
 
 
 def describe_params(record: RunRecord, config: RunConfig) -> dict[str, Value]:
-    """Return what the run was asked for: keys of its configuration, and hashes of shards and configuration."""
+    """Return the row's parameters: keys of the configuration, and hashes of shards and configuration."""
     values = {f"{section}.{key}": record.config[section][key] for section, keys in _PARAMS.items() for key in keys}
     hashes = {f"{name}_sha256": value for name, value in record.made_from.items() if name in ("shard", "config")}
     machine = config.resources.machine
     gpus = {"machine": machine.type, "accelerator": machine.accelerator_type or "none"}
     given = {"line": config.run.name, **values, **gpus, **hashes}
     return {name: value if isinstance(value, int | float) else str(value) for name, value in given.items()}
-
-
-def describe_metrics(record: RunRecord, view: RunView) -> dict[str, float]:
-    """Return what came out, by the names of the stages' metrics artifacts; what is not known is left out."""
-    found: dict[str, float | None] = {"run_wall_s": record.wall_s}
-    if view.checkpoint is not None or record.goodput is not None:
-        found |= train_metrics(view.checkpoint, record.goodput, headline(view))
-    if view.export is not None:
-        found |= export_metrics(view.export, view.verification)
-    return known(found)

@@ -1,4 +1,4 @@
-"""Record of a run on Vertex AI, whatever happened: run.json, report.md, the report, the row of the experiment."""
+"""Record of a run on Vertex AI, whatever happened: run.json, the report, the row of the experiment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import datetime
 import json
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from components.experiment import log_run
@@ -17,15 +16,11 @@ from contracts.canonical import canonical
 from contracts.config import STAGES, RunConfig
 from contracts.errors import DataError, ErrorDocument
 from contracts.result import RUN_START_NAME, run_uri
-from inspection.attempts import find_errors, find_last_error
-from inspection.goodput import read_goodput
-from inspection.report_file import write_report
-from inspection.run.events import list_attempts, of_run, read_events_of
-from inspection.run.find import RunPlace
-from inspection.run.read import read_run
-from inspection.summary import close_run, make_record
-from inspection.trace import StageTrace
-from pages.document import plain_page
+from inspection.pages.rendering import plain_page
+from inspection.record import close_run, make_record
+from inspection.report.page import write_report
+from inspection.stages import StageTrace, find_errors, find_last_error, in_order, list_attempts, read_events
+from inspection.training import read_goodput
 
 # Tasks of the pipeline, and the artifact that stands for a stage's folder.
 TASKS = {
@@ -56,10 +51,9 @@ def record(task: Task, config: RunConfig) -> None:
     metadata = {"state": run_record.state, "error": run_record.error, "run": run_uri(line, task.run_id)}
     if isinstance(page, Unreadable):
         page = plain_page(f"Run {task.run_id}", run_record.error or page)
-    task.set_artifact("report", metadata, content=page)
+    task.set_artifact("report", metadata, content=page, suffix=".html")
     if config.vertex.experiment:
-        place = RunPlace(line, task.run_id)
-        attempt("the row of the experiment", lambda: log_run(run_record, config, read_run(place, pictures=False), job))
+        attempt("the row of the experiment", lambda: log_run(run_record, config, job))
     print(f"record: {run_record.state}{': ' + run_record.error.splitlines()[0] if run_record.error else ''}")
     task.finish()
     lost = next(filter(None, (_find_loss(name, detail) for name, detail in tasks.items())), None)
@@ -79,7 +73,10 @@ def collect(line: str, run_id: str, config: RunConfig, tasks: Mapping[str, Any])
     started_at_s, started_at = _find_start(line, run_id)
     traces = [_read_trace(line, stage, run_id, tasks.get(stage)) for stage in STAGES]
     kept = find_errors(line, run_id)
-    errors = [_explain(line, run_id, name, detail, kept.get(name)) for name, detail in tasks.items()]
+    finished = [trace.name for trace in traces if trace.finished]
+    # Without the service's answer: the errors that tasks and stages have left.
+    names = tasks or TASKS
+    errors = [_explain(line, run_id, name, tasks.get(name), kept.get(name), name in finished) for name in names]
     made = make_record(
         run_id=run_id,
         started_at=started_at,
@@ -133,23 +130,20 @@ def _read_decision(detail: Any) -> dict[str, Any]:
 
 def _read_trace(line: str, stage: str, run_id: str, detail: Any | None) -> StageTrace:
     """Return what the attempts of a run tell about a stage, taken together."""
-    attempts, problems = read_events_of(line, stage, of_run(list_attempts(line, stage), run_id))
+    attempts, problems = read_events(line, stage, list_attempts(line, stage, run_id))
     for problem in problems:
         print(f"record: warning: stage {stage}: {problem}")
-    events = sorted((event for told in attempts.values() for event in told), key=lambda event: float(event["time"]))
-    trace = StageTrace(stage, Path())
-    for event in events:
+    trace = StageTrace(stage)
+    for event in in_order(attempts):
         trace.apply(event)
-    starts = [float(event["launched_at"]) for event in events if event["event"] == "start"]
-    trace.launched_at = min(starts, default=None)
-    artifact = _find_artifact(stage, detail) if detail is not None and _is_good(detail) else None
-    if detail is not None and artifact is not None and _find_loss(stage, detail) is None:
+    if detail is None:
+        # The service has not answered: the stage's own events are enough.
+        return trace
+    artifact = _find_artifact(stage, detail) if _is_good(detail) else None
+    if artifact is not None and _find_loss(stage, detail) is None:
         trace.uri, trace.exit_code, trace.reused = artifact.uri, 0, trace.reused or detail.state.name == "SKIPPED"
-        trace.launched_at = trace.launched_at or time.time()
-        trace.exit_wall_s = max(0.0, trace.last_at - trace.launched_at)
-    elif detail is None and trace.uri is not None:
-        # The service has not told: the stage's own word is enough.
-        trace.exit_code = 0
+    else:
+        trace.uri = None
     return trace
 
 
@@ -162,15 +156,15 @@ def _find_start(line: str, run_id: str) -> tuple[float, str]:
     return datetime.datetime.fromisoformat(start["started_at"]).timestamp(), start["started_at"]
 
 
-def _explain(line: str, run_id: str, name: str, detail: Any, kept: ErrorDocument | None) -> str:
+def _explain(line: str, run_id: str, name: str, detail: Any, kept: ErrorDocument | None, finished: bool) -> str:
     """Return why a task's outputs are not there; empty: they are, or another one's failure is why it never began."""
-    if _is_good(detail):
+    if detail is not None and _is_good(detail):
         return str(_find_loss(name, detail) or "")
     if kept is not None:
         return f"task {name}: {kept.message}"
-    if name in STAGES and (error := find_last_error(line, name, run_id)) is not None:
+    if name in STAGES and not finished and (error := find_last_error(line, name, run_id)) is not None:
         return f"stage {name}: {error.message}"
-    if detail.state.name in ("NOT_TRIGGERED", "PENDING"):
+    if detail is None or detail.state.name in ("NOT_TRIGGERED", "PENDING"):
         return ""
     return (
         f"task {name}: {detail.error.message or detail.state.name}\n  to do: shardline status {run_uri(line, run_id)}"

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from contracts import storage
 from contracts.artifacts import MANIFEST_NAME
 from contracts.errors import ConfigError, DataError
-from inspection.run.door import first_line
-from pages.markup import shorten
+from inspection.documents import first_line
+from inspection.pages.quantities import shorten
 
 # Of an artifact's metadata as JSON, where another task takes it: the launcher's payload, one argument of 128 KiB, holds
 # those of all inputs, and the configuration, once per worker pool. 40 kB ran with two pools, 70 kB did not.
@@ -105,7 +105,7 @@ class Task:
         return name in self._outputs.get("artifacts", {})
 
     def set_artifact(
-        self, name: str, metadata: Mapping[str, Any], *, uri: str = "", content: str | None = None
+        self, name: str, metadata: Mapping[str, Any], *, uri: str = "", content: str | None = None, suffix: str = ""
     ) -> None:
         """Set an output artifact: its metadata, and either a folder that it stands for or a content.
 
@@ -114,8 +114,9 @@ class Task:
             metadata: JSON values by name; what has no room is left out, and counted.
             uri: The folder: later tasks take it, so that MAX_INPUT_BYTES is the limit of the metadata.
             content: Written to the artifact's own URI.
+            suffix: Of that URI: a bucket's object has its content type by its name, and `.html` opens in a browser.
         """
-        own = self._outputs["artifacts"][name]["artifacts"][0]["uri"]
+        own = self._outputs["artifacts"][name]["artifacts"][0]["uri"] + suffix
         if content is not None:
             storage.replace(own, content.encode())
         kept, left_out = bound_metadata(metadata, MAX_INPUT_BYTES if uri else MAX_METADATA_BYTES)

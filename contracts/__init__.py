@@ -6,7 +6,6 @@ Every other package imports this one; it imports none of them, and nothing heavy
 # The packages of this project, which its wheel holds.
 PACKAGES = (
     "contracts",
-    "pages",
     "records",
     "sharding",
     "trainer",

@@ -1,8 +1,7 @@
 """Machine types for Vertex AI's custom jobs: GPUs, boot disks, provisioning strategies and hourly prices.
 
 Sources, read 2026-11-22: SOURCE (types and numbers of GPUs), https://docs.cloud.google.com/compute/docs/machine-resource
-and https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines (disks, how a type is sold). The local
-Vertex has a table of its own (rehearsal/vertex/machines.py), so that one mistake is not made on both sides.
+and https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines (disks, how a type is sold).
 """
 
 from __future__ import annotations
@@ -23,6 +22,10 @@ PRICE_REGION = "us-central1"
 PRICE_SOURCE = (
     "Compute Engine's prices in us-central1: github.com/skypilot-org/skypilot-catalog v8 at 006059e, read 2026-11-22; "
     "H100 github.com/tgarg01/silybench 2026-09-26, H200 huggingface.co/datasets/tanod/cloud-gpu-list-prices 2026-10-13"
+)
+COMMITTED_SOURCE = (
+    "commitments in us-central1: T4 by Google's billing catalog of 2025-11-16, a2-highgpu by a collection of prices of "
+    "2025-03-06; L4, H100, H200, and the machine's share of B200: not found"
 )
 LEAST_FOR_CUDA_13 = 75
 """Compute capability (times ten) that CUDA 13 needs at least, and with it TensorRT 11 and Triton's images: Turing.
@@ -50,6 +53,10 @@ class Accelerator:
     https://docs.cloud.google.com/gemini-enterprise-agent-platform/machine-learning/training/schedule-jobs-dws."""
     usd_per_h: Usd | None = None
     """Price of one GPU; that of H100 and H200 includes its share of the machine. None: no source has it."""
+    committed_usd_per_h: Usd | None = None
+    """Price of one GPU by a commitment of one and of three years (COMMITTED_SOURCE); None: no source has it."""
+    is_committed_whole: bool = False
+    """Whether that includes its share of the machine."""
 
     @property
     def capability_x10(self) -> int:
@@ -60,10 +67,18 @@ class Accelerator:
 ACCELERATORS: dict[str, Accelerator] = {
     entry.name: entry
     for entry in (
-        Accelerator("NVIDIA_TESLA_T4", "T4", "sm75", usd_per_h=(0.35, 0.175)),
+        Accelerator("NVIDIA_TESLA_T4", "T4", "sm75", usd_per_h=(0.35, 0.175), committed_usd_per_h=(0.22, 0.16)),
         Accelerator("NVIDIA_TESLA_V100", "V100", "sm70", usd_per_h=(2.48, 1.0885)),
         Accelerator("NVIDIA_L4", "L4", "sm89", flex_start=True, usd_per_h=(0.56004, 0.2231)),
-        Accelerator("NVIDIA_TESLA_A100", "A100 40 GB", "sm80", flex_start=True, usd_per_h=(2.93391, 1.4341)),
+        Accelerator(
+            "NVIDIA_TESLA_A100",
+            "A100 40 GB",
+            "sm80",
+            flex_start=True,
+            usd_per_h=(2.93391, 1.4341),
+            committed_usd_per_h=(2.314, 1.286),
+            is_committed_whole=True,
+        ),
         Accelerator("NVIDIA_A100_80GB", "A100 80 GB", "sm80", flex_start=True),
         Accelerator("NVIDIA_H100_80GB", "H100", "sm90", flex_start=True, usd_per_h=(10.979, 6.571)),
         Accelerator("NVIDIA_H100_MEGA_80GB", "H100 MEGA", "sm90", flex_start=True, usd_per_h=(10.34428, 3.1601)),
@@ -162,6 +177,20 @@ class Machine:
             return None
         return self.usd_per_h[strategy == "SPOT"]
 
+    def committed(self, region: str) -> tuple[Usd | None, Usd | None]:
+        """Return the price of an hour by a commitment of one year and of three years; None: unknown.
+
+        Each in two parts: what every hour of the term costs, and what an hour of use costs beside it.
+        """
+        kind, on_demand = ACCELERATORS.get(self.accelerator_type), self.price("STANDARD", region)
+        if kind is None or kind.committed_usd_per_h is None or kind.usd_per_h is None or on_demand is None:
+            return None, None
+        if kind.is_committed_whole and not self.type.startswith("a2-highgpu"):
+            return None, None
+        hourly = 0.0 if kind.is_committed_whole else on_demand - self.gpus * kind.usd_per_h[0]
+        one, three = (self.gpus * price for price in kind.committed_usd_per_h)
+        return (one, hourly), (three, hourly)
+
 
 def serving_section(config: RunConfig) -> MachineSection:
     """Return the machine of the export: the one that will serve, else the training's."""
@@ -237,7 +266,8 @@ def _unknown_type(type_: str) -> ConfigError:
     if not type_:
         return _refusal("type is not set", "a machine type of Vertex AI's custom jobs", _EXAMPLES)
     if type_.startswith(("ct", "tpu", "cloud-tpu")):
-        return _refusal(f"{type_}: a TPU, which is not supported", "machines with NVIDIA GPUs or without", _EXAMPLES)
+        given = f"{type_}: a TPU, on which nothing of this was tried (torch-tpu 0.2 is a beta; TensorRT has no TPU)"
+        return _refusal(given, "machines with NVIDIA GPUs or without", _EXAMPLES)
     types = list(dict.fromkeys(machine.type for machine in list_machines()))
     close = difflib.get_close_matches(type_, types, n=3)
     todo = f"did you mean {' or '.join(close)}?" if close else _EXAMPLES

@@ -1,79 +1,53 @@
-"""Metrics, hashes and summary of a finished stage, as Vertex AI and Kubeflow show them.
+"""Metrics, classification metadata and Markdown summary of a finished stage, as Vertex AI and Kubeflow show them.
 
-A metric's name begins with its stage and stays as it is: runs are compared by it, as artifacts and in experiments. A
-value that was not measured is no metric, since 0 would be one.
+The name of a metric begins with its stage and is stable: runs are compared by it, in artifacts and experiments. A value
+that was not measured is no metric, since 0 would be one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from contracts.artifacts import (
     CheckpointManifest,
     Contract,
+    EvaluationReport,
     ExportManifest,
     GoodputRecord,
     ProfileReport,
+    RunRecord,
     ShardManifest,
     Verification,
 )
+from contracts.artifacts.classification import ClassificationDetails
 from contracts.artifacts.export import PARITY
 from contracts.proof import proven_on
-from inspection.run.door import finite
-from inspection.run.headline import RunHeadline, headline
-from inspection.run.view import RunView
-from pages.rendering import View
+from inspection.documents import as_number
+from inspection.headline import RunHeadline, headline, headline_of_record
+from inspection.money import find_money
+from inspection.pages.quantities import UNPRINTABLE, shorten
+from inspection.pages.rendering import render_markdown
+from inspection.training import evenly
+from inspection.view import RunView
 
-# Rows of each list of a summary. With the limits of pages/markdown.py a summary is below 1 MB, the most that consoles
-# are known to load.
+# Rows of each list of a summary, which stays below 1 MB, the most that consoles are known to load.
 MAX_ROWS = 40
-# Fields of the goodput record.
-_GOODPUT = (
-    "goodput_percent",
-    "wall_s",
-    "productive_s",
-    "start_up_s",
-    "data_wait_s",
-    "checkpoint_s",
-    "evaluation_s",
-    "lost_s",
-    "recovery_s",
-    "attempts",
-    "starts",
-    "preemptions",
-    "interruptions",
-    "kills",
-    "crashes",
-    "lost_steps",
-    "node_hours",
+# Of a confusion matrix and of a ROC curve: metadata of an artifact are limited to 200 kB
+# (https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.metadataStores.artifacts).
+MAX_CATEGORIES, MAX_POINTS = 40, 100
+_NAME_LIMIT = 60
+# Fields of the goodput record that are metrics of their own.
+_GOODPUT = sorted(
+    {*GoodputRecord.model_fields} - {"between_attempts_s", "stop_s", "steps", "preemptions_per_node_hour"}
 )
 # Names of a training's metrics that its task's metrics may not have.
 _RESERVED = {*_GOODPUT, "steps", "best_step", "epochs", "skipped_steps", "spent_s", "cost_usd"}
 
 
-@dataclass(frozen=True)
-class StageSummary(View):
-    """Markdown summary of a stage: its metrics, its folder and hashes, and the hashes of its inputs."""
-
-    template: ClassVar[str] = "stage/summary.md.j2"
-    stage: str
-    uri: str
-    """Of the folder."""
-    manifest_sha256: str
-    document: Contract
-    """The manifest."""
-    metrics: Mapping[str, float]
-    hashes: Mapping[str, str]
-    """Of the outputs, by name."""
-    warnings: Sequence[str]
-    max_rows: int = MAX_ROWS
-
-
 def known(metrics: Mapping[str, float | None]) -> dict[str, float]:
     """Return the metrics that have a finite value."""
-    return {name: value for name, value in metrics.items() if value is not None and finite(value) is not None}
+    return {name: value for name, value in metrics.items() if value is not None and as_number(value) is not None}
 
 
 def shard_metrics(shards: ShardManifest) -> dict[str, float]:
@@ -124,7 +98,7 @@ def profile_metrics(report: ProfileReport) -> dict[str, float]:
 
 
 def train_metrics(
-    trained: CheckpointManifest | None, goodput: GoodputRecord | None, found: RunHeadline | None
+    trained: CheckpointManifest | None, goodput: GoodputRecord | None, figures: RunHeadline | None
 ) -> dict[str, float]:
     """Return the metrics of a training, as far as they are known; one that has not finished has a cost too.
 
@@ -134,7 +108,7 @@ def train_metrics(
     Args:
         trained: Its manifest; None: it has not finished.
         goodput: None: not known.
-        found: Headline of the run; None: the run cannot be read.
+        figures: Headline of the run; None: the run cannot be read.
     """
     metrics: dict[str, float | None] = {}
     if trained is not None:
@@ -148,10 +122,10 @@ def train_metrics(
             "train_spent_s": trained.spent_s,
         }
     if goodput is not None:
-        prefix = "train_reused_" if found is not None and found.training_reused else "train_"
+        prefix = "train_reused_" if figures is not None and figures.training_reused else "train_"
         metrics |= {f"{prefix}{name}": getattr(goodput, name) for name in _GOODPUT}
-    if found is not None:
-        metrics |= found.numbers()
+    if figures is not None:
+        metrics |= figures.numbers()
     return known(metrics)
 
 
@@ -182,6 +156,23 @@ def export_metrics(exported: ExportManifest, verification: Verification | None =
         # Of the served file, where it ran.
         if isinstance(error := gate.figures.get("relative_error"), float):
             metrics["export_relative_error"] = error
+    return known(metrics)
+
+
+def row_metrics(
+    record: RunRecord, documents: Mapping[str, Contract], verification: Verification | None
+) -> dict[str, float]:
+    """Return the metrics of a run that has ended, as far as they are known: the row of an experiment.
+
+    `documents` are the manifests of its stages, by stage.
+    """
+    metrics: dict[str, float | None] = {"run_wall_s": record.wall_s}
+    trained, exported = documents.get("train"), documents.get("export")
+    if trained is not None or record.goodput is not None:
+        figures = headline_of_record(record, money=find_money(record.config, record.goodput)[0])
+        metrics |= train_metrics(trained if isinstance(trained, CheckpointManifest) else None, record.goodput, figures)
+    if isinstance(exported, ExportManifest):
+        metrics |= export_metrics(exported, verification)
     return known(metrics)
 
 
@@ -224,3 +215,109 @@ def output_hashes(document: Contract) -> dict[str, str]:
 def stage_warnings(document: Contract) -> list[str]:
     """Return the warnings of a stage."""
     return document.warnings if isinstance(document, ShardManifest | ProfileReport) else []
+
+
+def summarise(
+    stage: str,
+    uri: str,
+    manifest_sha256: str,
+    document: Contract,
+    metrics: Mapping[str, float],
+    warnings: Sequence[str],
+) -> str:
+    """Return the Markdown summary of a stage: warnings, metrics, folder, its hashes and those of its inputs.
+
+    Args:
+        stage: Its name.
+        uri: Of its folder.
+        manifest_sha256: Hash of its manifest's file.
+        document: The manifest.
+        metrics: By name.
+        warnings: A line each.
+    """
+    hashes = {"manifest": f"sha256:{manifest_sha256}", "fingerprint": document.fingerprint, **output_hashes(document)}
+    hashes |= {f"made from {name}": value for name, value in document.made_from.items()}
+    lists: list[Sequence[Any]] = [warnings, list(metrics.items()), list(hashes.items())]
+    shown = [rows[:MAX_ROWS] for rows in lists]
+    omitted = sum(map(len, lists)) - sum(map(len, shown))
+    return render_markdown(
+        "summary.md.j2",
+        stage=stage,
+        uri=uri,
+        warnings=shown[0],
+        metrics=shown[1],
+        hashes=shown[2],
+        omitted=f"{omitted:,}" if omitted else "",
+    )
+
+
+def classification_metadata(report: EvaluationReport) -> dict[str, Any]:
+    """Return confusionMatrix and confidenceMetrics of a system.ClassificationMetrics, and a `note` on what is left out.
+
+    The structure is that of kfp.dsl.ClassificationMetrics (`log_confusion_matrix`, `log_roc_curve`); the pipeline's
+    images have no kfp.
+
+    Raises:
+        DataError: The details of the evaluation are damaged.
+    """
+    details = ClassificationDetails.of(report)
+    if details is None:
+        return {"note": f"The task {shorten(report.task, 200)} is no classification into one class each."}
+    matrix, note = _confusion_matrix(details)
+    metadata: dict[str, Any] = {"confusionMatrix": matrix, "note": note}
+    if details.roc is not None:
+        negatives, positives = (max(1, outcome.samples) for outcome in details.classes)
+        rates = [(threshold, low / negatives, high / positives) for threshold, low, high in details.roc.points]
+        metadata["confidenceMetrics"] = [
+            {"confidenceThreshold": threshold, "recall": recall, "falsePositiveRate": false_rate}
+            for threshold, false_rate, recall in evenly([(1.0, 0.0, 0.0), *rates, (0.0, 1.0, 1.0)], MAX_POINTS)
+        ]
+    return metadata
+
+
+def _confusion_matrix(report: ClassificationDetails) -> tuple[dict[str, Any], str]:
+    """Return the confusion matrix, and what was left out.
+
+    Beyond MAX_CATEGORIES classes, those with few mistakes are one category.
+    """
+    count = len(report.classes)
+    shown = list(range(count))
+    if count > MAX_CATEGORIES:
+        wrong = [0] * count
+        for label, guess, samples in report.confusion:
+            if label != guess and label in range(count) and guess in range(count):
+                wrong[label] += samples
+                wrong[guess] += samples
+        shown = sorted(sorted(shown, key=lambda place: (-wrong[place], place))[: MAX_CATEGORIES - 1])
+    names = _distinct([report.classes[place].name for place in shown])
+    place_of = {place: row for row, place in enumerate(shown)}
+    others = len(shown)
+    if len(shown) < count:
+        names = _distinct([*names, f"{count - len(shown):,} other classes"])
+    rows = [[0] * len(names) for _ in names]
+    for label, guess, samples in report.confusion:
+        if label in range(count) and guess in range(count):
+            rows[place_of.get(label, others)][place_of.get(guess, others)] += samples
+    remarks = []
+    if len(shown) < count:
+        remarks.append(
+            f"The confusion matrix has the {len(shown)} of {count:,} classes with most mistakes; the others are one "
+            "category, whose diagonal holds mistakes among them too."
+        )
+    if report.confusion_left_out:
+        remarks.append(f"{report.confusion_left_out:,} mistaken samples are in no cell: the smallest of too many.")
+    matrix = {"annotationSpecs": [{"displayName": name} for name in names], "rows": [{"row": row} for row in rows]}
+    return matrix, " ".join(remarks)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return printable names, each once: kfp knows a category by its name."""
+    distinct: list[str] = []
+    for name in names:
+        plain = shorten(" ".join(UNPRINTABLE.sub("\ufffd", name).split()), _NAME_LIMIT) or "(no name)"
+        candidate, number = plain, 1
+        while candidate in distinct:
+            number += 1
+            candidate = f"{plain} ({number})"
+        distinct.append(candidate)
+    return distinct

@@ -1,10 +1,14 @@
-"""Runs on the terminal: a list, and the essentials of one. Text of a run is printed as text, never as markup."""
+"""Runs on the terminal: the list, one run, the differences of two, a profile report; and a run as JSON.
+
+Text of a run is printed as text, never as markup.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import TextIO
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TextIO
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -12,21 +16,21 @@ from rich.table import Table
 from rich.text import Text
 
 from contracts import storage
-from contracts.artifacts import ProfileReport
+from contracts.artifacts import ExportManifest, Finding, ProfilePoint, ProfileReport, TrainingEstimate
+from contracts.artifacts.export import PARITY
+from contracts.config import SPLITS, RunConfig
 from contracts.errors import DataError
 from contracts.goodput import count_stops
-from inspection.profile import OFF, describe, describe_cut, describe_finding, describe_rate
-from inspection.report import describe_decision, describe_gates
-from inspection.run.door import plain
-from inspection.run.headline import NEXT, STATE_NOTES, FigureName, headline, metric_title
-from inspection.run.summary import RunLine
-from inspection.run.view import RunView
-from inspection.tasks import show_metric
-from pages.markup import UNPRINTABLE
-from pages.quantities import NBSP, instant, seconds, several, size, usd
+from inspection.differences import compare_runs
+from inspection.headline import NEXT, STATE_NOTES, headline, metric_title
+from inspection.pages.quantities import NBSP, NOT_MEASURED, UNPRINTABLE, instant, seconds, several, size, usd
+from inspection.runs import RunRow
+from inspection.task_metrics import show_metric
+from inspection.training import TIME_CLASSES
+from inspection.view import RunView, StageView
 
-# Of a file or a pipe, which has no width of its own.
-_PLAIN_WIDTH = 200
+# Of a file or a pipe, which has no width of its own: a list, and everything else, where paths fit.
+_LIST_WIDTH, _PLAIN_WIDTH = 120, 150
 _STYLES = {
     "succeeded": "green",
     "done": "green",
@@ -39,111 +43,197 @@ _STYLES = {
     "unknown": "magenta",
     "unreadable": "red",
 }
-NOT_KNOWN = ""
-# Classes of a training's wall time (docs/goodput.md), in the order of its life.
-_CLASSES = {
-    "productive_s": "productive",
-    "start_up_s": "start-up",
-    "data_wait_s": "data wait",
-    "checkpoint_s": "checkpoint stall",
-    "evaluation_s": "evaluation",
-    "lost_s": "lost and repeated",
-    "recovery_s": "recovery",
-    "stop_s": "stop",
-}
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
+OFF = "off: training cuts and loads as without a profile"
 
 
-def print_runs(lines: Sequence[RunLine], stream: TextIO) -> None:
-    """Print a line for each run."""
-    console = _console(stream)
-    if not lines:
-        console.print("no runs here")
-        return
-    table = Table(box=SIMPLE)
-    for name in ("run", "state", "where", "started"):
-        table.add_column(name, no_wrap=name == "run")
-    columns: tuple[FigureName, ...] = ("duration", "metric", "export", "goodput", "preemptions", "cost")
-    for name in ("duration", "test result", "export", "goodput", "preemptions", "cost"):
-        table.add_column(name, justify="right")
-    for line in lines:
-        found = line.headline
-        shown = {name: found.text(name) for name in columns}
-        if found.metric and shown["metric"]:
-            shown["metric"] += f" {metric_title(found.metric)}"
-        table.add_row(
-            _text(f"{line.name}/{line.id}"),
-            _state(line.state),
-            _text(line.problem or line.stage or line.error),
-            _text(NOT_KNOWN if line.started_at is None else instant(line.started_at)),
-            *(_text(text) for text in shown.values()),
-        )
+def print_runs(rows: Sequence[RunRow], stream: TextIO) -> None:
+    """Print a line for each run; columns that are empty in all of them are left out."""
+    console = _console(stream, _LIST_WIDTH)
+    metrics = {row.headline.metric for row in rows if row.headline.text("metric")}
+    metric = metric_title(next(iter(metrics))) if len(metrics) == 1 else "result"
+    columns: dict[str, list[Text]] = {name: [] for name in ("run", "state", "where", "age", "took", metric, "export")}
+    columns |= {name: [] for name in ("preempted", "USD")}
+    now = time.time()
+    for row in rows:
+        figures = row.headline
+        title = f" {metric_title(figures.metric)}" if len(metrics) > 1 and figures.text("metric") else ""
+        texts = {
+            "run": f"{row.name}/{row.id}",
+            "where": row.problem or row.stage or row.error,
+            "age": "" if row.started_at is None else _rounded(max(0.0, now - row.started_at)),
+            "took": "" if figures.wall_s is None else _rounded(figures.wall_s),
+            metric: figures.text("metric") + title,
+            "export": figures.text("export"),
+            "preempted": figures.text("preemptions") if figures.preemptions else "",
+            "USD": figures.text("cost").replace(" USD", ""),
+        }
+        for name, cells in columns.items():
+            cells.append(_state(row.state) if name == "state" else _text(texts[name]))
+    shown = {name: cells for name, cells in columns.items() if any(cell.plain for cell in cells)}
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in shown:
+        left = name in ("run", "state", "where")
+        whole = name in ("run", "state", "age", "took")
+        table.add_column(name, no_wrap=whole, overflow="fold", justify="left" if left else "right")
+    for line in zip(*shown.values(), strict=True):
+        table.add_row(*line)
     console.print(table)
 
 
 def to_json(view: RunView) -> str:
-    """Return everything that is known of a run as JSON, whatever is in it: what is no number of JSON is null."""
-    found = {"headline": headline(view).model_dump(mode="python"), **view.model_dump(mode="python")}
-    return json.dumps(plain(found), indent=1, default=str)
+    """Return a run with its headline as JSON, without the list of the shards' files."""
+    values = view.model_dump(mode="python", exclude={"shards": {"shards"}})
+    text = json.dumps({"headline": headline(view).model_dump(mode="python"), **values}, default=str)
+    # JSON has no numbers that are not finite.
+    return json.dumps(json.loads(text, parse_constant=lambda _: None), indent=1)
 
 
-def print_run(view: RunView, stream: TextIO) -> None:
-    """Print what a user asks first of a run."""
-    console = _console(stream)
+def print_run(view: RunView, stream: TextIO, *, errors: bool = True) -> None:
+    """Print state, stages, figures and, unless the caller prints them, errors of a run."""
+    console = _console(stream, _PLAIN_WIDTH)
     console.print(Text.assemble(_text(f"run {view.name}/{view.id}: "), _state(view.state)))
-    for text in _head(view):
+    for text in _head(view, errors=errors):
         console.print(_text(f"  {text}"), soft_wrap=True)
     table = Table(box=SIMPLE)
-    for name in ("stage", "state", "took", "what it made"):
-        table.add_column(name, overflow="fold")
+    for name in ("stage", "state", "took", "output"):
+        table.add_column(name, overflow="fold", no_wrap=name == "took")
     for stage in view.stages:
-        told = stage.made
-        if stage.state == "running" and stage.progress is not None:
-            found = stage.progress
-            told = f"{found.done:g} of {found.total:g} {found.unit} {found.message}"
-        took = NOT_KNOWN if stage.wall_s is None else seconds(stage.wall_s)
-        table.add_row(_text(stage.name), _state(stage.state), _text(took), _text(told))
+        took = "" if stage.wall_s is None else seconds(stage.wall_s)
+        table.add_row(_text(stage.name), _state(stage.state), _text(took), _text(_output(stage)))
     console.print(table)
     rows = list(_rows(view))
     width = max((len(name) for name, _ in rows), default=0) + 1
     for name, text in rows:
         console.print(Text.assemble((f"{name:<{width}}", "bold"), _text(text)), soft_wrap=True)
     for stage in view.stages:
-        if stage.error and stage.state != "running":
-            console.print(_text(f"stage {stage.name}: {stage.error}"), style="red", soft_wrap=True)
+        if errors and stage.error and stage.state != "running":
+            style = _STYLES.get(stage.state, "")
+            console.print(_text(f"stage {stage.name}: {stage.error}"), style=style, soft_wrap=True)
+
+
+def print_differences(before: RunView, now: RunView, stream: TextIO) -> None:
+    """Print what differs between two runs: data, configuration keys, headline figures."""
+    console = _console(stream, _PLAIN_WIDTH)
+    changes = compare_runs(before, now)
+    if not changes:
+        console.print("no difference in data, configuration and headline figures")
+        return
+    table = Table(box=SIMPLE)
+    for name in ("", f"{before.name}/{before.id}", f"{now.name}/{now.id}"):
+        table.add_column(_text(name), overflow="fold")
+    for change in changes:
+        table.add_row(_text(change.name), _text(change.before), _text(change.now))
+    console.print(table)
 
 
 def print_profile(report: ProfileReport, training: str | None, stream: TextIO) -> None:
-    """Print a profile report: its points as a table, then the choice, the findings, and what the training takes.
+    """Print a profile report: its points as a table, then choice, findings, and time and cost of the training.
 
     Raises:
         DataError: The choice is marked as measured and is none of the points.
     """
-    console = _console(stream)
+    console = _console(stream, _PLAIN_WIDTH)
     if report.points:
         table = Table(box=SIMPLE)
         for name in ("slot size", "workers", "samples/s per rank", "lowest to highest", "data time", ""):
-            table.add_column(name, justify="left" if not name else "right")
+            table.add_column(name, justify="right" if name else "left")
         for point in report.points:
-            rate, low, high, share = (
-                *(point.samples_per_s, point.samples_per_s_min, point.samples_per_s_max),
-                point.data_time_fraction,
-            )
-            spread = NOT_KNOWN if low is None or high is None else f"{low:.1f} to {high:.1f}"
-            chosen = "chosen" if point.settings() == report.choice.settings() else point.reason
+            low, high, share = point.samples_per_s_min, point.samples_per_s_max, point.data_time_fraction
+            chosen = point.settings() == report.choice.settings()
             table.add_row(
                 str(point.slot_size),
                 str(point.num_workers),
-                point.outcome if rate is None else f"{rate:.1f}",
-                spread,
-                NOT_KNOWN if share is None else f"{share:.0%}",
-                _text(chosen),
+                point.outcome if point.samples_per_s is None else f"{point.samples_per_s:.1f}",
+                "" if low is None or high is None else f"{low:.1f} to {high:.1f}",
+                "" if share is None else f"{share:.0%}",
+                _text("chosen" if chosen else point.reason),
             )
         console.print(table)
-    for name, text in [*describe(report), *([("training", training)] if training else [])]:
-        console.print(_text(f"{name}: {text}".replace("\n", "\n  ")), soft_wrap=True)
+    lines = [("choice", describe_cut(report)), ("measured", describe_rate(report.chosen_point()))]
+    lines.append(("reason", report.choice.reason))
+    for finding in report.findings:
+        text = "\n  ".join([finding.title, *finding.evidence, f"change: {finding.change}"])
+        if finding.time_share is not None:
+            text += f"\n  saves at most {finding.time_share:.0%} of a step"
+        lines.append((f"finding {finding.rule}", text))
+    lines += [("warning", warning) for warning in report.warnings]
+    if report.wall_s is not None:
+        lines.append(("effort", f"{len(report.points)} configurations end to end in {report.wall_s:.0f} s"))
+    for name, text in [*lines, *([("training", training)] if training else [])]:
+        console.print(_text(f"{name}: {text}"), soft_wrap=True)
 
 
-def _head(view: RunView) -> Iterator[str]:
+def describe_training(report: ProfileReport, config: RunConfig) -> str | None:
+    """Return time and cost of the training by this configuration; None where its rate was not measured.
+
+    Epochs and price may have changed since the report was made.
+    """
+    epoch_samples = report.estimate.epoch_samples if report.estimate else None
+    rate = report.chosen_point().samples_per_s
+    nodes = max(config.resources.num_nodes, report.measured_nodes)
+    if epoch_samples is None or rate is None or nodes != report.measured_nodes:
+        return None
+    ranks = report.ranks * nodes
+    estimate = TrainingEstimate.of(config, epoch_samples=epoch_samples, samples_per_s=rate * ranks)
+    cost = ""
+    if estimate.usd is not None:
+        per_million = estimate.usd / estimate.samples * 1e6
+        cost = f", {estimate.usd:.2f} USD ({per_million:.4f} USD per million samples)"
+    duration = seconds(estimate.hours * 3600).replace(NBSP, " ")
+    return (
+        f"{duration}{cost} for {estimate.samples} samples by {ranks} ranks; steps only, "
+        "without evaluation, checkpoints and start"
+    )
+
+
+def describe_cut(report: ProfileReport) -> str:
+    """Return the choice in words, or that nothing was measured."""
+    if report.method == "off":
+        return OFF
+    chosen = report.choice
+    cut = f"slot size {chosen.slot_size} x {chosen.slots_per_rank} per rank, {several(chosen.num_workers, 'worker')}"
+    return cut if chosen.measured else f"the defaults, {NOT_MEASURED}: {cut}"
+
+
+def describe_rate(point: ProfilePoint) -> str:
+    """Return the rate of a point in words; without money, since the price may have changed since."""
+    if point.samples_per_s is None:
+        return f"{NOT_MEASURED}: {point.reason or point.outcome}"
+    words = f"{point.samples_per_s:.1f} samples/s per rank"
+    if point.samples_per_s_min is not None and point.samples_per_s_max is not None:
+        words += f" ({point.samples_per_s_min:.1f} to {point.samples_per_s_max:.1f})"
+    words += "".join(f", {value:,.0f} {unit}/s" for unit, value in point.units_per_s.items())
+    share = point.data_time_fraction
+    return words if share is None else f"{words}, data time {share:.0%} of a step"
+
+
+def _finding(finding: Finding) -> str:
+    text = f"{finding.title} ({'; '.join(finding.evidence)}): {finding.change}"
+    return text if finding.time_share is None else f"{text} (saves at most {finding.time_share:.0%} of a step)"
+
+
+def _decision(register: Mapping[str, Any]) -> str:
+    """Return on one line whether the export went into production, and why."""
+    verdict, reason = str(register.get("verdict", "")), str(register.get("reason", "")).split("\n")[0]
+    resource = f" ({register['resourceName']})" if "resourceName" in register else ""
+    return f"{'in production' if verdict == 'production' else verdict}: {reason}{resource}"
+
+
+def _gates(exported: ExportManifest) -> str:
+    """Return how many gates passed, the error of the served file, and the gates that did not pass."""
+    gates = exported.gates
+    passed = sum(gate.status == "passed" for gate in gates)
+    others = [f"{gate.precision} {gate.name} {gate.status}" for gate in gates if gate.status != "passed"]
+    errors = [
+        f"{gate.precision} relative error {gate.figures['relative_error']:.1e} on {gate.device or 'the CPU'}"
+        for gate in gates
+        if gate.name == PARITY and isinstance(gate.figures.get("relative_error"), float)
+    ]
+    return "; ".join([f"{passed} of {len(gates)} passed", *errors[-1:], *others])
+
+
+def _head(view: RunView, *, errors: bool) -> Iterator[str]:
     yield storage.display(view.folder)
     if view.console:
         yield view.console
@@ -151,26 +241,38 @@ def _head(view: RunView) -> Iterator[str]:
         took = f", {seconds(view.wall_s)}" if view.wall_s is not None else ""
         yield f"started {instant(view.started_at)}{took}"
     if view.state in ("stopped", "silent", "unknown", "unreadable"):
-        last = f"; last event {instant(view.last_word_at)}" if view.last_word_at else ""
-        yield f"{STATE_NOTES[view.state]}{last}. {NEXT[view.state]}"
-    if view.state == "interrupted" and view.error:
-        yield view.error.splitlines()[0]
+        last = f"; last event {instant(view.last_event_at)}" if view.last_event_at else ""
+        yield f"{STATE_NOTES[view.state]}{last}"
+    if errors and view.state in ("failed", "interrupted") and view.error:
+        # A stage's error follows below.
+        repeated = any(stage.error and stage.error in view.error for stage in view.stages)
+        yield view.error.splitlines()[0] if repeated else view.error
+    if view.state in NEXT:
+        yield NEXT[view.state]
+
+
+def _output(stage: StageView) -> str:
+    if stage.state == "running" and (progress := stage.progress) is not None:
+        return f"{progress.done:g} of {progress.total:g} {progress.unit} {progress.message}"
+    if stage.state == "reused" and stage.reused_from:
+        return f"{stage.made} (of run {stage.reused_from})"
+    return stage.made
 
 
 def _rows(view: RunView) -> Iterator[tuple[str, str]]:
     for figure in headline(view).figures:
-        if figure.name != "state" and figure.text:
+        if figure.name not in ("state", "duration") and figure.text:
             yield figure.title.lower(), figure.text + (f" ({figure.note})" if figure.note else "")
-    if (data := view.data) is not None:
-        counts = ", ".join(f"{split.name} {split.samples}" for split in data.splits)
-        shards, total = sum(part.shards for part in data.shards), size(sum(part.bytes for part in data.shards))
-        classes = f"{data.num_classes} classes, " if data.num_classes else ""
-        held = f"{classes}{shards} shards, {total}; {data.num_rejected} files rejected"
-        yield "data", f"{counts}; {held}"
-        yield from (("warning", f"data: {text}") for text in data.warnings)
+    if (shards := view.shards) is not None:
+        counts = ", ".join(f"{name} {shards.splits[name].samples}" for name in SPLITS)
+        classes = f"{several(len(shards.classes), 'class', 'classes')}, " if shards.classes else ""
+        files = f"{several(len(shards.shards), 'shard')}, {size(sum(shards.shards.bytes))}"
+        rejected = f"; {shards.count_rejected} files rejected" if shards.count_rejected else ""
+        yield "data", f"{counts}; {classes}{files}{rejected}"
+        yield from (("warning", f"data: {text}") for text in [*shards.warnings, *view.data_warnings])
     if (profile := view.profile) is not None:
         yield "profile", OFF if profile.method == "off" else f"{describe_cut(profile)}; {_rate(profile)}"
-        yield from ((f"finding {finding.rule}", describe_finding(finding)) for finding in profile.findings)
+        yield from ((f"finding {finding.rule}", _finding(finding)) for finding in profile.findings)
     if (trained := view.checkpoint) is not None:
         shown = (f"{name} {show_metric(view.task, name)(value)}" for name, value in sorted(trained.metrics.items()))
         yield "metrics", ", ".join(shown)
@@ -181,19 +283,21 @@ def _rows(view: RunView) -> Iterator[tuple[str, str]]:
     if (goodput := view.goodput) is not None:
         yield "training", f"{several(goodput.attempts, 'attempt')}, {count_stops(goodput)}"
         wall_s = goodput.wall_s or 1.0
-        for name, title in _CLASSES.items():
-            yield title, f"{getattr(goodput, name):.1f} s, {100 * getattr(goodput, name) / wall_s:.1f} %"
+        parts = {title: getattr(goodput, name) for name, title in TIME_CLASSES.items()}
+        yield "its time", ", ".join(f"{title} {100 * value / wall_s:.1f} %" for title, value in parts.items() if value)
     if (money := view.money) is not None and money.on_demand_usd is not None:
         yield "on demand", f"{usd(money.on_demand_usd)} for the same hours"
     if (exported := view.export) is not None:
         metric, show = exported.headline.metric, show_metric(exported.task, exported.headline.metric)
         values = ", ".join(f"{name} {show(value)}" for name, value in exported.headline_values.items())
         yield f"exported {metric_title(metric)}", f"{values} ({exported.proof_samples} test samples)"
-        yield "gates", describe_gates([gate.model_dump() for gate in exported.gates])
+        yield "gates", _gates(exported)
+        served = exported.served_file
+        yield "serves", f"{served.name} ({size(served.bytes)}, runtime {exported.runtime})"
+        for latency in exported.latency:
+            yield "latency", f"batch {latency.batch}: {latency.median_ms:.3f} ms ({latency.ran})"
     if view.registration:
-        yield "production", describe_decision(view.registration)
-    for entry in view.lineage:
-        yield entry.name, f"sha256 {entry.sha256}" if entry.sha256 else entry.fingerprint
+        yield "production", _decision(view.registration)
     for missing in view.missing:
         yield "not known", f"{missing.what}: {missing.reason}"
 
@@ -202,8 +306,13 @@ def _rate(profile: ProfileReport) -> str:
     try:
         return describe_rate(profile.chosen_point())
     except DataError:
-        # Another program has written the report: everything else of the run is shown all the same.
-        return "the choice is none of the report's points: its rate is not known"
+        # Another program has written the report.
+        return "the report has no measurement of its chosen configuration"
+
+
+def _rounded(value: float) -> str:
+    """Return seconds in one unit: 45 s, 12 min, 3 h, 5 d."""
+    return next((f"{value / factor:.0f} {unit}" for unit, factor in _UNITS if value >= 2 * factor), f"{value:.0f} s")
 
 
 def _state(state: str) -> Text:
@@ -211,9 +320,9 @@ def _state(state: str) -> Text:
 
 
 def _text(value: str) -> Text:
-    # Controls could move the cursor, or lie about what stands where.
+    # Controls could move the cursor, or change the order of what is read.
     return Text(UNPRINTABLE.sub("\ufffd", value.replace(NBSP, " ")))
 
 
-def _console(stream: TextIO) -> Console:
-    return Console(file=stream, width=None if stream.isatty() else _PLAIN_WIDTH, highlight=False)
+def _console(stream: TextIO, width: int) -> Console:
+    return Console(file=stream, width=None if stream.isatty() else width, highlight=False)

@@ -25,7 +25,7 @@ from contracts.fingerprint import FINGERPRINT_DIGITS
 from contracts.output import Lock, is_locked
 from contracts.previous import RUN_NAME, find_previous
 from contracts.result import RUN_START_NAME, RUNS_FOLDER, run_uri
-from inspection.run.events import find_output
+from inspection.stages import find_output
 
 # A run in a bucket without a record is dead after this time: Vertex AI ends jobs after 7 days unless told otherwise.
 _WORKING_S = 14 * 24 * 3600.0

@@ -34,7 +34,19 @@ GROUPS = {
     "Run on this machine": ("run", "shard", "profile", "train", "export", "predict", "verify", "promote"),
     "Look at runs": ("runs", "inspect", "report", "tensorboard", "clean"),
     "Google Cloud": (
-        *("init", "plan", "compile", "submit", "status", "logs", "cancel", "schedule", "images", "rehearse"),
+        *(
+            "init",
+            "plan",
+            "compile",
+            "manifests",
+            "submit",
+            "status",
+            "logs",
+            "cancel",
+            "schedule",
+            "images",
+            "rehearse",
+        ),
     ),
     "Data and configuration": ("data", "config"),
 }
@@ -285,12 +297,18 @@ def options(
 @command()
 def run(context: typer.Context, config: ConfigPath, overrides: Overrides = None, fresh: Fresh = False) -> None:
     """Run the whole line on this machine, reusing finished stages."""
-    from inspection.report import print_table
+    from inspection.find import RunPlace
+    from inspection.read import read_run
+    from inspection.terminal import print_run
     from pipelines.local import StageFailed, run_line
 
     outcome = run_line(load(config, overrides), fresh=fresh, started_at_s=context.obj)
     if any(stage.uri for stage in outcome.record.stages):
-        print_table(outcome.record, sys.stdout)
+        try:
+            view = read_run(RunPlace(outcome.line, outcome.record.id), pictures=False)
+            print_run(view, sys.stdout, errors=outcome.error is None)
+        except Exception as error:  # noqa: BLE001 - what the run came to is more than how it looks
+            say(f"warning: the run cannot be shown: {error}")
     _print_place(outcome.line)
     if outcome.error is not None:
         raise StageFailed(outcome.error)
@@ -319,8 +337,7 @@ def profile(
 ) -> None:
     """Measure how to cut the batch and to load, and what is slow."""
     from contracts.artifacts import ProfileReport
-    from inspection.profile import describe_training
-    from inspection.terminal import print_profile
+    from inspection.terminal import describe_training, print_profile
 
     resolved = load(config, overrides)
     made = _run_stage("profile", resolved, to, fresh, shards=shards)
@@ -401,28 +418,52 @@ def runs(
         str,
         _arg("Folder that holds lines, or one line (path or gs://).", metavar="[ROOT]", autocompletion=complete_run),
     ] = "runs",
+    filters: Annotated[
+        list[str] | None, _arg("Runs that meet all: state=failed, train.precision=bf16.", metavar="KEY=VALUE")
+    ] = None,
     form: Table = "table",
 ) -> None:
     """List the runs below a folder or bucket, the newest first."""
-    from inspection.run.summary import list_runs
+    from inspection.find import list_places
+    from inspection.runs import list_runs
     from inspection.terminal import print_runs
 
-    found = list_runs(root)
-    if form == "table":
-        print_runs(found, sys.stdout)
+    if "=" in root and "://" not in root and not Path(root).exists():
+        root, filters = "runs", [root, *(filters or [])]
+    rows = list_runs(root, filters or [])
+    if form == "table" and not rows:
+        count = len(list_places(root)) if filters else 0
+        print(f"none of {count} runs meets {' '.join(filters or [])}" if count else "no runs here")
+    elif form == "table":
+        print_runs(rows, sys.stdout)
     else:
-        (print_json if form == "json" else print_csv)([line.model_dump(mode="json") for line in found])
+        (print_json if form == "json" else print_csv)([row.model_dump(mode="json") for row in rows])
 
 
 @command("inspect")
-def inspect_run(run: Run, form: Answer = "table") -> None:
-    """Print stages, data, training, cost and proof of a run."""
-    from inspection.run.find import find_place
-    from inspection.run.read import read_run
-    from inspection.terminal import print_run, to_json
+def inspect_run(
+    run: Run,
+    other: Annotated[
+        str, _arg("A second run: print the differences.", metavar="OTHER", autocompletion=complete_run)
+    ] = "",
+    form: Answer = "table",
+) -> None:
+    """Print stages, data, training, cost and proof of a run, or what differs between two."""
+    from inspection.differences import compare_runs
+    from inspection.find import find_place
+    from inspection.read import read_run
+    from inspection.terminal import print_differences, print_run, to_json
 
-    view = read_run(find_place(run), pictures=False)
-    print(to_json(view)) if form == "json" else print_run(view, sys.stdout)
+    views = [read_run(find_place(name), pictures=False) for name in (run, other) if name]
+    if len(views) == 2:
+        if form == "json":
+            print_json([change.model_dump() for change in compare_runs(*views)])
+        else:
+            print_differences(views[0], views[1], sys.stdout)
+    elif form == "json":
+        print(to_json(views[0]))
+    else:
+        print_run(views[0], sys.stdout)
 
 
 @command()
@@ -430,7 +471,7 @@ def report(
     run: Run, to: Annotated[str | None, _opt("Path or gs:// [in the run's folder].", "--to", metavar="FILE")] = None
 ) -> None:
     """Write the page of a run: one HTML file that needs nothing."""
-    from inspection.report_file import write_report
+    from inspection.report.page import write_report
 
     print(write_report(run, to), flush=True)
 
@@ -498,17 +539,38 @@ def init(
 
 
 @command()
-def plan(config: ConfigPath, overrides: Overrides = None, run_id: RunId = "", form: Answer = "table") -> None:
+def plan(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    run_id: RunId = "",
+    form: Answer = "table",
+    hours: Annotated[
+        float | None, _opt("Compare ways to pay for so many hours a month.", "--hours-per-month", metavar="H")
+    ] = None,
+    own_usd: Annotated[float | None, _opt("Beside a workstation of this price.", min=1, metavar="USD")] = None,
+    own_watts: Annotated[float, _opt("Its power while it trains.", min=0, metavar="W")] = 500,
+    own_years: Annotated[float, _opt("Years until it is written off.", min=0.5, metavar="N")] = 3,
+    own_usd_per_kwh: Annotated[float, _opt("Price of its power.", min=0, metavar="USD")] = 0.2,
+) -> None:
     """Show what a submission would create and cost.
 
     Exit code 2 when it cannot work.
     """
     from contracts.errors import EXIT_OK, EXIT_USER_ERROR
+    from pipelines.monthly import Workstation, monthly_costs, print_monthly_costs
     from pipelines.plan import print_plan, to_json
     from pipelines.submit import look_ahead
 
-    *_, found = look_ahead(load(config, overrides), say, run_id=run_id, complete=True)
-    print(to_json(found)) if form == "json" else print_plan(found, sys.stdout)
+    resolved = load(config, overrides)
+    own = None if own_usd is None else Workstation(own_usd, own_watts, own_years, own_usd_per_kwh)
+    costs = [] if hours is None else monthly_costs(resolved, hours, own)
+    *_, found = look_ahead(resolved, say, run_id=run_id, complete=True)
+    if form == "json":
+        print(to_json(found, costs))
+    else:
+        print_plan(found, sys.stdout)
+        if hours is not None:
+            print_monthly_costs(resolved, hours, costs, sys.stdout)
     raise typer.Exit(EXIT_USER_ERROR if found.problems else EXIT_OK)
 
 
@@ -524,6 +586,32 @@ def compile_config(config: ConfigPath, overrides: Overrides = None, to: ToFile =
     ready = make_ready(resolved, say)
     write_spec(ready.compiled.spec, path)
     print(f"{path}\nsha256:{ready.compiled.hash}")
+
+
+@command()
+def manifests(
+    config: ConfigPath,
+    stage: Annotated[Literal["shard", "profile", "train", "export"], _opt("The stage.")],
+    overrides: Overrides = None,
+    kind: Annotated[Literal["job", "trainjob"], _opt("Indexed Job, or TrainJob of Kubeflow Trainer v2.")] = "job",
+    shards: Annotated[str, _opt("Shards, for profile, train and export.", metavar="URI")] = "",
+    profile: Annotated[str, _opt("Profile that train follows.", metavar="URI")] = "",
+    checkpoint: Annotated[str, _opt("Training that export takes.", metavar="URI")] = "",
+    queue: Annotated[str, _opt("Kueue's LocalQueue.", metavar="NAME")] = "",
+    networks: Annotated[str, _opt("GKE's Networks between GPUs of A3 and A4 machines.", metavar="A,B,...")] = "",
+) -> None:
+    """Print a stage as YAML for kubectl (Google Kubernetes Engine)."""
+    from contracts.errors import ConfigError
+    from pipelines.images import find_images
+    from pipelines.manifests import StageJob, render
+
+    resolved, unbuilt = find_images(load(config, overrides))
+    for text in unbuilt:
+        raise ConfigError(text, allowed="images that were built for it", todo="run `shardline images build CONFIG`")
+    inputs = {"shards": shards, "profile": profile, "checkpoint": checkpoint}
+    names = [name for name in networks.split(",") if name]
+    job = StageJob(resolved, stage, {name: uri for name, uri in inputs.items() if uri}, queue, names)
+    print(render(job.documents(kind), job))
 
 
 @command()
@@ -708,7 +796,7 @@ def rehearse(
     storage_faults: Annotated[float, _opt("Share of requests to buckets that fail (503).", metavar="RATE")] = 0.0,
     schedule_days: Annotated[float, _opt("Create the schedule; let N days pass.", metavar="N", min=0)] = 0.0,
     time_scale: Annotated[float, _opt("Seconds here per second of waiting.", metavar="X", min=0.001, max=100)] = 0.1,
-    seed: Annotated[int, _opt("Decides machines and moments.")] = 0,
+    seed: Annotated[int | None, _opt("Decides machines, moments and requests [0].")] = None,
     processes: Annotated[int | None, _opt("Training processes per machine [as many as fit].", min=1)] = None,
     samples: Annotated[int | None, _opt("Most files of the source to copy [all].", metavar="N", min=1)] = None,
     serve: Annotated[bool, _opt("Only start the cloud, print its variables, serve.", "--serve")] = False,
@@ -717,33 +805,40 @@ def rehearse(
     form: Answer = "table",
 ) -> None:
     """Submit to a Google Cloud on this machine, and compare."""
-    from pipelines.rehearse import rehearse as rehearsing
-    from pipelines.rehearse.disturbances import Disturbances, read_rules
-    from pipelines.rehearse.report import print_rehearsal, to_json
-    from pipelines.rehearse.serve import Server, check_options, run_server
-    from rehearsal.leftovers import claimed_folder
+    from pipelines.rehearse.options import RehearsalOptions
 
-    wanted = rehearsing.Wanted(
+    options = RehearsalOptions(
+        source=source,
+        weights=weights,
+        samples=samples,
         preemptions=preempt,
-        rules=read_rules(faults),
+        stockouts=tuple(stockout or ()),
+        faults=faults,
+        storage_fault_rate=storage_faults,
         schedule_days=schedule_days,
         time_scale=time_scale,
         seed=seed,
-        processes_per_node=processes,
-        samples=samples,
-        disturbances=Disturbances(stockouts=tuple(stockout or ()), storage_fault_rate=storage_faults),
+        processes=processes,
+        clock_rate=clock_rate,
     )
-    bound = source is not None or weights is not None
-    check_options(wanted, serve=serve, config=config, bound=bound, clock_rate=clock_rate)
+    options.check(has_config=config is not None, serve=serve)
     given = None if config is None else load(config, overrides)
+    if given is not None:
+        options.check_for(given)
+    from rehearsal.leftovers import claimed_folder
+
     with claimed_folder(keep) as folder:
         if given is None or serve:
-            server = Server(given, source, weights, folder, wanted, clock_rate)
-            run_server(server, sys.stdout, sys.stderr, as_json=form == "json")
+            from pipelines.rehearse.serve import serve as serve_cloud
+
+            serve_cloud(given, options, folder, sys.stdout, sys.stderr, as_json=form == "json")
             return
-        found = rehearsing.rehearse(given, source=source, weights=weights, folder=folder, wanted=wanted)
-    print(to_json(found)) if form == "json" else print_rehearsal(found, sys.stdout, kept=keep)
-    rehearsing.check(found)
+        from pipelines.rehearse import rehearse as rehearsing
+        from pipelines.rehearse.result import print_result, to_json
+
+        result = rehearsing.rehearse(given, options, folder)
+    print(to_json(result)) if form == "json" else print_result(result, sys.stdout, kept=keep)
+    rehearsing.check(result)
 
 
 # ---- data and configuration ----
@@ -842,8 +937,8 @@ def _find_shards(given: str) -> str:
     if storage.exists(storage.join(uri, MANIFEST_NAME)):
         return uri
     from contracts.errors import ConfigError, DataError
-    from inspection.run.find import find_place
-    from inspection.run.read import find_folder
+    from inspection.find import find_place
+    from inspection.read import find_folder
 
     try:
         found = find_folder(find_place(given), "shard")

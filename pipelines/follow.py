@@ -16,7 +16,7 @@ from contracts.config.load import parse_config
 from contracts.errors import EXIT_OK, EXIT_TRY_AGAIN, ShardlineError, TryAgain
 from contracts.previous import RUN_NAME
 from contracts.result import RUN_START_NAME, run_uri
-from inspection.summary import close_run
+from inspection.record import close_run
 from pipelines.google import CALL_TIMEOUT_S, explained, first_line
 from pipelines.rules import find_regions
 from pipelines.runs import ENDED, Job, explain, failure_lines, find_jobs, line_of, read_tasks, refresh

@@ -29,13 +29,13 @@ from contracts.serving import RELEASES, TENSORRT, TENSORRT_RTX
 from pipelines.google import CALL_TIMEOUT_S, explained
 
 ROLES: tuple[Literal["cpu", "gpu"], ...] = ("cpu", "gpu")
-PACKAGES = ("contracts", "pages", "records", "sharding", "trainer", "inspection", "components")
+PACKAGES = ("contracts", "records", "sharding", "trainer", "inspection", "components")
 """What the images hold of this project."""
 # What the Dockerfiles copy, and they themselves. Beside an installed wheel all but the packages lies in IMAGE_FILES.
-CONTEXT = ("pyproject.toml", "constraints", "docker", *PACKAGES)
+CONTEXT = ("pyproject.toml", "constraints", "deploy/docker", *PACKAGES)
 IMAGE_FILES = "pipelines/image_files"
 # Of own code (code.requirements): the gpu image installs what it names; in the checkout it names nothing.
-_REQUIREMENTS_FILE = "docker/own-requirements.txt"
+_REQUIREMENTS_FILE = "deploy/docker/own-requirements.txt"
 
 Cuda = Literal["cu126", "cu130"]
 # CUDA of torch's wheels -> compute capabilities (times ten) that it has code for. Drivers of older machines run 12.6.
@@ -155,7 +155,7 @@ def build_images(
     with contextlib.suppress(storage.AlreadyPublished):
         storage.publish(source, _pack(_read_requirements(config)))
     bucket, _, name = source.removeprefix("gs://").partition("/")
-    body: dict[str, Any] = yaml.safe_load(list_sources()["docker/cloudbuild.yaml"].read_text(encoding="utf-8"))
+    body: dict[str, Any] = yaml.safe_load(list_sources()["deploy/docker/cloudbuild.yaml"].read_text(encoding="utf-8"))
     body |= {
         "source": {"storageSource": {"bucket": bucket, "object": name}},
         "tags": [f"shardline-{key[:32]}"],

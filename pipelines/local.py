@@ -5,9 +5,9 @@ works. Ctrl-C, SIGTERM and SIGHUP end it; a training saves first, unless a secon
 this process, also where that is killed: the same command goes on.
 
     RUN.ROOT/RUN.NAME/                     the line
-        run.json, report.md                copies of the newest run's
+        run.json                           a copy of the newest run's
         runs/ID/run-start.json             first, create-only: the configuration
-        runs/ID/run.json, report.md        last: what happened
+        runs/ID/run.json                   last: what happened
         production.json                    the export in production (components/gate.py)
         code/HASH.tar.gz                   own code: what the stages import
         STAGE/FINGERPRINT/                 outputs, shared by all runs of the line
@@ -54,8 +54,7 @@ from contracts.own_code import pin_code, publish_code
 from contracts.previous import RUN_NAME, describe_previous
 from contracts.result import RUN_START_NAME, run_uri
 from contracts.stage import new_attempt_id
-from inspection.attempts import read_warnings
-from inspection.trace import StageTrace
+from inspection.stages import StageTrace, read_warnings
 from pipelines.checks import check_here
 from pipelines.place import line_uri, stage_root
 from pipelines.progress import Bars, PlainLines, make_view
@@ -319,7 +318,7 @@ def _open_run(config: RunConfig, line: str, run_id: str, started_at_s: float) ->
 
 def _import_closing() -> None:
     """Import the modules that the end of a run needs, while its first stage works: a quarter of a second."""
-    for name in ("inspection.summary", "rich.table"):
+    for name in ("inspection.read", "inspection.record", "inspection.terminal"):
         importlib.import_module(name)
 
 
@@ -333,8 +332,8 @@ def _close_run(
     decision: Decision | None,
 ) -> RunRecord:
     """Write the run's record and report."""
-    from inspection.goodput import read_goodput
-    from inspection.summary import close_run, make_record
+    from inspection.record import close_run, make_record
+    from inspection.training import read_goodput
 
     record = make_record(
         run_id=run_id,

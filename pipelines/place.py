@@ -11,7 +11,7 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.previous import PREVIOUS
 from contracts.result import RUN_START_NAME, run_uri
-from inspection.run.find import find_place
+from inspection.find import find_place
 
 
 def make_absolute(config: RunConfig) -> RunConfig:
@@ -53,7 +53,7 @@ def find_run(run: str, *, stage: str) -> tuple[str, str | None]:
     """Return the URI of a run's line, and the run's id; None where the line itself was named.
 
     Args:
-        run: As `inspection.run.find.find_place` takes it; a line's folder stands for all of its runs.
+        run: As `inspection.find.find_place` takes it; a line's folder stands for all of its runs.
         stage: The line must have come to this stage, where it is named itself.
 
     Raises:

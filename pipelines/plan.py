@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -19,6 +19,7 @@ from contracts.config import MachineSection, RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import Machine, find_machine, serving_section
 from pipelines.checks import check_planned
+from pipelines.monthly import MonthlyCost
 from pipelines.rules import find_problems, find_regions, find_warnings
 
 # A job that may not live this long has not begun to train when it ends.
@@ -227,6 +228,9 @@ def describe_cost(cost: Cost) -> list[str]:
     ]
 
 
-def to_json(plan: Plan) -> str:
-    """Return a plan as JSON; `ok` says whether it can be submitted."""
-    return json.dumps(dataclasses.asdict(plan) | {"ok": not plan.problems}, indent=1, sort_keys=True)
+def to_json(plan: Plan, monthly: Sequence[MonthlyCost] = ()) -> str:
+    """Return a plan, and costs of a month, as JSON; `ok` says whether it can be submitted."""
+    values = dataclasses.asdict(plan) | {"ok": not plan.problems}
+    if monthly:
+        values["monthly"] = [dataclasses.asdict(cost) for cost in monthly]
+    return json.dumps(values, indent=1, sort_keys=True)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Self, TextIO
 
-from inspection.trace import Event, StageTrace
+from inspection.stages import Event, StageTrace
 
 # Plain lines of one piece of work with a known total: one for each tenth.
 _PARTS = 10

@@ -22,8 +22,8 @@ from contracts.config.load import parse_config
 from contracts.errors import ConfigError, TryAgain
 from contracts.previous import RUN_NAME
 from contracts.proof import require_proven
-from inspection.run.door import as_object
-from inspection.run.find import RunPlace, find_place
+from inspection.documents import as_object
+from inspection.find import RunPlace, find_place
 from pipelines.google import explained
 
 
@@ -56,7 +56,7 @@ def promote(run: str, why: str) -> str:
     """Put the export of a run into production, whatever the gate said; return it in words.
 
     Args:
-        run: As `inspection.run.find.find_place` takes it.
+        run: As `inspection.find.find_place` takes it.
         why: The reason that production.json keeps.
 
     Raises:

@@ -14,10 +14,9 @@ from contracts.config import STAGES, RunConfig
 from contracts.errors import EXIT_FAULT, EXIT_USER_ERROR, ConfigError, ShardlineError
 from contracts.goodput import count_stops
 from contracts.result import LINE_LABEL, PIPELINE_FOLDER, RUN_LABEL, run_label
-from inspection.attempts import find_errors, find_last_error, read_warnings
-from inspection.goodput import read_goodput
-from inspection.run.events import find_output
-from inspection.run.find import LATEST, find_place, read_start
+from inspection.find import LATEST, find_place, read_start
+from inspection.stages import find_errors, find_last_error, find_output, read_warnings
+from inspection.training import read_goodput
 from pipelines.google import CALL_TIMEOUT_S, Cause, explained, find_cause, first_line, import_sdk
 from pipelines.rules import find_regions
 from pipelines.submit import find_job, state_of

@@ -1,9 +1,9 @@
-"""A Google Cloud on this machine, for this line: buckets, Vertex AI, Dataflow, a spot market and a clock, put together.
+"""A Google Cloud on this machine: buckets, Vertex AI, Dataflow, a spot market and a clock, put together.
 
     with LocalCloud(folder, projects={"acme": "123456789012"}, buckets=["acme-line"]) as cloud:
         subprocess.run([...], env={**os.environ, **cloud.environment})
 
-Clients come to it unmodified, by variables alone. Everything that is written lies below `folder`.
+Clients use it unmodified, by variables alone. Everything that is written lies below `folder`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from types import TracebackType
 from typing import Self
 
 from rehearsal.clock import Clock
-from rehearsal.doors.access import Access
-from rehearsal.doors.server import VertexServer
 from rehearsal.gcs import BucketService, Rule
 from rehearsal.jobs.custom_jobs import CustomJobRuns
 from rehearsal.jobs.dataflow import DataflowJobs
 from rehearsal.jobs.market import Market
+from rehearsal.jobs.threads import Place
 from rehearsal.machines.machine import Scale
-from rehearsal.machines.network import Network
-from rehearsal.pipelines.pipeline_runs import PipelineRuns
-from rehearsal.resources.store import Store
+from rehearsal.pipelines.runs import PipelineRuns
+from rehearsal.servers.access import Access
+from rehearsal.servers.vertex import VertexServer
 from rehearsal.vertex.logs import LogBook
+from rehearsal.vertex.store import Store
 
 BUCKETS_FOLDER = "buckets"
 
@@ -37,11 +37,11 @@ class LocalCloud:
         folder: For everything that it writes; plain files in folder/buckets/BUCKET become that bucket's objects.
         projects: Project id -> number; the first is clients' default.
         buckets: Buckets to make.
-        location: Where those are, and those that plain files make.
-        market: Decides about machines.
-        scale: How machines are played that this one cannot hold.
-        clock: Of the rehearsed cloud.
-        rules: Faults and costs of the bucket server.
+        location: Of those, and of those that plain files make.
+        market: Takes spot machines away, and has none in some regions.
+        scale: How machines are simulated that this one cannot hold.
+        clock: Its time.
+        rules: Faults of the bucket server.
     """
 
     def __init__(
@@ -57,11 +57,8 @@ class LocalCloud:
         rules: Iterable[Rule] = (),
     ) -> None:
         self.folder = folder
-        self.clock = clock or Clock()
-        self.market = market or Market()
-        self.scale = scale or Scale()
-        self.store = Store()
-        self.logs = LogBook()
+        self.clock, self.market, self.scale = clock or Clock(), market or Market(), scale or Scale()
+        self.store, self.logs = Store(), LogBook()
         folder.mkdir(parents=True, exist_ok=True)
         access = Access(folder / "vertex", project=next(iter(projects)))
         self.buckets = BucketService(
@@ -71,30 +68,14 @@ class LocalCloud:
             rules=rules,
             location=location,
         )
-        self.custom_jobs = CustomJobRuns(
-            self.store,
-            folder=folder / "machines",
-            logs=self.logs,
-            clock=self.clock,
-            market=self.market,
-            scale=self.scale,
-            token=lambda: access.token,
-        )
-        self.dataflow = DataflowJobs(
-            self.store,
-            folder=folder / "dataflow",
-            logs=self.logs,
-            clock=self.clock,
-            token=lambda: access.token,
-        )
+
+        def place(name: str) -> Place:
+            return Place(self.store, self.logs, self.clock, folder / name, lambda: access.token)
+
+        self.custom_jobs = CustomJobRuns(place("machines"), market=self.market, scale=self.scale)
+        self.dataflow = DataflowJobs(place("dataflow"))
         self.pipelines = PipelineRuns(
-            self.store,
-            folder=folder / "pipelines",
-            logs=self.logs,
-            clock=self.clock,
-            project_numbers=projects,
-            token=lambda: access.token,
-            cancel_resource=self.cancel_resource,
+            place("pipelines"), project_numbers=projects, cancel_resource=self._cancel_resource
         )
         self.vertex = VertexServer(
             self.store,
@@ -112,38 +93,26 @@ class LocalCloud:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that lead unmodified clients in child processes here, and nowhere else."""
+        """Variables that make Google's clients in child processes use this cloud, and nothing else."""
         return self.vertex.environment
 
-    def calm(self) -> None:
-        """Let nothing go wrong any more: no stockouts or faults of buckets."""
-        self.market.calm()
+    def stop_disturbances(self) -> None:
+        """Let nothing go wrong from now on: no stockouts, no faults of buckets."""
+        self.market.end_stockouts()
         self.buckets.faults.set()
 
-    @property
-    def machine_environment(self) -> dict[str, str]:
-        """Variables of machines' containers."""
-        return self.vertex.machine_environment
-
-    def cancel_resource(self, name: str) -> None:
-        """End a custom job or a Dataflow job by its name."""
-        if "/customJobs/" in name:
-            self.custom_jobs.cancel(name)
-        else:
-            self.dataflow.cancel(name)
+    def _cancel_resource(self, name: str) -> None:
+        (self.custom_jobs if "/customJobs/" in name else self.dataflow).cancel(name)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.callback(self.buckets.close)
             stack.enter_context(self.vertex)
-            network = stack.enter_context(Network(refuse=self.vertex.note_refused))
-            self.custom_jobs.network = self.dataflow.network = network
-            self.custom_jobs.environment = self.dataflow.environment = self.machine_environment
-            self.pipelines.environment = self.environment
-            self.pipelines.container_environment = self.machine_environment
             for part in (self.custom_jobs, self.dataflow, self.pipelines):
+                part.place.environment = self.vertex.machine_environment
+                part.place.on_refused = self.vertex.note_refused
                 stack.callback(part.close)
-            # Called first: nothing fires while what would execute it ends.
+            # Called first: nothing is started while its executor ends.
             stack.callback(self.vertex.stop_schedules)
             self._stack = stack.pop_all()
         return self
@@ -154,4 +123,4 @@ class LocalCloud:
         self._stack.close()
         faults = [fault for part in (self.pipelines, self.custom_jobs, self.dataflow) for fault in part.failures]
         if faults:
-            raise RuntimeError(f"the local cloud had {len(faults)} faults where it executes, the first:\n{faults[0]}")
+            raise RuntimeError(f"the local cloud had {len(faults)} faults in its executors, the first:\n{faults[0]}")

@@ -1,7 +1,7 @@
 """Folders of rehearsals, and what killed ones have left: processes, temporary folders, links to machines' disks.
 
-A rehearsal holds the lock of an entry that names its folder, beside the temporary folders. The kernel lets go of the
-lock when the process has ended, whatever ended it: the next start finds the entry and removes what is left.
+A rehearsal holds the lock of an entry that names its folder, beside the temporary folders. The kernel releases the lock
+when the process has ended, whatever ended it: the next start finds the entry and removes what is left.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import shutil
-import signal
 import tempfile
 import time
 import uuid
@@ -19,29 +18,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from contracts.errors import ConfigError
-from rehearsal.machines.processes import MARK_VARIABLE, find_marked
+from rehearsal.machines.machine import LINKS_PREFIX
+from rehearsal.machines.processes import MARK_VARIABLE, end_processes, has_mark
 
-LINKS_PREFIX = "shl-"
-"""Of the folders of links to machines' disks (rehearsal/jobs/gang.py)."""
 _FOLDER_PREFIX = "shardline-rehearsal-"
 # Between the creation of an entry and its lock lie microseconds.
 _UNFINISHED_S = 60.0
-_END_LIMIT_S = 30.0
 
 
 @contextlib.contextmanager
 def claimed_folder(keep: Path | None = None) -> Iterator[Path]:
     """Yield the folder of a rehearsal, once what killed rehearsals of this user have left is removed.
 
-    Args:
-        keep: The folder; None: a temporary one, which is removed at the end.
+    Without `keep` it is a temporary one, which is removed at the end.
 
     Raises:
-        ConfigError: The folder of entries is not this user's own.
+        ConfigError: Others may write the folder of entries, an entry is damaged, or processes of a killed rehearsal do
+            not end.
     """
     places = Path(tempfile.gettempdir()).absolute()
     entries = places / f"shardline-rehearsals-{os.getuid()}"
-    _require_own(entries)
+    _require_private(entries)
     for entry in list(entries.iterdir()):
         _remove_leftovers(entry)
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX)) if keep is None else keep
@@ -51,6 +48,7 @@ def claimed_folder(keep: Path | None = None) -> Iterator[Path]:
         fcntl.flock(stream, fcntl.LOCK_EX)
         json.dump({"folder": str(folder.absolute()), "is_temporary": keep is None, "places": str(places)}, stream)
         stream.flush()
+        os.fsync(stream.fileno())
         unfinished.rename(entry)
         try:
             yield folder
@@ -60,7 +58,7 @@ def claimed_folder(keep: Path | None = None) -> Iterator[Path]:
             entry.unlink(missing_ok=True)
 
 
-def _require_own(folder: Path) -> None:
+def _require_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if folder.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
@@ -75,35 +73,39 @@ def _remove_leftovers(entry: Path) -> None:
     """Remove what the rehearsal of an entry has left, unless it still runs."""
     with contextlib.suppress(FileNotFoundError, BlockingIOError), entry.open("r+") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        content = stream.read()
         if entry.name.startswith("."):
             if time.time() - entry.stat().st_mtime > _UNFINISHED_S:
                 entry.unlink()
             return
-        found = json.loads(content)
-        folder = Path(found["folder"])
+        try:
+            values = json.load(stream)
+            folder, places, is_temporary = Path(values["folder"]), Path(values["places"]), values["is_temporary"]
+        except (ValueError, LookupError, TypeError):
+            raise ConfigError(
+                f"{entry} is damaged: it was to name the folder that a killed rehearsal has left",
+                allowed="a JSON object with folder, places and is_temporary",
+                todo=f"remove it, and in {entry.parent.parent} the folders {_FOLDER_PREFIX}* that no rehearsal uses",
+            ) from None
         _end_processes(folder)
-        for links in Path(found["places"]).glob(f"{LINKS_PREFIX}*"):
+        for links in places.glob(f"{LINKS_PREFIX}*"):
+            # Others of this machine have such folders too, and theirs cannot be read.
+            if links.lstat().st_uid != os.getuid():
+                continue
             if any(link.readlink().is_relative_to(folder) for link in links.iterdir() if link.is_symlink()):
                 shutil.rmtree(links, ignore_errors=True)
-        if found["is_temporary"]:
+        if is_temporary:
             shutil.rmtree(folder, ignore_errors=True)
         entry.unlink(missing_ok=True)
 
 
 def _end_processes(folder: Path) -> None:
-    """End the processes that a rehearsal in a folder has started; who was only led to its cloud goes on."""
+    """End the processes that a rehearsal in a folder has started; other clients of its cloud go on."""
     if not Path("/proc/self/environ").exists():
         return
-    deadline = time.monotonic() + _END_LIMIT_S
-    while left := set(find_marked(f"{folder}/")) & set(find_marked(f"{MARK_VARIABLE}=")):
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            raise ConfigError(
-                f"processes {', '.join(map(str, sorted(left)))} of a killed rehearsal do not end",
-                allowed="a machine on which nothing of it runs",
-                todo="end them",
-            )
-        time.sleep(0.05)
+    left = end_processes(lambda pid: has_mark(pid, f"{folder}/") and has_mark(pid, f"{MARK_VARIABLE}="))
+    if left:
+        raise ConfigError(
+            f"processes {', '.join(map(str, left))} of a killed rehearsal do not end",
+            allowed="a machine on which nothing of it runs",
+            todo="end them",
+        )

@@ -34,5 +34,5 @@ def texts(page: str) -> dict[str, str]:
 
 def absent(page: str) -> dict[str, str]:
     """Return the parts that have no data, with the reason that they show."""
-    found = re.findall(r'<(\w+)[^<>]*\bdata-absent="([^"]*)"[^<>]*>(.*?)</\1>', page, re.DOTALL)
+    found = re.findall(r'<(\w+)[^<>]*\bid="absent-([^"]*)"[^<>]*>(.*?)</\1>', page, re.DOTALL)
     return {name: said(text) for _, name, text in found}

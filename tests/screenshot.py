@@ -13,9 +13,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from inspection.page import render_report, render_stage
-from inspection.run.find import find_place
-from inspection.run.read import read_run
+from inspection.find import find_place
+from inspection.read import read_run
+from inspection.report.page import render_report
 from tests.browser import opened, started_chromium
 
 ROOT = Path(__file__).parents[1]
@@ -32,12 +32,7 @@ class Shot:
     height: int
 
 
-SHOTS = {
-    "report": Shot("finished", 1400),
-    "report-diverged": Shot("diverged", 800),
-    "vertex-train": Shot("train", 1700),
-    "vertex-export": Shot("export", 1300),
-}
+SHOTS = {"report": Shot("finished", 1400), "report-diverged": Shot("diverged", 800)}
 
 
 def make_diverged_run(raw: Path, folder: Path) -> Path:
@@ -61,11 +56,7 @@ def write_pages(run: Path, raw: Path, folder: Path, wanted: set[str]) -> None:
     """Write the pages; the run that diverges is made where its page is wanted."""
     view = read_run(find_place(str(run)))
     assert view.export is not None, f"{run} is not the folder of a finished run"
-    pages = {
-        "finished": render_report(view),
-        "train": render_stage(view, "train"),
-        "export": render_stage(view, "export"),
-    }
+    pages = {"finished": render_report(view)}
     if "diverged" in wanted:
         pages["diverged"] = render_report(read_run(find_place(str(make_diverged_run(raw, folder)))))
     for name, page in pages.items():

@@ -99,7 +99,7 @@ def test_an_installed_package_builds_the_images_of_the_checkout(installed: Path,
 
 
 def test_the_sources_of_an_image_install(tmp_path: Path) -> None:
-    """As docker/gpu.Dockerfile does it: README.md and LICENSE are empty files, and there is no docker/."""
+    """As the gpu image does it: README.md and LICENSE are empty files, and there is no deploy/docker/."""
     packages = [name for name in images.PACKAGES if name != "sharding"]
     for name, path in list_sources().items():
         if name.partition("/")[0] in (*packages, "pyproject.toml"):
@@ -113,6 +113,14 @@ def test_the_sources_of_an_image_install(tmp_path: Path) -> None:
     with zipfile.ZipFile(built) as opened:
         held = {name.partition("/")[0] for name in opened.namelist() if ".dist-info/" not in name}
     assert held == {*packages, "pipelines"}
+
+
+def test_no_folder_of_the_checkout_is_taken_for_a_package_of_another(tmp_path: Path) -> None:
+    """kfp imports docker where it is installed: a folder of that name would be taken for it."""
+    code = "from importlib.util import find_spec; spec = find_spec('docker'); print(spec is None or spec.has_location)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=clean(), check=True, capture_output=True, text=True)
+    assert done.stdout == "True\n"
 
 
 def test_an_editable_installation_is_the_checkout(tmp_path: Path) -> None:
@@ -135,7 +143,7 @@ def test_an_editable_installation_is_the_checkout(tmp_path: Path) -> None:
 
 def test_the_current_folder_is_not_searched(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "records.py").write_text("raise SystemExit('imported')")
-    (tmp_path / "pages").mkdir()
+    (tmp_path / "inspection").mkdir()
     (tmp_path / "line.yaml").write_text("{}")
     done = subprocess.run(
         [str(installed / "bin" / "shardline"), "config", "show", "line.yaml"],
@@ -159,7 +167,7 @@ def test_the_wheel_runs_the_digits_outside_of_the_checkout(installed: Path, tmp_
     (site / "no_checkout.pth").write_text("import no_checkout\n")
     # A user's own modules of our names, in the folder that he works in.
     (tmp_path / "records.py").write_text("raise SystemExit('the current folder is searched')")
-    (tmp_path / "pages.py").write_text("raise SystemExit('the current folder is searched')")
+    (tmp_path / "inspection.py").write_text("raise SystemExit('the current folder is searched')")
     write_digits(tmp_path / "raw" / "digits")
     values = yaml.safe_load((ROOT / "configs" / "digits.yaml").read_text())
     values["train"]["epochs"] = 2

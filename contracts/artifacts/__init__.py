@@ -5,7 +5,6 @@ from __future__ import annotations
 from contracts.artifacts.document import MANIFEST_NAME, Contract, Document, FileEntry, OtherVersion, find_damage
 from contracts.artifacts.evaluation import (
     EVALUATION_NAME,
-    FIRST_SLOT_NAME,
     LOSS,
     PREDICTIONS_NAME,
     Baseline,
@@ -59,7 +58,6 @@ from contracts.artifacts.training import CheckpointManifest, EarlyStopping, Init
 
 __all__ = [
     "EVALUATION_NAME",
-    "FIRST_SLOT_NAME",
     "LOSS",
     "MANIFESTS",
     "MANIFEST_NAME",

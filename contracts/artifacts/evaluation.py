@@ -13,8 +13,6 @@ from contracts.artifacts.document import Contract, Document
 EVALUATION_NAME = "evaluation.json"
 PREDICTIONS_NAME = "test-predictions.parquet"
 """Beside evaluation.json: key, path, label, answer and probability of each sample of the test split."""
-FIRST_SLOT_NAME = "first_slot.png"
-"""Beside TensorBoard's files of a training: its first samples as the network got them, where they are shown."""
 LOSS = "loss"
 """Name that stands for the loss among the metrics; no metric has it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from contracts.artifacts.document import Contract, Document
 from contracts.artifacts.evaluation import Headline
@@ -48,6 +48,8 @@ class RunRecord(Contract):
     """Process starts and imports of the stages."""
     results: dict[str, Any]
     """Metrics and the headline one, how the global batch was cut, the engine and its parity."""
+    row: dict[str, float] = Field(default={})
+    """Metrics of the run's row in an experiment, by name: those of the run itself, its time among them."""
     goodput: GoodputRecord | None = None
     """Where the time of the training that it used went, over all attempts; None: training was never started."""
 

@@ -6,6 +6,7 @@ A configuration that names a project, a bucket and images is rehearsed as it is:
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,17 +17,17 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.machines import find_machine
 from contracts.previous import PREVIOUS, RUN_NAME, find_training_of_run
-from pipelines.images import find_images
+from pipelines.images import ROLES, find_images
 from pipelines.manifest_files import MANIFEST_SUFFIXES, find_named_files
 
 PROJECT, REGION = "rehearsal-project", "us-central1"
 ROOT, SOURCE, WEIGHTS = "gs://rehearsal-line/lines", "gs://rehearsal-source", "gs://rehearsal-weights"
 MACHINE = "n1-standard-4"
-_SERVING = f"us-central1-docker.pkg.dev/rehearsal-project/stand-in/triton@sha256:{64 * '1'}"
+_STAND_IN = "us-central1-docker.pkg.dev/rehearsal-project/stand-in"
 
 
 @dataclass
-class Prepared:
+class RehearsalConfig:
     """A configuration that can be rehearsed."""
 
     config: RunConfig
@@ -44,6 +45,8 @@ class Prepared:
         if self.weights is None:
             return
         target = buckets_folder / self.config.model.weights.removeprefix("gs://")
+        files = [path for path in (self.weights, *self.weights.rglob("*")) if path.is_file()]
+        _require_room(buckets_folder, sum(file.stat().st_size for file in files))
         _make_private(target.parent)
         if self.weights.is_dir():
             shutil.copytree(self.weights, target, dirs_exist_ok=True)
@@ -53,15 +56,10 @@ class Prepared:
     def copy_source(self, buckets_folder: Path, most: int | None = None) -> tuple[int, int]:
         """Copy the source into the folder that the bucket server is about to serve: of a manifest what it names.
 
-        Args:
-            buckets_folder: That folder.
-            most: Files to copy at most, evenly over each folder of the source; None: all.
-
-        Returns:
-            Files that were copied, and files that there are.
+        `most` files at most, evenly over each folder of the source. Returns the numbers of copied and of all files.
 
         Raises:
-            ConfigError: A part of a manifest's files was asked for.
+            ConfigError: A part of a manifest's files was asked for, or the disk has no room.
         """
         bucket, _, path = self.config.sharding.source.removeprefix("gs://").partition("/")
         target = buckets_folder / bucket / path
@@ -78,11 +76,24 @@ class Prepared:
         else:
             files = sorted(path for path in root.rglob("*") if path.is_file())
         chosen = files if most is None else _spread(files, most)
+        _require_room(buckets_folder, sum(file.stat().st_size for file in chosen))
         for file in chosen:
             copy = target / file.relative_to(root)
             _make_private(copy.parent)
             shutil.copyfile(file, copy)
         return len(chosen), len(files)
+
+
+def _require_room(folder: Path, num_bytes: int) -> None:
+    """Raise ConfigError where a disk has no room for so many bytes."""
+    _make_private(folder)
+    free = shutil.disk_usage(folder).free
+    if num_bytes > free:
+        raise ConfigError(
+            f"the files to copy have {num_bytes / 1e9:.1f} GB, and the disk of {folder} has {free / 1e9:.1f} GB left",
+            allowed="a source and weights that fit: they are copied into the rehearsal's buckets",
+            todo="give --samples N, a smaller --source or --weights, or a folder of a larger disk by --keep or TMPDIR",
+        )
 
 
 def _make_private(folder: Path) -> None:
@@ -104,13 +115,8 @@ def _spread(files: list[Path], most: int) -> list[Path]:
     return chosen
 
 
-def prepare(config: RunConfig, source: Path | None, weights: Path | None = None) -> Prepared:
-    """Fill in what a rehearsal needs.
-
-    Args:
-        config: The resolved configuration, with absolute paths.
-        source: A local folder or manifest that stands for the source; None: sharding.source itself is one.
-        weights: A local folder or file that stands for model.weights; None: model.weights itself is one, if it is set.
+def prepare(config: RunConfig, source: Path | None, weights: Path | None = None) -> RehearsalConfig:
+    """Fill in what a rehearsal needs; `source` and `weights` stand for remote ones.
 
     Raises:
         ConfigError: There is nothing local to copy, or a machine is none.
@@ -148,46 +154,53 @@ def prepare(config: RunConfig, source: Path | None, weights: Path | None = None)
     )
     find_machine(made.resources.machine)
     uris = [made.run.root, made.sharding.source, *([] if start is None else [made.model.weights])]
-    return Prepared(made, stand_ins, {uri.removeprefix("gs://").partition("/")[0] for uri in uris}, local, start)
+    return RehearsalConfig(made, stand_ins, {uri.removeprefix("gs://").partition("/")[0] for uri in uris}, local, start)
 
 
 def _images(config: RunConfig, stand_ins: list[str]) -> Any:
-    """Return the images: nothing is pulled here, and a placeholder does."""
-    found, missing = find_images(config)
-    stand_ins += missing
-    images = found.cloud.images
+    """Return the images, with a stand-in for each that is not built: nothing is pulled here."""
+    filled, missing = find_images(config)
+    images = filled.cloud.images
+    lacking: list[str] = [role for role in ROLES if any(text.startswith(f"cloud.images.{role} ") for text in missing)]
     if config.register.upload and not images.serving:
-        images = images.model_copy(update={"serving": _SERVING})
-        stand_ins.append(f"cloud.images.serving = {_SERVING}")
-    return images
+        lacking.append("serving")
+    made = {role: f"{_STAND_IN}/{role}@sha256:{hashlib.sha256(role.encode()).hexdigest()}" for role in lacking}
+    stand_ins += [f"cloud.images.{role} = {image}" for role, image in made.items()]
+    return images.model_copy(update=made)
 
 
 def _find_source(config: RunConfig, source: Path | None) -> Path:
     given = config.sharding.source
     if source is not None:
-        found, said = source, f"--source {source}"
+        path, words = source, f"--source {source}"
     elif given and "://" not in given:
-        found, said = Path(given), f"sharding.source {given}"
+        path, words = Path(given), f"sharding.source {given}"
     elif given.startswith("file://"):
-        found, said = storage.local_path(given), f"sharding.source {given}"
+        path, words = storage.local_path(given), f"sharding.source {given}"
     else:
         raise ConfigError(
             f"sharding.source {given or '(unset)'}: a rehearsal reaches no cloud",
             allowed="a folder or a manifest of this machine",
             todo="give --source PATH with some of the data: a bucket of this machine serves it at that URI",
         )
-    if found.is_dir() and given.lower().endswith(MANIFEST_SUFFIXES):
+    if path.is_dir() and given.lower().endswith(MANIFEST_SUFFIXES):
         # The folder of the manifest and what it names.
-        found, said = found / Path(given).name, f"{Path(given).name}, which sharding.source names, in {said}"
-    if not found.exists():
-        raise ConfigError(f"{said} does not exist", allowed="a folder or a manifest", todo="check the path")
-    return found
+        path, words = path / Path(given).name, f"{Path(given).name}, which sharding.source names, in {words}"
+    if not path.exists():
+        raise ConfigError(f"{words} does not exist", allowed="a folder or a manifest", todo="check the path")
+    return path
 
 
 def _find_weights(config: RunConfig, weights: Path | None) -> Path | None:
     """Return the folder or file of the weights to start from; of a run its training's folder."""
     given = config.model.weights
     if given in ("", PREVIOUS):
+        if weights is not None:
+            raise ConfigError(
+                f"--weights {weights}, and model.weights is {given or 'not set'}",
+                allowed="--weights with a model.weights that names a folder or a file",
+                todo="leave --weights out, or set model.weights",
+            )
         return None
     if weights is None and "://" in given and not storage.is_local(given):
         raise ConfigError(
@@ -195,9 +208,9 @@ def _find_weights(config: RunConfig, weights: Path | None) -> Path | None:
             allowed="a folder or a file of this machine",
             todo="give --weights PATH with a copy: a bucket of this machine serves it at that URI",
         )
-    found = weights or storage.local_path(storage.normalise(given))
-    if not found.exists():
-        raise ConfigError(f"weights {found} do not exist", allowed="a folder or a file", todo="check the path")
-    if (found / RUN_NAME).exists() and (trained := find_training_of_run(storage.normalise(found))) is not None:
+    path = weights or storage.local_path(storage.normalise(given))
+    if not path.exists():
+        raise ConfigError(f"weights {path} do not exist", allowed="a folder or a file", todo="check the path")
+    if (path / RUN_NAME).exists() and (trained := find_training_of_run(storage.normalise(path))) is not None:
         return storage.local_path(trained)
-    return found
+    return path

@@ -23,17 +23,17 @@ class StepWatch:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._old = set(_find_events(folder))
-        self._looked_at = -_WALK_S
+        self._walked_at = -_WALK_S
         self._readers: dict[Path, EventReader] = {}
         self.step = 0
         """The last that was reported; 0: none."""
         self.total = 0
         """Steps of the training; 0: not known yet."""
 
-    def look(self) -> None:
-        """Read what is new; folders that are new are looked for once a second."""
-        if time.monotonic() - self._looked_at >= _WALK_S:
-            self._looked_at = time.monotonic()
+    def read(self) -> None:
+        """Read what is new; new folders are looked for once a second."""
+        if time.monotonic() - self._walked_at >= _WALK_S:
+            self._walked_at = time.monotonic()
             for path in set(_find_events(self._folder)) - self._old:
                 self._readers.setdefault(path, EventReader(path))
         for reader in self._readers.values():

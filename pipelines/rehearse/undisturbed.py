@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.artifacts import CheckpointManifest, ShardManifest
 from contracts.config.load import stage_config
-from inspection.run.events import find_output
-from pipelines.rehearse.rehearsed import UNDISTURBED, Comparison, Rehearsed
+from inspection.stages import find_output
+from pipelines.rehearse.result import UNDISTURBED, Comparison, Result
 
 if TYPE_CHECKING:
     from contracts.config import RunConfig
@@ -20,30 +20,22 @@ if TYPE_CHECKING:
 
 # More than any training that a rehearsal can play.
 _LIMIT_S = 3600.0
-_LOOK_S = 0.5
+_POLL_S = 0.5
 # Until the local Vertex has set a job's error.
 _ERROR_LIMIT_S = 90.0
 
 
 def begin_training(cloud: LocalCloud, config: RunConfig, line: str, over: threading.Event) -> Future[str]:
-    """Train again as soon as the disturbed training has ended, beside the stages that follow it in the line.
+    """Train again as soon as the disturbed training has succeeded, beside the stages that follow it in the line.
 
-    Args:
-        cloud: In which nothing but preemptions of spot machines goes wrong.
-        config: What was submitted.
-        line: The line that was submitted.
-        over: Set when the submission has ended.
-
-    Returns:
-        Why the training did not end well; empty: it did.
+    Nothing but preemptions may disturb the cloud; `over` is set when the submission has ended. The result is why the
+    training did not end well; empty: it did.
     """
-    from rehearsal.resources.states import has_ended
-
     future: Future[str] = Future()
 
     def run() -> None:
         try:
-            while not any(has_ended(job) for job in _trainings(cloud, config)) and not over.wait(_LOOK_S):
+            while not any(map(_has_succeeded, _trainings(cloud, config))) and not over.wait(_POLL_S):
                 continue
             future.set_result(_train(cloud, config, f"{line}-{UNDISTURBED}"))
         except Exception as error:  # noqa: BLE001  # a thread's entry: whoever asks for the result gets it
@@ -53,38 +45,52 @@ def begin_training(cloud: LocalCloud, config: RunConfig, line: str, over: thread
     return future
 
 
-def compare(cloud: LocalCloud, found: Rehearsed, training: Future[str] | None, *, has_rules: bool) -> Comparison:
-    """Shard and train again without faults, on machines that stay, and say what came of it.
+def compare(cloud: LocalCloud, disturbed: Result, training: Future[str] | None, *, has_rules: bool) -> Comparison:
+    """Shard and train again without faults, on machines that stay, and compare.
 
     Training starts from the shards and the profile of the disturbed run: the profile is a measurement, and another cut
-    of the batch would end in other last bits.
-
-    Args:
-        cloud: In which nothing goes wrong any more (LocalCloud.calm).
-        found: The disturbed run.
-        training: The undisturbed training, where it has begun already (`begin_training`).
-        has_rules: Whether rules of the buckets could have touched the shards: they are made again then.
+    of the batch would end in other last bits. The shards are made again where rules of the buckets could have touched
+    them. `training` is that of `begin_training`, where it has begun already.
     """
-    line = f"{found.line}-{UNDISTURBED}"
-    shards = _same_shards(found, line) if has_rules else None
-    reason = _train(cloud, found.config, line) if training is None else training.result()
+    line = f"{disturbed.line}-{UNDISTURBED}"
+    shards = None
+    if has_rules:
+        failure = _shard(disturbed.config, line)
+        again = find_output(line, UNDISTURBED, "shard")
+        if failure or again is None:
+            return Comparison(None, None, f"the second sharding failed: {failure or 'it left no result'}")
+        shards = _same_shards(find_output(disturbed.line, disturbed.run_id, "shard"), again)
+    reason = _train(cloud, disturbed.config, line) if training is None else training.result()
     trained = find_output(line, UNDISTURBED, "train")
     if reason or trained is None:
         return Comparison(shards, None, reason or "the undisturbed training has left no result")
     return Comparison(shards, CheckpointManifest.load(trained).parameters_sha256)
 
 
-def _same_shards(found: Rehearsed, line: str) -> bool:
-    """Shard the source on this machine, and compare names, sizes and checksums of all files."""
-    resources = found.config.resources.model_copy(update={"beam_runner": "fnapi"})
-    config = stage_config(found.config.model_copy(update={"resources": resources}), "shard")
-    command = [sys.executable, "-m", "sharding.task", "--line", line, "--run", UNDISTURBED]
-    subprocess.run([*command, "--config-json", json.dumps(config)], capture_output=True, check=False)
-    made, again = (find_output(*place, "shard") for place in ((found.line, found.run_id), (line, UNDISTURBED)))
-    if made is None or again is None:
+def _shard(config: RunConfig, line: str) -> str:
+    """Shard the source on this machine; return the last line of the output where that fails."""
+    resources = config.resources.model_copy(update={"beam_runner": "fnapi"})
+    values = json.dumps(stage_config(config.model_copy(update={"resources": resources}), "shard"))
+    command = [sys.executable, "-m", "sharding.task", "--line", line, "--run", UNDISTURBED, "--config-json", values]
+    # It ends with this process, whatever ends it.
+    answer = subprocess.run(
+        [*command, "--end-with-parent"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if answer.returncode == 0:
+        return ""
+    return next(reversed(answer.stderr.strip().splitlines()), f"exit code {answer.returncode}")
+
+
+def _same_shards(made: str | None, again: str) -> bool:
+    """Compare names, sizes and checksums of all files."""
+    if made is None:
         return False
     one, other = (ShardManifest.load(uri) for uri in (made, again))
     return (one.fingerprint, one.shards) == (other.fingerprint, other.shards)
+
+
+def _has_succeeded(job: Any) -> bool:
+    return bool(job.state.name.endswith("_SUCCEEDED"))
 
 
 def _trainings(cloud: LocalCloud, config: RunConfig) -> list[Any]:
@@ -112,10 +118,10 @@ def _train(cloud: LocalCloud, config: RunConfig, line: str) -> str:
     """Run the training job again for another line; return why it did not end well."""
     from google.cloud.aiplatform_v1 import JobServiceClient, types
 
-    from rehearsal.resources.states import has_ended
+    from rehearsal.vertex.store import has_ended
 
     disturbed = next(iter(_trainings(cloud, config)), None)
-    if disturbed is None or not disturbed.state.name.endswith("_SUCCEEDED"):
+    if disturbed is None or not _has_succeeded(disturbed):
         return "the disturbed training did not succeed"
     given = disturbed.job_spec
     pools = [types.WorkerPoolSpec(pool) for pool in given.worker_pool_specs]
@@ -139,7 +145,9 @@ def _train(cloud: LocalCloud, config: RunConfig, line: str) -> str:
     )
     job = client.create_custom_job(parent=parent, custom_job={"display_name": UNDISTURBED, "job_spec": job_spec}).name
     ended = cloud.store.wait(job, has_ended, _LIMIT_S)
-    if ended.state.name.endswith("_SUCCEEDED"):
+    if _has_succeeded(ended):
         return ""
-    told = cloud.store.wait(job, lambda message: message.error.code, _ERROR_LIMIT_S)
-    return f"the undisturbed training ended as {ended.state.name}: {told.error.message}"
+    if not has_ended(ended):
+        return f"the undisturbed training did not end within {_LIMIT_S:.0f} s"
+    explained = cloud.store.wait(job, lambda message: message.error.code, _ERROR_LIMIT_S)
+    return f"the undisturbed training ended as {ended.state.name}: {explained.error.message}"

@@ -1,12 +1,12 @@
-"""The bytes of the objects on disk, and the tree of plain files that shows them.
+"""The bytes of the objects on disk.
 
-    ROOT/.gcs/content/ID        the bytes of one generation: written once, never changed
-    ROOT/BUCKET/OBJECT NAME     a hard link to the live generation, mode 0444, so that any program can read it
+    ROOT/BUCKET/OBJECT NAME     the live generation, mode 0444, which any program can read
+    ROOT/.gcs/unnamed/ID        an object whose name no file can have
+    ROOT/.gcs/uploads/ID        bytes of an upload under way
 
-An object's row in the index (objects.py) names its content: the row is the commit. A content without a row is what a
-killed server leaves; the next start removes it. The tree is a view for reading: what is changed through it is not seen.
-A name that a file system cannot hold (an empty part as in `a//b` or `a/`, `.` and `..`, a part above 255 bytes, an
-object below another object) is served like any other and has no place in the tree.
+A name that no file can have: an empty part as in `a//b` or `a/`, `.` and `..`, a part above 255 bytes, an object below
+another object. Such an object is served like any other until the server ends. Plain files that are in ROOT/BUCKET when
+a server starts are its objects.
 """
 
 from __future__ import annotations
@@ -16,35 +16,24 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import google_crc32c
 
 STATE_FOLDER = ".gcs"
 _MAX_PART_BYTES = 255
 _BLOCK_BYTES = 1 << 20
-# Whoever writes into the tree would change a generation that is never changed.
+# Whoever writes into the tree would change a generation, which never changes.
 _READ_ONLY = 0o444
+# Another object is a folder of this one's name, or the other way round; or the path is too long.
+_NO_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 
 
-@dataclass(frozen=True)
-class Content:
-    """Finished bytes on disk."""
-
-    id: str
-    size: int
-    crc32c: str
-    """Base64 of the big-endian checksum, as the API shows it."""
-    md5: str
-    """Base64."""
-
-
-class _Digests:
-    """crc32c, MD5 and size of bytes that pass by."""
+class Checksums:
+    """crc32c, MD5 and size of a stream of bytes."""
 
     def __init__(self) -> None:
         self._crc32c = 0
@@ -52,123 +41,78 @@ class _Digests:
         self.size = 0
 
     def update(self, data: bytes) -> None:
+        """Append bytes."""
         self._crc32c = google_crc32c.extend(self._crc32c, data)
         self._md5.update(data)
         self.size += len(data)
 
-    def content(self, content_id: str) -> Content:
-        return Content(content_id, self.size, _base64(self._crc32c.to_bytes(4)), _base64(self._md5.digest()))
-
-
-class ContentWriter:
-    """Bytes that become a content when they are complete."""
-
-    def __init__(self, folder: Path) -> None:
-        self.id = uuid.uuid4().hex
-        self._path = folder / self.id
-        self._file = self._path.open("xb")
-        self._digests = _Digests()
+    @property
+    def crc32c(self) -> str:
+        """Base64 of the big-endian checksum, as the API shows it."""
+        return base64.b64encode(self._crc32c.to_bytes(4)).decode()
 
     @property
-    def size(self) -> int:
-        """Bytes so far."""
-        return self._digests.size
+    def md5(self) -> str:
+        """Base64 of the MD5 digest."""
+        return base64.b64encode(self._md5.digest()).decode()
+
+
+class StagedFile:
+    """Bytes of an upload under way; `Objects.commit` makes them an object."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checksums = Checksums()
+        self._file = path.open("xb")
 
     def write(self, data: bytes) -> None:
         """Append bytes."""
         self._file.write(data)
-        self._digests.update(data)
+        self.checksums.update(data)
 
-    def finish(self) -> Content:
-        """Close the file, for reading from now on, and return what it is; a second call returns the same."""
+    def finish(self) -> None:
+        """Close the file: it is complete."""
         self._file.close()
-        self._path.chmod(_READ_ONLY)
-        return self._digests.content(self.id)
+        self.path.chmod(_READ_ONLY)
 
     def discard(self) -> None:
-        """Remove the bytes."""
+        """Remove the bytes, unless they became an object."""
         self._file.close()
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
 
 class ContentFolder:
-    """The files below a server's root."""
+    """The files below a server's root; the caller's lock guards `publish` and `remove`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._folder = root / STATE_FOLDER / "content"
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._uploads, self._unnamed = (root / STATE_FOLDER / name for name in ("uploads", "unnamed"))
+        for folder in (self._uploads, self._unnamed):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
 
-    def writer(self) -> ContentWriter:
-        """Start a new content."""
-        return ContentWriter(self._folder)
+    def stage(self) -> StagedFile:
+        """Start an upload."""
+        return StagedFile(self._uploads / uuid.uuid4().hex)
 
-    def write(self, pieces: Iterable[bytes]) -> Content:
-        """Write a new content from pieces; nothing is left when they fail on the way."""
-        writer = self.writer()
-        try:
-            for piece in pieces:
-                writer.write(piece)
-        except BaseException:
-            writer.discard()
-            raise
-        return writer.finish()
+    def publish(self, staged: StagedFile, bucket: str, name: str) -> Path:
+        """Move a complete upload to the place of an object, in one step, and return that place."""
+        parts = name.split("/")
+        if not any(part in ("", ".", "..") or len(part.encode()) > _MAX_PART_BYTES for part in parts):
+            place = self.root.joinpath(bucket, *parts)
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                return staged.path.rename(place)
+            except OSError as error:
+                if error.errno not in _NO_PLACE:
+                    raise
+        return staged.path.rename(self._unnamed / staged.path.name)
 
-    def open(self, content_id: str) -> BinaryIO:
-        """Open a content for reading; it stays readable when the object is deleted or overwritten meanwhile."""
-        return (self._folder / content_id).open("rb")
-
-    def duplicate(self, content_id: str) -> str:
-        """Return a second id for the same bytes, without copying them."""
-        other = uuid.uuid4().hex
-        (self._folder / other).hardlink_to(self._folder / content_id)
-        return other
-
-    def remove(self, content_id: str) -> None:
-        """Delete a content."""
-        (self._folder / content_id).unlink(missing_ok=True)
-
-    # --- the tree of plain files ---
-
-    def show(self, bucket: str, name: str, content_id: str) -> None:
-        """Let the plain file of an object be this content, if the file system can hold its name."""
-        target = self._place(bucket, name)
-        if target is None:
-            return
-        link = self.root / STATE_FOLDER / f"link-{uuid.uuid4().hex}"
-        link.hardlink_to(self._folder / content_id)
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            link.replace(target)
-            # A rename between two links to the same bytes (a copy onto itself) does nothing, by POSIX.
-            link.unlink(missing_ok=True)
-        except OSError as error:
-            link.unlink()
-            # Another object is a folder of this one's name, or the other way round; or the path is too long.
-            if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
-                raise
-
-    def _show_again(self, bucket: str, name: str, content_id: str) -> None:
-        """Show an object that a killed server had committed and not yet shown."""
-        target = self._place(bucket, name)
-        if target is None:
-            return
-        try:
-            shown = target.samefile(self._folder / content_id)
-        except OSError:
-            shown = False
-        if not shown:
-            self.show(bucket, name, content_id)
-
-    def hide(self, bucket: str, name: str) -> None:
-        """Remove the plain file of an object, and the folders that it leaves empty."""
-        target = self._place(bucket, name)
-        if target is None:
-            return
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            target.unlink()
-        for folder in target.parents:
-            if folder == self.root / bucket:
+    def remove(self, bucket: str, path: Path) -> None:
+        """Remove an object's file, and the folders that it leaves empty; open files of it stay readable."""
+        path.unlink(missing_ok=True)
+        for folder in path.parents:
+            if not folder.is_relative_to(self.root / bucket) or folder == self.root / bucket:
                 return
             try:
                 folder.rmdir()
@@ -184,67 +128,26 @@ class ContentFolder:
         with contextlib.suppress(OSError):
             (self.root / bucket).rmdir()
 
-    def _place(self, bucket: str, name: str) -> Path | None:
-        parts = name.split("/")
-        if any(part in ("", ".", "..") or len(part.encode()) > _MAX_PART_BYTES or "\0" in part for part in parts):
-            return None
-        return self.root.joinpath(bucket, *parts)
+    def adopt(self) -> Iterator[tuple[str, str, Path, Checksums]]:
+        """Yield bucket, object name, path and checksums of every plain file that is there, and make it read-only.
 
-    # --- after a start ---
-
-    def recover(self, live: Mapping[tuple[str, str], str]) -> Iterator[tuple[str, str, Content]]:
-        """Bring the files in line with the index after a kill, and yield the files that are new to it.
-
-        Args:
-            live: Content of every object, by bucket and name.
-
-        Yields:
-            Bucket, object name and content of each plain file that no request wrote; its bytes are read once.
+        Raises:
+            RuntimeError: A file's name is not UTF-8, as an object's has to be.
         """
-        for link in (self.root / STATE_FOLDER).glob("link-*"):
-            link.unlink()
-        ours = {entry.inode() for entry in os.scandir(self._folder)}
-        strangers = []
-        for path, inode in list(self._plain_files()):
-            bucket, _, name = path.relative_to(self.root).as_posix().partition("/")
-            if any("\ud800" <= character <= "\udfff" for character in name):
-                raise RuntimeError(f"{path} cannot be served: its name is not UTF-8, as an object's has to be")
-            if inode not in ours:
-                strangers.append((path, bucket, name))
-            elif (bucket, name) not in live:
-                self.hide(bucket, name)
-        for content_id in {entry.name for entry in os.scandir(self._folder)} - set(live.values()):
-            self.remove(content_id)
-        for (bucket, name), content_id in live.items():
-            self._show_again(bucket, name, content_id)
-        for path, bucket, name in strangers:
-            if path.exists():
-                yield bucket, name, self._adopt(path)
-
-    def _adopt(self, path: Path) -> Content:
-        content_id, digests = uuid.uuid4().hex, _Digests()
-        path.chmod(_READ_ONLY)
-        for piece in read_in_turn([path.open("rb")]):
-            digests.update(piece)
-        (self._folder / content_id).hardlink_to(path)
-        return digests.content(content_id)
-
-    def _plain_files(self) -> Iterator[tuple[Path, int]]:
-        for bucket in os.scandir(self.root):
-            if bucket.is_dir() and not bucket.name.startswith("."):
-                for folder, _, names in os.walk(bucket.path):
-                    for name in names:
-                        path = Path(folder, name)
-                        yield path, path.stat().st_ino
-
-
-def read_in_turn(files: Iterable[BinaryIO]) -> Iterator[bytes]:
-    """Yield the bytes of open files, one after the other, and close them."""
-    with contextlib.ExitStack() as opened:
-        for file in [opened.enter_context(file) for file in files]:
-            while piece := file.read(_BLOCK_BYTES):
-                yield piece
-
-
-def _base64(digest: bytes) -> str:
-    return base64.b64encode(digest).decode()
+        for bucket in sorted(self.root.iterdir()):
+            if bucket.name.startswith(".") or not bucket.is_dir():
+                continue
+            for folder, _, files in os.walk(bucket):
+                for path in (Path(folder, file) for file in files):
+                    if path.is_symlink():
+                        # Its target is nobody's object, and keeps its mode.
+                        continue
+                    name = path.relative_to(bucket).as_posix()
+                    if any("\ud800" <= character <= "\udfff" for character in name):
+                        raise RuntimeError(f"{path} cannot be served: its name is not UTF-8, as an object's has to be")
+                    checksums = Checksums()
+                    with path.open("rb") as file:
+                        while piece := file.read(_BLOCK_BYTES):
+                            checksums.update(piece)
+                    path.chmod(_READ_ONLY)
+                    yield bucket.name, name, path, checksums

@@ -1,4 +1,4 @@
-"""What goes wrong, and what a request costs: rules that match requests and say what happens to them.
+"""Faults and costs of requests, by rules.
 
 A rule counts the requests that it matches, and decides from that count alone (and its seed), never from the clock: the
 same requests in the same order meet the same faults.
@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rehearsal.doors.http_messages import Wire
+from rehearsal.servers.http import Wire
 
 
 class Rule(BaseModel):
@@ -100,7 +100,7 @@ class Faults:
             self._counters = [_Counter(rule) for rule in rules]
 
     def hits(self) -> list[int]:
-        """Return how often each rule has struck."""
+        """Return how often each rule had an effect."""
         with self._lock:
             return [counter.hits for counter in self._counters]
 
@@ -114,7 +114,7 @@ class Faults:
                 if not all(fnmatchcase(text, pattern) for text, pattern in texts):
                     continue
                 counter.matched += 1
-                if not _strikes(rule, counter):
+                if not _applies(rule, counter):
                     continue
                 counter.hits += 1
                 effect.latency_s += rule.latency_s
@@ -125,7 +125,7 @@ class Faults:
         return effect
 
 
-def _strikes(rule: Rule, counter: _Counter) -> bool:
+def _applies(rule: Rule, counter: _Counter) -> bool:
     if rule.nth and counter.matched not in rule.nth:
         return False
     if rule.limit is not None and counter.hits >= rule.limit:

@@ -1,61 +1,182 @@
-"""The objects of all buckets: one live generation each, in an index that says which content it has.
+"""The objects of all buckets: one live generation each, in memory, with its bytes in a file (content.py).
 
-A row of the index is the commit: content is complete on disk before the row names it, and what the row no longer names
-is removed after it, so a server that is killed shows the old object or the new one. Every change happens under one
-lock, with its preconditions checked inside it.
+Every change happens under one lock, with its preconditions checked inside it. An object's file has its generation as
+modification time, so that a server started again on the same folder serves the same generations; what a client set
+(content type, metadata) lives as long as the server.
 """
 
 from __future__ import annotations
 
+import base64
+import bisect
+import os
 import threading
 import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import quote
 
-from rehearsal.gcs.content import STATE_FOLDER, Content, ContentFolder
-from rehearsal.gcs.index import Bucket, Index, Record
-from rehearsal.gcs.messages import ApiError
-from rehearsal.gcs.preconditions import NOTHING, Preconditions
-from rehearsal.gcs.write_rate import WriteRate
+from rehearsal.errors import StorageError
+from rehearsal.gcs.content import Checksums, ContentFolder, StagedFile
 
+PROJECT_NUMBER = "123456789012"
 # https://cloud.google.com/storage/quotas#objects
 MAX_NAME_BYTES = 1024
+WRITE_INTERVAL_S = 1.0
+"""Time between two writes to one name, in seconds: https://docs.cloud.google.com/storage/quotas#objects."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One bucket."""
+
+    name: str
+    created_us: int
+    fields: dict[str, Any]
+
+    def resource(self, endpoint: str) -> dict[str, Any]:
+        """Return it as https://cloud.google.com/storage/docs/json_api/v1/buckets#resource."""
+        location = str(self.fields.get("location", "US")).upper()
+        created = _time_text(self.created_us)
+        resource = {
+            "kind": "storage#bucket",
+            "id": self.name,
+            "selfLink": f"{endpoint}/storage/v1/b/{self.name}",
+            "projectNumber": PROJECT_NUMBER,
+            "name": self.name,
+            "timeCreated": created,
+            "updated": created,
+            "metageneration": "1",
+            "locationType": _location_type(location),
+            "storageClass": "STANDARD",
+            "etag": "CAE=",
+            "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "inherited"},
+            "softDeletePolicy": {"retentionDurationSeconds": "0"},
+        }
+        return resource | self.fields | {"location": location}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One live object. Its metageneration is 1: nothing here changes an object's metadata."""
+
+    bucket: str
+    name: str
+    generation: int
+    """Microseconds since 1970 of the write."""
+    path: Path
+    size: int
+    crc32c: str
+    md5: str | None
+    fields: dict[str, Any] = field(default_factory=dict)
+    """What a client may set: contentType, metadata, cacheControl and so on."""
+
+    @property
+    def etag(self) -> str:
+        """A text that changes with every change of the object."""
+        return base64.b64encode(f"{self.generation}/1".encode()).decode()
+
+    def resource(self, endpoint: str) -> dict[str, Any]:
+        """Return it as https://cloud.google.com/storage/docs/json_api/v1/objects#resource."""
+        path = f"b/{quote(self.bucket, safe='')}/o/{quote(self.name, safe='')}"
+        created = _time_text(self.generation)
+        resource: dict[str, Any] = {
+            "kind": "storage#object",
+            "id": f"{self.bucket}/{self.name}/{self.generation}",
+            "selfLink": f"{endpoint}/storage/v1/{path}",
+            "mediaLink": f"{endpoint}/download/storage/v1/{path}?generation={self.generation}&alt=media",
+            "name": self.name,
+            "bucket": self.bucket,
+            "generation": str(self.generation),
+            "metageneration": "1",
+            "contentType": "application/octet-stream",
+            "storageClass": "STANDARD",
+            "size": str(self.size),
+            "crc32c": self.crc32c,
+            "etag": self.etag,
+            "timeCreated": created,
+            "updated": created,
+            "timeStorageClassUpdated": created,
+        }
+        if self.md5 is not None:
+            resource["md5Hash"] = self.md5
+        return resource | self.fields
+
+
+@dataclass(frozen=True)
+class Preconditions:
+    """Requirements on the live object: https://cloud.google.com/storage/docs/request-preconditions.
+
+    Generation 0 is "there is no live object", so ifGenerationMatch=0 creates and never overwrites.
+    """
+
+    generation_match: int | None = None
+    generation_not_match: int | None = None
+    metageneration_match: int | None = None
+    metageneration_not_match: int | None = None
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> Preconditions:
+        """Read the JSON API's query parameters."""
+        return cls(
+            number_in(query, "ifGenerationMatch"),
+            number_in(query, "ifGenerationNotMatch"),
+            number_in(query, "ifMetagenerationMatch"),
+            number_in(query, "ifMetagenerationNotMatch"),
+        )
+
+    def check(self, record: Record | None, *, reading: bool = False) -> None:
+        """Compare with the live object.
+
+        Raises:
+            StorageError: 412; or 304 when a reading request asked for anything but the object as it is.
+        """
+        generation, metageneration = (record.generation, 1) if record else (0, 0)
+        if self.generation_match not in (None, generation) or self.metageneration_match not in (None, metageneration):
+            raise StorageError(412, "At least one of the pre-conditions you specified did not hold.")
+        if generation == self.generation_not_match or metageneration == self.metageneration_not_match:
+            if reading:
+                raise StorageError(304, "Not Modified")
+            raise StorageError(412, "At least one of the pre-conditions you specified did not hold.")
+
+
+NOTHING = Preconditions()
 
 
 class Objects:
     """The buckets and objects below a root folder.
 
-    Args:
-        root: The folder, made if it is not there.
-        write_interval_s: Shortest time between two writes to one object; 0: no limit (write_rate.py).
-        location: Of the buckets that plain files make.
+    Two writes to one object are at least `write_interval_s` apart (0: no limit). Buckets that plain files make are in
+    `location`.
     """
 
-    def __init__(self, root: Path, *, write_interval_s: float = 0.0, location: str = "US") -> None:
-        root.mkdir(parents=True, exist_ok=True)
-        self._location = location
-        self.write_rate = WriteRate(write_interval_s)
-        self.contents = ContentFolder(root)
-        self.lock = threading.RLock()
-        self._index = Index(root / STATE_FOLDER / "index.sqlite")
-        self._last_us = self._index.last_generation()
-        try:
-            self._recover()
-        except BaseException:
-            self._index.close()
-            raise
-
-    def close(self) -> None:
-        """Close the index."""
-        with self.lock:
-            self._index.close()
-
-    def _recover(self) -> None:
-        live = self._index.contents()
-        for bucket, name, content in self.contents.recover(live):
-            if self._index.find_bucket(bucket) is None:
-                self.create_bucket(bucket, {"location": self._location})
-            self.commit(bucket, name, content, {})
+    def __init__(
+        self,
+        root: Path,
+        *,
+        write_interval_s: float = 0.0,
+        location: str = "US",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._contents = ContentFolder(root)
+        self._write_interval_s, self._clock = write_interval_s, clock
+        # The oldest first: an entry never changes.
+        self._written_s: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._lock = threading.RLock()
+        self._buckets: dict[str, Bucket] = {}
+        self._names: dict[str, list[str]] = {}
+        """Object names of each bucket, sorted. Python's order of texts is that of their UTF-8 bytes."""
+        self._records: dict[tuple[str, str], Record] = {}
+        self._last_us = 0
+        for bucket, name, path, checksums in self._contents.adopt():
+            if bucket not in self._buckets:
+                self.create_bucket(bucket, {"location": location})
+            generation = max(1, path.stat().st_mtime_ns // 1000)
+            self._last_us = max(self._last_us, generation)
+            self._put(_record(bucket, name, generation, path, checksums, {}))
 
     def _next_us(self) -> int:
         """Return the time in microseconds, never the same twice: a new generation."""
@@ -65,48 +186,43 @@ class Objects:
     # --- buckets ---
 
     def create_bucket(self, name: str, fields: dict[str, Any]) -> Bucket:
-        """Make a bucket; ApiError 409 when it exists."""
-        with self.lock:
-            if self._index.find_bucket(name) is not None:
-                raise ApiError(
-                    409, "Your previous request to create the named bucket succeeded and you already own it."
-                )
-            bucket = Bucket(name, self._next_us(), fields)
-            self.contents.make_bucket(name)
-            self._index.put_bucket(bucket)
-            return bucket
+        """Make a bucket; StorageError 409 when it exists."""
+        with self._lock:
+            if name in self._buckets:
+                text = "Your previous request to create the named bucket succeeded and you already own it."
+                raise StorageError(409, text)
+            self._contents.make_bucket(name)
+            self._buckets[name], self._names[name] = Bucket(name, self._next_us(), fields), []
+            return self._buckets[name]
 
     def bucket(self, name: str) -> Bucket:
-        """Return a bucket; ApiError 404 when it is not there."""
-        with self.lock:
-            found = self._index.find_bucket(name)
-        if found is None:
-            raise ApiError(404, "The specified bucket does not exist.")
-        return found
+        """Return a bucket; StorageError 404 when it is not there."""
+        with self._lock:
+            if name not in self._buckets:
+                raise StorageError(404, "The specified bucket does not exist.")
+            return self._buckets[name]
 
     def buckets(self) -> list[Bucket]:
         """Return all buckets by name."""
-        with self.lock:
-            return self._index.buckets()
+        with self._lock:
+            return sorted(self._buckets.values(), key=lambda bucket: bucket.name)
 
     def delete_bucket(self, name: str) -> None:
-        """Delete an empty bucket; ApiError 404 or 409."""
-        with self.lock:
+        """Delete an empty bucket; StorageError 404 or 409."""
+        with self._lock:
             self.bucket(name)
-            if self._index.rows(name, "", "", 1):
-                raise ApiError(409, "The bucket you tried to delete is not empty.")
-            self._index.drop_bucket(name)
-            self.contents.remove_bucket(name)
+            if self._names[name]:
+                raise StorageError(409, "The bucket you tried to delete is not empty.")
+            del self._buckets[name], self._names[name]
+            self._contents.remove_bucket(name)
 
     # --- reading ---
 
     def find(self, bucket: str, name: str) -> Record | None:
-        """Return the live object, None when there is none; ApiError 404 when there is no bucket."""
-        with self.lock:
-            found = self._index.find(bucket, name)
-            if found is None:
-                self.bucket(bucket)
-            return found
+        """Return the live object, None when there is none; StorageError 404 when there is no bucket."""
+        with self._lock:
+            self.bucket(bucket)
+            return self._records.get((bucket, name))
 
     def get(
         self,
@@ -117,68 +233,138 @@ class Objects:
         *,
         reading: bool = True,
     ) -> Record:
-        """Return the live object; ApiError 404, or what the preconditions say."""
-        found = self.find(bucket, name)
-        if found is None or generation not in (None, found.generation):
-            raise ApiError(404, f"No such object: {bucket}/{name}")
-        check.check(found.generation, found.metageneration, reading=reading)
-        return found
+        """Return the live object; StorageError 404, or what the preconditions say."""
+        record = self.find(bucket, name)
+        if record is None or generation not in (None, record.generation):
+            raise StorageError(404, f"No such object: {bucket}/{name}")
+        check.check(record, reading=reading)
+        return record
 
-    def open(self, bucket: str, name: str, generation: int | None, check: Preconditions) -> tuple[Record, BinaryIO]:
+    def open(
+        self, bucket: str, name: str, generation: int | None = None, check: Preconditions = NOTHING
+    ) -> tuple[Record, BinaryIO]:
         """Return the live object and its bytes; an overwrite meanwhile does not touch them."""
-        with self.lock:
-            found = self.get(bucket, name, generation, check)
-            return found, self.contents.open(found.content_id)
+        with self._lock:
+            record = self.get(bucket, name, generation, check)
+            return record, record.path.open("rb")
 
     def rows(self, bucket: str, start: str, end: str, limit: int) -> list[Record]:
         """Return up to `limit` objects with start <= name (< end, where that is not empty), by their UTF-8 names."""
-        with self.lock:
-            return self._index.rows(bucket, start, end, limit)
+        with self._lock:
+            names = self._names.get(bucket, [])
+            first = bisect.bisect_left(names, start)
+            last = bisect.bisect_left(names, end) if end else len(names)
+            return [self._records[bucket, name] for name in names[first : min(last, first + limit)]]
 
     # --- writing ---
+
+    def stage(self) -> StagedFile:
+        """Start an upload, for `commit`."""
+        return self._contents.stage()
 
     def check_upload(self, bucket: str, name: str, check: Preconditions) -> None:
         """Raise what an upload under this name would: a bad name, no bucket, preconditions that do not hold."""
         if not name or len(name.encode()) > MAX_NAME_BYTES or {"\r", "\n", "\0"} & set(name) or name in (".", ".."):
-            raise ApiError(400, f"Invalid object name: {name[:80]!r} ({len(name.encode())} bytes)")
+            raise StorageError(400, f"Invalid object name: {name[:80]!r} ({len(name.encode())} bytes)")
         if name.startswith(".well-known/acme-challenge/"):
-            raise ApiError(400, "Invalid object name: it starts with .well-known/acme-challenge/")
-        found = self.find(bucket, name)
-        check.check(found.generation if found else 0, found.metageneration if found else 0)
+            raise StorageError(400, "Invalid object name: it starts with .well-known/acme-challenge/")
+        check.check(self.find(bucket, name))
 
     def commit(
+        self, bucket: str, name: str, staged: StagedFile, fields: dict[str, Any], check: Preconditions = NOTHING
+    ) -> Record:
+        """Make a complete upload the live object; one that is refused stays the caller's."""
+        staged.finish()
+        with self._lock:
+            self.check_upload(bucket, name, check)
+            self._count_write(bucket, name)
+            generation = self._next_us()
+            os.utime(staged.path, ns=(generation * 1000, generation * 1000))
+            previous = self._records.get((bucket, name))
+            path = self._contents.publish(staged, bucket, name)
+            if previous is not None and previous.path != path:
+                self._contents.remove(bucket, previous.path)
+            record = _record(bucket, name, generation, path, staged.checksums, fields)
+            self._put(record)
+            return record
+
+    def _count_write(self, bucket: str, name: str) -> None:
+        """Count a write; StorageError 429 when the last one to this name was less than the interval ago.
+
+        Undocumented, and our choice: neither a deletion nor a refused request counts.
+        """
+        now_s = self._clock()
+        while self._written_s and next(iter(self._written_s.values())) <= now_s - self._write_interval_s:
+            self._written_s.popitem(last=False)
+        if (bucket, name) in self._written_s:
+            limit = f"one write in {self._write_interval_s:g} s"
+            raise StorageError(429, f"The object {bucket}/{name} exceeded the rate limit of {limit}.")
+        if self._write_interval_s:
+            self._written_s[bucket, name] = now_s
+
+    def write(
         self,
         bucket: str,
         name: str,
-        content: Content,
-        fields: dict[str, Any],
+        pieces: Iterable[bytes],
+        fields: dict[str, Any] | None = None,
         check: Preconditions = NOTHING,
+        verify: Callable[[Checksums], None] = lambda checksums: None,
     ) -> Record:
-        """Make a finished content the live object; the content is removed when that is refused."""
-        with self.lock:
-            try:
-                self.check_upload(bucket, name, check)
-                self.write_rate.take(bucket, name)
-            except BaseException:
-                self.contents.remove(content.id)
-                raise
-            now = self._next_us()
-            record = Record(bucket, name, now, 1, now, content.id, content.size, content.crc32c, content.md5, fields)
-            self._replace(record)
-            return record
+        """Make an object of pieces; nothing is left when they fail on the way, or when `verify` raises."""
+        staged = self.stage()
+        try:
+            for piece in pieces:
+                staged.write(piece)
+            verify(staged.checksums)
+            return self.commit(bucket, name, staged, fields or {}, check)
+        except BaseException:
+            staged.discard()
+            raise
 
-    def _replace(self, record: Record) -> None:
-        """Let a new generation take its place."""
-        old = self._index.find(record.bucket, record.name)
-        self._index.put(record)
-        self.contents.show(record.bucket, record.name, record.content_id)
-        if old is not None:
-            self.contents.remove(old.content_id)
+    def delete(self, bucket: str, name: str, generation: int | None = None, check: Preconditions = NOTHING) -> None:
+        """Delete the live object; StorageError 404 or 412."""
+        with self._lock:
+            record = self.get(bucket, name, generation, check, reading=False)
+            self._drop(record)
+            self._contents.remove(bucket, record.path)
 
-    def delete(self, bucket: str, name: str, generation: int | None, check: Preconditions) -> None:
-        """Delete the live object; ApiError 404 or 412."""
-        with self.lock:
-            found = self.get(bucket, name, generation, check, reading=False)
-            self._index.drop(bucket, name)
-            self.contents.hide(bucket, name)
-            self.contents.remove(found.content_id)
+    def _put(self, record: Record) -> None:
+        with self._lock:
+            if (record.bucket, record.name) not in self._records:
+                bisect.insort(self._names[record.bucket], record.name)
+            self._records[record.bucket, record.name] = record
+
+    def _drop(self, record: Record) -> None:
+        with self._lock:
+            names = self._names[record.bucket]
+            del names[bisect.bisect_left(names, record.name)], self._records[record.bucket, record.name]
+
+
+def number_in(values: Mapping[str, str], name: str) -> int | None:
+    """Return a whole number of a query or of headers, None when it is absent; StorageError 400 when it is none."""
+    text = values.get(name)
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        raise StorageError(400, f"Invalid value for {name}: {text!r}") from None
+
+
+def _record(
+    bucket: str, name: str, generation: int, path: Path, checksums: Checksums, fields: dict[str, Any]
+) -> Record:
+    return Record(bucket, name, generation, path, checksums.size, checksums.crc32c, checksums.md5, fields)
+
+
+def _time_text(microseconds: int) -> str:
+    """Return a time in RFC 3339, in milliseconds, as Cloud Storage writes it."""
+    seconds, rest = divmod(microseconds, 10**6)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1000:03d}Z"
+
+
+def _location_type(location: str) -> str:
+    """Return the kind of a location: https://cloud.google.com/storage/docs/locations."""
+    if location in ("US", "EU", "ASIA"):
+        return "multi-region"
+    # Regions have a `-` in their names, predefined dual-regions none: NAM4, EUR4, ASIA1.
+    return "region" if "-" in location else "dual-region"

@@ -1,44 +1,174 @@
-"""A bucket server by itself: the service behind a port of its own. In a rehearsal it is behind the HTTP door."""
+"""Cloud Storage as a site of the HTTP server: one request from its operation to its entry in the access log."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rehearsal.doors.access import Access
-from rehearsal.doors.http_server import HOST, HttpServer
-from rehearsal.doors.locked import Locked
+from rehearsal.errors import StorageError
+from rehearsal.gcs.api import JsonApi
 from rehearsal.gcs.content import STATE_FOLDER
-from rehearsal.gcs.service import BucketService
+from rehearsal.gcs.faults import Effect, Faults, Rule
+from rehearsal.gcs.objects import WRITE_INTERVAL_S, Objects
+from rehearsal.gcs.uploads import Uploads
+from rehearsal.servers.access import Access
+from rehearsal.servers.access_log import AccessLog, StorageRequest
+from rehearsal.servers.http import Request, RequestBody, Reset, Response, Send, json_response, locked
+from rehearsal.servers.http_server import HOST, HttpServer
 
 
-class BucketServer(BucketService):
-    """A running server: a context manager, or `start` and `stop`.
+class BucketService:
+    """The buckets below a folder, without a port; whoever serves it has checked the caller.
 
     Args:
-        root: See BucketService.
-        is_open: Ask nobody for a token: for tests, since clients that are led here by STORAGE_EMULATOR_HOST bring none.
-        write_interval_s: See BucketService; no limit unless one is given, since tests write as fast as they can.
-        options: See BucketService.
+        root: Folder of the buckets, made if it is not there. A folder of plain files in it becomes a bucket.
+        buckets: Buckets to make.
+        location: Of those, and of those that plain files make.
+        access_log: File of JSON lines to append to.
+        rules: Faults and costs from the start.
+        write_interval_s: Shortest time between two writes to one object, below which 429 is answered; 0: no limit.
+        clock: Of that interval.
     """
 
     def __init__(
         self,
         root: str | Path,
         *,
-        is_open: bool = False,
-        write_interval_s: float = 0.0,
-        **options: Any,
+        buckets: Iterable[str] = (),
+        access_log: str | Path | None = None,
+        rules: Iterable[Rule] = (),
+        write_interval_s: float = WRITE_INTERVAL_S,
+        location: str = "US",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.root = Path(root)
+        self.objects = Objects(self.root, write_interval_s=write_interval_s, location=location, clock=clock)
+        self.faults = Faults()
+        self.faults.set(*rules)
+        self.access_log = AccessLog[StorageRequest](None if access_log is None else Path(access_log), settle_s=5.0)
+        self._uploads = Uploads(self.objects)
+        self._api = JsonApi(self.objects, self._uploads)
+        existing = {bucket.name for bucket in self.objects.buckets()}
+        for bucket in buckets:
+            if bucket not in existing:
+                self.objects.create_bucket(bucket, {"location": location})
+
+    def close(self) -> None:
+        """Discard uploads under way and close the files, once no request is under way."""
+        self.access_log.wait()
+        self._uploads.close()
+        self.access_log.close()
+
+    def clear(self) -> None:
+        """Delete every bucket with its objects."""
+        for bucket in self.objects.buckets():
+            while rows := self.objects.rows(bucket.name, "", "", 1000):
+                for record in rows:
+                    self.objects.delete(bucket.name, record.name)
+            self.objects.delete_bucket(bucket.name)
+
+    # --- the HTTP server's side ---
+
+    def serve(self, request: Request, send: Send) -> None:
+        """Answer one request; Reset ends the connection without an answer."""
+        began_s, began, body = time.time(), time.monotonic(), request.body
+        entry: dict[str, Any] = {"operation": "unknown", "bucket": "", "object": "", "fault": False}
+        # Of a request that gets no answer.
+        answer = Response(0)
+
+        def answered(response: Response, effect: Effect | None = None) -> None:
+            nonlocal answer
+            answer = response
+            send(response, (effect or Effect()).wire())
+
+        with self.access_log.running():
+            try:
+                self._serve_api(request, answered, entry)
+            finally:
+                bytes_in = body.num_read if isinstance(body, RequestBody) else 0
+                self._log(request, began_s, time.monotonic() - began, answer, bytes_in, entry)
+
+    def log_refused(self, request: Request, status: str) -> None:
+        """Write an entry about a request that was answered before it came here."""
+        answer = Response({"OK": 200, "UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(status, 400))
+        self._log(request, time.time(), 0.0, answer, 0, {"operation": "access", "bucket": "", "object": ""})
+
+    def _log(
+        self,
+        request: Request,
+        began_s: float,
+        duration_s: float,
+        answer: Response,
+        bytes_in: int,
+        entry: dict[str, Any],
+    ) -> None:
+        self.access_log.add(
+            StorageRequest(
+                time_s=began_s,
+                method=request.method,
+                status=answer.status,
+                bytes_in=bytes_in,
+                bytes_out=answer.num_sent,
+                duration_s=duration_s,
+                **entry,
+            )
+        )
+
+    def _serve_api(self, request: Request, answered: Callable[..., None], entry: dict[str, Any]) -> None:
+        body = request.body
+        assert isinstance(body, RequestBody)
+        try:
+            call = self._api.find(request)
+        except StorageError as error:
+            answered(_error_response(error))
+            return
+        entry |= {"operation": call.operation, "bucket": call.bucket, "object": call.name}
+        effect = self.faults.decide(request.method, call.operation, call.bucket, call.name)
+        fault = effect.fault
+        entry["fault"] = fault is not None
+        body.bytes_per_s = effect.bytes_per_s
+        # An upload that names its object in its body has been read already.
+        body.keep_pace()
+        time.sleep(effect.latency_s)
+        refuses = fault is not None and (fault.reset or fault.status is not None)
+        if fault is not None and refuses and not fault.after:
+            answered(_refusal(fault), effect)
+            return
+        if fault is not None and fault.read_at_most is not None:
+            if body.num_read > fault.read_at_most:
+                raise Reset
+            body.reset_at = fault.read_at_most
+        try:
+            response = call.run()
+        except StorageError as error:
+            response = _error_response(error)
+        if fault is not None and refuses:
+            response.close()
+            response = _refusal(fault)
+        answered(response, effect)
+
+
+class BucketServer(BucketService):
+    """A bucket service behind a port of its own: a context manager, or `start` and `stop`.
+
+    `is_open` asks nobody for a token: clients that STORAGE_EMULATOR_HOST leads here bring none. The write rate has no
+    limit unless one is given.
+    """
+
+    def __init__(
+        self, root: str | Path, *, is_open: bool = False, write_interval_s: float = 0.0, **options: Any
     ) -> None:
         super().__init__(root, write_interval_s=write_interval_s, **options)
         self.failures: list[str] = []
         """Faults of the server itself, as tracebacks; `stop` raises when there are any."""
-        self._http = HttpServer(self, self.failures)
+        self._http = HttpServer(self.serve, self.failures)
         self.access = Access(
             self.root / STATE_FOLDER / "access", project="emulated", token_uri=f"{self.endpoint}/token"
         )
-        self._http.site = Locked(self, self.access, self.log_refused, is_open=is_open)
+        self._http.serve = locked(self.serve, self.access, self.log_refused, is_open=is_open)
 
     @property
     def endpoint(self) -> str:
@@ -76,3 +206,19 @@ class BucketServer(BucketService):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _error_response(error: StorageError) -> Response:
+    return Response(304) if error.status == 304 else json_response(error.to_json(), error.status)
+
+
+def _refusal(rule: Rule) -> Response:
+    """Return the error that a rule asks for; Reset where it asks for that."""
+    if rule.reset or rule.status is None:
+        raise Reset
+    response = _error_response(
+        StorageError(rule.status, "A rule of this server asked for this error (--faults or --storage-faults).")
+    )
+    if rule.retry_after_s is not None:
+        response.headers["Retry-After"] = str(rule.retry_after_s)
+    return response

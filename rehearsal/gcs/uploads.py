@@ -8,40 +8,47 @@ out. Preconditions are checked when a session starts and again when it ends; Clo
 from __future__ import annotations
 
 import io
+import json
 import re
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
-from rehearsal.doors.http_messages import Request, Response, blocks, json_response
-from rehearsal.gcs.content import Content, ContentWriter
-from rehearsal.gcs.index import Record
-from rehearsal.gcs.messages import ApiError, json_object, parse_object
-from rehearsal.gcs.objects import Objects
-from rehearsal.gcs.preconditions import Preconditions
-from rehearsal.gcs.related import RelatedBody
-from rehearsal.gcs.resources import object_resource, settable
+from rehearsal.errors import StorageError
+from rehearsal.gcs.content import Checksums, StagedFile
+from rehearsal.gcs.objects import Objects, Preconditions, Record
+from rehearsal.servers.http import Request, Response, blocks, json_response
 
 # Chunks but the last are kept in multiples of this; the rest of one has to be sent again.
 CHUNK_MULTIPLE = 256 << 10
-# Cloud Storage keeps a session for a week. Here each holds an open file: the oldest goes when there are more.
-MAX_UNDER_WAY = 256
+# What a client may set in an upload; the rest of a resource is the service's.
+SETTABLE = (
+    "cacheControl",
+    "contentDisposition",
+    "contentEncoding",
+    "contentLanguage",
+    "contentType",
+    "customTime",
+    "metadata",
+    "storageClass",
+)
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 
 @dataclass
 class Session:
-    """A resumable upload on its way."""
+    """A resumable upload under way."""
 
     bucket: str
     name: str
     resource: dict[str, Any]
     check: Preconditions
-    writer: ContentWriter
+    staged: StagedFile
     lock: threading.Lock = field(default_factory=threading.Lock)
     finished: Record | None = None
 
@@ -53,76 +60,34 @@ class Uploads:
         self._objects = objects
         self._sessions: dict[str, Session] = {}
 
-    def handle(self, bucket: str, request: Request) -> Response:
+    def handle(self, request: Request, bucket: str) -> Response:
         """Answer a request to the upload address of a bucket."""
         if session_id := request.query.get("upload_id"):
             return self._resume(session_id, request)
         kind = request.query.get("uploadType")
         if kind == "media":
-            return self._simple(bucket, request)
+            resource = {"contentType": request.headers.get("content-type", "application/octet-stream")}
+            if encoding := request.query.get("contentEncoding"):
+                resource["contentEncoding"] = encoding
+            return self._store(bucket, blocks(request.body), resource, request)
         if kind == "multipart":
-            return self._multipart(bucket, request)
+            resource, content_type, media = _split_related(request)
+            return self._store(bucket, [media], {"contentType": content_type} | resource, request)
         if kind == "resumable":
             return self._start(bucket, request)
-        raise ApiError(400, f"Upload type {kind!r} is not one of media, multipart, resumable")
+        raise StorageError(400, f"Upload type {kind!r} is not one of media, multipart, resumable")
 
     def close(self) -> None:
-        """Drop what is on its way."""
+        """Discard the uploads under way."""
         for session in self._sessions.values():
-            self._discard(session)
+            session.staged.discard()
 
-    def _drop_oldest(self) -> None:
-        """Make room for one more session: forget those that nobody goes on with, the oldest first."""
-        for key, session in list(self._sessions.items())[: max(0, len(self._sessions) + 1 - MAX_UNDER_WAY)]:
-            # One that is being used is not abandoned.
-            if session.lock.acquire(blocking=False):
-                try:
-                    if self._sessions.pop(key, None) is not None:
-                        self._discard(session)
-                finally:
-                    session.lock.release()
-
-    @staticmethod
-    def _discard(session: Session) -> None:
-        if session.finished is None:
-            session.writer.discard()
-
-    def _store(
-        self, bucket: str, name: str, pieces: Iterable[bytes], resource: dict[str, Any], request: Request
-    ) -> Response:
-        """Make an object of a whole body, if its checksums are those that the client named."""
-        check = Preconditions.from_query(request.query)
+    def _store(self, bucket: str, pieces: Iterable[bytes], resource: dict[str, Any], request: Request) -> Response:
+        name, check = _name_of(request, resource), Preconditions.from_query(request.query)
         self._objects.check_upload(bucket, name, check)
-        content = self._objects.contents.write(pieces)
-        record = self._commit(bucket, name, content, resource, check, request.headers)
-        return json_response(object_resource(record, request.endpoint))
-
-    def _commit(
-        self,
-        bucket: str,
-        name: str,
-        content: Content,
-        resource: dict[str, Any],
-        check: Preconditions,
-        headers: Mapping[str, str],
-    ) -> Record:
-        try:
-            _check_hashes(content, resource, headers)
-        except ApiError:
-            self._objects.contents.remove(content.id)
-            raise
-        return self._objects.commit(bucket, name, content, settable(resource), check)
-
-    def _simple(self, bucket: str, request: Request) -> Response:
-        resource: dict[str, Any] = {"contentType": request.headers.get("content-type", "application/octet-stream")}
-        if encoding := request.query.get("contentEncoding"):
-            resource["contentEncoding"] = encoding
-        return self._store(bucket, _name_of(request, {}), blocks(request.body), resource, request)
-
-    def _multipart(self, bucket: str, request: Request) -> Response:
-        related = request.body if isinstance(request.body, RelatedBody) else RelatedBody(request)
-        resource = {"contentType": related.content_type} | related.resource
-        return self._store(bucket, _name_of(request, resource), blocks(related), resource, request)
+        verify = partial(_check_hashes, resource, request.headers)
+        record = self._objects.write(bucket, name, pieces, _settable(resource), check, verify)
+        return json_response(record.resource(request.endpoint))
 
     # --- resumable ---
 
@@ -133,123 +98,175 @@ class Uploads:
         name, check = _name_of(request, resource), Preconditions.from_query(request.query)
         self._objects.check_upload(bucket, name, check)
         session_id = uuid.uuid4().hex
-        self._drop_oldest()
-        self._sessions[session_id] = Session(bucket, name, resource, check, self._objects.contents.writer())
+        self._sessions[session_id] = Session(bucket, name, resource, check, self._objects.stage())
         query = urlencode({**request.query, "name": name, "upload_id": session_id})
         location = f"{request.endpoint}{request.path}?{query}"
         return Response(200, {"Location": location, "X-GUploader-UploadID": session_id})
 
+    def _end(self, session_id: str, session: Session) -> None:
+        self._sessions.pop(session_id, None)
+        session.staged.discard()
+
     def _resume(self, session_id: str, request: Request) -> Response:
         session = self._sessions.get(session_id)
         if session is None:
-            raise ApiError(404, "No such upload session")
+            raise StorageError(404, "No such upload session")
         with session.lock:
             if self._sessions.get(session_id) is not session:
-                raise ApiError(404, "No such upload session")  # cancelled or refused meanwhile
+                raise StorageError(404, "No such upload session")  # cancelled or refused meanwhile
             if request.method == "DELETE":
-                self._sessions.pop(session_id, None)
-                self._discard(session)
+                self._end(session_id, session)
                 # What the documentation of cancelling promises; no standard status.
                 return Response(499)
-            if session.finished is not None:
-                return json_response(object_resource(session.finished, request.endpoint))
-            return self._take_chunk(session_id, session, request)
+            if session.finished is None:
+                size = self._append_chunk(session.staged, request)
+                if size is not None:
+                    return Response(308, {"Range": f"bytes=0-{size - 1}"} if size else {})
+                session.finished = self._finish(session_id, session, request)
+            return json_response(session.finished.resource(request.endpoint))
 
-    def _take_chunk(self, session_id: str, session: Session, request: Request) -> Response:
+    def _append_chunk(self, staged: StagedFile, request: Request) -> int | None:
+        """Append a chunk; return the size so far, None when the upload is complete."""
         start, end, total = _content_range(request.headers)
-        writer = session.writer
+        checksums = staged.checksums
         if end is None:
             # The whole object in one request, or the question how much is there (an empty body with a range of *).
             if "content-range" not in request.headers:
-                total = _append(writer, request, None)
-        elif start <= writer.size:
-            for _ in blocks(request.body, writer.size - start):
-                pass  # these bytes are there already
+                _skip(request, checksums.size)
+                _append(staged, request, None)
+                total = checksums.size
+        elif start <= checksums.size:
+            _skip(request, checksums.size - start)
             is_last = total is not None and end + 1 == total
-            _append(writer, request, end + 1 if is_last else (end + 1) // CHUNK_MULTIPLE * CHUNK_MULTIPLE)
-        if total is None or writer.size < total:
-            headers = {"Range": f"bytes=0-{writer.size - 1}"} if writer.size else {}
-            return Response(308, headers)
-        if writer.size > total:
-            raise ApiError(400, f"The upload holds {writer.size} bytes, its range says {total}")
-        content = writer.finish()
-        # What is refused is removed. The session's own stays for the client who sends the last chunk again after 429.
-        attempt = replace(content, id=self._objects.contents.duplicate(content.id))
+            _append(staged, request, end + 1 if is_last else (end + 1) // CHUNK_MULTIPLE * CHUNK_MULTIPLE)
+        if total is None or checksums.size < total:
+            return checksums.size
+        if checksums.size > total:
+            raise StorageError(400, f"The upload has {checksums.size} bytes, its range says {total}")
+        return None
+
+    def _finish(self, session_id: str, session: Session, request: Request) -> Record:
+        fields = _settable(session.resource)
         try:
-            session.finished = self._commit(
-                session.bucket, session.name, attempt, session.resource, session.check, request.headers
-            )
-        except ApiError as error:
+            _check_hashes(session.resource, request.headers, session.staged.checksums)
+            return self._objects.commit(session.bucket, session.name, session.staged, fields, session.check)
+        except StorageError as error:
+            # After 429 the client sends the last chunk again.
             if error.status != HTTPStatus.TOO_MANY_REQUESTS:
-                self._sessions.pop(session_id, None)
-                writer.discard()
+                self._end(session_id, session)
             raise
-        writer.discard()
-        return json_response(object_resource(session.finished, request.endpoint))
 
 
-def _append(writer: ContentWriter, request: Request, end: int | None) -> int:
-    """Append the body up to the size `end` and return the size; of a body that breaks off whole multiples are kept."""
-    while end is None or writer.size < end:
-        wanted = CHUNK_MULTIPLE if end is None else min(CHUNK_MULTIPLE, end - writer.size)
+def _skip(request: Request, count: int) -> None:
+    """Read the first bytes of the body, which are there already."""
+    for _ in blocks(request.body, count):
+        pass
+
+
+def _append(staged: StagedFile, request: Request, end: int | None) -> None:
+    """Append the body up to the size `end`; of a body that breaks off whole multiples are kept."""
+    while end is None or staged.checksums.size < end:
+        wanted = CHUNK_MULTIPLE if end is None else min(CHUNK_MULTIPLE, end - staged.checksums.size)
         piece = request.body.read(wanted)
         while piece and len(piece) < wanted and (more := request.body.read(wanted - len(piece))):
             piece += more
         if not piece:
-            break
-        writer.write(piece)
-    return writer.size
-
-
-def _check_hashes(content: Content, resource: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-    """Compare a content with the checksums that came with it: in its resource, x-goog-hash and Content-MD5.
-
-    Raises:
-        ApiError: 400; one of them is that of other bytes.
-    """
-    given = [("crc32c", resource.get("crc32c")), ("md5", resource.get("md5Hash")), ("md5", headers.get("content-md5"))]
-    for entry in headers.get("x-goog-hash", "").split(","):
-        kind, _, value = entry.strip().partition("=")
-        given.append((kind, value))
-    for kind, expected in given:
-        found = {"crc32c": content.crc32c, "md5": content.md5}.get(kind)
-        if expected and found is not None and expected != found:
-            text = f"Provided {kind.upper()} hash {expected!r} doesn't match calculated {kind.upper()} hash {found!r}."
-            raise ApiError(400, text)
-
-
-def peek_name(request: Request) -> str:
-    """Return the object that an upload is about; it may stand in the body, whose media stays readable.
-
-    Raises:
-        ApiError: 400; the body is of another form.
-    """
-    if name := request.query.get("name"):
-        return name
-    if "upload_id" in request.query:
-        return ""
-    if request.query.get("uploadType") == "multipart":
-        related = request.body = RelatedBody(request)
-        return str(related.resource.get("name", ""))
-    body = request.body.read()
-    request.body = io.BytesIO(body)
-    return str(parse_object(body).get("name", "")) if body.strip() else ""
-
-
-def _name_of(request: Request, resource: Mapping[str, Any]) -> str:
-    name = request.query.get("name") or resource.get("name")
-    if not isinstance(name, str) or not name:
-        raise ApiError(400, "Required", reason="required")
-    return name
+            return
+        staged.write(piece)
 
 
 def _content_range(headers: Mapping[str, str]) -> tuple[int, int | None, int | None]:
-    """Return first byte, last byte and size of the whole; None for what is not said."""
+    """Return first byte, last byte and size of the whole; None where it is not given."""
     text = headers.get("content-range")
     if text is None:
         return 0, None, None
     match = _CONTENT_RANGE.fullmatch(text.strip())
     if match is None:
-        raise ApiError(400, f"Invalid Content-Range: {text!r}")
+        raise StorageError(400, f"Invalid Content-Range: {text!r}")
     first, last, total = match.groups()
     return int(first or 0), None if last is None else int(last), None if total == "*" else int(total)
+
+
+# --- what an upload says of its object ---
+
+
+def peek_name(request: Request) -> str:
+    """Return the object that an upload is about; it may be in the body, which can be read again.
+
+    Raises:
+        StorageError: 400; the body is of another form.
+    """
+    if name := request.query.get("name"):
+        return name
+    if "upload_id" in request.query:
+        return ""
+    body = request.body.read()
+    request.body = io.BytesIO(body)
+    is_related = request.query.get("uploadType") == "multipart"
+    resource = _split_related(request)[0] if is_related else json_object(request)
+    request.body = io.BytesIO(body)
+    return str(resource.get("name", ""))
+
+
+def json_object(request: Request) -> dict[str, Any]:
+    """Return a request's body as a JSON object; an empty body is an empty object."""
+    text = request.body.read()
+    return parse_object(text) if text.strip() else {}
+
+
+def parse_object(text: bytes) -> dict[str, Any]:
+    """Return a JSON object; StorageError 400 when it is none, or has half a character (a lone surrogate)."""
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise StorageError(400, "Parse Error", reason="parseError") from None
+    if not isinstance(value, dict):
+        raise StorageError(400, "Parse Error", reason="parseError")
+    return value
+
+
+def _settable(resource: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: resource[key] for key in SETTABLE if key in resource}
+
+
+def _name_of(request: Request, resource: Mapping[str, Any]) -> str:
+    name = request.query.get("name") or resource.get("name")
+    if not isinstance(name, str) or not name:
+        raise StorageError(400, "Required", reason="required")
+    return name
+
+
+def _check_hashes(resource: Mapping[str, Any], headers: Mapping[str, str], checksums: Checksums) -> None:
+    """Compare bytes with the checksums that came with them: in the resource, x-goog-hash and Content-MD5."""
+    given = [("crc32c", resource.get("crc32c")), ("md5", resource.get("md5Hash")), ("md5", headers.get("content-md5"))]
+    for entry in headers.get("x-goog-hash", "").split(","):
+        kind, _, value = entry.strip().partition("=")
+        given.append((kind, value))
+    for kind, expected in given:
+        actual = {"crc32c": checksums.crc32c, "md5": checksums.md5}.get(kind)
+        if expected and actual is not None and expected != actual:
+            text = f"Provided {kind.upper()} hash {expected!r} doesn't match calculated {kind.upper()} hash {actual!r}."
+            raise StorageError(400, text)
+
+
+def _split_related(request: Request) -> tuple[dict[str, Any], str, bytes]:
+    """Return resource, content type and media of a multipart upload, which clients send for small objects alone.
+
+    https://cloud.google.com/storage/docs/uploading-objects#uploading-an-object (multipart/related, RFC 2387). gcsfs
+    ends its lines with a line feed alone, and Cloud Storage takes that: the first line decides.
+    """
+    match = re.search(r'boundary="?([^";]+)"?', request.headers.get("content-type", ""))
+    delimiter = b"--" + (match[1].encode() if match else b"")
+    body = request.body.read()
+    newline = b"\r\n" if body.partition(delimiter)[2].startswith(b"\r\n") else b"\n"
+    first, _, rest = body.partition(delimiter)[2].partition(newline + delimiter)
+    # The last boundary ends the media.
+    second, end, _ = rest.rpartition(newline + delimiter + b"--")
+    head, blank, media = second.partition(newline * 2)
+    if match is None or not end or not blank:
+        raise StorageError(400, "Malformed multipart body")
+    text = first.partition(newline * 2)[2]
+    header = re.search(rb"(?im)^content-type:\s*([^\r\n]+)", head)
+    content_type = header[1].decode("latin-1").strip() if header else "application/octet-stream"
+    return parse_object(text) if text.strip() else {}, content_type, media

@@ -1,7 +1,7 @@
 """Jobs, executed: custom jobs on a spot market, and Dataflow jobs.
 
-custom_jobs       custom jobs of the store, a thread each; gang: the machines of one
-market            what takes machines away, and when there are none
-dataflow, beam_job    Dataflow jobs: a child process each
-logbook           what containers print, and under which resource Cloud Logging would show it
+threads           what all kinds of jobs have in common: a thread per job
+custom_jobs       custom jobs of the store; machines: those of one job; restarts: Vertex AI's rules
+market            which spot machines are taken away, and regions without machines
+dataflow          Dataflow jobs, a process each: beam_job
 """

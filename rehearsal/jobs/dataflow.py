@@ -6,87 +6,84 @@ import sys
 import threading
 import zlib
 from collections import deque
-from typing import Any, Unpack
+from typing import Any
 
 from google.cloud import dataflow_v1beta3
 from google.protobuf import json_format
 
-from rehearsal.jobs.lifecycle import JobRuns, Surroundings
-from rehearsal.jobs.logbook import DATAFLOW_RESOURCE, severity_of
-from rehearsal.machines.metadata import Identity
+from rehearsal.clock import to_datetime
+from rehearsal.jobs.threads import JobThreads, Place
+from rehearsal.machines.metadata import Identity, MetadataServer
 from rehearsal.machines.processes import ProcessTree, clean_environment
-from rehearsal.pipelines.task_details import moment
-from rehearsal.resources.store import Store
+from rehearsal.vertex.logs import DATAFLOW_RESOURCE, severity_of
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = dataflow_v1beta3.JobState
 _IMPORTANCE: Any = dataflow_v1beta3.JobMessageImportance
 _TAIL_LINES = 40
-# How often a job looks whether it is cancelled.
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
-class DataflowJobs(JobRuns):
-    """Executes Dataflow jobs, and keeps what they say.
+class DataflowJobs(JobThreads):
+    """Executes Dataflow jobs (google.cloud.dataflow_v1beta3.Job), and keeps their messages."""
 
-    Args:
-        store: Has the jobs, as google.cloud.dataflow_v1beta3.Job under projects/P/locations/R/jobs/ID.
-        surroundings: Those of JobRuns; without a network: this machine's own.
-    """
-
-    def __init__(self, store: Store, **surroundings: Unpack[Surroundings]) -> None:
-        super().__init__("dataflow", store, **surroundings)
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
         self._messages: dict[str, list[Any]] = {}
+
+    def messages(self, name: str) -> list[Any]:
+        """Return a job's messages (google.cloud.dataflow_v1beta3.JobMessage), the oldest first."""
+        with self._lock:
+            return list(self._messages.get(name, []))
 
     def _mark_cancelled(self, job: Any) -> None:
         job.requested_state, job.current_state = _STATE.JOB_STATE_CANCELLED, _STATE.JOB_STATE_CANCELLING
 
-    def messages(self, name: str) -> list[Any]:
-        """Return a job's messages, the oldest first."""
-        with self._lock:
-            return list(self._messages.get(name, []))
-
-    def _fail(self, name: str, fault: str) -> None:
-        # INTERNAL: a Dataflow job has no status code, its messages say it.
-        self._end(name, "FAILED", f"INTERNAL: the rehearsal's own fault: {fault}")
+    def _fail(self, name: str, message: str) -> None:
+        # A Dataflow job has no status code: it is in the message.
+        self._end(name, "FAILED", f"INTERNAL: {message}")
 
     def _execute(self, name: str, cancelled: threading.Event) -> None:
-        job = self._store.get(name)
-        folder = self._folder / name.rpartition("/")[2]
-        folder.mkdir(parents=True, exist_ok=True)
+        job = self.place.store.get(name)
+        if cancelled.is_set():
+            self._end(name, "CANCELLED", "the job was cancelled before it began")
+            return
         try:
             uri = staged_pipeline(job)
         except ValueError as error:
             self._end(name, "FAILED", str(error))
             return
+        folder = self.place.folder / name.rpartition("/")[2]
+        folder.mkdir(parents=True, exist_ok=True)
         tail: deque[str] = deque(maxlen=_TAIL_LINES)
         labels = {"job_id": job.id, "job_name": job.name, "region": job.location, "step_id": ""}
 
-        def hear(line: str) -> None:
+        def log(line: str) -> None:
             tail.append(line)
-            self._logs.write(DATAFLOW_RESOURCE, labels, line, severity_of(line), self._clock.now())
+            self.place.logs.write(DATAFLOW_RESOURCE, labels, line, severity_of(line), self.place.clock.now())
 
-        environment = clean_environment(self.environment, {"HOME": str(folder), "TMPDIR": str(folder)})
-        if cancelled.is_set():
-            self._end(name, "CANCELLED", "the job was cancelled before it began")
-            return
-        command = [sys.executable, "-m", "rehearsal.jobs.beam_job", uri]
-        host = (
-            None
-            if self.network is None
-            else self.network.add(f"worker-{zlib.crc32(name.encode()):08x}", self._identity(job))
+        # Workers are machines of the user's own project.
+        identity = Identity(
+            project=job.project_id,
+            project_number="0",
+            zone=f"{job.location}-a",
+            machine_type="n1-standard-1",
+            email=job.environment.service_account_email or f"compute@{job.project_id}.iam.gserviceaccount.com",
+            token=self.place.token,
         )
-        start = ProcessTree if host is None else host.start
-        tree = start(command, environment=environment, folder=folder, on_line=hear)
+        metadata = MetadataServer(f"worker-{zlib.crc32(name.encode()):08x}", identity, self.place.on_refused)
+        places = {"HOME": str(folder), "TMPDIR": str(folder), **metadata.environment}
+        environment = clean_environment(self.place.environment, places)
+        command = [sys.executable, "-m", "rehearsal.jobs.beam_job", uri]
+        tree = ProcessTree(command, environment=environment, folder=folder, on_line=log)
         try:
             self._set_state(name, "RUNNING")
-            self._say(name, "JOB_MESSAGE_BASIC", "Workers have started successfully.")
-            while (code := tree.wait(_LOOK_S)) is None and not cancelled.is_set():
+            self._add_message(name, "JOB_MESSAGE_BASIC", "Workers have started successfully.")
+            while (code := tree.wait(_POLL_S)) is None and not cancelled.is_set():
                 pass
         finally:
             tree.kill()
-            if host is not None:
-                host.close()
+            metadata.close()
         if cancelled.is_set():
             self._end(name, "CANCELLED", "the job was cancelled")
         elif code == 0:
@@ -94,24 +91,13 @@ class DataflowJobs(JobRuns):
         else:
             self._end(name, "FAILED", "\n".join([f"the pipeline's process ended with exit code {code}", *tail]))
 
-    def _identity(self, job: Any) -> Identity:
-        """Return what the worker's metadata server says; workers are machines of the user's own project."""
-        return Identity(
-            project=job.project_id,
-            project_number="0",
-            zone=f"{job.location}-a",
-            machine_type="n1-standard-1",
-            email=job.environment.service_account_email or f"compute@{job.project_id}.iam.gserviceaccount.com",
-            token=self._token,
-        )
-
     def _end(self, name: str, state: str, message: str) -> None:
         if message:
-            self._say(name, "JOB_MESSAGE_ERROR" if state == "FAILED" else "JOB_MESSAGE_BASIC", message)
+            self._add_message(name, "JOB_MESSAGE_ERROR" if state == "FAILED" else "JOB_MESSAGE_BASIC", message)
         self._set_state(name, state)
 
     def _set_state(self, name: str, state: str) -> None:
-        now = moment(self._clock.now())
+        now = to_datetime(self.place.clock.now())
 
         def change(job: Any) -> None:
             if state != "RUNNING" or job.current_state == _STATE.JOB_STATE_PENDING:
@@ -119,20 +105,18 @@ class DataflowJobs(JobRuns):
             if state == "RUNNING":
                 job.start_time = now
 
-        self._store.update(name, change)
+        self.place.store.update(name, change)
 
-    def _say(self, name: str, importance: str, text: str) -> None:
-        now = moment(self._clock.now())
+    def _add_message(self, name: str, importance: str, text: str) -> None:
         with self._lock:
             messages = self._messages.setdefault(name, [])
-            messages.append(
-                dataflow_v1beta3.JobMessage(
-                    id=f"m{len(messages):06d}",
-                    time=now,
-                    message_text=text,
-                    message_importance=_IMPORTANCE[importance],
-                )
+            message = dataflow_v1beta3.JobMessage(
+                id=f"m{len(messages):06d}",
+                time=to_datetime(self.place.clock.now()),
+                message_text=text,
+                message_importance=_IMPORTANCE[importance],
             )
+            messages.append(message)
 
 
 def staged_pipeline(job: Any) -> str:
@@ -145,7 +129,6 @@ def staged_pipeline(job: Any) -> str:
     options = json_format.MessageToDict(raw.sdk_pipeline_options).get("options", {})
     uri = options.get("pipelineUrl", "")
     if not uri.startswith("gs://"):
-        raise ValueError(
-            f"environment.sdk_pipeline_options names no staged pipeline in a bucket (pipelineUrl: {uri!r})"
-        )
+        text = f"environment.sdk_pipeline_options names no staged pipeline in a bucket (pipelineUrl: {uri!r})"
+        raise ValueError(text)
     return str(uri)

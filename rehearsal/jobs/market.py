@@ -1,14 +1,14 @@
-"""The market that spot machines come from: which are taken away, and when there are none.
+"""The market of spot machines: which are taken away, and regions without machines.
 
 Preemptions are decided before a job starts, from a seed; when each happens is read from the job's own training events,
-so that a slow machine loses the same step as a fast one. What is counted is what really hit a running machine.
+so that a slow machine loses the same step as a fast one. Recorded is what really happened to a running machine.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -25,15 +25,11 @@ class Preemption:
     node: int
     """0 is the machine of the first pool, the others follow."""
     kind: Kind
-    """With a signal and the time to react, or at once. Whether Vertex passes a notice on is not documented."""
+    """With a signal and the time to react, or at once. Whether Vertex AI passes a notice on is not documented."""
     at_fraction: float
-    """Once training has taken this part of its steps."""
+    """Once training has done this part of its steps."""
     job: str = ""
     """Only jobs whose display name holds this text."""
-
-    def is_due(self, step: int, total: int) -> bool:
-        """Whether it is time; `step` and `total` are 0 as long as nothing is known of them."""
-        return total > 0 and max(1, self.at_fraction * total) <= step < total
 
 
 @dataclass(frozen=True)
@@ -50,45 +46,33 @@ class Preempted:
     attempt: int
     """How often the job's machines had been started before."""
     time: float
-    """In seconds since the epoch, of the rehearsed world."""
+    """Seconds since 1970, by the local cloud's clock."""
     exit_code: int | None = None
     """Of its container; negative for a signal. One that ended before its time was over is judged by it."""
     escalated: bool = False
-    """It was given notice, had not ended when its time was over, and was killed."""
+    """It had notice, had not ended when its time was over, and was killed."""
 
 
 class Progress(Protocol):
-    """How far a training is."""
+    """Progress of a training."""
 
     step: int
     """The last that was reported; 0: none."""
     total: int
     """Steps of the training; 0: not known yet."""
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Read what is new."""
 
 
-class NoProgress:
-    """Of a program whose steps nobody can read: it is never preempted."""
-
-    step = total = 0
-
-    def __init__(self, folder: Path) -> None:
-        """Take the folder, in which nothing is looked for."""
-
-    def look(self) -> None:
-        """Read nothing."""
-
-
 class Market:
-    """Preemptions of a rehearsal's custom jobs, and regions in which they find no machines.
+    """Preemptions of a rehearsal's custom jobs, and regions without machines.
 
     Args:
         preemptions: Machines to take away, in this order; only of jobs with strategy SPOT.
         stockouts: Regions without machines: a job there fails, as after the service's own attempts (how long those
             take is not known).
-        watch: Reads how far a training is below its first machine's TMPDIR; preemptions need it.
+        watch: Returns the progress of a training from the TMPDIR of its first machine; preemptions need it.
     """
 
     def __init__(
@@ -96,10 +80,11 @@ class Market:
         *,
         preemptions: Iterable[Preemption] = (),
         stockouts: Iterable[str] = (),
-        watch: Callable[[Path], Progress] = NoProgress,
+        watch: Callable[[Path], Progress] | None = None,
     ) -> None:
-        self._wanted = list(preemptions)
-        self._stockouts = set(stockouts)
+        self._wanted, self._stockouts = list(preemptions), set(stockouts)
+        # Each job has a thread of its own: a preemption is that of the first which was given it, until it has ended.
+        self._claims: dict[Preemption, threading.Thread] = {}
         self.watch = watch
         self._lock = threading.Lock()
         self.preempted: list[Preempted] = []
@@ -109,54 +94,56 @@ class Market:
 
     @property
     def missing(self) -> int:
-        """How many of the preemptions asked for have not happened."""
+        """Number of preemptions that have not happened yet."""
         with self._lock:
             return len(self._wanted)
 
     def has_machines(self, region: str, job: str) -> bool:
-        """Whether a new job, of this display name, finds machines in a region; one that does not is recorded."""
+        """Return whether a new job of this display name finds machines in a region; record it where it does not."""
         with self._lock:
             if region not in self._stockouts:
                 return True
             self.without_machines.setdefault(region, []).append(job)
             return False
 
-    def calm(self) -> None:
-        """Let every job find machines, from now on."""
+    def end_stockouts(self) -> None:
+        """Let every job find machines from now on."""
         with self._lock:
             self._stockouts.clear()
 
-    def due(self, display_name: str, nodes: int, step: int, total: int) -> Preemption | None:
-        """Return the next preemption where its time has come for a job.
+    def due(self, display_name: str, num_nodes: int, step: int, total: int) -> Preemption | None:
+        """Return the next preemption of a job when its time has come; `total` 0: its steps are not known yet.
 
-        Args:
-            display_name: Of the job.
-            nodes: Its machines.
-            step: The last step that training has reported.
-            total: Number of its steps.
+        No other thread gets it meanwhile; this one gets it again until it is recorded.
         """
+        thread = threading.current_thread()
         with self._lock:
-            first = next((one for one in self._wanted if one.job in display_name and one.node < nodes), None)
-            return first if first is not None and first.is_due(step, total) else None
+            free = [
+                one
+                for one in self._wanted
+                if self._claims.get(one, thread) is thread or not self._claims[one].is_alive()
+            ]
+            first = next((one for one in free if one.job in display_name and one.node < num_nodes), None)
+            if first is None or not max(1, first.at_fraction * total) <= step < total:
+                return None
+            self._claims[first] = thread
+            return first
 
-    def note(self, preemption: Preemption, happened: Preempted) -> None:
-        """Keep what happened."""
+    def record(self, preemption: Preemption, preempted: Preempted) -> None:
+        """Keep a preemption that has happened."""
         with self._lock:
             self._wanted.remove(preemption)
-            self.preempted.append(happened)
+            self._claims.pop(preemption, None)
+            self.preempted.append(preempted)
 
 
 def spread(count: int, *, seed: int, nodes: int, job: str = "") -> tuple[Preemption, ...]:
     """Return preemptions over a training's steps: of both kinds in turn, the first of node 0, each later than the last.
 
-    Args:
-        count: Number of them.
-        seed: Decides nodes, moments and the first kind.
-        nodes: Machines of the training.
-        job: Text that the display name of the training's custom job holds.
+    The seed decides nodes, moments and the first kind.
     """
     draw = random.Random(seed)
-    kinds: Sequence[Kind] = ("sigterm", "sigkill") if draw.random() < 0.5 else ("sigkill", "sigterm")
+    kinds: tuple[Kind, Kind] = ("sigterm", "sigkill") if draw.random() < 0.5 else ("sigkill", "sigterm")
     width = (_LATEST - _EARLIEST) / max(1, count)
     return tuple(
         Preemption(

@@ -1,8 +1,6 @@
-"""Machines, played by this one: what runs on each, its environment, its folders, its end.
+"""Machines of the local cloud, simulated by processes of this one.
 
-network           machines beside each other on the loopback: start, notice, end
-metadata          a machine's metadata server: project, service account, notice of a preemption
-machine           the replicas of a custom job, and what Vertex tells them by their environment
-processes         a command with everything that it starts, heard and ended as one
-mount             /gcs without root
+machine       the replicas of a custom job, and the environment of their containers
+metadata      a machine's metadata server: project, service account, notice of a preemption
+processes     a container: a command with everything that it starts, read and ended as one
 """

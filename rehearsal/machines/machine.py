@@ -1,4 +1,4 @@
-"""The machines of a custom job: what runs on each, and what Vertex tells it by its environment.
+"""The machines of a custom job: what runs on each, and what Vertex AI tells it by its environment.
 
 Variables: https://docs.cloud.google.com/vertex-ai/docs/training/code-requirements#environment-variables and
 https://docs.cloud.google.com/vertex-ai/docs/training/distributed-training#cluster-variables. RANK, WORLD_SIZE,
@@ -16,15 +16,17 @@ import subprocess
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from contracts.process import available_cores, thread_environment
 from rehearsal.machines.metadata import LOOPBACK, Identity
 
-# What the launchers of a training need: one to meet, the others for the stores of their ranks. Below those that the
-# system gives to clients.
-_PORTS = 17
-_PORTS_FROM, _PORTS_TO = 20000, 32000
+# Used by a training: one port to meet, the others for the stores of its ranks. Below those that the system gives to
+# clients.
+_PORTS, _PORTS_FROM, _PORTS_TO = 17, 20000, 32000
+LINKS_PREFIX = "shl-"
+"""Of the folders of links to machines' disks (rehearsal/jobs/machines.py), beside the temporary folders."""
 # torchrun's own: processes of a machine, where resources.ranks is auto.
 RANKS_VARIABLE = "PET_NPROC_PER_NODE"
 _GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -36,16 +38,16 @@ class UnknownCommand(ValueError):
 
 @dataclass(frozen=True)
 class Scale:
-    """How machines that this one cannot hold are played."""
+    """How machines are simulated that this one cannot hold."""
 
     processes_per_node: int | None = None
     """Training processes of each machine where the configuration leaves them open; None: what the training decides."""
     time_scale: float = 1.0
-    """Seconds here for one of the platform's: of the time between a notice and the end, say."""
+    """Seconds here per second of the platform, e.g. of the time between a notice and the end."""
 
     @property
     def variables(self) -> dict[str, str]:
-        """All runner variables: what containers have here and not on Vertex, and act upon."""
+        """Variables that containers have here and not on Vertex AI."""
         return {} if self.processes_per_node is None else {RANKS_VARIABLE: str(self.processes_per_node)}
 
 
@@ -57,15 +59,14 @@ class Machine:
     """0 is the first pool's, then the second's in order."""
     pool: int
     index: int
-    words: tuple[str, ...]
+    command: tuple[str, ...]
     env: Mapping[str, str]
-    image: str
     type: str = ""
     """Machine type."""
 
     @property
     def name(self) -> str:
-        """As Vertex names it in logs and errors."""
+        """As Vertex AI names it in logs and errors."""
         return f"workerpool{self.pool}-{self.index}"
 
 
@@ -75,58 +76,38 @@ def find_machines(job: Any) -> tuple[Machine, ...]:
     Raises:
         UnknownCommand: A container without a command.
     """
-    found: list[Machine] = []
+    machines: list[Machine] = []
     for number, pool in enumerate(job.job_spec.worker_pool_specs):
+        container = pool.container_spec
+        if pool.replica_count and not container.command:
+            raise UnknownCommand(
+                f"worker_pool_specs[{number}].container_spec.command is empty: a rehearsal does not open image "
+                f"{container.image_uri} to find its entry point"
+            )
+        command = (*container.command, *container.args)
+        env = {variable.name: variable.value for variable in container.env}
         for index in range(pool.replica_count):
-            found.append(_machine(len(found), number, index, pool))
-    return tuple(found)
+            machines.append(Machine(len(machines), number, index, command, env, pool.machine_spec.machine_type))
+    return tuple(machines)
 
 
-def _machine(node: int, number: int, index: int, pool: Any) -> Machine:
-    kind = pool.machine_spec.machine_type
-    if pool.python_package_spec.python_module:
-        package = pool.python_package_spec
-        words = ("python", "-m", package.python_module, *package.args)
-        return Machine(node, number, index, words, _variables(package.env), package.executor_image_uri, kind)
-    container = pool.container_spec
-    if not container.command:
-        raise UnknownCommand(
-            f"worker_pool_specs[{number}].container_spec.command is empty: a rehearsal does not open image "
-            f"{container.image_uri} to find its entry point"
-        )
-    words = (*container.command, *container.args)
-    return Machine(node, number, index, words, _variables(container.env), container.image_uri, kind)
-
-
-def _variables(env: Sequence[Any]) -> dict[str, str]:
-    return {variable.name: variable.value for variable in env}
-
-
-def host_name(machine: Machine, job: Any) -> str:
-    """Return a machine's name on the network, as Vertex's are; the same when it is started again."""
-    return f"cmle-training-workerpool{machine.pool}-{job.name.rpartition('/')[2]}-{machine.index}"
-
-
-def identity_of(machine: Machine, job: Any, token: Callable[[], str]) -> Identity:
-    """Return what the metadata server of a custom job's machine says; `token` returns one of the service account."""
-    _, number, _, region, *_ = job.name.split("/")
-    return tenant_identity(number, region, machine.type, job.job_spec.service_account, token)
+def make_folders(disk: Path) -> dict[str, Path]:
+    """Make the folders of a container on its machine's disk: home, tmp and work."""
+    folders = {name: disk / name for name in ("home", "tmp", "work")}
+    for folder in folders.values():
+        folder.mkdir(parents=True, exist_ok=True)
+    return folders
 
 
 def tenant_identity(
     number: str, region: str, machine_type: str, service_account: str, token: Callable[[], str]
 ) -> Identity:
-    """Return what the metadata server of a machine of Vertex's says: a project that is not the user's.
+    """Return what the metadata server of a machine of Vertex AI says: a project that is not the user's.
 
     Custom jobs run in a tenant project of Google's, and their clients find that one as their default:
     https://docs.cloud.google.com/vertex-ai/docs/training/code-requirements#projects
 
-    Args:
-        number: Of the user's project.
-        region: Of the job.
-        machine_type: Machine type.
-        service_account: Email; "": that of Vertex's agent.
-        token: Returns a token of the service account.
+    `service_account` is an email; "": that of Vertex AI's agent.
     """
     tenant = zlib.crc32(number.encode())
     return Identity(
@@ -140,15 +121,10 @@ def tenant_identity(
 
 
 def cluster(machines: Sequence[Machine], first_port: int) -> dict[str, list[str]]:
-    """Return the addresses of all machines by pool.
-
-    Args:
-        machines: All of the job.
-        first_port: The first of so many that are free (`free_ports`).
-    """
+    """Return the addresses of a job's machines by pool; `first_port` is the first of `free_ports`."""
     pools: dict[str, list[str]] = {}
     for machine in machines:
-        # Nobody meets at another machine than the first: ports only tell them apart.
+        # Ranks meet at the first machine only: the other ports tell machines apart.
         address = f"{LOOPBACK}:{first_port + (_PORTS + machine.node if machine.node else 0)}"
         pools.setdefault(f"workerpool{machine.pool}", []).append(address)
     return pools
@@ -157,58 +133,49 @@ def cluster(machines: Sequence[Machine], first_port: int) -> dict[str, list[str]
 def environment_of(
     machine: Machine, machines: Sequence[Machine], job: Any, scale: Scale, pools: Mapping[str, list[str]]
 ) -> dict[str, str]:
-    """Return what a machine's container finds in its environment beside what all containers have.
-
-    Args:
-        machine: This one.
-        machines: All of the job.
-        job: The CustomJob.
-        scale: Of the rehearsal.
-        pools: Addresses of all machines (`cluster`).
-    """
+    """Return what a machine's container finds in its environment beside what all containers have."""
     task = {"type": f"workerpool{machine.pool}", "index": machine.index}
     spec = {"cluster": pools, "environment": "cloud", "task": task, "job": "{}"}
-    first, _, first_port = pools["workerpool0"][0].partition(":")
-    ranks = scale.processes_per_node or 1
-    found = {
-        **thread_environment(max(1, len(cores_of(machine, len(machines))) // ranks)),
+    chiefs = {"chief" if name == "workerpool0" else name: addresses for name, addresses in pools.items()}
+    host, _, port = pools["workerpool0"][0].partition(":")
+    threads = max(1, len(cores_of(machine, len(machines))) // (scale.processes_per_node or 1))
+    environment = {
+        **thread_environment(threads),
         "CLUSTER_SPEC": json.dumps(spec),
-        "TF_CONFIG": json.dumps(
-            {**spec, "cluster": {"chief" if k == "workerpool0" else k: v for k, v in pools.items()}}
-        ),
+        "TF_CONFIG": json.dumps({**spec, "cluster": chiefs}),
         "CLOUD_ML_JOB_ID": job.name.rpartition("/")[2],
         "CLOUD_ML_PROJECT_ID": job.name.split("/")[1],
         "RANK": str(machine.node),
         "WORLD_SIZE": str(len(machines)),
-        "MASTER_ADDR": first,
-        "MASTER_PORT": first_port,
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
         **gpus_of(machine, len(machines), scale),
         **scale.variables,
     }
     if base := job.job_spec.base_output_directory.output_uri_prefix.rstrip("/"):
-        found["AIP_MODEL_DIR"] = f"{base}/model/"
-        found["AIP_CHECKPOINT_DIR"] = f"{base}/checkpoints/"
-        found["AIP_TENSORBOARD_LOG_DIR"] = f"{base}/logs/"
+        environment["AIP_MODEL_DIR"] = f"{base}/model/"
+        environment["AIP_CHECKPOINT_DIR"] = f"{base}/checkpoints/"
+        environment["AIP_TENSORBOARD_LOG_DIR"] = f"{base}/logs/"
     if job.job_spec.tensorboard:
-        found["AIP_TENSORBOARD_RESOURCE_NAME"] = job.job_spec.tensorboard
-    return {**found, **machine.env}
+        environment["AIP_TENSORBOARD_RESOURCE_NAME"] = job.job_spec.tensorboard
+    return {**environment, **machine.env}
 
 
-def cores_of(machine: Machine, machines: int) -> list[int]:
+def cores_of(machine: Machine, num_machines: int) -> list[int]:
     """Return the cores that a machine may use: its part of this one's, at least one."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(available_cores()))
-    return cores[machine.node :: machines] or [cores[machine.node % len(cores)]]
+    return cores[machine.node :: num_machines] or [cores[machine.node % len(cores)]]
 
 
-def gpus_of(machine: Machine, machines: int, scale: Scale) -> dict[str, str]:
+def gpus_of(machine: Machine, num_machines: int, scale: Scale) -> dict[str, str]:
     """Return the variable by which a machine sees its part of this one's GPUs, as a container runtime would give it.
 
     NCCL takes one rank per GPU: where there are fewer GPUs than ranks, all machines compute on the CPU.
     """
-    found = _visible_gpus()
-    share = scale.processes_per_node or len(found) // machines
-    own = found[machine.node * share : (machine.node + 1) * share] if share * machines <= len(found) else []
-    return {_GPUS_VARIABLE: ",".join(own)} if found else {}
+    gpus = _visible_gpus()
+    share = scale.processes_per_node or len(gpus) // num_machines
+    part = gpus[machine.node * share : (machine.node + 1) * share] if share * num_machines <= len(gpus) else []
+    return {_GPUS_VARIABLE: ",".join(part)} if gpus else {}
 
 
 @functools.cache
@@ -218,16 +185,15 @@ def _visible_gpus() -> list[str]:
         return [name for name in given.split(",") if name]
     command = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
     try:
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
     except (OSError, subprocess.SubprocessError):
         # No driver, no GPUs.
         return []
-    return listed.split()
 
 
-def free_ports(machines: int) -> int:
-    """Return the first of the ports in a row that a job of so many machines needs, which nobody has now."""
-    draw, count = random.SystemRandom(), _PORTS + machines
+def free_ports(num_machines: int) -> int:
+    """Return the first of the consecutive ports that a job of so many machines needs, all of them free now."""
+    draw, count = random.SystemRandom(), _PORTS + num_machines
     while True:
         first = draw.randrange(_PORTS_FROM, _PORTS_TO - count)
         if all(_is_free(port) for port in range(first, first + count)):

@@ -1,36 +1,37 @@
 """Metadata server of a machine: its project, its service account's token, and the notice that it is taken away.
 
 Keys: https://docs.cloud.google.com/compute/docs/metadata/predefined-metadata-keys. Queries, wait_for_change among them:
-https://docs.cloud.google.com/compute/docs/metadata/querying-metadata. Only what is named there is answered, and only to
-who sends `Metadata-Flavor: Google`; who comes by another host's name, or as a proxy (X-Forwarded-For), is refused. So
-is another user of this computer: the token opens the doors.
+https://docs.cloud.google.com/compute/docs/metadata/querying-metadata. Other keys are not found.
+
+All users of this computer share its loopback, and the token authorises calls of the local cloud. So the server answers
+only below a secret path, which is part of the address in the machine's environment; and, as the real one, only requests
+with `Metadata-Flavor: Google`, to this host's name, that come from no proxy and no web page.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import json
-import os
+import secrets
+import threading
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-_ADDRESS, _NAME = "169.254.169.254", "metadata.google.internal"
 LOOPBACK = "127.0.0.1"
+_HOSTS = ("169.254.169.254", "metadata.google.internal", "metadata", LOOPBACK)
 _ROOT = "/computeMetadata/v1/"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-_FLAVOR = "Metadata-Flavor: Google"
 _IDLE_S = 600.0
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a machine's metadata server says of the world around it."""
+    """What a metadata server says of its machine."""
 
     project: str
     """Project id: clients' default project."""
@@ -40,22 +41,24 @@ class Identity:
     email: str
     """Of the service account."""
     token: Callable[[], str]
-    """Return an access token that the doors take."""
+    """Returns an access token of the local cloud."""
 
 
-class Metadata:
-    """Values of one machine; used in the event loop that serves them."""
+class MetadataServer:
+    """A running metadata server; `close` ends it.
 
-    def __init__(self, name: str, identity: Identity, refuse: Callable[[str], None]) -> None:
-        self._identity, self._refuse = identity, refuse
-        self._changed = asyncio.Event()
+    `on_refused` is called with each refused request, in a thread.
+    """
+
+    def __init__(self, name: str, identity: Identity, on_refused: Callable[[str], None]) -> None:
+        self._identity, self._on_refused = identity, on_refused
+        self._changed, self._is_closed = threading.Condition(), False
         account = {"aliases": ["default"], "email": identity.email, "scopes": list(_SCOPES)}
-        number = str(zlib.crc32(f"{identity.project} {name}".encode()))
         place = f"projects/{identity.project_number}"
         self._values: dict[str, Any] = {
             "project": {"project-id": identity.project, "numeric-project-id": int(identity.project_number)},
             "instance": {
-                "id": int(number),
+                "id": zlib.crc32(f"{identity.project} {name}".encode()),
                 "name": name,
                 "hostname": f"{name}.c.{identity.project}.internal",
                 "zone": f"{place}/zones/{identity.zone}",
@@ -68,119 +71,124 @@ class Metadata:
             },
             "universe": {"universe-domain": "googleapis.com"},
         }
+        self._secret = secrets.token_urlsafe(24)
+        server = self._server = _Server((LOOPBACK, 0), type("Handler", (_Handler,), {"metadata": self}))
+        address = f"{LOOPBACK}:{server.server_address[1]}/{self._secret}"
+        self.environment = {"GCE_METADATA_HOST": address, "GCE_METADATA_IP": address}
+        """Variables by which clients find it; google-auth asks the second whether there is such a server at all."""
+        threading.Thread(target=server.serve_forever, args=(0.05,), name=f"metadata {name}", daemon=True).start()
 
     def preempt(self) -> None:
         """Say that the machine is taken away; who waits for it is answered."""
-        self._values["instance"]["preempted"] = "TRUE"
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        with self._changed:
+            self._values["instance"]["preempted"] = "TRUE"
+            self._changed.notify_all()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the requests of one connection."""
-        is_own = _is_own(writer.get_extra_info("peername"), writer.get_extra_info("sockname"))
-        with (
-            contextlib.closing(writer),
-            contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError),
-        ):
-            while is_own:
-                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _IDLE_S)
-                status, kind, body = await self._answer(head.decode("latin-1"))
-                # Of the value alone, so that the same value has the same.
-                etag = hashlib.sha256(body).hexdigest()[:16]
-                writer.write(
-                    f"HTTP/1.1 {status}\r\n{_FLAVOR}\r\nServer: Metadata Server for VM\r\nContent-Type: {kind}\r\n"
-                    f"ETag: {etag}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-                    + body
-                )
-                await writer.drain()
+    def close(self) -> None:
+        """Answer no more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._server.shutdown()
+        self._server.server_close()
 
-    async def _answer(self, head: str) -> tuple[str, str, bytes]:
-        request, *lines = head.split("\r\n")
-        method, target, *_ = [*request.split(" "), "", ""]
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    def answer(self, method: str, target: str, headers: Mapping[str, str]) -> tuple[int, str, bytes]:
+        """Return the HTTP status, type and body for a request; wait where it asks to wait for a change."""
         text = "application/text"
-        try:
-            parts = urlsplit(target)
-        except ValueError:
-            return "400 Bad Request", text, b"no target\n"
-        if (refusal := self._refusal(method, headers)) is not None:
-            self._refuse(f"metadata server: {refusal}: {target}")
-            return "403 Forbidden", text, f"{refusal}\n".encode()
+        secret, _, path = target.removeprefix("/").partition("/")
+        if (refusal := self._find_refusal(method, secret.partition("?")[0], headers)) is not None:
+            self._on_refused(f"metadata server: {refusal}: /{path}")
+            return 403, text, f"{refusal}\n".encode()
+        parts = urlsplit(f"/{path}")
         if parts.path == "/":
-            return "200 OK", text, b"computeMetadata/\n"
+            return 200, text, b"computeMetadata/\n"
         query = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
         if query.get("wait_for_change") == "true":
-            await self._wait(parts.path, query)
-        found = self._find(parts.path, query)
-        if found is None:
-            return "404 Not Found", text, b"not found\n"
-        is_json = isinstance(found, dict | list) or query.get("alt") == "json"
-        if not is_json:
-            return "200 OK", text, str(found).encode()
-        return "200 OK", "application/json", json.dumps(found).encode()
+            self._wait(parts.path, query)
+        value = self._find(parts.path, query)
+        if value is None:
+            return 404, text, b"not found\n"
+        if isinstance(value, dict | list) or query.get("alt") == "json":
+            return 200, "application/json", json.dumps(value).encode()
+        return 200, text, str(value).encode()
 
-    @staticmethod
-    def _refusal(method: str, headers: Mapping[str, str]) -> str | None:
+    def _find_refusal(self, method: str, secret: str, headers: Mapping[str, str]) -> str | None:
+        if not secrets.compare_digest(secret.encode(), self._secret.encode()):
+            return "wrong secret path: not a client of this machine"
         if method != "GET":
-            return "only GET is rehearsed"
+            return "only GET is served"
         if headers.get("metadata-flavor") != "Google":
             return "no header Metadata-Flavor: Google"
         if "x-forwarded-for" in headers or "origin" in headers:
             return "a request of a proxy or of a web page"
         host = headers.get("host", "").partition(":")[0]
-        return None if host in (_ADDRESS, _NAME, "metadata", LOOPBACK) else f"asked as {host}"
+        return None if host in _HOSTS else f"asked as {host}"
 
-    async def _wait(self, path: str, query: Mapping[str, str]) -> None:
-        """Wait until a value is another than the one that is known, as long as the query says."""
-        known = query.get("last_etag")
-        found = self._find(path, query)
-        body = json.dumps(found) if isinstance(found, dict | list) or query.get("alt") == "json" else str(found)
-        if known not in (None, "0") and known != hashlib.sha256(body.encode()).hexdigest()[:16]:
-            return
-        if known == "0":
-            return
-        limit = query.get("timeout_sec", "")
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), float(limit) if limit.isdecimal() else None)
+    def _wait(self, path: str, query: Mapping[str, str]) -> None:
+        """Wait until a value differs from the one of `last_etag`, at most `timeout_sec`."""
+        known, limit = query.get("last_etag"), query.get("timeout_sec", "")
+        with self._changed:
+            before = etag_of(str(self._find(path, query)).encode())
+            if known is None or known == before:
+                self._changed.wait_for(
+                    lambda: self._is_closed or etag_of(str(self._find(path, query)).encode()) != before,
+                    float(limit) if limit.isdecimal() else None,
+                )
 
     def _find(self, path: str, query: Mapping[str, str]) -> Any:
-        """Return a value, or a folder's list; None: there is none."""
+        """Return a value, or the names in a folder; None: there is none."""
         if not path.startswith(_ROOT):
             return None
         words = [word for word in path.removeprefix(_ROOT).split("/") if word]
-        if words[:2] == ["instance", "service-accounts"] and len(words) == 4:
-            if words[2] not in self._values["instance"]["service-accounts"]:
-                return None
+        accounts = self._values["instance"]["service-accounts"]
+        if words[:2] == ["instance", "service-accounts"] and len(words) == 4 and words[2] in accounts:
             if words[3] == "token":
-                return {
-                    "access_token": self._identity.token(),
-                    "expires_in": 3599,
-                    "token_type": "Bearer",
-                }
+                return {"access_token": self._identity.token(), "expires_in": 3599, "token_type": "Bearer"}
             if words[3] == "scopes":
                 return "\n".join(_SCOPES)
-        found: Any = self._values
+        value: Any = self._values
         for word in words:
-            found = found.get(word) if isinstance(found, dict) else None
-        if isinstance(found, dict) and query.get("recursive") != "true":
-            return "".join(f"{name}/\n" if isinstance(value, dict) else f"{name}\n" for name, value in found.items())
-        return found
+            value = value.get(word) if isinstance(value, dict) else None
+        if isinstance(value, dict) and query.get("recursive") != "true":
+            return "".join(f"{name}/\n" if isinstance(inner, dict) else f"{name}\n" for name, inner in value.items())
+        return value
 
 
-def _is_own(peer: tuple[str, int], here: tuple[str, int]) -> bool:
-    """Whether a connection is of this user: all users of this computer share its loopback.
+def etag_of(body: bytes) -> str:
+    """Return the ETag of an answer: of the value alone, so equal values have equal ones."""
+    return hashlib.sha256(body).hexdigest()[:16]
 
-    Args:
-        peer: Address and port of the client.
-        here: Address and port of this end.
 
-    /proc/net/tcp: https://man7.org/linux/man-pages/man5/proc_pid_net.5.html. Where there is none, nobody is known.
-    """
-    ports = f"{peer[1]:04X}", f"{here[1]:04X}"
-    for name in ("tcp", "tcp6"):
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore clients that are gone."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = _IDLE_S
+    metadata: MetadataServer
+
+    def _serve(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        status, kind, body = self.metadata.answer(self.command, self.path, headers)
+        self.send_response(status)
+        self.send_header("Metadata-Flavor", "Google")
+        self.send_header("Content-Type", kind)
+        self.send_header("ETag", etag_of(body))
+        self.send_header("Content-Length", str(len(body)))
         with contextlib.suppress(OSError):
-            for line in Path("/proc/net", name).read_text().splitlines()[1:]:
-                _, local, remote, _, _, _, _, uid, *_ = line.split()
-                if (local.rpartition(":")[2], remote.rpartition(":")[2]) == ports:
-                    return int(uid) == os.getuid()
-    return False
+            self.end_headers()
+            self.wfile.write(body)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _serve
+
+    def version_string(self) -> str:
+        """Return the name that clients know."""
+        return "Metadata Server for VM"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing."""

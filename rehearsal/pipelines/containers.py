@@ -1,177 +1,155 @@
-"""A task's container, as a process: its placeholders, its folders, its files to the bucket."""
+"""Containers of a pipeline's tasks: a process each, its folders, and its files to the bucket.
+
+On Vertex AI a container sees each bucket as a folder below /gcs. Nobody but root can make /gcs, so output files are
+`FOLDER/BUCKET/...` below the run's own folder here, and are copied to the bucket by its API when the container has
+ended. A container that writes to /gcs/BUCKET/... by itself is not served.
+"""
 
 from __future__ import annotations
 
-import itertools
 import json
-import signal
 import threading
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import ShardlineError
-from rehearsal.machines.commands import with_commands, write_commands
-from rehearsal.machines.machine import tenant_identity
-from rehearsal.machines.metadata import Identity
-from rehearsal.machines.mount import Mount
-from rehearsal.machines.network import Network
+from rehearsal.jobs.threads import Place
+from rehearsal.machines.machine import make_folders, tenant_identity
+from rehearsal.machines.metadata import MetadataServer
 from rehearsal.machines.processes import ProcessTree, clean_environment
-from rehearsal.pipelines.job import Job
-from rehearsal.pipelines.placeholders import Values, substitute
-from rehearsal.pipelines.reports import Path as TaskPath
-from rehearsal.pipelines.reports import Reporter, task_id
+from rehearsal.pipelines.job import Job, TaskPath
 from rehearsal.pipelines.values import TaskFailed
 
-# Vertex sends this mail itself; the container only says that it must run there.
+# Vertex AI sends this mail itself; the container only marks where.
 _MAIL_MODULE = "google_cloud_pipeline_components.container.v1.vertex_notification_email.executor"
 _TAIL_LINES = 8
-# Vertex sets it for GCPC's launchers, which put these labels on what they start.
+# Vertex AI sets it for GCPC's launchers, which put these labels on what they start.
 _LABELS_VARIABLE = "VERTEX_AI_PIPELINES_RUN_LABELS"
+_MACHINE_TYPE = "e2-standard-4"
+_UPLOAD_LIMIT_S = 60.0
 
 
-@dataclass(frozen=True)
-class ContainerTask:
-    """A task that runs a container."""
-
-    path: TaskPath
-    words: list[str]
-    """Command and arguments, as in the specification."""
-    env: Mapping[str, str]
-    executor_input: dict[str, Any]
-    """As JSON; output files are gs:// URIs still."""
-    optional: frozenset[str] = frozenset()
-    """Input parameters that the component declares optional."""
+def find_path(folder: Path, uri: str) -> Path:
+    """Return the path below a folder at which a container sees a gs:// URI."""
+    return folder / uri.removeprefix("gs://")
 
 
 class Containers:
-    """Runs the containers of one pipeline.
+    """Runs the containers of one pipeline."""
 
-    Args:
-        job: The pipeline.
-        folder: For everything that is written on this machine.
-        environment: What each container gets beside its own variables.
-        reporter: Told what they print.
-        network: That the containers' machines are on.
-        token: Of their clients.
-    """
-
-    def __init__(
-        self,
-        job: Job,
-        folder: Path,
-        environment: Mapping[str, str],
-        reporter: Reporter,
-        network: Network,
-        token: str,
-    ) -> None:
-        self.job, self.mount = job, Mount(folder / "gcs")
-        self._folder, self._reporter = folder, reporter
-        self._environment = with_commands(clean_environment(environment), write_commands(folder / "bin"))
-        self._environment[_LABELS_VARIABLE] = json.dumps(job.labels)
-        self._network, self._token = network, token
-        self._names = itertools.count()
+    def __init__(self, job: Job, place: Place, log: Callable[[TaskPath, str], None]) -> None:
+        self._job, self._place, self.log = job, place, log
+        self.gcs_folder = place.folder / "gcs"
+        """Stands for /gcs."""
         self._trees: set[ProcessTree] = set()
-        self._lock = threading.Lock()
-        self.cancelled = threading.Event()
+        self._lock, self._is_cancelled = threading.Lock(), False
 
-    def task_root(self, path: TaskPath) -> str:
-        """Return the gs:// folder of a task's outputs, as Vertex lays them out."""
-        number = task_id(self.job.uuid, path)
-        return f"{self.job.pipeline_root.rstrip('/')}/{self.job.project_number}/{self.job.id}/{path[-1]}_{number}"
+    def with_paths(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the `outputs` of an executor input with files as paths that a container can write."""
+        parameters = {
+            name: {"outputFile": str(find_path(self.gcs_folder, entry["outputFile"]))}
+            for name, entry in outputs["parameters"].items()
+        }
+        output_file = str(find_path(self.gcs_folder, outputs["outputFile"]))
+        return {**outputs, "parameters": parameters, "outputFile": output_file}
 
-    def run(self, task: ContainerTask) -> None:
+    def mail_recipients(self, container: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[str] | None:
+        """Return whom a container stands for a mail to; None: it is no mail."""
+        words = [*container.get("command", []), *container.get("args", [])]
+        return list(parameters["recipients"]) if any(_MAIL_MODULE in word for word in words) else None
+
+    def run(self, path: TaskPath, command: list[str], env: Mapping[str, str]) -> None:
         """Run a task's container to its end; what it wrote is in the bucket then, also when it failed.
 
         Raises:
-            TaskFailed: It ended with an error, or its placeholders stand for nothing.
+            TaskFailed: It ended with an error, or the bucket does not take its files.
         """
-        self.note_running(task.path)
-        executor_input = self.output_files(task.executor_input)
-        if any(_MAIL_MODULE in word for word in task.words):
-            inputs = executor_input["inputs"]["parameterValues"]
-            state = inputs.get("pipeline_task_final_status", {}).get("state", "")
-            self._reporter.log(task.path, f"mail to {', '.join(inputs['recipients'])}: the run {state}")
-            return
-        values = Values(executor_input, self.job.constants(), task.optional)
-        words = [substitute(word, values) for word in task.words]
-        env = {name: substitute(value, values) for name, value in task.env.items()}
-        root = self.task_root(task.path)
-        try:
-            # The mount makes folders of whatever is written below them.
-            Path(self.mount.path_of(root)).mkdir(parents=True, exist_ok=True)
-            env = {"CLOUD_ML_JOB_ID": str(task_id(self.job.uuid, task.path)), **env}
-            code, tail = self._execute(task.path, words, env)
-            self.mount.send(root)
-        except ShardlineError as error:
-            raise TaskFailed(f"the bucket of the task's files does not answer as it should: {error}") from None
-        if code != 0:
-            raise TaskFailed("\n".join([f"the task's container ended with exit code {code}", *tail]))
-
-    def note_running(self, path: TaskPath) -> None:
-        """Report that a task runs; what was cancelled does not begin."""
-        if self.cancelled.is_set():
-            raise TaskFailed("the run was cancelled")
-        self._reporter.task(path, "RUNNING")
-
-    def cancel(self) -> None:
-        """Send SIGTERM to what runs; nothing is started any more."""
-        self.cancelled.set()
-        with self._lock:
-            running = list(self._trees)
-        for tree in running:
-            tree.send(signal.SIGTERM)
-
-    def output_files(self, executor_input: dict[str, Any]) -> dict[str, Any]:
-        """Return an executor input whose output files are paths that a container can write."""
-        outputs = executor_input.get("outputs")
-        if outputs is None:
-            return executor_input
-        parameters = {
-            name: {"outputFile": self.mount.path_of(entry["outputFile"])}
-            for name, entry in outputs["parameters"].items()
-        }
-        written = {"parameters": parameters, "outputFile": self.mount.path_of(outputs["outputFile"])}
-        return {**executor_input, "outputs": {**outputs, **written}}
-
-    def _identity(self) -> Identity:
-        # A task runs as a custom job does: in a tenant project.
-        return tenant_identity(
-            self.job.project_number, self.job.location, "e2-standard-4", self.job.service_account, lambda: self._token
-        )
-
-    def _execute(self, path: TaskPath, command: list[str], env: Mapping[str, str]) -> tuple[int, list[str]]:
-        """Run a container; return its exit code and its last lines."""
-        place = self._folder / "tasks" / "/".join(path)
-        folders = {name: place / name for name in ("home", "tmp", "work")}
-        for folder in folders.values():
-            folder.mkdir(parents=True, exist_ok=True)
+        root = self._job.task_root(path)
+        # The mount makes folders of whatever is written below them.
+        find_path(self.gcs_folder, root).mkdir(parents=True, exist_ok=True)
+        folders = make_folders(self._place.folder / "tasks" / "/".join(path))
         tail: deque[str] = deque(maxlen=_TAIL_LINES)
 
-        def hear(line: str) -> None:
+        def on_line(line: str) -> None:
             tail.append(line)
-            self._reporter.log(path, line)
+            self.log(path, line)
 
-        environment = {
-            **self._environment,
-            "HOME": str(folders["home"]),
-            "TMPDIR": str(folders["tmp"]),
-            "CLOUD_ML_PROJECT_ID": self.job.project_number,
-            **env,
+        # A task runs as a custom job does: in a tenant project.
+        number, location, account = self._job.project_number, self._job.location, self._job.service_account
+        identity = tenant_identity(number, location, _MACHINE_TYPE, account, self._place.token)
+        metadata = MetadataServer(f"task-{self._job.task_id(path)}", identity, self._place.on_refused)
+        places = {"HOME": str(folders["home"]), "TMPDIR": str(folders["tmp"])}
+        variables = {
+            _LABELS_VARIABLE: json.dumps(self._job.labels),
+            "CLOUD_ML_PROJECT_ID": number,
+            "CLOUD_ML_JOB_ID": str(self._job.task_id(path)),
         }
-        with self._lock:
-            if self.cancelled.is_set():
-                raise TaskFailed("the run was cancelled")
-            host = self._network.add(f"task-{self.job.uuid[-12:]}-{next(self._names)}", self._identity())
-            tree = host.start(command, environment=environment, folder=folders["work"], on_line=hear)
-            self._trees.add(tree)
+        environment = clean_environment(self._place.environment, metadata.environment, places, variables, env)
         try:
+            with self._lock:
+                if self._is_cancelled:
+                    raise TaskFailed("the run was cancelled")
+                tree = ProcessTree(command, environment=environment, folder=folders["work"], on_line=on_line)
+                self._trees.add(tree)
             code = tree.wait()
             assert code is not None, "it has no limit"
         finally:
-            host.close()
-            with self._lock:
-                self._trees.discard(tree)
-        return (128 - code if code < 0 else code), list(tail)
+            metadata.close()
+        with self._lock:
+            self._trees.discard(tree)
+            is_cancelled = self._is_cancelled
+        if not is_cancelled:
+            self._send(root)
+        if code != 0:
+            code = 128 - code if code < 0 else code
+            raise TaskFailed("\n".join([f"the task's container ended with exit code {code}", *tail]))
+
+    def cancel(self, grace_s: float) -> None:
+        """Send SIGTERM to what runs, and kill it after `grace_s`; nothing is started any more."""
+        with self._lock:
+            self._is_cancelled = True
+            trees = list(self._trees)
+        stops = [threading.Thread(target=tree.stop, args=(grace_s,)) for tree in trees]
+        for stop in stops:
+            stop.start()
+        for stop in stops:
+            stop.join()
+
+    def _send(self, root: str) -> None:
+        """Copy what was written below a gs:// folder to the bucket."""
+        from google.api_core.exceptions import GoogleAPIError
+        from google.auth.exceptions import GoogleAuthError
+
+        bucket = root.removeprefix("gs://").partition("/")[0]
+        folder = self.gcs_folder / bucket
+        files = [path for path in sorted(find_path(self.gcs_folder, root).rglob("*")) if path.is_file()]
+        if not files:
+            return
+        client = self._make_client()
+        try:
+            for path in files:
+                blob = client.bucket(bucket).blob(path.relative_to(folder).as_posix())
+                blob.upload_from_filename(path, timeout=_UPLOAD_LIMIT_S)
+        except (GoogleAPIError, GoogleAuthError, OSError) as error:
+            raise TaskFailed(f"the bucket does not take the task's files: {error}") from None
+        finally:
+            client.close()
+
+    def _make_client(self) -> Any:
+        """Return a client of Cloud Storage that is led to the bucket server; this process's variables are not read."""
+        from google.auth.transport.requests import AuthorizedSession
+        from google.cloud import storage
+        from google.oauth2.credentials import Credentials
+
+        credentials = Credentials(self._place.token())  # type: ignore[no-untyped-call]
+        session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+        session.trust_env = False
+        session.proxies = {"https": self._place.environment["https_proxy"]}
+        session.verify = self._place.environment["REQUESTS_CA_BUNDLE"]
+        return storage.Client(
+            project=self._job.project,
+            credentials=credentials,
+            _http=session,
+            client_options={"api_endpoint": "https://storage.googleapis.com"},
+        )

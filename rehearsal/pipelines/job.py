@@ -1,49 +1,54 @@
-"""What the process that executes a pipeline is given: job.json in its folder, made from the submitted PipelineJob."""
+"""One submitted pipeline: what its tasks and its placeholders take from the PipelineJob."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+import hashlib
+from dataclasses import dataclass, field
 from typing import Any
 
-JOB_NAME = "job.json"
+TaskPath = tuple[str, ...]
+"""Names of the DAGs that a task is in, then its own; empty: the pipeline itself."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A submitted PipelineJob, with what its placeholders stand for."""
+    """A PipelineJob."""
 
     name: str
-    """projects/NUMBER OR ID/locations/REGION/pipelineJobs/ID."""
-    uuid: str
-    """A number."""
+    """projects/NUMBER/locations/REGION/pipelineJobs/ID."""
     project: str
     """Its id, not its number."""
-    project_number: str
-    location: str
     pipeline_root: str
     """gs:// URI."""
     spec: dict[str, Any]
-    """PipelineSpec as JSON values."""
+    """PipelineSpec as JSON values, in the form of spec.normalise."""
     parameters: dict[str, Any]
     create_time: str
     """RFC 3339, UTC."""
     schedule_time: str
     """RFC 3339, UTC; equal to create_time where no schedule started it."""
     service_account: str = ""
-    cache_folder: str = ""
-    """Of the location's execution cache; empty: none."""
     labels: dict[str, str] = field(default_factory=dict)
-    """Of the run; launchers put them on what they start."""
+    """Launchers set them on what they start."""
 
     @property
     def id(self) -> str:
         """The pipeline job id, by which a user knows it."""
         return self.name.rpartition("/")[2]
 
+    @property
+    def project_number(self) -> str:
+        """Number of the project."""
+        return self.name.split("/")[1]
+
+    @property
+    def location(self) -> str:
+        """Region."""
+        return self.name.split("/")[3]
+
+    @property
     def constants(self) -> dict[str, str]:
-        """Return what the placeholders of the run stand for, by name."""
+        """What placeholders of the run stand for, by name."""
         return {
             "pipeline_job_name": self.id,
             "pipeline_job_resource_name": self.name,
@@ -55,12 +60,15 @@ class Job:
             "pipeline_persistent_resource_id": "",
         }
 
-    def write(self, folder: Path) -> None:
-        """Write it for the child."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / JOB_NAME).write_text(json.dumps(asdict(self), indent=1))
+    def task_id(self, path: TaskPath) -> int:
+        """Return a task's id, which is its container's custom job's too: a number, as Vertex AI's are.
 
-    @classmethod
-    def read(cls, folder: Path) -> Job:
-        """Read it; FileNotFoundError or TypeError where it is not what `write` writes."""
-        return cls(**json.loads((folder / JOB_NAME).read_text()))
+        https://docs.cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.pipelineJobs#ContainerDetail
+        """
+        digest = hashlib.sha256("/".join((self.name, *path)).encode()).digest()
+        return int.from_bytes(digest[:8]) >> 1
+
+    def task_root(self, path: TaskPath) -> str:
+        """Return the gs:// folder of a task's outputs, as Vertex AI lays them out."""
+        root = self.pipeline_root.rstrip("/")
+        return f"{root}/{self.project_number}/{self.id}/{path[-1]}_{self.task_id(path)}"

@@ -1,12 +1,12 @@
 """Placeholders of a compiled pipeline, `{{$...}}`, replaced as the service does it.
 
 A text is gone through once, so that a value that looks like a placeholder stays what it is; in a struct each text is
-replaced in its place, so that quotes and newlines of a value survive. What is known of each:
+replaced in its place, so that quotes and newlines of a value survive. These are known:
 
     {{$}}                                                the executor input as JSON
     {{$.inputs.parameters['N']}}                         a value: texts as they are, all else as JSON
     {{$.outputs.parameters['N'].output_file}}            the file to write it to
-    {{$.pipeline_...}}                                   of the run, given by the caller
+    {{$.pipeline_...}}                                   of the run (Job.constants)
     ....json_escape[1]}}                                 the same, once escaped for the inside of a JSON string
 
 Those of `shardline compile` and of Google's launchers. Sources: kfp.dsl and google_cloud_pipeline_components'
@@ -35,7 +35,7 @@ _NAME = re.compile(
 
 
 class UnknownPlaceholder(ValueError):
-    """A specification has a placeholder that nothing stands behind."""
+    """A specification has a placeholder that stands for nothing."""
 
 
 @dataclass(frozen=True)
@@ -47,34 +47,27 @@ class Values:
     constants: Mapping[str, str]
     """By name: pipeline_job_name and so on."""
     optional: frozenset[str] = frozenset()
-    """Input parameters that the component declares and nobody must give: null where nobody did."""
+    """Input parameters that may be missing: null then, as in kfp."""
 
 
 def substitute(text: str, values: Values) -> str:
-    """Replace the placeholders of a text.
-
-    Raises:
-        UnknownPlaceholder: There is no such thing.
-    """
-    return _PLACEHOLDER.sub(lambda match: _as_text(match.group(1), values), text)
+    """Replace the placeholders of a text; UnknownPlaceholder where one stands for nothing."""
+    return _PLACEHOLDER.sub(lambda match: _as_text(match[1], values), text)
 
 
 def substitute_all(value: Any, values: Values) -> Any:
-    """Replace the placeholders in every text of a JSON value, in its place.
+    """Replace the placeholders in every text of a JSON value, in its place; UnknownPlaceholder as `substitute`.
 
-    A text that is one input parameter and nothing else becomes the value itself, whatever its type. That Vertex does
+    A text that is one input parameter and nothing else becomes the value itself, whatever its type. That Vertex AI does
     so is unverified: no page says it, launchers depend on it.
-
-    Raises:
-        UnknownPlaceholder: There is no such thing.
     """
     if isinstance(value, str):
         whole = _PLACEHOLDER.fullmatch(value)
-        name = _NAME.fullmatch(whole.group(1)) if whole else None
+        name = _NAME.fullmatch(whole[1]) if whole else None
         if name and name["input"] is not None and not name["escape"]:
             return _find(name, values)
         # The text will be written into JSON with what is around it: that is the escape.
-        return _PLACEHOLDER.sub(lambda match: _as_text(match.group(1), values, is_in_json=True), value)
+        return _PLACEHOLDER.sub(lambda match: _as_text(match[1], values, is_in_json=True), value)
     if isinstance(value, Mapping):
         return {substitute_all(key, values): substitute_all(inner, values) for key, inner in value.items()}
     if isinstance(value, list):
@@ -84,8 +77,8 @@ def substitute_all(value: Any, values: Values) -> Any:
 
 def find_unknown(value: Any) -> list[str]:
     """Return the placeholders in the texts of a JSON value that are none of the known forms, each once."""
-    found = dict.fromkeys(_PLACEHOLDER.findall(json.dumps(value, ensure_ascii=False)))
-    return [f"{{{{${name}}}}}" for name in found if _NAME.fullmatch(name) is None]
+    names = dict.fromkeys(_PLACEHOLDER.findall(json.dumps(value, ensure_ascii=False)))
+    return [f"{{{{${name}}}}}" for name in names if _NAME.fullmatch(name) is None]
 
 
 def _as_text(text: str, values: Values, *, is_in_json: bool = False) -> str:
@@ -93,8 +86,8 @@ def _as_text(text: str, values: Values, *, is_in_json: bool = False) -> str:
     if name is None:
         raise _unknown(text)
     value = _find(name, values)
-    found = value if isinstance(value, str) else json.dumps(canonical(value), sort_keys=True)
-    return json.dumps(found)[1:-1] if name["escape"] and not is_in_json else found
+    replaced = value if isinstance(value, str) else json.dumps(canonical(value), sort_keys=True)
+    return json.dumps(replaced)[1:-1] if name["escape"] and not is_in_json else replaced
 
 
 def _find(name: re.Match[str], values: Values) -> Any:
@@ -103,13 +96,12 @@ def _find(name: re.Match[str], values: Values) -> Any:
         if name["constant"] is not None:
             return values.constants[name["constant"]]
         if name["input"] is not None:
-            given = inputs.get("parameterValues", {})
-            # An optional one that was not given is null, as in kfp.
-            return given.get(name["input"]) if name["input"] in values.optional else given[name["input"]]
+            parameters = inputs.get("parameterValues", {})
+            return parameters.get(name["input"]) if name["input"] in values.optional else parameters[name["input"]]
         if name["output"] is not None:
             return outputs["parameters"][name["output"]]["outputFile"]
     except KeyError:
-        raise _unknown(name.group()) from None
+        raise _unknown(name[0]) from None
     return values.executor_input
 
 

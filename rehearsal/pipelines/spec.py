@@ -1,8 +1,7 @@
-"""Compiled specifications: one form of them, and what is in them that the rehearsal does not play.
+"""Compiled specifications: one form of them, and what is in them that the rehearsal does not execute.
 
-It plays what `shardline compile` writes, and Google's launchers in it: tasks of container components in one DAG, which
-an exit handler may be around. All else is refused when it is submitted, by the name of its field; Vertex AI may
-take it.
+It executes what `shardline compile` writes, and Google's launchers in it: tasks of container components in one DAG, in
+an exit handler or not. All else is refused when it is submitted, by the name of its field.
 """
 
 from __future__ import annotations
@@ -19,26 +18,41 @@ from contracts.canonical import canonical
 from rehearsal.pipelines.placeholders import find_unknown
 from rehearsal.pipelines.values import upstream_of
 
-# Fields of a submitted specification that are a document for a platform, Kubernetes so far.
-PLATFORM_FIELDS = ("platforms", "platformSpec", "platform_spec")
-# By message of pipeline_spec.proto, the fields that are played or say nothing of the execution.
-_PLAYED = {
-    "executor": {"container"},
-    "container": {"image", "command", "args", "env", "resources"},
-    "dag": {"tasks"},
-    "task": {"taskInfo", "componentRef", "inputs", "dependentTasks", "cachingOptions", "triggerPolicy"},
-    "triggerPolicy": {"strategy"},
-    "cachingOptions": {"enableCache"},
-    "parameter": {"runtimeValue", "componentInputParameter", "taskOutputParameter", "taskFinalStatus"},
-    "runtimeValue": {"constant"},
-    "artifact": {"taskOutputArtifact"},
-    "parameterDefinition": {"parameterType", "defaultValue", "isOptional", "description"},
-    "artifactDefinition": {"artifactType", "description"},
+_SOURCES = {"componentInputParameter": None, "taskOutputParameter": None, "taskFinalStatus": None}
+_TASK = {
+    "taskInfo": None,
+    "componentRef": None,
+    "dependentTasks": None,
+    "inputs": {
+        "parameters": {"*": {"runtimeValue": {"constant": None}, **_SOURCES}},
+        "artifacts": {"*": {"taskOutputArtifact": None}},
+    },
+    "cachingOptions": {"enableCache": None},
+    "triggerPolicy": {"strategy": None},
+}
+_PARAMETER = {"parameterType": None, "defaultValue": None, "isOptional": None, "description": None}
+_DEFINITIONS = {"parameters": {"*": _PARAMETER}, "artifacts": {"*": {"artifactType": None, "description": None}}}
+_CONTAINER = {"image": None, "command": None, "args": None, "env": None, "resources": None}
+_COMPONENT = {
+    "executorLabel": None,
+    "inputDefinitions": _DEFINITIONS,
+    "outputDefinitions": _DEFINITIONS,
+    "dag": {"tasks": {"*": _TASK}},
+}
+# Fields of PipelineSpec (pipeline_spec.proto) that are executed, or say nothing of it. None: all below.
+_SUPPORTED: dict[str, Any] = {
+    "pipelineInfo": None,
+    "schemaVersion": None,
+    "sdkVersion": None,
+    "defaultPipelineRoot": None,
+    "root": _COMPONENT,
+    "components": {"*": _COMPONENT},
+    "deploymentSpec": {"executors": {"*": {"container": _CONTAINER}}},
 }
 _EXIT_HANDLER = re.compile(r"exit-handler-\d+")
 _PYTHON_COMPONENT = "kfp.dsl.executor_main"
 # Words of a command that kfp's ConcatPlaceholder and IfPresentPlaceholder become.
-_WORD_STRUCTURES = ('{"Concat": ', '{"IfPresent": ')
+_COMPOSED = ('{"Concat": ', '{"IfPresent": ')
 
 
 def normalise(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,102 +63,72 @@ def normalise(spec: Mapping[str, Any]) -> dict[str, Any]:
     """
     from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
-    found: dict[str, Any] = _as_json(spec, messages.PipelineSpec())
-    deployment = found.setdefault("deploymentSpec", {})
-    executor = messages.PipelineDeploymentConfig.ExecutorSpec
-    deployment["executors"] = {
-        name: _as_json(given, executor()) for name, given in deployment.get("executors", {}).items()
-    }
-    return found
+    normalised: dict[str, Any] = _as_json(spec, messages.PipelineSpec())
+    deployment, executor = normalised.setdefault("deploymentSpec", {}), messages.PipelineDeploymentConfig.ExecutorSpec
+    executors = deployment.get("executors", {})
+    deployment["executors"] = {name: _as_json(given, executor()) for name, given in executors.items()}
+    return normalised
 
 
 def _as_json(value: Mapping[str, Any], message: Any) -> Any:
     return canonical(json_format.MessageToDict(json_format.ParseDict(value, message, ignore_unknown_fields=True)))
 
 
-def find_refusals(spec: Mapping[str, Any]) -> list[str]:
-    """Return what a submitted specification has that the rehearsal does not play, in words; none: it plays it.
+def find_unsupported(spec: Mapping[str, Any]) -> list[str]:
+    """Return what a submitted specification has that the rehearsal does not execute, each named by its field.
 
     Raises:
         google.protobuf.json_format.ParseError: It is no PipelineSpec.
     """
-    platforms = [name for name in PLATFORM_FIELDS if spec.get(name)]
-    found = [f"{name}: a document for Kubernetes (the second one of a compiled file)" for name in platforms]
     known = normalise(spec)
+    reasons = (
+        ["platforms: a document for Kubernetes (the second one of a compiled file)"] if "platforms" in spec else []
+    )
+    reasons += _beyond(known, _SUPPORTED, "")
     for label, executor in known["deploymentSpec"]["executors"].items():
-        found += [f"executor {label}: {reason}" for reason in _of_executor(executor)]
+        reasons += [f"executor {label}: {reason}" for reason in _of_container(executor.get("container"))]
     components = {"root": known.get("root", {}), **known.get("components", {})}
     for name, component in components.items():
-        reasons = [*_of_definitions(component), *_of_dag(name, component.get("dag", {}), components)]
-        found += [f"component {name}: {reason}" for reason in reasons]
-    return list(dict.fromkeys(found))
+        reasons += [f"component {name}: {reason}" for reason in _of_component(name, component, components)]
+    return reasons
 
 
-def _unplayed(message: str, value: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of a message's fields that are not played."""
-    yield from sorted(value.keys() - _PLAYED[message])
+def _beyond(value: Mapping[str, Any], supported: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Yield the paths of fields that are not supported."""
+    for name, inner in value.items():
+        if name not in supported and "*" not in supported:
+            yield f"{path}{name}"
+        elif (below := supported.get(name, supported.get("*"))) is not None:
+            yield from _beyond(inner, below, f"{path}{name}.")
 
 
-def _of_texts(value: Any) -> Iterator[str]:
-    if _PYTHON_COMPONENT in json.dumps(value):
-        yield "a Python component (@dsl.component): use a container component"
-    for placeholder in find_unknown(value):
-        yield f"the placeholder {placeholder}"
-
-
-def _of_executor(executor: Mapping[str, Any]) -> Iterator[str]:
-    yield from _unplayed("executor", executor)
-    if (container := executor.get("container")) is None:
+def _of_container(container: Mapping[str, Any] | None) -> Iterator[str]:
+    if container is None:
         return
-    yield from _unplayed("container", container)
-    yield from _of_texts(container)
-    if not container.get("command"):
+    if _PYTHON_COMPONENT in json.dumps(container):
+        yield "a Python component (@dsl.component): use a container component"
+    yield from (f"the placeholder {placeholder}" for placeholder in find_unknown(container))
+    words = container.get("command", [])
+    if not words:
         yield f"the own command of image {container.get('image', '')}: name a command, images are not fetched"
-    if any(word.startswith(_WORD_STRUCTURES) for word in [*container.get("command", []), *container.get("args", [])]):
-        yield "a word that is put together (dsl.ConcatPlaceholder, dsl.IfPresentPlaceholder)"
+    if any(word.startswith(_COMPOSED) for word in [*words, *container.get("args", [])]):
+        yield "a composed word (dsl.ConcatPlaceholder, dsl.IfPresentPlaceholder)"
 
 
-def _of_definitions(component: Mapping[str, Any]) -> Iterator[str]:
-    for side in ("inputDefinitions", "outputDefinitions"):
-        definitions = component.get(side, {})
-        for name, definition in definitions.get("parameters", {}).items():
-            for reason in [*_unplayed("parameterDefinition", definition), *_of_texts(definition.get("defaultValue"))]:
-                yield f"parameter {name}: {reason}"
-            if side == "outputDefinitions" and definition.get("parameterType") != "STRING":
-                yield f"parameter {name}: an output that is no text"
-        for name, definition in definitions.get("artifacts", {}).items():
-            for reason in _unplayed("artifactDefinition", definition):
-                yield f"artifact {name}: {reason}"
-
-
-def _of_dag(parent: str, dag: Mapping[str, Any], components: Mapping[str, Any]) -> Iterator[str]:
-    yield from _unplayed("dag", dag)
-    tasks = dag.get("tasks", {})
-    graph = {name: upstream_of(task) for name, task in tasks.items()}
-    for name, task in tasks.items():
-        reasons = list(_of_task(task))
-        component = components.get(task["componentRef"]["name"], {})
-        is_handler = parent == "root" and _EXIT_HANDLER.fullmatch(name)
-        # A loop or a condition is a group of its own, and a field of it has been named.
-        if not reasons and not is_handler and "dag" in component:
-            reasons.append("a pipeline in a pipeline")
-        reasons += [f"it waits for {other}, which is not in its DAG" for other in sorted(graph[name] - graph.keys())]
-        yield from (f"task {name}: {reason}" for reason in reasons)
+def _of_component(name: str, component: Mapping[str, Any], components: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"the placeholder {placeholder}" for placeholder in find_unknown(component))
+    for output, definition in component.get("outputDefinitions", {}).get("parameters", {}).items():
+        if definition.get("parameterType") != "STRING":
+            yield f"parameter {output}: an output that is no text"
+    tasks = component.get("dag", {}).get("tasks", {})
+    graph = {task: upstream_of(body) for task, body in tasks.items()}
+    for task, body in tasks.items():
+        is_handler = name == "root" and _EXIT_HANDLER.fullmatch(task)
+        if not is_handler and "dag" in components.get(body["componentRef"]["name"], {}):
+            yield f"task {task}: a group of tasks (a condition, a loop, a pipeline in a pipeline)"
+        for other in sorted(graph[task] - graph.keys()):
+            yield f"task {task}: it waits for {other}, which is not in its DAG"
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         yield f"its tasks wait for each other: {' -> '.join(error.args[1])}"
-
-
-def _of_task(task: Mapping[str, Any]) -> Iterator[str]:
-    yield from _unplayed("task", task)
-    for message in ("triggerPolicy", "cachingOptions"):
-        yield from _unplayed(message, task.get(message, {}))
-    inputs = task.get("inputs", {})
-    for name, source in inputs.get("parameters", {}).items():
-        value = source.get("runtimeValue", {})
-        for reason in [*_unplayed("parameter", source), *_unplayed("runtimeValue", value), *_of_texts(value)]:
-            yield f"parameter {name}: {reason}"
-    for name, source in inputs.get("artifacts", {}).items():
-        for reason in _unplayed("artifact", source):
-            yield f"artifact {name}: {reason}"

@@ -1,7 +1,7 @@
-"""Inputs and outputs of tasks by the compiled specification, as JSON values.
+"""Inputs of tasks by the compiled specification, as JSON values.
 
-Everything is in the JSON form of pipeline_spec.proto with camelCase names (kubeflow/pipelines, api/v2alpha1), in which
-spec.normalise brings a specification. A value that is null counts as not given, as the proto says of optional inputs.
+Everything is in the JSON form of pipeline_spec.proto with camelCase names (kubeflow/pipelines, api/v2alpha1), as
+spec.normalise returns it. A value that is null counts as not given, as the proto says of optional inputs.
 """
 
 from __future__ import annotations
@@ -41,17 +41,22 @@ class Data:
 
 def upstream_of(task: Mapping[str, Any]) -> set[str]:
     """Return the names of the tasks of the same DAG that a task waits for."""
-    found = set(task.get("dependentTasks", ()))
+    names = set(task.get("dependentTasks", ()))
     inputs = task.get("inputs", {})
     for source in [*inputs.get("parameters", {}).values(), *inputs.get("artifacts", {}).values()]:
-        found |= {kind["producerTask"] for kind in source.values() if isinstance(kind, dict) and "producerTask" in kind}
-    return found
+        names |= {kind["producerTask"] for kind in source.values() if isinstance(kind, dict) and "producerTask" in kind}
+    return names
 
 
-def declared_inputs(component: Mapping[str, Any]) -> dict[str, Any]:
+def input_definitions(component: Mapping[str, Any]) -> dict[str, Any]:
     """Return the definitions of a component's input parameters by name."""
-    found: dict[str, Any] = component.get("inputDefinitions", {}).get("parameters", {})
-    return found
+    definitions: dict[str, Any] = component.get("inputDefinitions", {}).get("parameters", {})
+    return definitions
+
+
+def optional_inputs(component: Mapping[str, Any]) -> frozenset[str]:
+    """Return the input parameters that a component declares optional."""
+    return frozenset(name for name, definition in input_definitions(component).items() if definition.get("isOptional"))
 
 
 def resolve_inputs(
@@ -60,60 +65,58 @@ def resolve_inputs(
     parent: Data,
     produced: Mapping[str, Data],
     *,
-    tolerant: bool = False,
+    ignores_failures: bool = False,
 ) -> tuple[Data, frozenset[str]]:
-    """Return a task's inputs, and the names of the parameters that the specification itself gives.
+    """Return a task's inputs, and the names of the parameters whose placeholders are to be replaced.
 
-    In those placeholders are meant and still to be replaced; a value that looks like one and comes from elsewhere
+    Those are given by the specification itself: a value that only looks like a placeholder and comes from elsewhere
     stays as it is. The component's defaults stand in for what is not given.
 
-    Args:
-        task: PipelineTaskSpec.
-        component: Its ComponentSpec.
-        parent: Inputs of the DAG that it is in.
-        produced: Outputs of the DAG's tasks so far.
-        tolerant: It runs whatever became of the tasks before it: an output that is not there counts as not given.
+    `parent` holds the inputs of its DAG. With `ignores_failures` a missing output counts as not given.
 
     Raises:
         TaskFailed: It needs an output that is not there.
     """
-    found, live = Data(), set()
+    inputs, specified = Data(), set()
     for name, source in task.get("inputs", {}).get("parameters", {}).items():
-        value = _find_parameter(source, parent, produced, tolerant=tolerant)
+        value = None
+        if "runtimeValue" in source:
+            value = source["runtimeValue"]["constant"]
+            specified.add(name)
+        elif "componentInputParameter" in source:
+            value = parent.parameters.get(source["componentInputParameter"])
+        elif "taskOutputParameter" in source:
+            wanted = source["taskOutputParameter"]
+            producer, output = wanted["producerTask"], wanted["outputParameterKey"]
+            value = produced.get(producer, Data()).parameters.get(output)
+            _require(value, producer, output, ignores_failures)
         if value is not None:
-            found.parameters[name] = value
-            if "runtimeValue" in source:
-                live.add(name)
-    for name, definition in declared_inputs(component).items():
-        if name not in found.parameters and definition.get("defaultValue") is not None:
-            found.parameters[name] = definition["defaultValue"]
-            live.add(name)
+            inputs.parameters[name] = value
+    for name, definition in input_definitions(component).items():
+        if name not in inputs.parameters and definition.get("defaultValue") is not None:
+            inputs.parameters[name] = definition["defaultValue"]
+            specified.add(name)
     for name, source in task.get("inputs", {}).get("artifacts", {}).items():
         wanted = source["taskOutputArtifact"]
         producer, output = wanted["producerTask"], wanted["outputArtifactKey"]
-        artifact = _written(produced.get(producer, Data()).artifacts, producer, output, tolerant=tolerant)
+        artifact = produced.get(producer, Data()).artifacts.get(output)
+        _require(artifact, producer, output, ignores_failures)
         if artifact is not None:
-            found.artifacts[name] = artifact
-    return found, frozenset(live)
+            inputs.artifacts[name] = artifact
+    return inputs, frozenset(specified & inputs.parameters.keys())
 
 
-def _find_parameter(source: Mapping[str, Any], parent: Data, produced: Mapping[str, Data], *, tolerant: bool) -> Any:
-    if "runtimeValue" in source:
-        return source["runtimeValue"]["constant"]
-    if "componentInputParameter" in source:
-        return parent.parameters.get(source["componentInputParameter"])
-    if "taskOutputParameter" in source:
-        wanted = source["taskOutputParameter"]
-        producer, output = wanted["producerTask"], wanted["outputParameterKey"]
-        return _written(produced.get(producer, Data()).parameters, producer, output, tolerant=tolerant)
-    # taskFinalStatus: the walk knows it.
-    return None
-
-
-def _written(outputs: Mapping[str, Any], producer: str, output: str, *, tolerant: bool) -> Any:
-    if outputs.get(output) is None and not tolerant:
+def _require(value: Any, producer: str, output: str, ignores_failures: bool) -> None:
+    if value is None and not ignores_failures:
         raise TaskFailed(f"output {output} of task {producer} was not written")
-    return outputs.get(output)
+
+
+def require_inputs(component: Mapping[str, Any], inputs: Data) -> None:
+    """Raise TaskFailed where an input that is not optional is missing."""
+    for group, given in (("parameters", inputs.parameters), ("artifacts", inputs.artifacts)):
+        for name, definition in component.get("inputDefinitions", {}).get(group, {}).items():
+            if not definition.get("isOptional") and name not in given:
+                raise TaskFailed(f"input {name} has no value, and its component declares no default")
 
 
 def fit(name: str, value: Any, kind: str) -> Any:
@@ -121,10 +124,7 @@ def fit(name: str, value: Any, kind: str) -> Any:
 
     What is no text becomes its JSON where a text is declared, as in kfp's driver; nothing else is converted.
 
-    Args:
-        name: The parameter, for messages.
-        value: Its value.
-        kind: A parameterType; one that is not known allows everything.
+    An unknown `kind` allows everything.
 
     Raises:
         TaskFailed: It has another type.
@@ -132,6 +132,6 @@ def fit(name: str, value: Any, kind: str) -> Any:
     value, wanted = canonical(value), _TYPES.get(kind, object)
     if kind == "STRING" and not isinstance(value, str):
         return json.dumps(value)
-    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted in (_TYPES["NUMBER_INTEGER"], _NUMBER)):
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted in (int, _NUMBER)):
         raise TaskFailed(f"input {name} is {str(value)[:200]!r}, and its component declares {kind}")
     return value

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from rehearsal.doors.errors import invalid
+from rehearsal.errors import invalid_argument
 
 _LINE = re.compile(r"(?:(?:CRON_)?TZ=(\S+)\s+)?(\S+(?:\s+\S+){4})")
 _VALUE = r"(?:\d+|[A-Za-z]{3})"
@@ -47,14 +47,14 @@ def fire_times(cron: str, after_s: float) -> Iterator[float]:
 
     match = _LINE.fullmatch(cron.strip())
     if match is None:
-        raise invalid("schedule.cron", f"{cron!r} is not [TZ=ZONE ]MINUTE HOUR DAY MONTH WEEKDAY")
+        raise invalid_argument("schedule.cron", f"{cron!r} is not [TZ=ZONE ]MINUTE HOUR DAY MONTH WEEKDAY")
     zone, fields = match.groups()
     if wrong := find_mistake(fields):
-        raise invalid("schedule.cron", f"{fields!r}: {wrong}")
+        raise invalid_argument("schedule.cron", f"{fields!r}: {wrong}")
     try:
         where = ZoneInfo(zone or "UTC")
         times = CronSim(fields, datetime.fromtimestamp(after_s, where))
     except (ZoneInfoNotFoundError, ValueError):
-        raise invalid("schedule.cron", f"{zone!r} is no time zone of the IANA database") from None
+        raise invalid_argument("schedule.cron", f"{zone!r} is no time zone of the IANA database") from None
     # A minute may begin at the very moment that was fired for.
     return (moment for moment in (found.astimezone(UTC).timestamp() for found in times) if moment > after_s)

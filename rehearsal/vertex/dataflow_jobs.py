@@ -1,8 +1,7 @@
-"""Dataflow's jobs, messages and metrics, as far as Beam's DataflowRunner and GCPC's wait ask.
+"""Dataflow: jobs, messages and metrics, as far as Beam's DataflowRunner, our follower and GCPC's wait launcher ask.
 
-A job is stored under projects/NUMBER/locations/REGION/jobs/ID; what executes it is given to the server. Get over REST
-is held until the job has ended: the launcher that waits for a job pauses 20 s between two answers. Over gRPC, by which
-Beam asks, it is answered at once.
+A job is stored under projects/NUMBER/locations/REGION/jobs/ID. Get over REST is held until the job has ended: the
+launcher that waits for a job pauses 20 s between two polls. Over gRPC, by which Beam asks, it is answered at once.
 
 https://cloud.google.com/dataflow/docs/reference/rest/v1b3/projects.locations.jobs
 """
@@ -14,29 +13,28 @@ from typing import Any
 
 from google.cloud.dataflow_v1beta3 import types
 
-from rehearsal.doors.errors import ServiceError, invalid, not_found
-from rehearsal.resources.cloud_state import Caller, CloudState
-from rehearsal.resources.states import has_ended
+from rehearsal.errors import ServiceError, invalid_argument
+from rehearsal.vertex.state import Caller, CloudState
+from rehearsal.vertex.store import has_ended
 
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.JobState
-# httplib2, by which the launcher asks, gives up after 60 s.
-_HOLD_S = 50.0
-_LOOK_S = 0.5
+# httplib2, which the launcher uses, times out after 60 s.
+_HOLD_S, _POLL_S = 50.0, 0.5
 
 
 def create(cloud: CloudState, request: types.CreateJobRequest, caller: Caller) -> types.Job:
     """Store and start a job; where one of its name is active, that one is the answer, as the service has it."""
     if cloud.dataflow is None:
-        raise ServiceError("UNIMPLEMENTED", "nothing executes Dataflow jobs in this rehearsal")
+        raise ServiceError("UNIMPLEMENTED", "this rehearsal executes no Dataflow jobs")
     parent = _parent(cloud, request, "dataflow.jobs.create")
     job = types.Job(request.job)
     if not job.name:
-        raise invalid("job.name", "is required.")
+        raise invalid_argument("job.name", "is required.")
     for other in cloud.store.list(f"{parent}/jobs/"):
         if other.name == job.name and not has_ended(other):
             return types.Job(other)
-    # Its form: the time, and a number.
+    # Of the service's form: the time, and a number.
     job.id = f"{time.strftime('%Y-%m-%d_%H_%M_%S', time.gmtime(cloud.clock.now()))}-{cloud.store.new_id()}"
     job.project_id, job.location = request.project_id, request.location
     job.current_state = _STATE.JOB_STATE_PENDING
@@ -48,28 +46,21 @@ def create(cloud: CloudState, request: types.CreateJobRequest, caller: Caller) -
 
 
 def get(cloud: CloudState, request: types.GetJobRequest, caller: Caller) -> types.Job:
-    """Return a job; over REST once it has ended, or after a while."""
-    name = _name(cloud, request, "dataflow.jobs.get")
-    try:
-        job = cloud.store.get(name)
-        deadline = time.monotonic() + _HOLD_S
-        while caller.door == "rest" and not has_ended(job) and time.monotonic() < deadline:
-            if cloud.stopping.is_set() or not caller.is_there():
-                break
-            job = cloud.store.wait(name, has_ended, _LOOK_S)
-    except KeyError:
-        raise not_found(name) from None
+    """Return a job; over REST once it has ended, or after `_HOLD_S`."""
+    name, job = _find(cloud, request, "dataflow.jobs.get")
+    deadline = time.monotonic() + _HOLD_S
+    while caller.transport == "rest" and not has_ended(job) and time.monotonic() < deadline:
+        if cloud.stopping.is_set() or not caller.is_there():
+            break
+        job = cloud.store.wait(name, has_ended, _POLL_S)
     return types.Job(job)
 
 
 def update(cloud: CloudState, request: types.UpdateJobRequest, caller: Caller) -> types.Job:
-    """End a job: the one change that is asked for here."""
-    name = _name(cloud, request, "dataflow.jobs.updateContents")
-    job = cloud.store.find(name)
-    if job is None or cloud.dataflow is None:
-        raise not_found(name)
+    """Cancel a job: the only change that is implemented."""
+    name, job = _find(cloud, request, "dataflow.jobs.updateContents")
     if request.job.requested_state != _STATE.JOB_STATE_CANCELLED:
-        raise invalid("job.requested_state", "a rehearsal knows JOB_STATE_CANCELLED only")
+        raise invalid_argument("job.requested_state", "only JOB_STATE_CANCELLED can be requested here")
     if not has_ended(job):
         cloud.dataflow.cancel(name)
     return types.Job(cloud.store.get(name))
@@ -77,35 +68,28 @@ def update(cloud: CloudState, request: types.UpdateJobRequest, caller: Caller) -
 
 def list_(cloud: CloudState, request: types.ListJobsRequest, caller: Caller) -> types.ListJobsResponse:
     """List jobs, the newest first, all on one page."""
-    parent = _parent(cloud, request, "dataflow.jobs.list")
-    jobs = [types.Job(job) for job in cloud.store.list(f"{parent}/jobs/")]
-    kinds = types.ListJobsRequest.Filter
-    if request.filter == kinds.ACTIVE:
-        jobs = [job for job in jobs if not has_ended(job)]
-    elif request.filter == kinds.TERMINATED:
-        jobs = [job for job in jobs if has_ended(job)]
-    return types.ListJobsResponse(jobs=[job for job in jobs if request.name in ("", job.name)])
+    parent, kinds = _parent(cloud, request, "dataflow.jobs.list"), types.ListJobsRequest.Filter
+    jobs = [types.Job(job) for job in cloud.store.list(f"{parent}/jobs/") if request.name in ("", job.name)]
+    if request.filter in (kinds.ACTIVE, kinds.TERMINATED):
+        jobs = [job for job in jobs if has_ended(job) == (request.filter == kinds.TERMINATED)]
+    return types.ListJobsResponse(jobs=jobs)
 
 
 def list_messages(
     cloud: CloudState, request: types.ListJobMessagesRequest, caller: Caller
 ) -> types.ListJobMessagesResponse:
-    """List what a job has said, all on one page."""
-    name = _name(cloud, request, "dataflow.messages.list")
-    if cloud.store.find(name) is None or cloud.dataflow is None:
-        raise not_found(name)
+    """List the messages of a job, all on one page."""
+    name, _ = _find(cloud, request, "dataflow.messages.list")
     since = request.start_time
-    found = [one for one in cloud.dataflow.messages(name) if not since or one.time >= since]
+    messages = [one for one in cloud.dataflow.messages(name) if not since or one.time >= since]
     return types.ListJobMessagesResponse(
-        job_messages=[one for one in found if one.message_importance >= request.minimum_importance]
+        job_messages=[one for one in messages if one.message_importance >= request.minimum_importance]
     )
 
 
 def metrics(cloud: CloudState, request: types.GetJobMetricsRequest, caller: Caller) -> types.JobMetrics:
-    """Say that nothing was counted."""
-    name = _name(cloud, request, "dataflow.metrics.get")
-    if cloud.store.find(name) is None:
-        raise not_found(name)
+    """Return no metrics: none are counted."""
+    _find(cloud, request, "dataflow.metrics.get")
     return types.JobMetrics(metric_time=cloud.now())
 
 
@@ -113,8 +97,10 @@ def _parent(cloud: CloudState, request: Any, permission: str) -> str:
     return cloud.resolve_name(f"projects/{request.project_id}/locations/{request.location}", permission)
 
 
-def _name(cloud: CloudState, request: Any, permission: str) -> str:
-    return f"{_parent(cloud, request, permission)}/jobs/{request.job_id}"
+def _find(cloud: CloudState, request: Any, permission: str) -> tuple[str, Any]:
+    """Return the full name and a copy of the job that a request names."""
+    name = f"{_parent(cloud, request, permission)}/jobs/{request.job_id}"
+    return name, cloud.find(name, permission)
 
 
 JOBS = {"CreateJob": create, "GetJob": get, "UpdateJob": update, "ListJobs": list_}

@@ -1,33 +1,28 @@
-"""PipelineService: pipeline jobs. Creating one checks it, stores it and starts its execution.
-
-https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.pipelineJobs
-"""
+"""PipelineService: pipeline jobs (https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.pipelineJobs)."""
 
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Any
 
 from google.cloud.aiplatform_v1 import types
 from google.protobuf.empty_pb2 import Empty
-from google.protobuf.field_mask_pb2 import FieldMask
+from google.rpc.code_pb2 import FAILED_PRECONDITION
 from google.rpc.status_pb2 import Status
 
-from rehearsal.doors.errors import CODES, ServiceError, invalid
-from rehearsal.doors.messages import plain
-from rehearsal.resources.cloud_state import Caller, CloudState
-from rehearsal.resources.listing import list_page
-from rehearsal.resources.operations import delete_ended
-from rehearsal.resources.states import has_ended
-from rehearsal.vertex import custom_jobs, metadata
-from rehearsal.vertex.pipeline_rules import check_pipeline_job, to_values
+from rehearsal.errors import ServiceError, invalid_argument
+from rehearsal.servers.messages import plain
+from rehearsal.vertex.checks import check_pipeline_job, to_values
+from rehearsal.vertex.listing import list_page
+from rehearsal.vertex.small_services import make_run_contexts, merge
+from rehearsal.vertex.state import Caller, CloudState
+from rehearsal.vertex.store import has_ended
 
 _ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
 # proto-plus declares an enum's members as numbers.
 _STATE: Any = types.PipelineState
-# Vertex labels what a pipeline starts; GCPC's launchers take this from VERTEX_AI_PIPELINES_RUN_LABELS and put it on
-# their custom jobs and models. Cancelling a pipeline finds its custom jobs by it.
+# Vertex AI labels what a pipeline starts: GCPC's launchers read this from VERTEX_AI_PIPELINES_RUN_LABELS and set it on
+# their jobs. Cancelling a pipeline finds its custom jobs by it.
 RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
 
 
@@ -37,51 +32,51 @@ def create(cloud: CloudState, request: types.CreatePipelineJobRequest, caller: C
     job = types.PipelineJob(request.pipeline_job)
     job_id = request.pipeline_job_id or f"pipeline-{cloud.store.new_id()}"
     if _ID.fullmatch(job_id) is None:
-        raise invalid("pipeline_job_id", f"{job_id!r} does not match [a-z][-a-z0-9]{{0,127}}")
-    check_pipeline_job(cloud, job, parent, named=True)
+        raise invalid_argument("pipeline_job_id", f"{job_id!r} does not match {_ID.pattern}")
+    check_pipeline_job(job)
     if job.preflight_validations and cloud.preflight_errors:
-        # In the form that the SDK takes apart; the words of each are the test's.
-        told = "".join(
-            f'CreatePipelineJobApiErrorDetail"\n message={one}, cause=null\n' for one in cloud.preflight_errors
+        # In the form that the SDK parses.
+        errors = "".join(
+            f'CreatePipelineJobApiErrorDetail"\n message={text}, cause=null\n' for text in cloud.preflight_errors
         )
-        raise ServiceError("FAILED_PRECONDITION", f'Preflight validations failed: "{told}')
+        raise ServiceError("FAILED_PRECONDITION", f'Preflight validations failed: "{errors}')
     return add(cloud, f"{parent}/pipelineJobs/{job_id}", job)
 
 
 def add(cloud: CloudState, name: str, job: types.PipelineJob) -> types.PipelineJob:
-    """Store a pipeline job under its full name and start it: what creation and a schedule have in common."""
+    """Store a pipeline job under its full name and start it: what creation and a schedule have in common.
+
+    Where its root is in no bucket it is created all the same, and fails, as at the real service.
+    """
     job.name, job.state = name, _STATE.PIPELINE_STATE_PENDING
     job.create_time = job.update_time = cloud.now()
     job.labels.setdefault(RUN_LABEL, cloud.store.new_id())
-    parent, job_id = name.split("/pipelineJobs/")
-    pipeline = str(to_values(plain(job).pipeline_spec)["pipelineInfo"]["name"])
-    cloud.add(job)
-    contexts = metadata.add_run(cloud, parent, job_id, pipeline)
-
-    def attach(job: types.PipelineJob) -> None:
-        job.job_detail.pipeline_context, job.job_detail.pipeline_run_context = contexts
-
-    cloud.store.update(name, attach)
     root = job.runtime_config.gcs_output_directory
-    if cloud.buckets.has(root):
+    has_bucket = cloud.has_bucket(root)
+    if not has_bucket:
+        job.state, job.end_time = _STATE.PIPELINE_STATE_FAILED, cloud.now()
+        account = job.service_account or "the default account"
+        text = f"Failed to create pipeline job. Error: {account} cannot use {root}: there is no such bucket of its own"
+        job.error = Status(code=FAILED_PRECONDITION, message=text)
+    if cloud.store.find(name) is not None:
+        raise ServiceError("ALREADY_EXISTS", f"There is {name} already")
+    parent, job_id = name.split("/pipelineJobs/")
+    contexts = make_run_contexts(cloud, parent, job_id, name_of(job))
+    job.job_detail.pipeline_context, job.job_detail.pipeline_run_context = contexts
+    cloud.add(job)
+    if has_bucket:
         cloud.pipelines.start(name)
-    else:
-        cloud.store.update(name, partial(_fail, cloud, root))
     return types.PipelineJob(cloud.store.get(name))
 
 
-def _fail(cloud: CloudState, root: str, job: types.PipelineJob) -> None:
-    """End a job whose root is in no bucket: it is created, as at the real service, and fails when it is begun."""
-    job.state, job.end_time = _STATE.PIPELINE_STATE_FAILED, cloud.now()
-    account = job.service_account or "the default account"
-    text = f"Failed to create pipeline job. Error: {account} cannot use {root}: the bucket is not there, or not its own"
-    job.error = Status(code=CODES["FAILED_PRECONDITION"][0], message=text)
+def name_of(job: types.PipelineJob) -> str:
+    """Return the name of the pipeline that a job runs."""
+    return str(to_values(plain(job).pipeline_spec)["pipelineInfo"]["name"])
 
 
 def get(cloud: CloudState, request: types.GetPipelineJobRequest, caller: Caller) -> types.PipelineJob:
-    """Return a pipeline job."""
+    """Return a pipeline job, with its run's context as it is now: an experiment may have become its parent."""
     job = types.PipelineJob(cloud.find(request.name, "aiplatform.pipelineJobs.get"))
-    # An experiment that took the run in since is among its context's parents.
     context = cloud.store.find(job.job_detail.pipeline_run_context.name)
     if context is not None:
         job.job_detail.pipeline_run_context = context
@@ -90,47 +85,33 @@ def get(cloud: CloudState, request: types.GetPipelineJobRequest, caller: Caller)
 
 def list_(cloud: CloudState, request: types.ListPipelineJobsRequest, caller: Caller) -> types.ListPipelineJobsResponse:
     """List pipeline jobs, the newest first."""
-    computed = {"pipeline_name": lambda job: to_values(plain(job).pipeline_spec)["pipelineInfo"]["name"]}
-    chosen, token = list_page(cloud, request, types.PipelineJob, "pipelineJobs", computed=computed)
+    jobs, token = list_page(cloud, request, types.PipelineJob, "pipelineJobs")
     if paths := list(request.read_mask.paths):
-        chosen = [_masked(job, paths) for job in chosen]
-    return types.ListPipelineJobsResponse(pipeline_jobs=chosen, next_page_token=token)
+        jobs = [_masked(job, paths) for job in jobs]
+    return types.ListPipelineJobsResponse(pipeline_jobs=jobs, next_page_token=token)
 
 
 def _masked(job: types.PipelineJob, paths: list[str]) -> types.PipelineJob:
-    """Return a job with the fields of a mask only; those of its spec, a Struct, are named pipeline_spec.FIELD."""
-    found = types.PipelineJob()
-    inner = [path.split(".")[1] for path in paths if path.startswith("pipeline_spec.")]
-    rest = [path for path in paths if not path.startswith("pipeline_spec.")]
-    FieldMask(paths=rest).MergeMessage(plain(job), plain(found))
-    spec = plain(job).pipeline_spec
-    for name in (
-        "".join([head, *(word.capitalize() for word in tail)]) for head, *tail in (n.split("_") for n in inner)
-    ):
-        if name in spec:
-            plain(found).pipeline_spec.fields[name].CopyFrom(spec.fields[name])
-    return found
+    """Return a job with the fields of a mask; the SDK names pipeline_spec.pipeline_info of the Struct in it."""
+    masked = types.PipelineJob()
+    prefix = "pipeline_spec."
+    merge([path for path in paths if not path.startswith(prefix)], plain(job), plain(masked), "read_mask")
+    if f"{prefix}pipeline_info" in paths:
+        info = plain(job).pipeline_spec.fields["pipelineInfo"]
+        plain(masked).pipeline_spec.fields["pipelineInfo"].CopyFrom(info)
+    return masked
 
 
 def cancel(cloud: CloudState, request: types.CancelPipelineJobRequest, caller: Caller) -> Empty:
-    """Ask that a pipeline job end, with the custom jobs that it started; what has ended is left alone."""
+    """Request the end of a pipeline job and of the custom jobs that it started."""
     job = cloud.find(request.name, "aiplatform.pipelineJobs.cancel")
     if not has_ended(job):
         cloud.pipelines.cancel(job.name)
         place = job.name.rsplit("/pipelineJobs/", 1)[0]
-        custom_jobs.cancel_those_of(cloud, place, RUN_LABEL, job.labels[RUN_LABEL])
+        for custom in cloud.store.list(f"{place}/customJobs/"):
+            if custom.labels.get(RUN_LABEL) == job.labels[RUN_LABEL] and not has_ended(custom):
+                cloud.custom_jobs.cancel(custom.name)
     return Empty()
 
 
-def delete(cloud: CloudState, request: types.DeletePipelineJobRequest, caller: Caller) -> Any:
-    """Delete a pipeline job that has ended."""
-    return delete_ended(cloud, cloud.find(request.name, "aiplatform.pipelineJobs.delete"))
-
-
-METHODS = {
-    "CreatePipelineJob": create,
-    "GetPipelineJob": get,
-    "ListPipelineJobs": list_,
-    "CancelPipelineJob": cancel,
-    "DeletePipelineJob": delete,
-}
+METHODS = {"CreatePipelineJob": create, "GetPipelineJob": get, "ListPipelineJobs": list_, "CancelPipelineJob": cancel}

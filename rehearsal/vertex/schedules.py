@@ -1,38 +1,36 @@
-"""ScheduleService: what is scheduled, and its changes; `schedule_runner` starts the runs.
+"""ScheduleService: schedules of pipeline jobs, and the thread that starts their runs by the local cloud's clock.
+
+A run that is due while `max_concurrent_active_run_count` runs of its schedule are active (0: no limit) is skipped.
+Times that passed all at once, since the clock was advanced, are handled in order. Queueing, catch_up, max_run_count,
+start and end times and updates are not implemented, and refused by name.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.schedules
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from google.cloud.aiplatform_v1 import types
 from google.protobuf.empty_pb2 import Empty
-from google.protobuf.field_mask_pb2 import FieldMask
 
-from rehearsal.doors.errors import ServiceError, Violation, refuse
-from rehearsal.doors.messages import plain
-from rehearsal.resources.cloud_state import Caller, CloudState
-from rehearsal.resources.listing import list_page
-from rehearsal.resources.operations import finished
+from rehearsal.errors import ServiceError, Violation, invalid_arguments, not_found
+from rehearsal.vertex import pipeline_jobs
+from rehearsal.vertex.checks import check_pipeline_job
 from rehearsal.vertex.cron import fire_times
-from rehearsal.vertex.pipeline_rules import check_pipeline_job
+from rehearsal.vertex.listing import getter, lister
+from rehearsal.vertex.small_services import finish_operation
+from rehearsal.vertex.state import Caller, CloudState
+from rehearsal.vertex.store import has_ended
 
 # proto-plus declares an enum's members as numbers.
-STATE: Any = types.Schedule.State
-# What an update may name; the rest of a schedule is the service's.
-_CHANGEABLE = (
-    "display_name",
-    "cron",
-    "start_time",
-    "end_time",
-    "max_run_count",
-    "max_concurrent_run_count",
-    "max_concurrent_active_run_count",
-    "allow_queueing",
-    "create_pipeline_job_request",
-)
+_STATE: Any = types.Schedule.State
+_UNSUPPORTED = ("allow_queueing", "max_run_count", "start_time", "end_time")
 
 
 def create(cloud: CloudState, request: types.CreateScheduleRequest, caller: Caller) -> types.Schedule:
@@ -40,147 +38,192 @@ def create(cloud: CloudState, request: types.CreateScheduleRequest, caller: Call
     parent = cloud.resolve_name(request.parent, "aiplatform.schedules.create")
     schedule = types.Schedule(request.schedule)
     _check(cloud, schedule, parent)
-    schedule.name = f"{parent}/schedules/{cloud.store.new_id()}"
-    schedule.state = STATE.ACTIVE
-    schedule.create_time = schedule.update_time = cloud.now()
-    if not schedule.start_time:
-        schedule.start_time = schedule.create_time
-    set_next(cloud, schedule, cloud.clock.now())
+    schedule.name, schedule.state = f"{parent}/schedules/{cloud.store.new_id()}", _STATE.ACTIVE
+    schedule.create_time = schedule.update_time = schedule.start_time = cloud.now()
+    schedule.next_run_time = _next_time(cloud, schedule.cron, cloud.clock.now())
     cloud.store.add(schedule.name, schedule)
     cloud.schedules_changed.set()
     return schedule
 
 
-def get(cloud: CloudState, request: types.GetScheduleRequest, caller: Caller) -> types.Schedule:
-    """Return a schedule."""
-    return types.Schedule(cloud.find(request.name, "aiplatform.schedules.get"))
-
-
-def list_(cloud: CloudState, request: types.ListSchedulesRequest, caller: Caller) -> types.ListSchedulesResponse:
-    """List schedules, the newest first."""
-    chosen, token = list_page(cloud, request, types.Schedule, "schedules")
-    return types.ListSchedulesResponse(schedules=chosen, next_page_token=token)
-
-
 def pause(cloud: CloudState, request: types.PauseScheduleRequest, caller: Caller) -> Empty:
-    """Start no new runs until it is resumed; those that run go on."""
-    schedule = cloud.find(request.name, "aiplatform.schedules.pause")
-    if schedule.state != STATE.ACTIVE:
-        raise ServiceError("FAILED_PRECONDITION", f"{schedule.name} is {schedule.state.name}: only ACTIVE is paused")
+    """Start no new runs until it is resumed; running ones go on."""
+    schedule = _in_state(cloud, request.name, "pause", _STATE.ACTIVE)
 
     def change(schedule: Any) -> None:
-        schedule.state = STATE.PAUSED
+        schedule.state = _STATE.PAUSED
         schedule.last_pause_time = schedule.update_time = cloud.now()
 
-    cloud.store.update(schedule.name, change)
-    cloud.schedules_changed.set()
-    return Empty()
+    return _change(cloud, schedule.name, change)
 
 
 def resume(cloud: CloudState, request: types.ResumeScheduleRequest, caller: Caller) -> Empty:
-    """Go on: from the next time, or (`catch_up`) from the first that was missed."""
-    schedule = cloud.find(request.name, "aiplatform.schedules.resume")
-    if schedule.state != STATE.PAUSED:
-        raise ServiceError("FAILED_PRECONDITION", f"{schedule.name} is {schedule.state.name}: only PAUSED is resumed")
+    """Go on from the next time; missed runs are not made up for."""
+    if request.catch_up:
+        raise ServiceError("UNIMPLEMENTED", "catch_up: a rehearsal does not make up for missed runs")
+    schedule = _in_state(cloud, request.name, "resume", _STATE.PAUSED)
 
     def change(schedule: Any) -> None:
-        schedule.state, schedule.catch_up = STATE.ACTIVE, request.catch_up
+        schedule.state = _STATE.ACTIVE
         schedule.last_resume_time = schedule.update_time = cloud.now()
-        if not request.catch_up:
-            set_next(cloud, schedule, cloud.clock.now())
+        schedule.next_run_time = _next_time(cloud, schedule.cron, cloud.clock.now())
 
-    cloud.store.update(schedule.name, change)
+    return _change(cloud, schedule.name, change)
+
+
+def _change(cloud: CloudState, name: str, change: Callable[[Any], None]) -> Empty:
+    """Change a schedule, which may have been deleted meanwhile."""
+    try:
+        cloud.store.update(name, change)
+    except KeyError:
+        raise not_found(name) from None
     cloud.schedules_changed.set()
     return Empty()
-
-
-def update(cloud: CloudState, request: types.UpdateScheduleRequest, caller: Caller) -> types.Schedule:
-    """Change what the mask names; the next run is the first that the changed schedule has after now."""
-    schedule = cloud.find(request.schedule.name, "aiplatform.schedules.update")
-    if schedule.state == STATE.COMPLETED:
-        raise ServiceError("FAILED_PRECONDITION", f"{schedule.name} is COMPLETED: it cannot be updated any more")
-    paths = list(request.update_mask.paths)
-    wrong = [path for path in paths if path.split(".")[0] not in _CHANGEABLE]
-    if not paths or wrong:
-        named = f"cannot hold {', '.join(wrong)}" if wrong else "is empty"
-        raise refuse([Violation("update_mask", f"{named}: it holds {', '.join(_CHANGEABLE)}, or fields below them")])
-    changed = types.Schedule(schedule)
-    FieldMask(paths=paths).MergeMessage(plain(request.schedule), plain(changed), True, True)
-    _check(cloud, changed, schedule.name.rsplit("/schedules/", 1)[0])
-
-    def change(schedule: Any) -> None:
-        FieldMask(paths=paths).MergeMessage(plain(request.schedule), plain(schedule), True, True)
-        schedule.update_time = cloud.now()
-        set_next(cloud, schedule, cloud.clock.now())
-
-    updated = types.Schedule(cloud.store.update(schedule.name, change))
-    cloud.schedules_changed.set()
-    return updated
 
 
 def delete(cloud: CloudState, request: types.DeleteScheduleRequest, caller: Caller) -> Any:
     """Delete a schedule; the runs that it started stay."""
     schedule = cloud.find(request.name, "aiplatform.schedules.delete")
-    cloud.store.remove(schedule.name)
+    try:
+        cloud.store.remove(schedule.name)
+    except KeyError:
+        raise not_found(schedule.name) from None
     cloud.schedules_changed.set()
-    return finished(cloud, schedule.name, Empty(), types.DeleteOperationMetadata())
+    return finish_operation(cloud, schedule.name, Empty(), types.DeleteOperationMetadata())
 
 
-def set_next(cloud: CloudState, schedule: types.Schedule, after_s: float) -> None:
-    """Set the next run's time: the first after `after_s` within start and end; none left completes the schedule."""
-    start_s = schedule.start_time.timestamp() if schedule.start_time else after_s
-    # A run at the very start counts.
-    next_s = next(fire_times(schedule.cron, max(after_s, start_s - 1e-6)))
-    over = schedule.end_time and next_s > schedule.end_time.timestamp()
-    if over or has_all_runs(schedule):
-        complete(schedule)
-    else:
-        schedule.next_run_time = cloud.time(next_s)
+def _in_state(cloud: CloudState, name: str, verb: str, state: Any) -> Any:
+    schedule = cloud.find(name, f"aiplatform.schedules.{verb}")
+    if schedule.state != state:
+        text = f"{schedule.name} is {schedule.state.name}: {verb} needs {types.Schedule.State(state).name}"
+        raise ServiceError("FAILED_PRECONDITION", text)
+    return schedule
 
 
-def has_all_runs(schedule: types.Schedule) -> bool:
-    """Whether a schedule has started as many runs as it may (`max_run_count`; 0: no limit)."""
-    return bool(0 < schedule.max_run_count <= schedule.started_run_count)
-
-
-def complete(schedule: types.Schedule) -> None:
-    """End a schedule: it starts no more runs."""
-    schedule.state, schedule.next_run_time = STATE.COMPLETED, None
+def _next_time(cloud: CloudState, cron: str, after_s: float) -> Any:
+    return cloud.time(next(fire_times(cron, after_s)))
 
 
 def _check(cloud: CloudState, schedule: types.Schedule, parent: str) -> None:
+    if unsupported := [field for field in _UNSUPPORTED if getattr(schedule, field)]:
+        raise ServiceError("UNIMPLEMENTED", f"a rehearsal does not play schedule.{', schedule.'.join(unsupported)}")
     violations = []
-    if not schedule.display_name or len(schedule.display_name) > 128:
-        violations.append(Violation("schedule.display_name", "1 to 128 characters"))
+    if not 1 <= len(schedule.display_name) <= 128:
+        violations.append(Violation("schedule.display_name", "1 to 128 characters are required"))
     if schedule.max_concurrent_run_count < 1:
-        violations.append(Violation("schedule.max_concurrent_run_count", "is required, and 1 at least"))
-    if schedule.max_concurrent_active_run_count < 0:
-        violations.append(Violation("schedule.max_concurrent_active_run_count", "is not negative"))
-    if schedule.max_run_count < 0:
-        violations.append(Violation("schedule.max_run_count", "is not negative"))
-    if schedule.start_time and schedule.end_time and schedule.end_time <= schedule.start_time:
-        violations.append(Violation("schedule.end_time", "is not after start_time"))
-    request = schedule.create_pipeline_job_request
+        violations.append(Violation("schedule.max_concurrent_run_count", "is required, and at least 1"))
+    request, field = schedule.create_pipeline_job_request, "schedule.create_pipeline_job_request"
     if "create_pipeline_job_request" not in schedule:
-        violations.append(Violation("schedule.create_pipeline_job_request", "is required"))
+        violations.append(Violation(field, "is required"))
     elif cloud.resolve_name(request.parent, "aiplatform.pipelineJobs.create") != parent:
-        field = "schedule.create_pipeline_job_request.parent"
-        violations.append(Violation(field, f"{request.parent!r} is not the schedule's own place, {parent}"))
+        violations.append(Violation(f"{field}.parent", f"{request.parent!r} is not {parent}"))
     if request.pipeline_job_id:
-        field = "schedule.create_pipeline_job_request.pipeline_job_id"
-        violations.append(Violation(field, "is not set: each run gets an id of its own"))
+        violations.append(Violation(f"{field}.pipeline_job_id", "is not allowed: each run gets an id of its own"))
     if violations:
-        raise refuse(violations)
+        raise invalid_arguments(violations)
     next(fire_times(schedule.cron, cloud.clock.now()))
-    check_pipeline_job(cloud, request.pipeline_job, parent, "schedule.create_pipeline_job_request.pipeline_job")
+    check_pipeline_job(request.pipeline_job, f"{field}.pipeline_job", is_named=False)
 
 
 METHODS = {
     "CreateSchedule": create,
-    "GetSchedule": get,
-    "ListSchedules": list_,
+    "GetSchedule": getter(types.Schedule, "schedules"),
+    "ListSchedules": lister(types.Schedule, "schedules", types.ListSchedulesResponse, "schedules"),
     "PauseSchedule": pause,
     "ResumeSchedule": resume,
-    "UpdateSchedule": update,
     "DeleteSchedule": delete,
 }
+
+
+class ScheduleRunner:
+    """The thread that starts the runs of a cloud's schedules.
+
+    Args:
+        cloud: Holds the schedules.
+        failures: Gets the tracebacks of faults of the local cloud itself. A schedule whose run could not be started by
+            such a fault goes on with its next time.
+    """
+
+    def __init__(self, cloud: CloudState, failures: list[str]) -> None:
+        self._cloud, self._failures = cloud, failures
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="schedules", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a second time does nothing."""
+        self._stopping.set()
+        self._cloud.schedules_changed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        changed = self._cloud.schedules_changed
+        while True:
+            # In this order: what is set after it was cleared is seen below, or ends the wait.
+            changed.clear()
+            if self._stopping.is_set():
+                return
+            due_s = self._fire_all()
+            if due_s is None:
+                changed.wait()
+            else:
+                self._cloud.clock.sleep_until(due_s, changed)
+
+    def _fire_all(self) -> float | None:
+        """Start what is due; return when the next run is due."""
+        upcoming = []
+        for schedule in self._cloud.store.list("projects/", types.Schedule):
+            while schedule is not None and schedule.state == _STATE.ACTIVE:
+                due_s = schedule.next_run_time.timestamp()
+                if due_s > self._cloud.clock.now():
+                    upcoming.append(due_s)
+                    break
+                try:
+                    self._fire(schedule, due_s)
+                except Exception:  # noqa: BLE001 - a thread's entry: a fault of ours is kept, and raised at the end
+                    self._failures.append(traceback.format_exc())
+                    self._advance(schedule.name, due_s, "INTERNAL: the rehearsal's own fault", is_started=False)
+                schedule = self._cloud.store.find(schedule.name)
+        return min(upcoming, default=None)
+
+    def _fire(self, schedule: Any, due_s: float) -> None:
+        """Start the run of a time, or skip it, and go on to the next time."""
+        parent = schedule.name.rsplit("/schedules/", 1)[0]
+        jobs = self._cloud.store.list(f"{parent}/pipelineJobs/")
+        active = sum(job.schedule_name == schedule.name and not has_ended(job) for job in jobs)
+        limit = schedule.max_concurrent_active_run_count
+        if limit and active >= limit:
+            self._advance(schedule.name, due_s, f"Skipped: {active} of {limit} runs are active.", is_started=False)
+            return
+        job = types.PipelineJob(schedule.create_pipeline_job_request.pipeline_job)
+        job.schedule_name = schedule.name
+        title = pipeline_jobs.name_of(job)
+        job.display_name = job.display_name or title
+        name = f"{parent}/pipelineJobs/{title}-{datetime.fromtimestamp(due_s, UTC):%Y%m%d%H%M%S}"
+        if self._cloud.store.find(name) is not None:
+            name += f"-{self._cloud.store.new_id()}"
+        self._cloud.store.scheduled_s[name] = due_s
+        try:
+            pipeline_jobs.add(self._cloud, name, job)
+        except ServiceError as error:
+            self._advance(schedule.name, due_s, f"{error.code}: {error.message}", is_started=False)
+        else:
+            self._advance(schedule.name, due_s, "OK", is_started=True)
+
+    def _advance(self, name: str, due_s: float, response: str, *, is_started: bool) -> None:
+        """Record what became of a time, and set the next one."""
+
+        def change(schedule: Any) -> None:
+            schedule.last_scheduled_run_response = {
+                "scheduled_run_time": self._cloud.time(due_s),
+                "run_response": response,
+            }
+            schedule.started_run_count += is_started
+            schedule.next_run_time = _next_time(self._cloud, schedule.cron, due_s)
+
+        # It may have been deleted meanwhile.
+        with contextlib.suppress(KeyError):
+            self._cloud.store.update(name, change)

@@ -18,8 +18,7 @@ from contracts import storage
 from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME
 from contracts.config import RunConfig
 from contracts.config.load import parse_config
-from tests.inspection.documents import trained_with_evaluation
-from tests.inspection.test_summary import DOCUMENTS
+from tests.inspection.documents import DOCUMENTS, trained_with_evaluation
 
 LINE, RUN = "gs://bucket-1/lines/weekly", "20261122-060000-0001"
 COMPONENTS: dict[str, Any] = {
@@ -94,8 +93,10 @@ def read_artifacts(name: str) -> dict[str, dict[str, Any]]:
 
 
 def read_output(name: str, key: str) -> str:
-    """Return the content of an output."""
-    return storage.read_bytes(f"{root_of(name)}/{key}").decode()
+    """Return the content of an output; of an artifact, where the task says that it is."""
+    artifacts = COMPONENTS[name].component_spec.outputs[key].type != "String"
+    uri = read_artifacts(name)[key]["uri"] if artifacts else f"{root_of(name)}/{key}"
+    return storage.read_bytes(uri).decode()
 
 
 def publish(stage: str, content: bytes | None = None) -> str:

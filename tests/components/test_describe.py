@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,17 @@ import pytest
 from playwright.sync_api import Browser
 
 from components import describe as describing
-from components.describe import MAX_PAGE_BYTES, describe, make_page
+from components.describe import describe, make_page
 from components.entry import INPUTS, OUTPUTS
 from components.task import MAX_INPUT_BYTES, MAX_METADATA_BYTES, Task, Unreadable
 from contracts import storage
 from contracts.artifacts import ExportManifest, ProfileReport
 from contracts.artifacts.classification import RocCurve
 from contracts.config import STAGES
-from inspection.run.find import RunPlace
-from inspection.run.read import read_run
+from inspection.find import RunPlace
+from inspection.read import read_run
+from inspection.report import page as pages_of_stages
+from inspection.report.page import MOST_BYTES
 from rehearsal.gcs import BucketServer
 from tests.browser import NEEDS_CHROMIUM, opened, started_chromium
 from tests.components.tasks import (
@@ -32,9 +33,8 @@ from tests.components.tasks import (
     read_output,
     write_attempt,
 )
-from tests.inspection.documents import HOSTILE, evaluation, hostile_shards
+from tests.inspection.documents import DOCUMENTS, HOSTILE, evaluation, hostile_shards
 from tests.inspection.test_metrics import check_markdown, check_numbers
-from tests.inspection.test_summary import DOCUMENTS
 from tests.rehearsal.artifacts import FOLDERS, check_artifact, follow_served
 
 Change = Callable[[dict[str, Any]], None]
@@ -109,10 +109,10 @@ def test_every_artifact_is_one_that_the_consoles_render_and_lineage_follows(uris
 @NEEDS_CHROMIUM
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_page_is_quiet_and_whole(uris: dict[str, str], stage: str, chromium: Browser, tmp_path: Path) -> None:
-    found = report_on(stage, uris[stage])["page"]["metadata"]
+    # A bucket's object is HTML by its name.
+    assert report_on(stage, uris[stage])["page"]["uri"].endswith("/page.html")
     page = read_output(stage, "page")
-    assert "said" not in found, found["said"]
-    assert len(page.encode()) < MAX_PAGE_BYTES and "<script" not in page and "<img src=x" not in page
+    assert len(page.encode()) < MOST_BYTES and "<script" not in page and "<img src=x" not in page
     path = tmp_path / "page.html"
     path.write_text(page)
     with opened(chromium, path) as shown:
@@ -121,12 +121,12 @@ def test_a_page_is_quiet_and_whole(uris: dict[str, str], stage: str, chromium: B
         assert "cannot be shown" not in shown.page.inner_text("body")
 
 
-def test_a_page_that_cannot_be_shown_says_why(uris: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    page, said = make_page(Unreadable("deep <b>"), "shard")
-    assert said == {"said": "the page cannot be shown: deep <b>"} and "deep &lt;b&gt;" in page
-    monkeypatch.setattr(describing, "MAX_PAGE_BYTES", 1000)
-    page, said = make_page(read_run(RunPlace(LINE, RUN)), "shard")
-    assert "1,000 are shown: see the run's own page" in said["said"] and said["said"] in unescape(page)
+def test_a_page_that_cannot_be_shown_has_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "deep &lt;b&gt;" in make_page(Unreadable("deep <b>"), "shard")
+    # A defect of ours.
+    monkeypatch.setattr(pages_of_stages, "render_stage", lambda view, stage: 1 / 0)
+    view = read_run(RunPlace(LINE, RUN))
+    assert "the page cannot be shown: division by zero" in make_page(view, "shard")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_hostile_events_fail_nothing(uris: dict[str, str]) -> None:
     found = report_on("train", uris["train"])
     assert found["model"]["uri"] == uris["train"]
     assert found["metrics"]["metadata"]["train_test_accuracy"] == 0.98765
-    assert "- warning: where the time went cannot be shown" in read_output("train", "summary")
+    assert "- warning: the account of the training's time cannot be shown" in read_output("train", "summary")
 
 
 def report_on_changed(stage: str, change: Change) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -183,7 +183,7 @@ def test_what_is_larger_than_the_consoles_take_is_cut_and_said() -> None:
         document["made_from"] = {f"n{number}": "h" * 64 for number in range(5000)}
 
     summary, found = report_on_changed("train", fill)
-    assert "- and 19,965 more in " in summary and "- and 4,960 more in " in summary
+    assert "- and 24,928 more in the manifest" in summary
     # The way back is there, whatever else is not.
     assert "/0123456789abcdef`" in summary
     for name, artifact in found.items():
@@ -208,7 +208,7 @@ def test_a_stage_that_ended_well_is_described_whatever_its_document_says(monkeyp
     _, found = report_on_changed("profile", set_at("points", unmeasured))
     assert "profile_data_time_fraction" not in found["metrics"]["metadata"]
     # A defect of ours.
-    monkeypatch.setattr(describing, "write", lambda summary: 1 / 0)
+    monkeypatch.setattr(describing, "summarise", lambda *_: 1 / 0)
     summary, found = report_on_changed("shard", set_at("warnings", []))
     assert summary == "the summary cannot be shown: division by zero\n"
     assert found["metrics"]["metadata"]["shard_samples"] == 7

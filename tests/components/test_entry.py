@@ -17,11 +17,11 @@ from contracts.config import RunConfig
 from contracts.errors import TryAgain
 from contracts.previous import find_previous, read_previous
 from contracts.process import EXIT_ABORTED, JOB_ID_VARIABLE
-from inspection.attempts import find_errors
+from inspection.stages import find_errors
 from rehearsal.gcs import BucketServer
 from tests.components.tasks import LINE, RUN, executor_input, make_config, perform, publish, read_output, root_of
 from tests.conftest import write_pictures
-from tests.inspection.test_summary import DOCUMENTS
+from tests.inspection.documents import DOCUMENTS
 
 OUTPUT = f"{root_of('shard')}/executor_output.json"
 START = f"{LINE}/runs/{RUN}/run-start.json"

@@ -18,7 +18,7 @@ from contracts.events import ERROR_NAME, EVENTS_NAME, EventLog, EventReader
 from contracts.fingerprint import combine
 from contracts.output import Lock
 from contracts.stage import Stage, run_stage
-from inspection.run.events import find_output
+from inspection.stages import find_output
 
 MADE_FROM = {"model": "m", "shards": "s"}
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def instructions(role: str) -> list[tuple[str, str]]:
     """Return the instructions of a Dockerfile, in order, continued lines joined."""
-    text = (ROOT / "docker" / f"{role}.Dockerfile").read_text()
+    text = (ROOT / "deploy" / "docker" / f"{role}.Dockerfile").read_text()
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     found = [line.partition(" ") for line in "\n".join(lines).replace("\\\n", " ").splitlines()]
     return [(name, rest.strip()) for name, _, rest in found]
@@ -36,7 +36,7 @@ def copied(role: str) -> set[str]:
 def test_what_is_copied_is_there_and_nothing_else_is_sent() -> None:
     names, used = set(list_sources()), copied("cpu") | copied("gpu")
     assert {name for name in used - names if not any(sent.startswith(f"{name}/") for sent in names)} == set()
-    files = {*used, "docker/cloudbuild.yaml", *(f"docker/{role}.Dockerfile" for role in ROLES)}
+    files = {*used, "deploy/docker/cloudbuild.yaml", *(f"deploy/docker/{role}.Dockerfile" for role in ROLES)}
     assert {name for name in names if name not in files and name.partition("/")[0] not in used} == set()
 
 
@@ -91,13 +91,13 @@ def test_versions_are_those_of_the_constraints() -> None:
 
 
 def test_cloud_build_builds_both() -> None:
-    text = (ROOT / "docker" / "cloudbuild.yaml").read_text()
+    text = (ROOT / "deploy" / "docker" / "cloudbuild.yaml").read_text()
     build = yaml.safe_load(text)
     assert [step["id"] for step in build["steps"]] == list(ROLES)
     for step in build["steps"]:
         role, words = step["id"], step["args"]
         tags = [f"${{_REPOSITORY}}/{role}:{tag}" for tag in ("latest", "${_TAG}")]
-        assert {f"--file=docker/{role}.Dockerfile", *(f"--tag={tag}" for tag in tags)} <= set(words)
+        assert {f"--file=deploy/docker/{role}.Dockerfile", *(f"--tag={tag}" for tag in tags)} <= set(words)
         assert set(tags) <= set(build["images"]) and f"--cache-from={tags[0]}" in words
         given = re.findall(r"--build-arg=([A-Z]+)=\$", " ".join(words))
         assert set(given) <= {word.partition("=")[0] for word in all_of(role, "ARG")}

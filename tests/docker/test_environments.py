@@ -21,10 +21,10 @@ COMMANDS = {
 }
 IMPORTS = {
     "cpu": "apache_beam.io.gcp.gcsio sharding.graph sharding.dataflow gcsfs google.cloud.aiplatform "
-    "components.begin components.describe components.record_run components.experiment inspection.page",
+    "components.begin components.describe components.record_run components.experiment inspection.report.page",
     "gpu": "trainer.worker trainer.train trainer.export.onnx_graph trainer.export.engine transformers "
     "tensorboard onnxruntime gcsfs google.cloud.aiplatform components.describe components.register_model "
-    "inspection.page",
+    "inspection.report.page",
 }
 
 

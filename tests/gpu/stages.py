@@ -19,7 +19,7 @@ import simplejpeg
 from contracts import storage
 from contracts.config import STAGE_KEYS
 from contracts.events import EVENTS_NAME, EventReader
-from inspection.run.curves import read_curves
+from inspection.training import read_curves
 from records.sample import Sample
 from tests import shards
 
@@ -58,7 +58,7 @@ class StageRun:
         return (self.folder / "log.txt").read_text(errors="replace")
 
     def scalars(self, name: str) -> list[float]:
-        curves = read_curves(storage.normalise(self.output / "scalars"), points=1000).curves
+        curves = read_curves(storage.normalise(self.output / "scalars"), points=1000)[0]
         return next((curve.values for curve in curves if curve.name == name), [])
 
 

@@ -1,20 +1,119 @@
-"""Documents of stages as tests of what is told of them need them: small ones, and hostile ones."""
+"""Documents of stages: small ones, and ones with hostile names."""
+
+from typing import Any
 
 from contracts.artifacts import (
     EVALUATION_NAME,
+    Attempt,
     CheckpointManifest,
+    Contract,
     Duplicates,
     EvaluationReport,
     FileEntry,
+    Finding,
+    Gate,
+    GoodputRecord,
     Headline,
+    Latency,
+    ProfileChoice,
+    ProfilePoint,
+    ProfileReport,
     Rejected,
     ShardManifest,
+    Shards,
+    SplitEntry,
 )
 from contracts.artifacts.classification import ClassificationDetails, ClassOutcome, RocCurve
-from tests.inspection.test_summary import DOCUMENTS
+from inspection.view import Money
+from tests.export_fields import make_engine, make_gates, make_graph, make_manifest
 
 # Ends a cell, begins markup and code, turns the direction of what follows, and is a formula, a link and a picture.
 HOSTILE = "a|b`c`<img src=x onerror=alert(1)>\u202e[x](javascript:alert(1))![y](http://evil.example/z)*d*\n# e"
+
+TRAIN = SplitEntry(first=0, samples=7, source_bytes=70, samples_by_class=[3, 4])
+EMPTY = SplitEntry(first=7, samples=0, source_bytes=0, samples_by_class=[0, 0])
+DOCUMENTS: dict[str, Contract] = {
+    "shard": ShardManifest(
+        fingerprint="s",
+        format="webdataset",
+        seed=0,
+        classes=["0", "1"],
+        splits={"train": TRAIN, "validation": EMPTY, "test": EMPTY},
+        shards=Shards.of([]),
+        rejected=[],
+        mean=[0.5] * 3,
+        std=[0.5] * 3,
+        warnings=["3 images were laid on white"],
+    ),
+    "profile": ProfileReport(
+        fingerprint="p",
+        model_fingerprint="m",
+        shards_fingerprint="s",
+        hardware={},
+        torch_version="2",
+        ranks=2,
+        threads_per_rank=1,
+        global_batch_size=64,
+        points=[
+            ProfilePoint(slot_size=32, num_workers=1, outcome="out of memory", reason="CUDA out of memory"),
+            ProfilePoint(slot_size=16, num_workers=1, samples_per_s=123.45, data_time_fraction=0.5),
+        ],
+        choice=ProfileChoice(slot_size=16, num_workers=1, reason="fastest"),
+        findings=[
+            Finding(
+                rule="R1",
+                title="steps wait for data",
+                evidence=["data time 50 % | limit 20 %"],
+                change="raise data.num_workers to 4",
+                time_share=0.5,
+            )
+        ],
+    ),
+    "train": CheckpointManifest(
+        order={"kind": "full"},
+        task={"name": "image_classification", "arguments": {}},
+        fingerprint="t",
+        finished=True,
+        step=10,
+        position=640,
+        epoch=1,
+        slot_size=16,
+        model={},
+        classes=["0", "1"],
+        data={},
+        shards_fingerprint="s",
+        metrics={"test_accuracy": 0.98765, "validation_accuracy": 1.0},
+        best_step=10,
+        headline=Headline(metric="accuracy", direction="max"),
+        parameters_sha256="ab",
+        environment={"ranks": "2", "num_workers": "1"},
+        files=[],
+    ),
+    "export": make_manifest(
+        fingerprint="e",
+        asked_precision="int8",
+        tried=[Attempt(precision="int8", outcome="failed", reason="why"), Attempt(precision="fp16", outcome="kept")],
+        graphs=[make_graph("fp32", sha256="f1" * 32), make_graph("fp16", sha256="f2" * 32)],
+        engine=make_engine(bytes=345_678, sha256="cd" * 32),
+        gates=[
+            *make_gates("model.fp16.onnx")[:1],
+            Gate(
+                name="parity",
+                precision="fp16",
+                file="model.fp16.sm89.engine",
+                status="not run",
+                ran="tensorrt_rtx 1.7.1",
+                reason="no GPU",
+            ),
+        ],
+        latency=[Latency(ran="onnxruntime 1.31.1", batch=1, median_ms=1.5, calls=50)],
+        shards_fingerprint="s",
+        metrics={"torch": {"accuracy": 0.5}, "fp32": {"accuracy": 0.25}},
+        test_samples=5,
+        proof_samples=5,
+        checkpoint_sha256="ab",
+    ),
+}
 
 
 def evaluation(names: list[str], confusion: list[tuple[int, int, int]], roc: RocCurve | None = None) -> bytes:
@@ -71,4 +170,42 @@ def hostile_shards() -> ShardManifest:
             "duplicates": Duplicates(groups=1, copies=2, leaking_groups=1, listed=[]),
             "made_from": {"listing": "l" * 64},
         }
+    )
+
+
+def make_goodput(**changes: Any) -> GoodputRecord:
+    values: dict[str, Any] = {
+        "wall_s": 4900.0,
+        "between_attempts_s": 310.0,
+        "productive_s": 3600.0,
+        "start_up_s": 420.0,
+        "data_wait_s": 390.0,
+        "checkpoint_s": 60.0,
+        "evaluation_s": 130.0,
+        "lost_s": 210.0,
+        "recovery_s": 40.0,
+        "stop_s": 50.0,
+        "goodput_percent": 73.5,
+        "attempts": 3,
+        "starts": 4,
+        "steps": 4000,
+        "lost_steps": 90,
+        "preemptions": 2,
+        "crashes": 1,
+        "node_hours": 2.72,
+        "preemptions_per_node_hour": 0.73,
+    }
+    return GoodputRecord(**{**values, **changes})
+
+
+def make_money() -> Money:
+    return Money(
+        node_hours=2.72,
+        machine="g2-standard-8, 1 NVIDIA_L4",
+        strategy="SPOT",
+        cost_usd=1.31,
+        on_demand_usd=2.71,
+        source="the price table",
+        as_of="2026-02-27",
+        assumptions=["only the training's machines"],
     )

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-import inspection.goodput
+import inspection.training
 from contracts import storage
 from contracts.artifacts import GoodputRecord
-from inspection.goodput import read_goodput
+from inspection.training import read_goodput
 
 ID, OTHER_ID = "20261121-120000-0001", "20261121-130000-0001"
 
@@ -86,10 +86,10 @@ def test_attempts_before_a_first_checkpoint_count(line: Path) -> None:
 def test_only_a_training_that_goes_on_is_told_by_other_runs(line: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_attempt(line, "20261121-110000-0001", 50)
     read: list[str] = []
-    real = inspection.goodput.read_events_of
+    real = inspection.training.read_events
     monkeypatch.setattr(
-        inspection.goodput,
-        "read_events_of",
+        inspection.training,
+        "read_events",
         lambda line, stage, names: read.extend(names) or real(line, stage, names),
     )
     assert ask(line).attempts == 1

@@ -1,34 +1,40 @@
-"""Metrics of stages: their names, which runs are compared by, and their values; and the Markdown summary."""
+"""Metrics of stages: their names, which runs are compared by, and their values; classes for Vertex AI; the summary."""
 
+import json
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from kfp import dsl
 
-from contracts.artifacts import (
-    Contract,
-)
+from contracts.artifacts import Contract, GoodputRecord
+from contracts.artifacts.classification import RocCurve
 from contracts.config import STAGES
+from inspection.headline import RunHeadline, make_headline
 from inspection.metrics import (
+    MAX_CATEGORIES,
+    MAX_POINTS,
     MAX_ROWS,
-    StageSummary,
+    classification_metadata,
     export_metrics,
     output_hashes,
     profile_metrics,
     shard_metrics,
     stage_metrics,
     stage_warnings,
+    summarise,
     train_metrics,
 )
-from inspection.run.headline import RunHeadline, make_headline
-from pages.markdown import cell, code
-from pages.rendering import write
-from tests.inspection.documents import HOSTILE, hostile_shards
-from tests.inspection.planted import make_goodput, make_money
-from tests.inspection.test_summary import DOCUMENTS
+from inspection.view import Money
+from tests.inspection.documents import DOCUMENTS, HOSTILE, hostile_shards, make_evaluation
 
+# Of an artifact's metadata, by the reference of Vertex AI.
+METADATA_LIMIT = 200_000
+# Two classes of ten samples each, told apart but for two.
+CURVE = RocCurve(area=0.9, points=[(0.9, 0, 5), (0.5, 1, 9), (0.2, 10, 10)])
+CONFUSION = [(0, 0, 9), (0, 1, 1), (1, 0, 1), (1, 1, 9)]
 SHARD = {
     "shard_samples": 7,
     "shard_train_samples": 7,
@@ -93,12 +99,28 @@ EXPORT = {
 }
 
 
+RECORD = GoodputRecord.model_validate(
+    dict.fromkeys(GOODPUT, 1)
+    | {"wall_s": 4900.0, "between_attempts_s": 0.0, "stop_s": 0.0, "steps": 9, "preemptions_per_node_hour": None}
+)
+MONEY = Money(
+    node_hours=2.72,
+    machine="g2-standard-8",
+    strategy="SPOT",
+    cost_usd=1.31,
+    on_demand_usd=None,
+    source="",
+    as_of="",
+    assumptions=[],
+)
+
+
 def document_of(stage: str, **changes: Any) -> Any:
     return DOCUMENTS[stage].model_copy(update=changes)
 
 
 def headline_of(*, reused: bool = False) -> RunHeadline:
-    return make_headline(state="running", goodput=make_goodput(), money=make_money(), reused=reused)
+    return make_headline(state="running", goodput=RECORD, money=MONEY, reused=reused)
 
 
 def check_numbers(stage: str, numbers: Mapping[str, object]) -> None:
@@ -136,15 +158,14 @@ def test_metrics_of_a_profile_that_are_not_always_measured() -> None:
 
 
 def test_goodput_and_cost_of_a_training_and_of_one_that_is_reused() -> None:
-    goodput = make_goodput()
     for prefix, reused in (("train", False), ("train_reused", True)):
-        expected = {f"{prefix}_{name}": getattr(goodput, name) for name in GOODPUT}
-        assert train_metrics(None, goodput, headline_of(reused=reused)) == expected | {f"{prefix}_cost_usd": 1.31}
+        expected = {f"{prefix}_{name}": getattr(RECORD, name) for name in GOODPUT}
+        assert train_metrics(None, RECORD, headline_of(reused=reused)) == expected | {f"{prefix}_cost_usd": 1.31}
 
 
 def test_a_metric_of_a_task_with_the_name_of_one_of_ours_stands_beside_it() -> None:
     trained = document_of("train", metrics={"wall_s": 1.5, "steps": 2.5, "test_accuracy": 0.5, "cost_usd": 7.0})
-    numbers = train_metrics(trained, make_goodput(), headline_of())
+    numbers = train_metrics(trained, RECORD, headline_of())
     assert (numbers["train_wall_s"], numbers["train_metric_wall_s"]) == (4900.0, 1.5)
     assert (numbers["train_steps"], numbers["train_metric_steps"]) == (10, 2.5)
     assert (numbers["train_cost_usd"], numbers["train_metric_cost_usd"]) == (1.31, 7.0)
@@ -172,8 +193,7 @@ def test_hashes_of_outputs() -> None:
 
 
 def summary_of(stage: str, document: Contract, metrics: dict[str, float]) -> str:
-    hashes, warnings = output_hashes(document), stage_warnings(document)
-    return write(StageSummary(stage, f"gs://bucket/{HOSTILE}", "ab", document, metrics, hashes, warnings))
+    return summarise(stage, f"gs://bucket/{HOSTILE}", "ab", document, metrics, stage_warnings(document))
 
 
 def check_markdown(lines: list[str]) -> None:
@@ -200,33 +220,62 @@ def test_hostile_text_is_text_and_the_table_is_whole(stage: str) -> None:
     assert "<" not in text and "\u202e" not in text and "](" not in text and "http://" not in text
 
 
-def test_a_summary_has_a_bounded_size_and_says_how_much_it_leaves_out() -> None:
+def test_a_summary_has_a_bounded_size_and_counts_what_it_leaves_out() -> None:
     text = "<" * 1000
     many = {f"{place}{text}": text for place in range(5000)}
     document = document_of("train", made_from=many)
-    summary = write(StageSummary(text, text, text, document, dict.fromkeys(many, 1e300), many, [text] * 5000))
+    summary = summarise(text, text, text, document, dict.fromkeys(many, 1e300), [text] * 5000)
     assert len(summary.encode()) < 1_000_000
-    assert summary.count("- and 4,960 more in ") == 4 and MAX_ROWS == 40
+    assert summary.endswith(f"- and {3 * 5000 + 3 - 3 * MAX_ROWS:,} more in the manifest")
     assert len(summary_of("train", DOCUMENTS["train"], TRAIN).splitlines()) < 20
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("", ""),
-        ("a_b c", "a_b c"),
-        ("_a_", "&#95;a&#95;"),
-        ("a\n\tb", "a b"),
-        ("x: http://a.b/c", "x: http&#58;//a.b/c"),
-        ("a" * 400, "a" * 299 + "…"),
-    ],
-)
-def test_text_of_a_cell(text: str, shown: str) -> None:
-    assert cell(text) == shown
+def test_classes_are_what_kfp_would_write() -> None:
+    metadata = classification_metadata(make_evaluation(["cat", "dog"], CONFUSION, CURVE))
+    expected = dsl.ClassificationMetrics()
+    expected.log_confusion_matrix(["cat", "dog"], [[9, 1], [1, 9]])
+    expected.log_roc_curve(
+        fpr=[0.0, 0.0, 0.1, 1.0, 1.0], tpr=[0.0, 0.5, 0.9, 1.0, 1.0], threshold=[1.0, 0.9, 0.5, 0.2, 0.0]
+    )
+    assert {name: metadata[name] for name in expected.metadata} == expected.metadata
+    assert set(metadata) == {*expected.metadata, "note"}
+    assert "confidenceMetrics" not in classification_metadata(make_evaluation(["cat", "dog", "ox"], CONFUSION))
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"), [("gs://a/b_c", "`gs://a/b_c`"), ("a`b", "a&#96;b"), ("a|b", "a&#124;b"), ("", "")]
-)
-def test_code(text: str, shown: str) -> None:
-    assert code(text) == shown
+def test_points_of_a_long_curve_are_thinned() -> None:
+    curve = RocCurve(area=0.9, points=[(1 - n / 500, n * n, 500 * n) for n in range(1, 501)])
+    report = make_evaluation(["cat", "dog"], [(0, 0, 250_000), (1, 1, 250_000)], curve)
+    points = classification_metadata(report)["confidenceMetrics"]
+    assert 50 < len(points) <= MAX_POINTS
+    rates = [(point["falsePositiveRate"], point["recall"]) for point in points]
+    assert (rates[0], rates[-1]) == ((0.0, 0.0), (1.0, 1.0)) and rates == sorted(rates)
+
+
+def test_of_very_many_classes_the_confused_ones_are_shown() -> None:
+    count = 1000
+    confusion = [(place, place, 5) for place in range(count)] + [(7, 900, 3), (900, 8, 2), (41, 42, 1)]
+    report = make_evaluation([f"class {place}" for place in range(count)], confusion, left_out=4)
+    metadata = classification_metadata(report)
+    names = [entry["displayName"] for entry in metadata["confusionMatrix"]["annotationSpecs"]]
+    rows = [entry["row"] for entry in metadata["confusionMatrix"]["rows"]]
+    assert len(names) == MAX_CATEGORIES == len(rows) == len(rows[0])
+    assert {"class 7", "class 8", "class 41", "class 42", "class 900"} <= set(names)
+    assert rows[names.index("class 7")][names.index("class 900")] == 3
+    # Nothing is lost but what the evaluation itself has left out.
+    assert sum(map(sum, rows)) == report.samples - 4
+    assert "39 of 1,000 classes with most mistakes" in metadata["note"] and "4 mistaken samples" in metadata["note"]
+    assert len(json.dumps(metadata)) < METADATA_LIMIT
+
+
+@pytest.mark.parametrize("names", [["", " "], [HOSTILE, HOSTILE], ["x" * 500 + "a", "x" * 500 + "b"], ["a", "a (2)"]])
+def test_names_of_classes_are_one_line_each_and_each_once(names: list[str]) -> None:
+    metadata = classification_metadata(make_evaluation(names, CONFUSION, CURVE))
+    shown = [entry["displayName"] for entry in metadata["confusionMatrix"]["annotationSpecs"]]
+    assert len(set(shown)) == 2
+    assert all(name and len(name) < 80 and not re.search("[\u202e\n]", name) for name in shown)
+
+
+def test_a_task_that_is_no_classification_has_a_note() -> None:
+    report = make_evaluation(["a"], [(0, 0, 1)]).model_copy(update={"task": "image_multilabel"})
+    note = {"note": "The task image_multilabel is no classification into one class each."}
+    assert classification_metadata(report) == note

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from inspection.trace import StageTrace
+from inspection.stages import StageTrace
 from tests.conftest import small_config, write_pictures
 
 # A limit on the size of files stands for a full disk where no file system may be mounted.

@@ -112,7 +112,7 @@ def test_images_of_other_sources_are_told(record: Record) -> None:
 
 def test_an_edit_of_the_readme_changes_nothing_that_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = set(list_sources())
-    assert {"pyproject.toml", "docker/gpu.Dockerfile", "trainer/__init__.py"} <= names
+    assert {"pyproject.toml", "deploy/docker/gpu.Dockerfile", "trainer/__init__.py"} <= names
     assert not [name for name in names if name.startswith(("README", "LICENSE", "tests", "rehearsal", "pipelines"))]
     # As an installed wheel has it: a package of somebody else is called docker.
     for name in names:

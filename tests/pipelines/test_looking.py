@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import inspection.read
+from contracts import storage
+from contracts.artifacts import RunRecord
+from contracts.errors import ErrorDocument
+from pipelines import local
 from pipelines.cli import app, complete_run
 from tests.inspection.lines import plant
 
@@ -70,7 +75,7 @@ def test_inspect_tells_the_essentials(root: Path) -> None:
     for words in (
         "succeeded",
         "what train makes",
-        "preemptions       1 (20 steps lost",
+        "preemptions       1 (20 steps repeated after interruptions)",
         "test accuracy     93.75 %",
         "fp16, unproven",
         "not run on a GPU",
@@ -79,6 +84,18 @@ def test_inspect_tells_the_essentials(root: Path) -> None:
         assert words in answer.stdout
     found = json.loads(CliRunner().invoke(app, ["inspect", RUN, "-o", "json"]).stdout)
     assert found["goodput"]["preemptions"] == 1 and found["pictures"] == []
+
+
+def test_inspect_of_two_runs_prints_what_differs(root: Path, small_shards: str) -> None:
+    other = "20261122-080000-0001"
+    plant(root / "runs" / "other", small_shards, run_id=other, sections={"train": {"epochs": 7}})
+    answer = CliRunner().invoke(app, ["inspect", RUN, other])
+    assert answer.exit_code == 0, answer.stderr
+    epochs = next(line for line in answer.stdout.splitlines() if "train.epochs" in line)
+    assert epochs.split()[-1] == "7"
+    changes = json.loads(CliRunner().invoke(app, ["inspect", RUN, other, "-o", "json"]).stdout)
+    assert {"train.epochs", "run.name", "preemptions"} <= {change["name"] for change in changes}
+    assert not {"data", "test accuracy"} & {change["name"] for change in changes}
 
 
 def test_data_show_takes_a_run(root: Path) -> None:
@@ -96,6 +113,12 @@ def test_runs_lists_them(root: Path, small_shards: str) -> None:
     assert f"photos/{RUN}" in answer.stdout and "other/20261122-080000-0001" in answer.stdout
     listed = json.loads(CliRunner().invoke(app, ["runs", "runs", "-o", "json"]).stdout)
     assert {line["name"]: line["state"] for line in listed} == {"photos": "succeeded", "other": "failed"}
+    filtered = json.loads(
+        CliRunner().invoke(app, ["runs", "state=failed", "train.epochs=2", "train.max_steps=null", "-o", "json"]).stdout
+    )
+    assert [row["name"] for row in filtered] == ["other"]
+    answer = CliRunner().invoke(app, ["runs", "runs", "train.colour=red"])
+    assert answer.exit_code == 2 and "train.colour=red is no filter of runs" in answer.stderr
     rows = list(csv.DictReader(CliRunner().invoke(app, ["runs", "-o", "csv"]).stdout.splitlines()))
     assert [(row["name"], row["state"]) for row in rows] == [(line["name"], line["state"]) for line in listed]
     assert json.loads(rows[0]["headline"]) == listed[0]["headline"]
@@ -129,6 +152,34 @@ def test_nothing_there_yet_is_no_error(root: Path) -> None:
     (root / "empty").mkdir()
     answer = CliRunner().invoke(app, ["runs", "empty"])
     assert (answer.exit_code, answer.stdout.strip()) == (0, "no runs here")
+
+
+@pytest.mark.parametrize(
+    ("filters", "text"),
+    [
+        (["state=succeeded", "train.learning_rate=1e-2"], RUN),
+        (["state=failed"], "none of 1 runs meets state=failed"),
+        (["state=fail"], "fail is no state of a run\n  allowed: running, "),
+    ],
+)
+def test_filters_are_those_of_the_configuration(root: Path, filters: list[str], text: str) -> None:
+    assert text in CliRunner().invoke(app, ["runs", *filters]).output
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_failed_run_prints_its_error_once(
+    root: Path, small_shards: str, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    planted = plant(root / "runs" / "digits", small_shards, kind="failed")
+    record = RunRecord.parse((planted.folder / "run.json").read_bytes(), where="run.json")
+    error = ErrorDocument(kind="ConfigError", exit_code=2, message="stage train: train cannot <b>work</b>")
+    outcome = local.LineRun(storage.normalise(planted.line), record, error)
+    monkeypatch.setattr(local, "run_line", lambda *_, **__: outcome)
+    if damaged:
+        monkeypatch.setattr(inspection.read, "read_run", lambda *_, **__: 1 / 0)
+    (root / "a.yaml").write_text("{}")
+    answer = CliRunner().invoke(app, ["run", "a.yaml"])
+    assert answer.exit_code == 2 and answer.output.count("train cannot <b>work</b>") == 1
 
 
 def test_the_shell_completes_runs(root: Path) -> None:

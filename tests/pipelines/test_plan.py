@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from contracts.checked import Findings
 from contracts.errors import ConfigError
 from pipelines.cli import app
+from pipelines.monthly import Workstation, monthly_costs
 from pipelines.plan import describe_cost, find_cost
 from tests.pipelines.compiled import compile_config, require_plan
 from tests.pipelines.test_rules import VALID, config
@@ -112,3 +113,30 @@ def test_a_plan_is_printed_and_problems_end_with_2(tmp_path: Path, monkeypatch: 
         assert f"problem: {kind}" in refused
     refused_document = json.loads(plan(*changes, "-o", "json", code=2).stdout)
     assert len(refused_document["problems"]) == 2 and refused_document["ok"] is False
+
+
+T4 = "resources.machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_T4}"
+A100 = "resources.machine={type: a2-highgpu-1g}"
+L4 = "resources.machine={type: g2-standard-8}"
+
+
+@pytest.mark.parametrize(
+    ("machine", "hours", "usd", "break_even"),
+    [
+        # 0.38 USD of the machine and 0.35 of the GPU; a commitment is of the GPU alone: 730 hours of 0.22, 0.16.
+        (T4, 60, [16.8, 43.8, 183.4, 139.6, 75.5], [None, None, 459, 334, 110]),
+        (A100, 400, [721.5, 1469.4, 1689.2, 938.8, 109.4], [None, None, 460, 256, 19]),
+        (L4, 400, [136.2, 341.4, None, None, 109.4], [None, None, None, None, 92]),
+    ],
+)
+def test_a_month_by_each_way_to_pay(
+    machine: str, hours: float, usd: list[float | None], break_even: list[float | None]
+) -> None:
+    costs = monthly_costs(config(machine, "resources.nodes=1"), hours, Workstation(2500, 500, 3, 0.2))
+    assert [cost.usd for cost in costs] == [pytest.approx(each, abs=0.1) if each else None for each in usd]
+    assert [cost.break_even_hours and round(cost.break_even_hours) for cost in costs] == break_even
+
+
+def test_a_month_has_730_hours() -> None:
+    with pytest.raises(ConfigError, match="up to 730"):
+        monthly_costs(config(L4), 731)

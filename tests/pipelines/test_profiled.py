@@ -10,9 +10,9 @@ import yaml
 from contracts import storage
 from contracts.artifacts import CheckpointManifest, ProfileReport, TrainingEstimate
 from contracts.config import RunConfig
-from inspection.profile import describe_training
+from inspection.terminal import describe_training
 from tests.conftest import small_config
-from tests.inspection.test_profile import report as make_report
+from tests.inspection.test_terminal import make_report
 
 
 def test_time_and_cost_are_of_this_configuration() -> None:
@@ -25,7 +25,7 @@ def test_time_and_cost_are_of_this_configuration() -> None:
     cost = f"{2 * hours:.2f} USD ({2 * hours / 3:.4f} USD per million samples)"
     assert f"{hours:.2f} h, {cost} for 3000000 samples by 2 ranks; steps only" in line
     few = RunConfig.model_validate({"train": {"epochs": 1, "max_steps": 10, "global_batch_size": 10}})
-    assert "0.4 s for 100 samples" in (describe_training(make_report(estimate=old), few) or "")
+    assert "405 ms for 100 samples" in (describe_training(make_report(estimate=old), few) or "")
     assert describe_training(make_report(), priced) is None
 
 

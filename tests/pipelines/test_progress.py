@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from inspection.trace import StageTrace
+from inspection.stages import StageTrace
 from pipelines.progress import Bars, PlainLines
 
 

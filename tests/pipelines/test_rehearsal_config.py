@@ -1,8 +1,10 @@
 """What a configuration becomes for a rehearsal."""
 
 import json
+import shutil
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow
 import pyarrow.parquet
@@ -11,8 +13,8 @@ import pytest
 from contracts.config import RunConfig
 from contracts.config.load import load_config
 from contracts.errors import ConfigError
+from pipelines.images import find_images
 from pipelines.rehearse.config import prepare
-from pipelines.rehearse.disturbances import read_rules
 from pipelines.rehearse.rehearse import open_folder
 from tests.pipelines.compiled import compile_config
 from tests.pipelines.images import IMAGES, REGISTERED
@@ -49,7 +51,8 @@ def test_a_laptops_configuration_gets_stand_ins_that_are_named(tmp_path: Path) -
         "resources.machine.type",
         "sharding.source",
     }
-    # What is filled in is enough to compile.
+    # What is filled in is enough to submit; broken, an image counts as not built.
+    assert find_images(prepared.config) == (prepared.config, ())
     assert compile_config(prepared.config).spec["pipelineInfo"]["name"] == "shardline"
 
 
@@ -162,12 +165,14 @@ def test_the_folder_of_a_rehearsal_is_its_users_alone(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
 
 
-def test_rules_are_those_of_the_bucket_server(tmp_path: Path) -> None:
-    path = tmp_path / "rules.json"
-    path.write_text('[{"operation": "objects.media", "status": 503}]')
-    (rule,) = read_rules(path)
-    assert (rule.operation, rule.status) == ("objects.media", 503)
-    path.write_text('[{"operations": "objects.media"}]')
-    for wrong in (path, tmp_path / "nothing.json"):
-        with pytest.raises(ConfigError, match="--faults"):
-            read_rules(wrong)
+def test_a_source_that_the_disk_has_no_room_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_files(tmp_path / "raw", {"a": 3})
+    config = RunConfig.model_validate({"sharding": {"source": str(source)}})
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=2))
+    with pytest.raises(ConfigError, match=r"the disk of .* has 0\.0 GB left"):
+        prepare(config, None).copy_source(tmp_path / "buckets")
+    weights = write_files(tmp_path / "weights", {"a": 3})
+    started = config.model_copy(update={"model": config.model.model_copy(update={"weights": str(weights)})})
+    with pytest.raises(ConfigError, match="the files to copy have"):
+        prepare(started, None).copy_weights(tmp_path / "buckets")
+    assert not [path for path in (tmp_path / "buckets").rglob("*") if path.is_file()]

@@ -1,4 +1,4 @@
-"""`shardline rehearse --serve`: what it prints, whom it serves, how it ends, and what does not go together."""
+"""`shardline rehearse --serve`: what it prints, whom it serves, and how it ends."""
 
 import json
 import os
@@ -7,14 +7,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from contracts.errors import ConfigError
-from pipelines.rehearse.disturbances import Disturbances
-from pipelines.rehearse.rehearse import Wanted
-from pipelines.rehearse.serve import check_options
 
 REPOSITORY = Path(__file__).parents[2]
 # A program of its own that uses Google's client as it is.
@@ -81,27 +75,3 @@ def test_a_document_names_the_places_and_sigterm_ends_it_too(tmp_path: Path) -> 
     assert found["environment"]["GOOGLE_CLOUD_PROJECT"] == found["project"] == "rehearsal-project"
     assert (found["region"], found["buckets"]) == ("us-central1", ["rehearsal-line"])
     assert found["folder"] == str(tmp_path / "kept") and (tmp_path / "kept" / "buckets").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("options", "given", "said"),
-    [
-        ({}, {}, "shardline rehearse without CONFIG"),
-        ({"serve": True, "clock_rate": 0.0}, {}, "--clock-rate 0"),
-        ({"serve": True}, {"preemptions": 2}, "--serve without CONFIG, with an option that speaks of one"),
-        ({"serve": True}, {"samples": 2}, "--serve without CONFIG, with an option that speaks of one"),
-        ({"serve": True, "bound": True}, {}, "--serve without CONFIG, with an option that speaks of one"),
-        (
-            {"serve": True},
-            {"disturbances": Disturbances(stockouts=("us-central1",))},
-            "--serve without CONFIG, with an option that speaks of one",
-        ),
-        ({"serve": True, "config": Path("config.yaml")}, {"schedule_days": 2.0}, "--schedule-days with --serve"),
-        ({"config": Path("config.yaml"), "clock_rate": 2.0}, {}, "--clock-rate 2 without --serve"),
-    ],
-)
-def test_what_does_not_go_together(options: dict[str, Any], given: dict[str, Any], said: str) -> None:
-    all_options = {"serve": False, "config": None, "bound": False, "clock_rate": 1.0, **options}
-    with pytest.raises(ConfigError) as caught:
-        check_options(Wanted(**given), **all_options)
-    assert caught.value.given.startswith(said)

@@ -24,21 +24,21 @@ def test_the_newest_step_counts_of_what_is_new(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(steps, "_WALK_S", 0.0)
     leave(tmp_path / "before", 70)
     watch = StepWatch(tmp_path)
-    watch.look()
+    watch.read()
     assert (watch.step, watch.total) == (0, 0)
     leave(tmp_path / "a" / "b", 12)
     with (tmp_path / "a" / "b" / EVENTS_NAME).open("a") as stream:
         stream.write(json.dumps({"event": "spent", "step": 14}) + "\n")
-    watch.look()
+    watch.read()
     assert (watch.step, watch.total) == (14, 90)
 
 
 def test_a_folder_may_vanish_while_it_is_read(tmp_path: Path) -> None:
     watch = StepWatch(tmp_path)
     leave(tmp_path / "one", 5)
-    watch.look()
+    watch.read()
     shutil.rmtree(tmp_path / "one")
-    watch.look()
+    watch.read()
     assert watch.step == 5
 
 
@@ -54,10 +54,10 @@ def test_a_disk_is_walked_once_a_second_and_its_events_are_read_at_each_look(
     leave(tmp_path / "a", 3)
     for tenth in range(20):
         now[0] = 100.0 + tenth / 10
-        watch.look()
+        watch.read()
         with (tmp_path / "a" / EVENTS_NAME).open("a") as stream:
             event = {"event": "progress", "unit": "steps", "done": 10 + tenth, "total": 90}
             stream.write(json.dumps(event) + "\n")
-    watch.look()
+    watch.read()
     assert watch.step == 29
     assert len(walked) == 3

@@ -7,7 +7,7 @@ import pytest
 from contracts import storage
 from contracts.artifacts import ShardManifest
 from contracts.config import RunConfig
-from inspection.attempts import read_warnings
+from inspection.stages import read_warnings
 from pipelines import local
 from tests.conftest import small_config
 

@@ -10,8 +10,8 @@ import pytest
 from google.cloud.aiplatform_v1 import types
 
 from contracts.config import RunConfig
-from pipelines.rehearse.rehearsed import UNDISTURBED
-from pipelines.rehearse.undisturbed import begin_training
+from pipelines.rehearse.result import UNDISTURBED, Result
+from pipelines.rehearse.undisturbed import begin_training, compare
 from rehearsal.cloud import LocalCloud
 from rehearsal.machines.machine import Scale
 from tests.conftest import small_config
@@ -94,6 +94,24 @@ def test_it_begins_when_the_disturbed_one_has_succeeded(cloud: LocalCloud, tmp_p
     option, _, given = (tmp_path / "arguments").read_text().partition(" ")
     wanted = executor_input(f"small-{UNDISTURBED}", f"{LINE}-{UNDISTURBED}", UNDISTURBED)
     assert option == "--executor-input" and json.loads(given) == json.loads(wanted)
+
+
+def test_a_region_that_failed_does_not_end_the_wait(cloud: LocalCloud) -> None:
+    failed = types.CustomJob(name=f"{PARENT}/0", display_name="small-train", state=STATE.JOB_STATE_FAILED)
+    cloud.store.add(failed.name, failed)
+    over = threading.Event()
+    threading.Timer(1.0, over.set).start()
+    training = begin_training(cloud, CONFIG, LINE, over)
+    with pytest.raises(TimeoutError):
+        training.result(0.3)
+    assert training.result(120) == "the disturbed training did not succeed"
+
+
+def test_a_sharding_that_fails_again_is_no_difference(cloud: LocalCloud) -> None:
+    """The source of this configuration is not there."""
+    disturbed = Result("r", LINE, 0, CONFIG, [], {})
+    comparison = compare(cloud, disturbed, None, has_rules=True)
+    assert comparison.shards is None and comparison.reason.startswith("the second sharding failed: ")
 
 
 def test_a_submission_that_ends_without_a_training_has_nothing_to_compare(cloud: LocalCloud) -> None:

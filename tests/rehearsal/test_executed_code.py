@@ -22,5 +22,5 @@ GUARD = {"PYTHONPATH", "SHARDLINE_REHEARSAL_REFUSED"}
 
 def test_machines_are_led_by_the_four_sets_of_variables_alone(tmp_path: Path) -> None:
     with LocalCloud(tmp_path / "cloud", projects={"acme": "123456789012"}) as cloud:
-        given = set(cloud.machine_environment)
+        given = set(cloud.vertex.machine_environment)
         assert given == TRUST | PROXY | {name.upper() for name in PROXY} | GCSFS | GUARD

@@ -15,6 +15,7 @@ import pytest
 
 from contracts.errors import ConfigError
 from rehearsal.leftovers import claimed_folder
+from rehearsal.machines.machine import LINKS_PREFIX
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120.0
@@ -144,3 +145,29 @@ def test_a_folder_of_entries_that_others_may_write_is_refused(places: Path) -> N
     folder.chmod(0o777)
     with pytest.raises(ConfigError, match="not a folder of this user alone"), claimed_folder():
         raise AssertionError("unreachable")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="folders of others are made by root alone")
+def test_links_of_others_are_let_alone(places: Path) -> None:
+    links = places / f"{LINKS_PREFIX}other"
+    links.mkdir()
+    os.chown(links, 65534, 65534)
+    with claimed_folder():
+        pass
+    entry = places / f"shardline-rehearsals-{os.getuid()}" / "killed"
+    entry.write_text(json.dumps({"folder": "/nowhere", "is_temporary": False, "places": str(places)}))
+    (links / "0").symlink_to("/nowhere/tmp")
+    with claimed_folder():
+        assert not entry.exists() and links.is_dir()
+
+
+@pytest.mark.parametrize("content", ["", '{"folder": "/tmp', "[]", "{}"])
+def test_a_damaged_entry_is_named(places: Path, content: str) -> None:
+    """As a power cut leaves it."""
+    with claimed_folder():
+        pass
+    entry = places / f"shardline-rehearsals-{os.getuid()}" / "damaged"
+    entry.write_text(content)
+    with pytest.raises(ConfigError) as caught, claimed_folder():
+        raise AssertionError("unreachable")
+    assert str(entry) in caught.value.given and "remove it" in caught.value.todo

@@ -197,7 +197,7 @@ def test_a_run_survives_a_stockout_and_faults_of_buckets(tmp_path: Path, picture
         resources={"regions": ["us-east4"]},
     )
     found, _ = rehearse(tmp_path, config, "--stockout", "us-central1", "--storage-faults", 0.01)
-    text = "\n".join(found["struck"])
+    text = "\n".join(found["effects"])
     assert "no machines in us-central1: small-profile" in text
     assert "answered with 503" in text
     assert found["comparison"] == {"shards": True, "parameters": found["parameters"], "reason": ""}
@@ -208,7 +208,7 @@ def test_the_summary_says_what_ended_a_run(tmp_path: Path, pictures: Path) -> No
     config = write_small(tmp_path, sharding={"source": str(pictures)})
     done = shardline(tmp_path, "rehearse", config, "--stockout", "us-central1")
     assert done.returncode == 1
-    assert "error: the rehearsal found:" in done.stderr
+    assert "error: the rehearsal failed:" in done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert any(line.startswith("happened") for line in lines)
-    assert any(line.startswith("ended by stockout: ") for line in lines), done.stdout
+    assert any(line.startswith("ended by the region has no such machines left now") for line in lines), done.stdout

@@ -12,7 +12,7 @@ from contracts import storage
 from contracts.config import SPLITS
 from contracts.errors import ConfigError, DataError, TryAgain
 from rehearsal.gcs.faults import Rule
-from rehearsal.gcs.index import Record
+from rehearsal.gcs.objects import Record
 from sharding import file_versions, folders, listing, reference
 from sharding.names import ENCODED_PREFIX, decode_name, encode_name, encode_path
 
@@ -293,8 +293,8 @@ def fill(server, names):
     """Put names into the bucket, without contents: a listing reads none."""
     for number, name in enumerate(names):
         digest = "1B2M2Y8AsgTpgAmY7PhCfg==" if number % 3 else None
-        row = Record("bucket-1", f"raw/{name}", 10**15 + number, 1, 10**15, "x", number, "AAAAAA==", digest)
-        server.objects._index.put(row)
+        path = server.root / "no such file"
+        server.objects._put(Record("bucket-1", f"raw/{name}", 10**15 + number, path, number, "AAAAAA==", digest))
 
 
 def test_a_bucket_is_listed_class_by_class(bucket_server, listing_of, monkeypatch):
@@ -314,7 +314,7 @@ def test_a_bucket_is_listed_class_by_class(bucket_server, listing_of, monkeypatc
     ignored = [b".x/", b"README", b"hidden/.DS_Store", b"lost.jpg", b"zoo/.thumbs/", b"zoo/thumbs.db"]
     assert found.ignored.sorted() == ignored
     # Another generation is another state.
-    bucket_server.objects._index.drop("bucket-1", "raw/ant/deep/3/x.png")
+    bucket_server.objects.delete("bucket-1", "raw/ant/deep/3/x.png")
     fill(bucket_server, ["ant/deep/3/x.png"])
     assert listing_of(URI).same_but_times != found.same_but_times
 
@@ -339,7 +339,7 @@ def test_a_class_folder_that_vanishes_from_a_bucket_is_named(bucket_server, list
         found = names(self, folder)
         for name in NAMES:
             if name.startswith("zoo/"):
-                bucket_server.objects._index.drop("bucket-1", f"raw/{name}")
+                bucket_server.objects.delete("bucket-1", f"raw/{name}")
         return found
 
     monkeypatch.setattr(folders.BucketFolders, "names", list_then_delete)

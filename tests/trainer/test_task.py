@@ -30,7 +30,7 @@ from contracts.events import EVENTS_NAME, EventReader
 from contracts.fingerprint import model_fingerprint
 from contracts.scalars import SCALARS_FOLDER
 from contracts.stage import run_stage
-from inspection.run.curves import read_curves
+from inspection.training import read_curves
 from tests.conftest import small_config
 from trainer.data.reader import ShardReader
 from trainer.launch.assignment import ASSIGNMENT_NAME
@@ -161,7 +161,7 @@ def check_scalars(folder: Path) -> None:
     names |= {f"validation/{name}" for name in ("accuracy", "f1_macro", "recall_macro")}
     names |= {"memory/resident_bytes", "memory/resident_peak_bytes"}
     assert set(accumulator.Tags()["scalars"]) == names
-    curves = {curve.name: curve for curve in read_curves(storage.normalise(folder / SCALARS_FOLDER)).curves}
+    curves = {curve.name: curve for curve in read_curves(storage.normalise(folder / SCALARS_FOLDER))[0]}
     assert set(curves) == names
     for name, curve in curves.items():
         scalars = accumulator.Scalars(name)

@@ -6,6 +6,8 @@ Every figure is the manifest's. Names and paths of machines are not written, and
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from contracts.artifacts import CheckpointManifest, ExportManifest
@@ -13,11 +15,12 @@ from contracts.artifacts.export import Figure
 from contracts.artifacts.signature import BATCH
 from contracts.proof import verdict
 from contracts.serving import LOADED_BY, NO_RELEASE, TENSORRT_RTX, image_of
-from pages.markdown import Markdown, code, whole
-from pages.quantities import figure
 from trainer.predict.bundle import LABELS_NAME, kind_of
 
 _MOST_NAMES = 100
+# What means something in Markdown or HTML (CommonMark 0.31); an underscore within a word means nothing.
+_SPECIAL = re.compile(r"[&<>`*\[\]\\|~$#]|(?<!\w)_|_(?!\w)|:(?=//)")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 _HIGHEST = "One score (logit) per class; the highest is the prediction, even for an input that belongs to no class."
 _ABOUT = {
     "image_classification": _HIGHEST,
@@ -32,6 +35,38 @@ _LIMITS = """- Metrics hold for data like the test split; nothing is known of ot
 - Scores are not calibrated probabilities: a high score is no guarantee."""
 
 
+class _Markdown(str):
+    """Markdown that needs no escaping."""
+
+    __slots__ = ()
+
+
+def _one_line(text: str) -> str:
+    return " ".join(_UNPRINTABLE.sub(lambda match: " " if match[0] in "\t\n\r" else "\ufffd", text).split())
+
+
+def _escape(text: str) -> _Markdown:
+    """Return text as one line of Markdown: characters with a meaning become references."""
+    return _Markdown(_SPECIAL.sub(lambda match: f"&#{ord(match[0])};", _one_line(text)))
+
+
+def _code(text: str) -> _Markdown:
+    """Return text as code; as other text where code would not hold it, since a bar ends a table's cell."""
+    line = _one_line(text)
+    return _Markdown(f"`{line}`") if line and not re.search("[`|<>&]", line) else _escape(text)
+
+
+def _figure(value: Figure) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    # The manifest has no numbers for these (JSON): ranges write the word, parity the largest float.
+    if value == "infinite" or (isinstance(value, float) and not abs(value) < sys.float_info.max):
+        return "not finite"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def render_card(document: ExportManifest, checkpoint: CheckpointManifest | None = None) -> str:
     """Return the card.
 
@@ -42,10 +77,10 @@ def render_card(document: ExportManifest, checkpoint: CheckpointManifest | None 
     served, headline, gates = document.served_file, document.headline, []
     for gate in document.gates:
         figures = _figures(gate.figures), _figures(gate.limits), f"{gate.ran}, {gate.device or 'CPU'}"
-        gates.append([gate.name, gate.precision, code(gate.file), gate.status, *figures, gate.reason])
+        gates.append([gate.name, gate.precision, _code(gate.file), gate.status, *figures, gate.reason])
     names = dict.fromkeys([headline.metric, *(name for values in document.metrics.values() for name in values)])
-    metrics = [[model, *(figure(values.get(name)) for name in names)] for model, values in document.metrics.items()]
-    latency = [[entry.ran, str(entry.batch), figure(entry.median_ms), str(entry.calls)] for entry in document.latency]
+    metrics = [[model, *(_figure(values.get(name)) for name in names)] for model, values in document.metrics.items()]
+    latency = [[entry.ran, str(entry.batch), _figure(entry.median_ms), str(entry.calls)] for entry in document.latency]
     tried = [[one.precision, one.outcome, ", ".join(one.kept_fp32) or "-", one.reason] for one in document.tried]
     better = "higher" if headline.direction == "max" else "lower"
     samples = f"{document.proof_samples} of {document.test_samples} samples of the test split"
@@ -55,7 +90,7 @@ def render_card(document: ExportManifest, checkpoint: CheckpointManifest | None 
         "What it is": f"{_describe(document.task, checkpoint)}\n\n{facts}",
         "How to use it": _describe_use(document),
         "Gates": f"{_GATES}\n\n{_table(columns, gates)}",
-        "Metrics": f"On {samples}, unseen in training. The headline is {code(headline.metric)}, {better} is better.\n\n"
+        "Metrics": f"On {samples}, not used by training. Headline: {_code(headline.metric)}, {better} is better.\n\n"
         + _table(["Model", *names], metrics),
         "Latency": _table(["Ran by", "Batch", "Median ms", "Calls"], latency) if latency else "Not measured.",
         "What was tried": f"Asked for: {document.asked_precision}. Ships: {document.precision}.\n\n"
@@ -64,22 +99,22 @@ def render_card(document: ExportManifest, checkpoint: CheckpointManifest | None 
         "Limits": _LIMITS,
     }
     body = "".join(f"\n## {title}\n\n{text}\n" for title, text in sections.items())
-    return f"""# Model card: {whole(document.task)}, {document.precision}
+    return f"""# Model card: {_escape(document.task)}, {document.precision}
 
-**Verdict: {whole(verdict(document.sealed()))}** (when it was made). Served: {code(served.name)} by
+**Verdict: {_escape(verdict(document.sealed()))}** (when it was made). Served: {_code(served.name)} by
 {LOADED_BY[document.runtime]}, sha256 {served.sha256}
 {body}"""
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; text that is not Markdown is escaped."""
-    cells = [[text if isinstance(text, Markdown) else whole(text) for text in row] for row in [header, *rows]]
-    cells.insert(1, [Markdown("---")] * len(header))
+    """Return a table; text that is not _Markdown is escaped."""
+    cells = [[text if isinstance(text, _Markdown) else _escape(text) for text in row] for row in [header, *rows]]
+    cells.insert(1, [_Markdown("---")] * len(header))
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def _figures(values: Mapping[str, Figure]) -> str:
-    return ", ".join(f"{name} {figure(value)}" for name, value in values.items()) or "-"
+    return ", ".join(f"{name} {_figure(value)}" for name, value in values.items()) or "-"
 
 
 def _describe(task: str, checkpoint: CheckpointManifest | None) -> str:
@@ -89,8 +124,8 @@ def _describe(task: str, checkpoint: CheckpointManifest | None) -> str:
     data, names = checkpoint.data, checkpoint.classes
     text = f"At most {data.get('max_length')} tokens of a text count, from its beginning."
     if kind_of(task) == "images":
-        text = f"Pixels / 255 are normalised with mean {code(str(data['mean']))}, std {code(str(data['std']))}."
-    listed = ", ".join(map(code, names[:_MOST_NAMES])) + (", ..." if len(names) > _MOST_NAMES else "")
+        text = f"Pixels / 255 are normalised with mean {_code(str(data['mean']))}, std {_code(str(data['std']))}."
+    listed = ", ".join(map(_code, names[:_MOST_NAMES])) + (", ..." if len(names) > _MOST_NAMES else "")
     return f"{about} {text}\n\n{len(names)} classes, in the order of the scores (`{LABELS_NAME}`): {listed}"
 
 
@@ -120,7 +155,7 @@ Preprocessing is part of the model: `predict.py` does it. Any other costs accura
     if document.runtime == TENSORRT_RTX:
         return f"{text}\n\nTriton loads no engine of TensorRT-RTX."
     image = image_of(document)
-    return f"{text}\n\nWith Triton (not run): {code(image) if image else NO_RELEASE}, see `triton/README.md`."
+    return f"{text}\n\nWith Triton (not run): {_code(image) if image else NO_RELEASE}, see `triton/README.md`."
 
 
 def _facts(document: ExportManifest) -> dict[str, str]:
@@ -132,20 +167,20 @@ def _facts(document: ExportManifest) -> dict[str, str]:
     for name, size in signature.dimensions.items():
         facts[f"Dimension {name}"] = f"{size.min} to {size.max}, tuned for {size.opt}, multiples of {size.multiple}"
     for entry in document.graphs:
-        facts[f"Graph, {entry.precision}"] = code(f"{entry.name}, {entry.bytes} bytes, sha256 {entry.sha256}")
+        facts[f"Graph, {entry.precision}"] = _code(f"{entry.name}, {entry.bytes} bytes, sha256 {entry.sha256}")
     if engine is not None:
-        facts["Engine"] = code(f"{engine.name}, {engine.bytes} bytes, sha256 {engine.sha256}")
+        facts["Engine"] = _code(f"{engine.name}, {engine.bytes} bytes, sha256 {engine.sha256}")
         batches = f"batches of up to {engine.max_batch}, tuned for {engine.opt_batch}"
         facts["Engine built by"] = f"{engine.builder} for {engine.target}, {batches}"
     return facts
 
 
 def _lineage(document: ExportManifest, checkpoint: CheckpointManifest | None) -> dict[str, str]:
-    lineage: dict[str, str] = {"Checkpoint, sha256 of its parameters": code(document.checkpoint_sha256)}
+    lineage: dict[str, str] = {"Checkpoint, sha256 of its parameters": _code(document.checkpoint_sha256)}
     if checkpoint is not None:
         lineage["Training"] = f"{checkpoint.fingerprint}, {checkpoint.step} steps, {checkpoint.epoch} epochs"
-        lineage["Network"] = code(str(checkpoint.model.get("architecture", "-")))
+        lineage["Network"] = _code(str(checkpoint.model.get("architecture", "-")))
         lineage["Training started with"] = "random" if checkpoint.initial is None else checkpoint.initial.in_words()
-    lineage |= {"Shards": code(document.shards_fingerprint), "Export": code(document.fingerprint)}
-    lineage |= {f"Made from: {name}": code(value) for name, value in document.made_from.items()}
-    return lineage | {f"Made with: {name}": code(value) for name, value in document.made_with.items()}
+    lineage |= {"Shards": _code(document.shards_fingerprint), "Export": _code(document.fingerprint)}
+    lineage |= {f"Made from: {name}": _code(value) for name, value in document.made_from.items()}
+    return lineage | {f"Made with: {name}": _code(value) for name, value in document.made_with.items()}

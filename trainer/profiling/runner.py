@@ -255,6 +255,7 @@ class RankRunner(Launcher):
         self._began_at = time.monotonic()
         self._start_s = 0.0
         """Duration of the first start."""
+        self._on_gpu = False
         self._under_way: dict[str, Any] = {}
         self._overdue: Failed | None = None
         self.starts = 0
@@ -284,7 +285,7 @@ class RankRunner(Launcher):
             append(self.path, began_at=self._began_at, measurement_limit_s=patience * MEASUREMENT_LIMIT_S)
         elif end is not None:
             self._read_records()
-            failed = self._overdue or _describe_crash(end)
+            failed = self._overdue or _describe_crash(end, on_gpu=self._on_gpu)
             self.reason = f"{failed.outcome}: {failed.reason}"
             if self._under_way:
                 append_answer(self.path, self.now_s, failed)
@@ -322,17 +323,19 @@ class RankRunner(Launcher):
             if "command" in record or "answer" in record:
                 self._under_way = record if "command" in record else {}
             elif "device" in record and not self._start_s:
-                self._start_s = record["at_s"]
+                self._start_s, self._on_gpu = record["at_s"], record["device"]["kind"] == "cuda"
                 self.stage.ready()
             elif "message" in record:
                 self.stage.progress(record["done"], record["total"], "measurements", record["message"])
 
 
-def _describe_crash(end: ErrorDocument) -> Failed:
+def _describe_crash(end: ErrorDocument, *, on_gpu: bool) -> Failed:
     if end.kind == "out of memory":
         return Failed("out of memory", end.message)
     if "SIGKILL" in end.message:
-        return Failed("out of memory", f"{end.message}; the kernel does that when memory runs out")
+        # Slots fill the memory of the device; on a GPU the host's is filled by the loader or by another program.
+        outcome: Literal["crashed", "out of memory"] = "crashed" if on_gpu else "out of memory"
+        return Failed(outcome, f"{end.message}; the kernel does that when the host's memory runs out")
     return Failed("crashed", end.message)
 
 

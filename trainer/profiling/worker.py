@@ -249,11 +249,11 @@ class Worker:
         folder.mkdir(exist_ok=True)
         path = folder / f"rank-{self._rank.rank}.pt.trace.json.gz"
         counters = self.bench.trace(settings, path)
-        everything = self._gather((asdict(counters), path.name, path.read_bytes()))
+        traced = self._gather_on_first((asdict(counters), path.name, path.read_bytes()))
         if self._rank.is_first:
-            for _, name, content in everything:
+            for _, name, content in traced:
                 storage.replace(storage.normalise(folder / name), content)
-            append(self._path, counters=[counters for counters, *_ in everything])
+            append(self._path, counters=[counters for counters, *_ in traced])
         return JointRate((), 0.0)
 
     # --- ranks --------------------------------------------------------------------------------------------------------
@@ -270,6 +270,16 @@ class Worker:
         if self._rank.ranks > 1:
             dist.broadcast_object_list(messages, src=0)
         return messages[0]
+
+    def _gather_on_first(self, value: Any) -> list[Any]:
+        """Return the values of all ranks on rank 0; traces of many ranks would fill the memory of each."""
+        import torch.distributed as dist
+
+        if self._rank.ranks == 1:
+            return [value]
+        values = [None] * self._rank.ranks if self._rank.is_first else None
+        dist.gather_object(value, values, dst=0)
+        return values or []
 
     def _gather(self, answer: Any) -> list[Any]:
         import torch.distributed as dist

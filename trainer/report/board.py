@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from contracts import storage
-from contracts.artifacts import FIRST_SLOT_NAME, LOSS, CheckpointManifest, EvaluationReport
+from contracts.artifacts import LOSS, CheckpointManifest, EvaluationReport
 from contracts.events import print_error
 from contracts.scalars import PART_BYTES, part_name, scalars_line, start_line
 
@@ -57,7 +57,7 @@ class Board:
         """Show the first samples of training.
 
         Args:
-            content: Pictures [N, 3, H, W] uint8, which pages of the run show too, or a text.
+            content: Pictures [N, 3, H, W] uint8, or a text.
         """
         from torch.utils.tensorboard.summary import image
 
@@ -68,9 +68,7 @@ class Board:
             self._write(lambda writer: writer.add_text("first_slot", text, 1))
             return
         summary = image("images/first_slot", content, dataformats="NCHW")  # type: ignore[no-untyped-call]
-        picture = summary.value[0].image.encoded_image_string
         self._write(lambda writer: writer.file_writer.add_summary(summary, 1))
-        self._write(lambda writer: (Path(writer.log_dir) / FIRST_SLOT_NAME).write_bytes(picture))
 
     def flush(self) -> None:
         """Write what is still in memory."""

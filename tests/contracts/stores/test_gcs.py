@@ -253,8 +253,7 @@ def test_what_bulk_reading_cannot_explain_is_read_again(server: BucketServer) ->
 
 def test_listings_are_lazy(server: BucketServer) -> None:
     for number in range(1203):
-        content = server.objects.contents.write([b"x"])
-        server.objects.commit("bucket-1", f"many/{number:04d}", content, {})
+        server.objects.write("bucket-1", f"many/{number:04d}", [b"x"])
     listing = storage.list_objects(f"{ROOT}/many")
     assert next(listing).name == "0000"
     assert len(server.access_log.entries(operation="objects.list")) == 1

@@ -25,10 +25,10 @@ from pipelines.compile import CompiledLine
 from pipelines.plan import Plan, find_cost
 from pipelines.submit import Ready
 from rehearsal.clock import Clock
-from rehearsal.doors.server import VertexServer
 from rehearsal.gcs import BucketServer
-from rehearsal.gcs.resources import PROJECT_NUMBER
-from rehearsal.resources.store import Store
+from rehearsal.gcs.objects import PROJECT_NUMBER
+from rehearsal.servers.vertex import VertexServer
+from rehearsal.vertex.store import Store
 
 # The bucket server's number: the SDK compares the two.
 PROJECT, NUMBER, REGION = "shardline-test", str(PROJECT_NUMBER), "us-central1"

@@ -15,8 +15,7 @@ from contracts.artifacts import EVALUATION_NAME, MANIFEST_NAME, RunRecord
 from contracts.artifacts.classification import RocCurve
 from contracts.config import STAGES, RunConfig
 from pipelines.submit import submit
-from tests.inspection.documents import evaluation, trained_with_evaluation
-from tests.inspection.test_summary import DOCUMENTS
+from tests.inspection.documents import DOCUMENTS, evaluation, trained_with_evaluation
 from tests.pipelines.vertex.conftest import NUMBER, PROJECT, REGION, Cloud, MakeConfig, make_ready
 
 NAMES = ["cat", "dog"]

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 from contracts import storage
 from pipelines import images
 from pipelines.cli import app
-from rehearsal.doors.errors import ServiceError
-from rehearsal.doors.http_messages import Request, Response, json_response
+from rehearsal.errors import ServiceError
+from rehearsal.servers.http import Request, Response, Send, json_response
 from tests.pipelines.vertex.conftest import PROJECT, REGION, Cloud
 
 ACCOUNT = f"shardline-build@{PROJECT}.iam.gserviceaccount.com"
@@ -34,17 +34,18 @@ class PlayedBuilds:
         self.refusals: dict[str, ServiceError] = {}
         """By the method and service that refuse."""
 
-    def __call__(self, request: Request) -> Response | None:
+    def serve(self, request: Request, send: Send) -> None:
+        send(self._answer(request))
+
+    def _answer(self, request: Request) -> Response:
         service, name = request.host.partition(".")[0], request.path.removeprefix("/v1/")
         if (refusal := self.refusals.get(f"{request.method} {service}")) is not None:
             raise refusal
         if service == "artifactregistry":
             assert name == f"projects/{PROJECT}/locations/{REGION}/repositories/shardline"
             return json_response({"name": name})
-        if service != "cloudbuild":
-            return None
         if request.method == "POST":
-            build = {**request.value(), "name": f"{name}/{len(self.builds)}", "status": "QUEUED", "logUrl": "https://l"}
+            build = {**request.json(), "name": f"{name}/{len(self.builds)}", "status": "QUEUED", "logUrl": "https://l"}
             self.builds[build["name"]] = build
             return json_response({"metadata": {"build": build}})
         if name.endswith("/builds"):
@@ -64,8 +65,9 @@ class PlayedBuilds:
 @pytest.fixture
 def played(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedBuilds:
     """The played services behind Google's names, and a configuration in the current folder."""
-    played, door = PlayedBuilds(), vars(cloud.server)["_http"]
-    monkeypatch.setattr(door, "_endpoints", (*door._endpoints, played))
+    played = PlayedBuilds()
+    for service in ("cloudbuild", "artifactregistry"):
+        cloud.server.sites[f"{service}.googleapis.com"] = played.serve
     monkeypatch.setattr(images, "_POLL_S", 0.0)
     monkeypatch.chdir(tmp_path)
     section = {"repository": REPOSITORY, "build_account": ACCOUNT}
@@ -112,7 +114,7 @@ def test_what_is_built_follows_the_configuration_and_the_options(played: PlayedB
     record = images.ImageRecord.model_validate_json(RECORD.read_text())
     assert record.requirements_sha256 == hashlib.sha256(b"timm==1.0.20\n").hexdigest()
     ((name, sent),) = played.builds.items()
-    assert "/us-east4/" in name and unpack(sent)["docker/own-requirements.txt"] == b"timm==1.0.20\n"
+    assert "/us-east4/" in name and unpack(sent)["deploy/docker/own-requirements.txt"] == b"timm==1.0.20\n"
     build("resources.machine.type=g4-standard-48")
     build("resources.machine.type=n1-standard-8", "--cuda", "cu130")
     volta = "resources.machine={type: n1-standard-8, accelerator_type: NVIDIA_TESLA_V100}"

@@ -13,7 +13,7 @@ from contracts import storage
 from contracts.artifacts import MANIFEST_NAME, RunRecord
 from contracts.config import STAGES
 from contracts.errors import ErrorDocument
-from inspection.attempts import leave_error
+from inspection.stages import leave_error
 from rehearsal.gcs import BucketServer
 from tests.components.tasks import LINE, RUN, make_config, perform, publish, read_artifacts, read_output, write_attempt
 from tests.pipelines.vertex.conftest import NUMBER, REGION, Cloud
@@ -60,7 +60,7 @@ def test_a_run_is_recorded_from_its_tasks_and_what_its_stages_left(cloud: Cloud)
     ]
     assert (record.results["parameters_sha256"], record.results["register"]) == ("ab", decision)
     assert storage.read_bytes(f"{LINE}/run.json") == storage.read_bytes(f"{FOLDER}/run.json")
-    assert b"made by train" in storage.read_bytes(f"{LINE}/report.md")
+    assert [stage.made for stage in record.stages if stage.name == "train"] == ["made by train"]
     report = read_artifacts("record")["report"]
     assert (report["schemaTitle"], report["metadata"]) == (
         "system.HTML",
@@ -152,3 +152,14 @@ def test_a_service_that_does_not_answer_leaves_the_stages_word(cloud: Cloud, mon
     assert perform("record", make_config(), job=f"{JOB}-nobody-knows") == 0
     record = RunRecord.model_validate_json(storage.read_bytes(f"{FOLDER}/run.json"))
     assert (record.state, {stage.state for stage in record.stages}) == ("succeeded", {"done"})
+
+
+@pytest.mark.parametrize(("kept", "error"), [(True, "task shard: no gs://raw"), (False, "stage shard: no gs://raw")])
+def test_without_tasks_the_errors_that_were_left_say_why(bucket_server: BucketServer, kept: bool, error: str) -> None:
+    """Kubeflow Pipelines is not asked, and Vertex AI may not answer."""
+    document = ErrorDocument(kind="DataError", exit_code=2, message="no gs://raw")
+    if kept:
+        leave_error(LINE, RUN, "shard", document)
+    write_attempt("shard", f"{RUN}.a", [{"time": 5.0, "event": "start", "launched_at": 5.0}])
+    storage.replace(f"{LINE}/shard/attempts/{RUN}.a/error.json", document.model_dump_json().encode())
+    assert collect(LINE, RUN, make_config(), {}).error == error

@@ -17,8 +17,8 @@ from contracts.artifacts import MANIFEST_NAME
 from contracts.config import RunConfig
 from contracts.errors import ConfigError
 from contracts.result import RUN_START_NAME, run_uri
-from inspection.summary import close_run, make_record
-from inspection.trace import StageTrace
+from inspection.record import close_run, make_record
+from inspection.stages import StageTrace
 from pipelines.promote import promote
 from tests.components.test_gate import COMPARISON
 from tests.export_fields import publish_export

@@ -51,6 +51,13 @@ def test_busy_answers_are_retried(bucket_server: BucketServer, bucket: storage.B
     assert answer.json()["error"]["code"] == status
 
 
+def test_a_status_without_a_phrase_is_answered(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
+    bucket_server.faults.set(Rule(status=520))
+    answer = bucket.client._http.get(f"{bucket_server.endpoint}/storage/v1/b/bucket-1/o/x", timeout=20)
+    assert answer.status_code == 520
+    assert not bucket_server.failures
+
+
 def test_refusals_are_not_retried(bucket_server: BucketServer, bucket: storage.Bucket) -> None:
     bucket_server.faults.set(Rule(status=403))
     with pytest.raises(exceptions.Forbidden):

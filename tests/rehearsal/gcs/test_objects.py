@@ -1,102 +1,82 @@
-"""The objects on disk when the server dies between two steps, wherever that is."""
+"""Objects as files: what is on disk, what a server finds there, and what uploads leave."""
 
 import os
+import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from rehearsal.errors import StorageError
 from rehearsal.gcs import BucketService
-from rehearsal.gcs.content import ContentFolder, read_in_turn
-from rehearsal.gcs.messages import ApiError
-from rehearsal.gcs.objects import Objects
-from rehearsal.gcs.preconditions import NOTHING, Preconditions
-from rehearsal.gcs.resources import bucket_resource
+from rehearsal.gcs.objects import Objects, Preconditions
 
 BUCKET = "bucket-1"
 
 
-class Killed(BaseException):
-    """Stands for kill -9: nothing after it runs."""
-
-
-def write(objects: Objects, name: str, content: bytes) -> None:
-    objects.commit(BUCKET, name, objects.contents.write([content]), {})
-
-
 def files(root: Path) -> dict[str, bytes]:
-    found = (path for path in (root / BUCKET).rglob("*") if path.is_file())
-    return {path.relative_to(root / BUCKET).as_posix(): path.read_bytes() for path in found}
+    paths = (path for path in root.rglob("*") if path.is_file())
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 
 
-def rows(objects: Objects) -> dict[str, bytes]:
-    found = objects.rows(BUCKET, "", "", 100)
-    return {row.name: b"".join(read_in_turn([objects.contents.open(row.content_id)])) for row in found}
-
-
-# What each request does on disk, in its order.
-@pytest.mark.parametrize(
-    ("step", "action", "expected"),
-    [
-        ("show", "create", {"a/x": b"old", "new": b"new"}),
-        ("show", "overwrite", {"a/x": b"new"}),
-        ("remove", "overwrite", {"a/x": b"new"}),
-        ("hide", "delete", {}),
-        ("remove", "delete", {}),
-    ],
-)
-def test_a_kill_between_two_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, action: str, expected: dict[str, bytes]
-) -> None:
-    objects = Objects(tmp_path)
+def make(root: Path) -> Objects:
+    objects = Objects(root)
     objects.create_bucket(BUCKET, {})
-    write(objects, "a/x", b"old")
-    actions: dict[str, Any] = {
-        "create": lambda: write(objects, "new", b"new"),
-        "overwrite": lambda: write(objects, "a/x", b"new"),
-        "delete": lambda: objects.delete(BUCKET, "a/x", None, NOTHING),
-    }
-    with monkeypatch.context() as patch:
+    return objects
 
-        def kill(*_: object) -> None:
-            raise Killed
 
-        patch.setattr(ContentFolder, step, kill)
-        with pytest.raises(Killed):
-            actions[action]()
-        objects.close()
+def test_objects_are_files_of_their_names_for_reading(tmp_path: Path) -> None:
+    objects = make(tmp_path)
+    for name in ("a/b/c", "top", "dir/", "x//y", "../up", "n" * 300):
+        objects.write(BUCKET, name, [name.encode()])
+    assert files(tmp_path / BUCKET) == {"a/b/c": b"a/b/c", "top": b"top"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_file()} == {0o444}
+    # An object where a folder is, and one below an object.
+    for name in ("a", "top/below"):
+        objects.write(BUCKET, name, [name.encode()])
+        with objects.open(BUCKET, name)[1] as file:
+            assert file.read() == name.encode()
+    objects.write(BUCKET, "a/b/c", [b"new"])
+    assert files(tmp_path / BUCKET) == {"a/b/c": b"new", "top": b"top"}
+    objects.delete(BUCKET, "a/b/c")
+    # Nothing is in its way any more.
+    objects.write(BUCKET, "a", [b"replaced"])
+    assert files(tmp_path / BUCKET) == {"a": b"replaced", "top": b"top"}
+    for record in objects.rows(BUCKET, "", "", 100):
+        objects.delete(BUCKET, record.name)
+    assert files(tmp_path) == {} and list((tmp_path / BUCKET).iterdir()) == []
+    assert not (tmp_path.parent / "up").exists()
 
+
+def test_a_server_adopts_the_files_that_are_there(tmp_path: Path) -> None:
+    first = make(tmp_path).write(BUCKET, "a/x", [b"abc"])
+    (tmp_path / "photos" / "cats").mkdir(parents=True)
+    (tmp_path / "photos" / "cats" / "1.jpg").write_bytes(b"cat")
+    outside = tmp_path.with_name(f"{tmp_path.name}-outside")
+    outside.write_bytes(b"of the user")
+    mode = outside.stat().st_mode
+    (tmp_path / "photos" / "link").symlink_to(outside)
+    # What an upload left behind is no object.
+    (tmp_path / ".gcs" / "uploads" / "half").write_bytes(b"half")
     objects = Objects(tmp_path)
-    assert rows(objects) == expected
-    assert files(tmp_path) == expected
-    assert len(list((tmp_path / ".gcs" / "content").iterdir())) == len(expected)
-    objects.close()
+    again, cat = objects.get(BUCKET, "a/x"), objects.get("photos", "cats/1.jpg")
+    assert (again.generation, again.size, again.crc32c, again.md5) == (first.generation, 3, first.crc32c, first.md5)
+    assert (cat.size, stat.S_IMODE(cat.path.stat().st_mode)) == (3, 0o444)
+    assert objects.write(BUCKET, "a/x", [b"new"]).generation > first.generation
+    assert objects.find("photos", "link") is None
+    assert outside.stat().st_mode == mode
+    (tmp_path / "photos" / "link").unlink()
+    objects.delete("photos", "cats/1.jpg")
+    assert files(tmp_path) == {f"{BUCKET}/a/x": b"new"}
 
 
-def test_bytes_without_an_object_are_swept(tmp_path: Path) -> None:
-    objects = Objects(tmp_path)
-    objects.create_bucket(BUCKET, {})
-    write(objects, "x", b"kept")
-    objects.contents.write([b"an upload that was never committed"])
-    half = objects.contents.writer()
-    half.write(b"half")
-    half.finish()
-    objects.close()
-    objects = Objects(tmp_path)
-    assert rows(objects) == {"x": b"kept"}
-    assert len(list((tmp_path / ".gcs" / "content").iterdir())) == 1
-    objects.close()
-
-
-def test_a_refused_upload_leaves_nothing(tmp_path: Path) -> None:
-    objects = Objects(tmp_path)
-    objects.create_bucket(BUCKET, {})
-    write(objects, "x", b"kept")
-    content = objects.contents.write([b"refused"])
-    with pytest.raises(ApiError):
-        objects.commit(BUCKET, "x", content, {}, Preconditions(generation_match=0))
-    assert len(list((tmp_path / ".gcs" / "content").iterdir())) == 1
-    objects.close()
+def test_what_is_refused_or_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    objects = make(tmp_path)
+    objects.write(BUCKET, "x", [b"kept"])
+    with pytest.raises(StorageError):
+        objects.write(BUCKET, "x", [b"refused"], {}, Preconditions(generation_match=0))
+    with pytest.raises(ZeroDivisionError):
+        objects.write(BUCKET, "y", (b"%d" % (1 // n) for n in (1, 0)))
+    assert files(tmp_path) == {f"{BUCKET}/x": b"kept"}
 
 
 def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
@@ -112,9 +92,9 @@ def test_buckets_are_where_they_were_made_and_those_of_files_where_the_service_s
     service = BucketService(tmp_path, buckets=["of-files", "new"], location="us-east4")
     service.objects.create_bucket("by-a-client", {"location": "eur4"})
     service.objects.create_bucket("without", {})
-    found = {bucket.name: bucket_resource(bucket, "") for bucket in service.objects.buckets()}
+    resources = {bucket.name: bucket.resource("") for bucket in service.objects.buckets()}
     service.close()
-    assert {name: (one["location"], one["locationType"]) for name, one in found.items()} == {
+    assert {name: (one["location"], one["locationType"]) for name, one in resources.items()} == {
         "of-files": ("US-EAST4", "region"),
         "new": ("US-EAST4", "region"),
         "by-a-client": ("EUR4", "dual-region"),

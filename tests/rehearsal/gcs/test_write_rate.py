@@ -11,21 +11,34 @@ from google.cloud import storage as google_storage
 
 from contracts import storage
 from rehearsal.gcs import BucketServer
-from rehearsal.gcs.messages import ApiError
-from rehearsal.gcs.write_rate import WriteRate
 
 LIMIT_S = 30
-# Longer than any test takes: time lifts no limit here.
-LONG_S = 3600.0
 MIB = 1 << 20
 
 
+class Clock:
+    """Seconds that pass when a test says so, and by a step with each write."""
+
+    now_s = 0.0
+    step_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += self.step_s
+        return self.now_s
+
+
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
-    with BucketServer(tmp_path / "buckets", buckets=["b"], is_open=True, write_interval_s=LONG_S) as found:
-        for name, value in found.environment.items():
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def server(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
+    root = tmp_path / "buckets"
+    with BucketServer(root, buckets=["b"], is_open=True, write_interval_s=1.0, clock=clock) as running:
+        for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
-        yield found
+        yield running
 
 
 def send(server: BucketServer, method: str, path: str, body: bytes | str = b"") -> requests.Response:
@@ -69,21 +82,20 @@ WRITES: dict[str, Callable[[BucketServer], Again]] = {
 
 
 @pytest.mark.parametrize("kind", WRITES)
-def test_a_second_write_is_refused_and_can_be_sent_again(server: BucketServer, kind: str) -> None:
+def test_a_second_write_is_refused_and_can_be_sent_again(server: BucketServer, clock: Clock, kind: str) -> None:
     for name in ("x", "other"):
         assert write(server, name, name.encode()).ok
     again = WRITES[kind](server)
-    contents = server.root / ".gcs" / "content"
-    for _ in range(2):
+    for clock.now_s in (0.0, 0.999):
         refused = again()
         assert refused.status_code == 429, refused.text
         assert "rateLimitExceeded" in refused.text
         assert read(server) == b"x"
-    server.objects.write_rate.forget()
+    clock.now_s = 1.0
     assert again().ok
-    assert read(server) != b"x"
+    assert read(server) == b"new"
     # Of refused attempts nothing is left.
-    assert len(list(contents.iterdir())) == len(server.objects.rows("b", "", "", 10))
+    assert list((server.root / ".gcs" / "uploads").iterdir()) == []
 
 
 def test_a_precondition_that_does_not_hold_comes_first(server: BucketServer) -> None:
@@ -103,19 +115,9 @@ def test_what_is_refused_or_deleted_does_not_count(server: BucketServer) -> None
     assert write(server, "other", b"x").ok
 
 
-class _OneRefusal(WriteRate):
-    """Every second write is refused once."""
-
-    def take(self, bucket: str, name: str) -> None:
-        try:
-            super().take(bucket, name)
-        except ApiError:
-            self.forget()
-            raise
-
-
-def test_clients_try_again(server: BucketServer, tmp_path: Path) -> None:
-    server.objects.write_rate = _OneRefusal(LONG_S)
+def test_clients_try_again(server: BucketServer, clock: Clock) -> None:
+    # Half an interval per write: every write but the first is refused once, and its retry is taken.
+    clock.step_s = 0.5
     client = google_storage.Client(project="p", credentials=AnonymousCredentials())
     blob = client.bucket("b").blob("x")
     files = fsspec.filesystem("gs", skip_instance_cache=True)
@@ -128,5 +130,5 @@ def test_clients_try_again(server: BucketServer, tmp_path: Path) -> None:
     for content, write in writes:
         write()
         assert client.bucket("b").blob("x").download_as_bytes() == content
-    assert sum(entry.status == 429 for entry in server.access_log.snapshot()) == len(writes) - 1
+    assert sum(entry.status == 429 for entry in server.access_log.entries()) == len(writes) - 1
     client.close()

@@ -10,15 +10,7 @@ import pytest
 
 from rehearsal.jobs import custom_jobs
 from rehearsal.machines.machine import Scale
-from rehearsal.machines.network import Network
 from tests.rehearsal.jobs.jobs import Jobs
-
-
-@pytest.fixture(scope="module")
-def network() -> Iterator[Network]:
-    """The network of the machines."""
-    with Network(refuse=print) as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +20,13 @@ def errors_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_jobs(tmp_path: Path, network: Network) -> Iterator[Callable[..., Jobs]]:
+def make_jobs(tmp_path: Path) -> Iterator[Callable[..., Jobs]]:
     """Make executors of custom jobs; they end with the test."""
     made: list[Jobs] = []
 
     def make(folder: str = "jobs", **options: Any) -> Jobs:
         options.setdefault("scale", Scale(time_scale=0.02))
-        made.append(Jobs(tmp_path / folder, network=network, **options))
+        made.append(Jobs(tmp_path / folder, **options))
         return made[-1]
 
     yield make

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,8 @@ from google.cloud import aiplatform_v1
 
 from rehearsal.jobs.custom_jobs import CustomJobRuns
 from rehearsal.jobs.market import Market
-from rehearsal.resources.store import Store
-from tests.rehearsal.execution.world import LIMIT_S, Clock, Logs
+from tests.rehearsal.world import LIMIT_S, PARENT, make_place, texts, wait_for_end, wait_until
 
-PARENT = "projects/123456789012/locations/europe-west4"
 IMAGE = "europe-west4-docker.pkg.dev/acme/images/trainer@sha256:" + "0" * 64
 # Writes what it finds to a file of its own, and waits until it is told to go on.
 TELL = """
@@ -92,8 +89,9 @@ class Jobs:
     """Submits custom jobs to CustomJobRuns without a server between."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        self.store, self.logs, self.folder = Store(), Logs(), folder
-        self.runs = CustomJobRuns(self.store, folder=folder, logs=self.logs, clock=Clock(), **options)
+        place = make_place(folder)
+        self.store, self.logs, self.folder = place.store, place.logs, folder
+        self.runs = CustomJobRuns(place, **options)
 
     def submit(self, code: str, *args: str, nodes: int = 1, **scheduling: Any) -> str:
         """Add a job of so many machines and start it; return its name."""
@@ -125,15 +123,13 @@ class Jobs:
     def run(self, code: str, *args: str, **options: Any) -> Any:
         """Submit, wait for the end, and return the job."""
         name = self.submit(code, *args, **options)
-        self.runs.wait(name, LIMIT_S)
+        wait_for_end(self.store, name)
         failed = aiplatform_v1.JobState.JOB_STATE_FAILED
         job = self.store.wait(name, lambda job: job.state != failed or job.error.code, LIMIT_S)
-        assert job.end_time, self.logs.entries
+        assert job.end_time, texts(self.logs)
         return job
 
 
 def wait_for_preemptions(market: Market, count: int) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while len(market.preempted) < count:
-        assert time.monotonic() < deadline, market.preempted
-        time.sleep(0.02)
+    """Wait until so many machines were taken away."""
+    wait_until(lambda: len(market.preempted) >= count, lambda: market.preempted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from rehearsal.jobs import custom_jobs
 from rehearsal.jobs.market import Market
 from rehearsal.machines.machine import Scale
 from rehearsal.machines.processes import MARK_VARIABLE
-from tests.rehearsal.execution.world import LIMIT_S
-from tests.rehearsal.jobs.jobs import COUNT, PARENT, TELL, Jobs
+from tests.rehearsal.jobs.jobs import COUNT, TELL, TRAIN, Jobs
+from tests.rehearsal.world import LIMIT_S, PARENT, wait_for_end
 
 
 def test_what_machines_are_told(jobs: Jobs, tmp_path: Path) -> None:
@@ -51,8 +52,18 @@ def test_cancel_and_close_end_all(jobs: Jobs, tmp_path: Path) -> None:
     name = jobs.submit("import time; time.sleep(600)", nodes=2)
     jobs.store.wait(name, lambda job: job.state == aiplatform_v1.JobState.JOB_STATE_RUNNING, LIMIT_S)
     jobs.runs.cancel(name)
-    job = jobs.runs.wait(name, LIMIT_S)
+    job = wait_for_end(jobs.store, name)
     assert job.state == aiplatform_v1.JobState.JOB_STATE_CANCELLED
+
+
+def test_the_end_of_the_cloud_waits_for_no_notice(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
+    jobs = make_jobs(scale=Scale(time_scale=100.0))
+    name = jobs.submit(TRAIN, "2", str(tmp_path / "steps"), "1", "deaf")
+    jobs.store.wait(name, lambda job: job.state == aiplatform_v1.JobState.JOB_STATE_RUNNING, LIMIT_S)
+    closing = threading.Thread(target=jobs.runs.close, daemon=True)
+    closing.start()
+    closing.join(LIMIT_S)
+    assert not closing.is_alive()
 
 
 def test_stockouts(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
@@ -61,14 +72,14 @@ def test_stockouts(make_jobs: Callable[..., Jobs], tmp_path: Path) -> None:
     assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED
     assert job.error.code == 8
     assert "insufficient" in job.error.message
-    market.calm()
+    market.end_stockouts()
     assert jobs.run(COUNT, str(tmp_path / "starts"), "0", strategy="SPOT").state.name == "JOB_STATE_SUCCEEDED"
 
 
 def test_a_fault_of_ours_fails_the_job_and_nothing_begins_after_the_end(
     jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(custom_jobs, "Gang", None)
+    monkeypatch.setattr(custom_jobs, "JobMachines", None)
     job = jobs.run(COUNT, str(tmp_path / "starts"), "0")
     assert (job.state, job.error.code) == (aiplatform_v1.JobState.JOB_STATE_FAILED, 13)
     assert len(jobs.runs.failures) == 1 and "NoneType" in jobs.runs.failures[0]
@@ -83,7 +94,7 @@ def test_a_job_without_a_command_is_refused(jobs: Jobs) -> None:
     pool = {"replica_count": 1, "container_spec": {"image_uri": "image", "args": ["x"]}}
     jobs.store.add(name, aiplatform_v1.CustomJob(name=name, job_spec={"worker_pool_specs": [pool]}))
     jobs.runs.start(name)
-    assert "entry point" in jobs.runs.wait(name, LIMIT_S).error.message
+    assert "entry point" in wait_for_end(jobs.store, name).error.message
 
 
 def test_a_job_has_a_timeout(make_jobs: Callable[..., Jobs]) -> None:
@@ -99,7 +110,7 @@ def test_the_error_of_a_failed_job_is_set_a_minute_after_its_end(
     monkeypatch.setattr(custom_jobs, "ERROR_DELAY_S", 1e6)
     jobs = make_jobs()
     name = jobs.submit(COUNT, str(tmp_path / "starts"), "2")
-    job = jobs.runs.wait(name, LIMIT_S)
+    job = wait_for_end(jobs.store, name)
     assert job.state == aiplatform_v1.JobState.JOB_STATE_FAILED and job.end_time
     assert not job.error.code
     jobs.runs.close()

@@ -1,9 +1,10 @@
-"""The rules of restarts, each by its own: a rule that is taken out fails here."""
+"""The rules of restarts, each by its own: a rule that is taken out fails here; and preemptions over a training."""
 
 from __future__ import annotations
 
 import pytest
 
+from rehearsal.jobs.market import spread
 from rehearsal.jobs.restarts import RestartBudget
 
 
@@ -32,3 +33,14 @@ def test_each_worker_has_restarts_of_its_own() -> None:
 def test_what_is_disabled_is_never_restarted() -> None:
     budget = RestartBudget(may_restart=False)
     assert (budget.after_exit(134), budget.after_loss(0)) == (None, None)
+
+
+def test_spread_is_later_each_time_and_of_both_kinds() -> None:
+    for seed in range(20):
+        found = spread(4, seed=seed, nodes=3)
+        moments = [one.at_fraction or 0 for one in found]
+        assert moments == sorted(moments)
+        assert 0.1 < moments[0] < moments[-1] < 0.9
+        assert {one.kind for one in found[:2]} == {"sigterm", "sigkill"}
+        assert found[0].node == 0
+        assert all(0 <= one.node < 3 for one in found)

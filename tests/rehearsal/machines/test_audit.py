@@ -16,7 +16,7 @@ import pytest
 from google.cloud import aiplatform_v1
 
 from rehearsal.cloud import LocalCloud
-from tests.rehearsal.machines.conftest import LIMIT_S
+from tests.rehearsal.world import wait_for_end
 
 # 192.0.2.0/24 and 2001:db8::/32 are for documentation (RFC 5737, RFC 3849), .example is nobody's (RFC 2606).
 PROGRAM = """
@@ -71,7 +71,7 @@ def test_nothing_of_a_job_that_tries_gets_out(tmp_path: Path) -> None:
     with LocalCloud(tmp_path / "cloud", projects={"acme": "123456789012"}) as cloud:
         cloud.store.add(name, job)
         cloud.custom_jobs.start(name)
-        ended = cloud.custom_jobs.wait(name, LIMIT_S)
+        ended = wait_for_end(cloud.store, name)
         assert ended.state == aiplatform_v1.JobState.JOB_STATE_SUCCEEDED, ended.error
         texts = [entry["jsonPayload"]["message"] for entry in cloud.logs.entries() if "jsonPayload" in entry]
         (said,) = (text for text in texts if text.startswith("{"))

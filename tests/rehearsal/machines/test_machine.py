@@ -6,7 +6,7 @@ import pytest
 from google.cloud import aiplatform_v1
 
 from rehearsal.machines import machine as module
-from rehearsal.machines.machine import Machine, Scale, cluster, environment_of, find_machines, gpus_of, identity_of
+from rehearsal.machines.machine import Scale, cluster, environment_of, find_machines, gpus_of, tenant_identity
 
 JOB = aiplatform_v1.CustomJob(
     name="projects/123456789012/locations/europe-west4/customJobs/7",
@@ -52,8 +52,7 @@ def test_what_is_told_is_what_vertex_tells_and_torchruns_number() -> None:
 
 
 def test_a_custom_jobs_default_project_is_a_tenant_project() -> None:
-    machine = Machine(0, 0, 0, ("true",), {}, "image", "g2-standard-12")
-    found = identity_of(machine, JOB, lambda: "token")
+    found = tenant_identity("123456789012", "europe-west4", "g2-standard-12", "", lambda: "token")
     assert found.project.endswith("-tp") and found.project_number != "123456789012"
     assert (found.zone, found.machine_type) == ("europe-west4-a", "g2-standard-12")
     assert found.email == "service-123456789012@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"

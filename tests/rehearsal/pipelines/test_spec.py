@@ -11,9 +11,9 @@ from kfp import dsl
 
 from contracts.config.load import load_config
 from pipelines.pipeline import make_pipeline
-from rehearsal.pipelines.spec import find_refusals, normalise
+from rehearsal.pipelines.spec import find_unsupported, normalise
 from tests.pipelines.images import REGISTERED
-from tests.rehearsal.execution import graphs
+from tests.rehearsal import graphs
 
 CONFIG = Path(__file__).parents[3] / "configs" / "digits-vertex.yaml"
 
@@ -33,7 +33,7 @@ def test_a_line_is_played() -> None:
     config = load_config(CONFIG, [*REGISTERED, "vertex.mail=[a@example.com]"])
     spec = json_format.MessageToDict(make_pipeline(config).pipeline_spec)
     assert "register" in spec["components"]["comp-exit-handler-1"]["dag"]["tasks"]
-    assert find_refusals(spec) == []
+    assert find_unsupported(spec) == []
 
 
 @dsl.component(base_image="python:3.11", install_kfp_package=False)  # type: ignore[untyped-decorator]
@@ -90,22 +90,22 @@ def handed_in() -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (condition, "component root: task condition-1: condition"),
-        (loop, "component root: task for-loop-2: parameterIterator"),
-        (inner, "component root: task inner: a pipeline in a pipeline"),
-        (returns, "component comp-returns: outputs"),
-        (lambda: graphs.say().set_retry(1), "component root: task say: retryPolicy"),
+        (condition, "root.dag.tasks.condition-1.triggerPolicy.condition"),
+        (loop, "root.dag.tasks.for-loop-2.parameterIterator"),
+        (inner, "component root: task inner: a group of tasks (a condition, a loop, a pipeline in a pipeline)"),
+        (returns, "components.comp-returns.dag.outputs"),
+        (lambda: graphs.say().set_retry(1), "root.dag.tasks.say.retryPolicy"),
         (
             lambda: graphs.say().set_caching_options(True, cache_key="k"),
-            "component root: task say: cacheKey",
+            "root.dag.tasks.say.cachingOptions.cacheKey",
         ),
         (
             handed_in,
-            "component comp-exit-handler-1: task read-text: artifact made: componentInputArtifact",
+            "components.comp-exit-handler-1.dag.tasks.read-text.inputs.artifacts.made.componentInputArtifact",
         ),
         (
             lambda: dsl.importer(artifact_uri="gs://b/x", artifact_class=dsl.Artifact),
-            "executor exec-importer: importer",
+            "deploymentSpec.executors.exec-importer.importer",
         ),
         (
             python_component,
@@ -113,7 +113,7 @@ def handed_in() -> None:
         ),
         (
             lambda: put_together(text="b"),
-            "executor exec-put-together: a word that is put together (dsl.ConcatPlaceholder, dsl.IfPresentPlaceholder)",
+            "executor exec-put-together: a composed word (dsl.ConcatPlaceholder, dsl.IfPresentPlaceholder)",
         ),
         (
             lambda: told(made=graphs.make_text(text="x").outputs["made"]),
@@ -132,11 +132,11 @@ def test_what_is_refused_is_named(body: Any, expected: str) -> None:
         body()
 
     spec = json_format.MessageToDict(dsl.pipeline(program, name="program").pipeline_spec)
-    assert expected in find_refusals(spec)
+    assert expected in find_unsupported(spec)
 
 
 def wait_for_each_other(tasks: Any) -> None:
-    tasks["say"].dependent_tasks.append("say-2")
+    tasks["sleep"].dependent_tasks.append("say")
 
 
 @pytest.mark.parametrize(
@@ -150,4 +150,4 @@ def test_a_graph_that_cannot_be_walked(change: Any, expected: str) -> None:
     spec = type(graphs.two.pipeline_spec)()
     spec.CopyFrom(graphs.two.pipeline_spec)
     change(spec.components["comp-exit-handler-1"].dag.tasks)
-    assert any(expected in reason for reason in find_refusals(json_format.MessageToDict(spec)))
+    assert any(expected in reason for reason in find_unsupported(json_format.MessageToDict(spec)))

@@ -42,7 +42,7 @@ def test_an_output_that_is_not_there() -> None:
     # A default does not hide it.
     with pytest.raises(TaskFailed, match="output out of task second was not written"):
         resolve(GONE, WITH_DEFAULT)
-    assert resolve(GONE, WITH_DEFAULT, tolerant=True) == ("default", True)
+    assert resolve(GONE, WITH_DEFAULT, ignores_failures=True) == ("default", True)
 
 
 def test_what_a_task_waits_for() -> None:

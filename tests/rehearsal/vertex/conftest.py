@@ -18,8 +18,8 @@ with warnings.catch_warnings():
     from google.cloud import aiplatform_v1 as gapic
 
 from rehearsal.clock import Clock
-from rehearsal.doors.server import VertexServer
-from rehearsal.resources.store import Store
+from rehearsal.servers.vertex import VertexServer
+from rehearsal.vertex.store import Store
 
 PROJECT, NUMBER = "shardline-test", "123456789012"
 PARENT = f"projects/{PROJECT}/locations/us-central1"
@@ -145,7 +145,7 @@ class Cloud:
 
     def run(self, command: list[str], timeout: float = 240, **more: str) -> subprocess.CompletedProcess[str]:
         """Run a command in a child process that has nothing but the server's variables."""
-        environment = {"PATH": os.environ["PATH"], "HOME": str(Path(self.server.environment["CLOUDSDK_CONFIG"]).parent)}
+        environment = {"PATH": os.environ["PATH"], "HOME": str(Path(self.server.environment["SSL_CERT_FILE"]).parent)}
         environment |= self.server.environment | more
         return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=timeout)
 

@@ -55,17 +55,15 @@ def submit(spec_path: str, found: dict[str, Any]) -> aiplatform.PipelineJob:
         [item.display_name, item.pipeline_spec["pipelineInfo"]["name"], "root" in item.pipeline_spec]
         for item in aiplatform.PipelineJob.list(enable_simple_view=True, filter='display_name="lost"')
     ]
-    failed.delete()
     return job
 
 
 def schedule(job: aiplatform.PipelineJob, found: dict[str, Any]) -> None:
     made = job.create_schedule(
-        cron="TZ=Europe/Berlin 0 6 * * 1", display_name="weekly", max_concurrent_active_run_count=1, max_run_count=5
+        cron="TZ=Europe/Berlin 0 6 * * 1", display_name="weekly", max_concurrent_active_run_count=1
     )
     made.pause()
     made.resume(catch_up=False)
-    made.update(cron="TZ=Europe/Berlin 0 7 * * 1")
     again = aiplatform.PipelineJobSchedule.get(made.resource_name)
     found["schedule"] = [again.cron, again.state.name, again.max_concurrent_active_run_count]
     found["jobs of schedule"] = len(made.list_jobs())

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rehearsal.doors.errors import ServiceError
+from rehearsal.errors import ServiceError
 from rehearsal.vertex.cron import fire_times
 
 BEGIN = datetime(2026, 10, 19, tzinfo=UTC).timestamp()

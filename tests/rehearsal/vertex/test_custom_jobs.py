@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from google.cloud import aiplatform_v1
 
-from rehearsal.doors.caller import Caller
-from rehearsal.resources.cloud_state import CloudState
-from rehearsal.resources.store import Store
+from rehearsal.clock import Clock
+from rehearsal.servers.access import Caller
 from rehearsal.vertex import custom_jobs
-from tests.rehearsal.execution.world import Clock
+from rehearsal.vertex.state import CloudState
+from rehearsal.vertex.store import Store
 
 NAME = "projects/123456789012/locations/us-central1/customJobs/1"
 STATE: Any = aiplatform_v1.JobState
@@ -28,7 +28,7 @@ def test_a_launcher_hears_after_two_minutes_that_its_job_runs_and_then_of_its_en
     seconds = itertools.count()
     looks = iter(range(10**6))
     monkeypatch.setattr(custom_jobs, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    monkeypatch.setattr(custom_jobs, "_LOOK_S", 0.0)
+    monkeypatch.setattr(custom_jobs, "_POLL_S", 0.0)
 
     def is_there() -> bool:
         if next(looks) == 30:

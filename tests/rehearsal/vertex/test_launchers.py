@@ -67,7 +67,7 @@ def test_a_custom_job_takes_one_answer(cloud: Cloud, tmp_path: Path) -> None:
     (resource,) = json.loads(launcher.resources.read_text())["resources"]
     assert resource["resourceUri"] == f"https://us-central1-aiplatform.googleapis.com/v1/{name}"
     (asked,) = cloud.server.access_log.entries("JobService.GetCustomJob")
-    assert asked.door == "grpc" and "google-cloud-pipeline-components" in asked.user_agent
+    assert asked.transport == "grpc" and "google-cloud-pipeline-components" in asked.user_agent
     assert cloud.store.get(name).labels["vertex-ai-pipelines-run-billing-id"] == "17"
 
 
@@ -81,7 +81,7 @@ def test_sigterm_cancels_the_job_while_its_answer_is_held(cloud: Cloud, tmp_path
     (name,) = cloud.jobs.started
     assert cloud.store.get(name).state == gapic.JobState.JOB_STATE_CANCELLED
     (asked,) = cloud.server.access_log.entries("JobService.CancelCustomJob")
-    assert asked.door == "rest"
+    assert asked.transport == "rest"
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_waiting_for_dataflow(cloud: Cloud, tmp_path: Path) -> None:
     code, printed = launcher.end()
     assert code == 0, printed
     (asked,) = cloud.server.access_log.entries("JobsV1Beta3.GetJob")
-    assert asked.door == "rest"
+    assert asked.transport == "rest"
 
 
 @pytest.mark.slow
@@ -164,4 +164,4 @@ def test_a_model_upload(cloud: Cloud, tmp_path: Path, parent: bool) -> None:
     output = json.loads((tmp_path / "executor_output.json").read_text())
     metadata = output["artifacts"]["model"]["artifacts"][0]["metadata"]
     assert metadata["resourceName"] == f"{model.name}@{version.version_id}"
-    assert cloud.server.access_log.entries("ModelService.UploadModel")[-1].door == "rest"
+    assert cloud.server.access_log.entries("ModelService.UploadModel")[-1].transport == "rest"

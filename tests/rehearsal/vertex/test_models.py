@@ -1,6 +1,8 @@
 """What an upload to the registry must have."""
 
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from google.cloud import aiplatform_v1 as gapic
 
 from contracts.serving import REPOSITORY
 from rehearsal.gcs import BucketServer
+from rehearsal.vertex import models as service
 
 from .conftest import IMAGE, PARENT, Cloud, rest
 
@@ -40,8 +43,6 @@ def test_a_model_with_a_container_and_files(models: gapic.ModelServiceClient, im
     [
         ({"display_name": "digits"}, "model.container_spec.image_uri"),
         (model(image=""), "model.container_spec.image_uri"),
-        (model(image="nvcr.io/nvidia/tritonserver:26.08-py3"), "model.container_spec.image_uri"),
-        (model(image="evil-docker.pkg.dev.example.com/p/r/i"), "model.container_spec.image_uri"),
         (model(uri="gs://line-bucket/trit"), "model.artifact_uri"),
         (model(uri="gs://nobodys-bucket/triton"), "model.artifact_uri"),
     ],
@@ -50,3 +51,20 @@ def test_what_is_missing_or_elsewhere(models: gapic.ModelServiceClient, wrong: d
     with pytest.raises(exceptions.BadRequest, match=field):
         models.upload_model(parent=PARENT, model=wrong)
     assert list(models.list_models(parent=PARENT)) == []
+
+
+def test_versions_that_are_uploaded_at_once(models: gapic.ModelServiceClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = models.upload_model(parent=PARENT, model=model()).result(30)
+    find = service._versions
+
+    def find_slowly(*arguments: Any) -> list[Any]:
+        versions = find(*arguments)
+        time.sleep(0.05)
+        return versions
+
+    monkeypatch.setattr(service, "_versions", find_slowly)
+    request = {"parent": PARENT, "model": model(), "parent_model": first.model}
+    with ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(models.upload_model, request) for _ in range(4)]
+        numbers = [call.result().result(30).model_version_id for call in calls]
+    assert sorted(numbers) == ["2", "3", "4", "5"]

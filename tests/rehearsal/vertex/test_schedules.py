@@ -1,6 +1,5 @@
 """Schedules fire by the rehearsed clock, and what may be done to one."""
 
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +9,8 @@ from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as gapic
 
 from rehearsal.clock import Clock
-from rehearsal.vertex.schedule_runner import ScheduleRunner
+from rehearsal.errors import ServiceError
+from rehearsal.vertex import pipeline_jobs, schedules
 
 from .conftest import PARENT, Cloud, pipeline_job, rest
 
@@ -113,50 +113,6 @@ def test_a_run_that_is_active_makes_the_next_one_skip(line: Timeline) -> None:
     assert line.times() == [at(2026, 10, 19, 4), at(2026, 11, 2, 5)]
 
 
-def test_with_queueing_it_waits_for_its_place(line: Timeline) -> None:
-    made = line.create(allow_queueing=True)
-    line.advance_to(at(2026, 11, 2, 6), made.name)
-    assert line.times() == [at(2026, 10, 19, 4)]
-    for started in (2, 3):
-        line.end_runs()
-        line.wait(made.name, lambda s, started=started: s.started_run_count == started)
-    assert line.times() == [at(2026, 10, 19, 4), at(2026, 10, 26, 5), at(2026, 11, 2, 5)]
-
-
-def test_a_queue_goes_on_when_its_limit_is_taken_away(line: Timeline) -> None:
-    made = line.create(allow_queueing=True)
-    line.advance_to(at(2026, 11, 2, 6), made.name)
-    assert line.times() == [at(2026, 10, 19, 4)]
-    # 0 is what an optional field holds that is not set: no limit.
-    made.max_concurrent_active_run_count = 0
-    line.client.update_schedule(schedule=made, update_mask={"paths": ["max_concurrent_active_run_count"]})
-    line.wait(made.name, lambda s: s.started_run_count == 3)
-    assert line.times() == [at(2026, 10, 19, 4), at(2026, 10, 26, 5), at(2026, 11, 2, 5)]
-
-
-def test_a_queue_starts_no_more_runs_than_max_run_count(line: Timeline) -> None:
-    made, other = line.create(allow_queueing=True, max_run_count=2), line.create(max_concurrent_active_run_count=0)
-    line.advance_to(at(2026, 11, 2, 6), made.name)
-    for _ in range(2):
-        line.end_runs()
-        line.wait(made.name, lambda s: s.started_run_count == 2)
-    # Each week in which the other one runs, the queue is looked at once.
-    for week in (9, 16):
-        line.advance_to(at(2026, 11, week, 6), other.name)
-    found = line.wait(made.name, lambda s: s.state == gapic.Schedule.State.COMPLETED)
-    assert found.started_run_count == 2 and not found.next_run_time
-
-
-def test_the_queue_of_a_deleted_schedule_is_forgotten(line: Timeline) -> None:
-    made, other = line.create(allow_queueing=True), line.create(max_concurrent_active_run_count=0)
-    line.advance_to(at(2026, 11, 2, 6), made.name)
-    line.client.delete_schedule(name=made.name).result(10)
-    for week in (9, 16):
-        line.advance_to(at(2026, 11, week, 6), other.name)
-    # Else the thread looks at it ten times a second, for ever.
-    assert made.name not in line.cloud.server._schedule_runner._queues
-
-
 def test_a_paused_schedule_misses_its_runs(line: Timeline) -> None:
     made = line.create()
     line.client.pause_schedule(name=made.name)
@@ -167,51 +123,6 @@ def test_a_paused_schedule_misses_its_runs(line: Timeline) -> None:
     line.client.resume_schedule({"name": made.name})
     line.advance_to(at(2026, 11, 2, 6), made.name)
     assert line.times() == [at(2026, 11, 2, 5)]
-
-
-def test_catching_up_starts_every_missed_run_one_after_the_other(line: Timeline) -> None:
-    made = line.create()
-    line.client.pause_schedule(name=made.name)
-    line.cloud.clock.advance(2 * WEEK)
-    line.client.resume_schedule({"name": made.name, "catch_up": True})
-    for started in (1, 2):
-        line.wait(made.name, lambda s, started=started: s.started_run_count == started)
-        line.end_runs()
-    line.advance_to(at(2026, 11, 2, 6), made.name)
-    line.wait(made.name, lambda s: s.started_run_count == 3)
-    assert line.times() == [at(2026, 10, 19, 4), at(2026, 10, 26, 5), at(2026, 11, 2, 5)]
-
-
-def test_it_is_completed_by_count_and_by_end(line: Timeline) -> None:
-    counted = line.create(max_run_count=2, max_concurrent_active_run_count=0)
-    ended = line.create(end_time=datetime(2026, 10, 20, tzinfo=UTC), max_concurrent_active_run_count=0)
-    late = line.create(start_time=datetime(2026, 10, 26, 5, tzinfo=UTC), max_concurrent_active_run_count=0)
-    assert line.advance_to(BEGIN + 3 * WEEK, counted.name).started_run_count == 2
-    assert line.advance_to(BEGIN + 3 * WEEK, ended.name).started_run_count == 1
-    assert line.advance_to(BEGIN + 3 * WEEK, late.name).started_run_count == 2
-    states = {line.get(s.name).state.name for s in (counted, ended)}
-    assert states == {"COMPLETED"} and line.get(late.name).state.name == "ACTIVE"
-    with pytest.raises(exceptions.BadRequest, match="COMPLETED"):
-        line.client.update_schedule(schedule=counted, update_mask={"paths": ["cron"]})
-
-
-def test_an_update_changes_what_its_mask_names_and_nothing_else(line: Timeline) -> None:
-    made = line.create()
-    changed = gapic.Schedule(made)
-    changed.cron, changed.display_name = "TZ=Europe/Berlin 0 7 * * 1", "not this"
-    values = changed.create_pipeline_job_request.pipeline_job.runtime_config.parameter_values
-    values["region"] = "europe-west4"
-    mask = {"paths": ["cron", "create_pipeline_job_request"]}
-    updated = line.client.update_schedule(schedule=changed, update_mask=mask)
-    assert updated.display_name == "weekly" and updated.next_run_time.timestamp() == at(2026, 10, 19, 5)
-    line.advance_to(at(2026, 10, 19, 6), made.name)
-    (name,) = line.cloud.store.scheduled_s
-    assert line.cloud.store.get(name).runtime_config.parameter_values["region"] == "europe-west4"
-    with pytest.raises(exceptions.BadRequest, match="update_mask"):
-        line.client.update_schedule(schedule=changed, update_mask={"paths": ["state"]})
-    line.client.delete_schedule(name=made.name).result(10)
-    with pytest.raises(exceptions.NotFound):
-        line.get(made.name)
 
 
 @pytest.mark.parametrize(
@@ -230,22 +141,58 @@ def test_what_no_schedule_is(line: Timeline, changes: dict[str, Any], field: str
         line.create(**changes)
 
 
-def test_who_stops_it_while_it_forgets_what_changed_does_not_wait(make_cloud: Callable[..., Cloud]) -> None:
-    cloud = make_cloud(clock=Clock(start=BEGIN, rate=0))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"allow_queueing": True},
+        {"max_run_count": 2},
+        {"start_time": datetime(2026, 10, 26, 5, tzinfo=UTC)},
+        {"end_time": datetime(2026, 10, 20, tzinfo=UTC)},
+    ],
+)
+def test_what_no_schedule_of_a_line_has_is_refused_by_name(line: Timeline, changes: dict[str, Any]) -> None:
+    with pytest.raises(exceptions.MethodNotImplemented, match=next(iter(changes))):
+        line.create(**changes)
+    made = line.create()
+    line.client.pause_schedule(name=made.name)
+    with pytest.raises(exceptions.MethodNotImplemented, match="catch_up"):
+        line.client.resume_schedule({"name": made.name, "catch_up": True})
 
-    class Late(threading.Event):
-        """An event at which somebody stops the firing just before it is cleared."""
 
-        def clear(self) -> None:
-            runner._stopping.set()
-            self.set()
-            super().clear()
+def test_a_deleted_schedule_fires_no_more(line: Timeline) -> None:
+    made, other = line.create(), line.create(max_concurrent_active_run_count=0)
+    line.client.delete_schedule(name=made.name).result(10)
+    with pytest.raises(exceptions.NotFound):
+        line.get(made.name)
+    line.advance_to(at(2026, 10, 19, 5), other.name)
+    assert len(line.times()) == 1
 
-    # Twice is as good as once.
-    cloud.server.stop_schedules()
-    cloud.server.stop_schedules()
-    cloud.server.state.schedules_changed = Late()
-    runner = ScheduleRunner(cloud.server.state, [])
-    runner.start()
-    runner._thread.join(60)
-    assert not runner._thread.is_alive()
+
+def test_a_fault_of_ours_ends_one_run_and_not_the_schedules(line: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken, one exception ends the thread, and a rehearsal waits for ever for the next time."""
+    made = line.create()
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline_jobs, "add", None)
+        found = line.advance_to(at(2026, 10, 19, 5), made.name)
+    assert found.last_scheduled_run_response.run_response == "INTERNAL: the rehearsal's own fault"
+    assert "NoneType" in line.cloud.server._dispatcher.failures.pop()
+    line.advance_to(at(2026, 10, 26, 6), made.name)
+    assert len(line.times()) == 2 and line.get(made.name).started_run_count == 1
+
+
+def test_a_schedule_that_is_deleted_meanwhile_is_not_found(line: Timeline) -> None:
+    """Both calls have found it; the other one was first."""
+    cloud = line.cloud.server.state
+    name = line.create().name
+    cloud.store.remove(name)
+    with pytest.raises(ServiceError) as caught:
+        schedules._change(cloud, name, lambda schedule: None)
+    assert caught.value.code == "NOT_FOUND"
+    schedules.ScheduleRunner(cloud, [])._advance(name, BEGIN, "OK", is_started=True)
+
+
+def test_a_mask_with_an_unknown_field_is_refused(line: Timeline) -> None:
+    client = rest(line.cloud, gapic.PipelineServiceClient)
+    client.create_pipeline_job(parent=PARENT, pipeline_job=pipeline_job())
+    with pytest.raises(exceptions.BadRequest, match="colour"):
+        client.list_pipeline_jobs({"parent": PARENT, "read_mask": "name,colour"})

@@ -55,7 +55,7 @@ def test_a_checkpoint_comes_back_and_old_ones_go() -> None:
 
 def test_every_write_is_create_only_and_carries_its_checksum(bucket_server: BucketServer) -> None:
     Attempt(FOLDER).save(1)
-    writes = [entry for entry in bucket_server.access_log.snapshot() if entry.operation.startswith("uploads")]
+    writes = [entry for entry in bucket_server.access_log.entries() if entry.operation.startswith("uploads")]
     assert writes
     with pytest.raises(storage.AlreadyPublished):
         storage.publish_stream(f"{FOLDER}/checkpoints/attempt-000001.json", _stream(b"other"), 5)

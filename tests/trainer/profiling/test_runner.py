@@ -178,6 +178,12 @@ def test_a_replay_asks_for_nothing_that_was_answered_and_repeats_the_clock(tmp_p
     assert search(RecordedProbe(path, measure_next))[:-1] == once[:-1] and len(asked) == 5
 
 
+@pytest.mark.parametrize(("on_gpu", "outcome"), [(True, "crashed"), (False, "out of memory")])
+def test_memory_of_the_host_that_runs_out_rules_out_no_slot_size_of_a_gpu(on_gpu: bool, outcome: str) -> None:
+    end = ErrorDocument(kind="Signal", exit_code=75, message="rank 0 was ended by SIGKILL")
+    assert runner._describe_crash(end, on_gpu=on_gpu).outcome == outcome
+
+
 def test_a_machine_that_is_taken_away_is_no_failure_of_what_was_measured(tmp_path: Path) -> None:
     config = RunConfig.model_validate({"profile": {"budget_s": 600}})
     stage = Stage("profile", config, EventLog(None, stage="profile", attempt="a"), "a", root=str(tmp_path))

@@ -140,7 +140,9 @@ def test_the_first_slot_is_shown_as_the_network_gets_it(tmp_path: Path) -> None:
     board.show_first_slot(found)
     board.show_first_slot("red; 2 of 8: a b")
     board.close()
-    grid = np.asarray(Image.open(tmp_path / "first_slot.png"))
+    found_events = EventAccumulator(str(tmp_path)).Reload()
+    (image,) = found_events.Images("images/first_slot")
+    grid = np.asarray(Image.open(io.BytesIO(image.encoded_image_string)))
     assert grid.size == pixels.numel() and np.array_equal(grid[:8, :8], pixels[0].permute(1, 2, 0).numpy())
-    (text,) = EventAccumulator(str(tmp_path)).Reload().Tensors("first_slot/text_summary")
+    (text,) = found_events.Tensors("first_slot/text_summary")
     assert b"    red; 2 of 8: a b" in text.tensor_proto.string_val[0]

@@ -13,7 +13,7 @@ from tensorboard.summary.writer import event_file_writer
 from contracts import storage
 from contracts.attempts import Copier
 from contracts.scalars import PART_BYTES
-from inspection.run.curves import read_curves
+from inspection.training import read_curves
 from rehearsal.gcs import BucketServer
 from trainer.report.board import Board
 
@@ -35,7 +35,7 @@ def test_every_step_is_shown_once_after_resumes(tmp_path: Path, monkeypatch: pyt
     assert shown[40] == 0.04, "what led to the checkpoint is kept"
     assert shown[50] == 40.05, "what was repeated is shown as it was the last time"
     assert shown[70] == 60.07
-    (curve,) = read_curves(storage.normalise(tmp_path / "scalars")).curves
+    ((curve,), _) = read_curves(storage.normalise(tmp_path / "scalars"))
     assert dict(zip(curve.steps, curve.values, strict=True)) == shown
 
 
@@ -61,7 +61,7 @@ def test_of_a_long_training_the_last_part_alone_is_copied_again(tmp_path: Path, 
     assert after[first] == before[first] and after[second] != before[second]
     sealed = [info.size for info in storage.list_objects(bucket)][:-1]
     assert all(PART_BYTES <= size < PART_BYTES + 20_000 for size in sealed)
-    assert read_curves(bucket).rows == 40 * 250
+    assert sum(curve.rows for curve in read_curves(bucket)[0]) == 40 * 250
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -83,4 +83,4 @@ def test_a_full_disk_ends_what_is_shown_and_nothing_else(tmp_path: Path, capsys:
         signal.signal(signal.SIGXFSZ, before)
     said = capsys.readouterr().err
     assert said.count("TensorBoard's files cannot be written") == said.count("scalars of this attempt cannot be") == 1
-    assert read_curves(storage.normalise(tmp_path / "scalars")).missing == []
+    assert read_curves(storage.normalise(tmp_path / "scalars"))[1] == []

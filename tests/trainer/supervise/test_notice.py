@@ -6,22 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal.machines.metadata import Identity
-from rehearsal.machines.network import Host, Network
+from rehearsal.machines.metadata import Identity, MetadataServer
 from trainer.supervise import notice
 from trainer.supervise.notice import HOST_VARIABLE, NoticeWatch, metadata_host
 
 
 @pytest.fixture
-def machine() -> Iterator[Host]:
+def machine() -> Iterator[MetadataServer]:
     refused: list[str] = []
-    with Network(refuse=refused.append) as network:
-        yield network.add("worker-0", Identity("acme", "1", "us-central1-a", "n1-standard-4", "runner@acme", str))
+    identity = Identity("acme", "1", "us-central1-a", "n1-standard-4", "runner@acme", str)
+    server = MetadataServer("worker-0", identity, refused.append)
+    yield server
+    server.close()
     assert refused == []
 
 
 def test_a_notice_is_heard_by_one_long_poll_and_a_server_that_fails_is_asked_again(
-    machine: Host, monkeypatch: pytest.MonkeyPatch
+    machine: MetadataServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask, known_values, is_polling = NoticeWatch._ask, list[str | None](), threading.Event()
 
@@ -39,7 +40,7 @@ def test_a_notice_is_heard_by_one_long_poll_and_a_server_that_fails_is_asked_aga
     NoticeWatch(host, noticed.set, said.append)
     assert is_polling.wait(60)
     assert not noticed.is_set()
-    machine.give_notice()
+    machine.preempt()
     assert noticed.wait(60)
     assert known_values[:2] == [None, None] and known_values[2] and len(known_values) == 3
     assert said == []

@@ -17,8 +17,8 @@ from contracts.config import RunConfig
 from contracts.errors import ConfigError, UserError
 from contracts.own_code import append_code
 from inspection.metrics import stage_metrics
-from inspection.page import render_report
-from inspection.run.view import RunView
+from inspection.report.page import render_report
+from inspection.view import RunView
 from tests.conftest import OWN_CODE, small_config
 from tests.trainer.launch.machines import make_assignment
 from tests.trainer.one_rank import logs, make_training, newest, one_rank, train
@@ -122,9 +122,9 @@ def test_its_page_shows_headline_and_metrics_and_no_part_of_another_task(trained
     assert "Test distance" in page and "lower is better" in page
     tile = page.partition('data-figure="overview.metric"')
     assert repr(report.metrics["distance"]) in tile[0][-100:] + tile[2][:100]
-    for name in ("results.distance", "results.squares", "results.loss", "metrics.validation_squares"):
+    for name in ("metrics.test.distance", "metrics.test.squares", "metrics.test.loss", "metrics.validation.squares"):
         assert name in page, name
-    for word in ("Confusion", "ROC", "Accuracy", "accuracy", "recall", "Worst classified"):
+    for word in ("confusion", "Accuracy", "accuracy", "recall", "Worst samples"):
         assert word not in page, word
     assert stage_metrics(manifest)["train_test_distance"] == report.metrics["distance"]
     assert "confusionMatrix" not in describe_classes(report) and "no classification" in describe_classes(report)["note"]

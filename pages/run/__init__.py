@@ -1,1 +1,0 @@
-"""Sections of a run's page: what each shows, one view and one template each."""

@@ -1,0 +1,104 @@
+"""`shardline plan --hours-per-month H`: the training's machines for so many hours a month, by each way to pay for them.
+
+Spot and on-demand machines cost their hours, a commitment costs every hour of its term, and a workstation of one's own
+its price and its power. Beside each stands the hours a month from which it is cheaper than on demand. Disks, traffic
+and the work of keeping a machine are in none of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TextIO
+
+from contracts.config import RunConfig
+from contracts.errors import ConfigError
+from contracts.machines import AS_OF, COMMITTED_SOURCE, PRICE_SOURCE, find_machine
+
+HOURS_OF_MONTH = 730
+
+
+@dataclass(frozen=True)
+class Workstation:
+    """A machine of one's own."""
+
+    usd: float
+    """Its price."""
+    watts: float
+    """While it trains."""
+    years: float
+    """Until its price is written off."""
+    usd_per_kwh: float
+
+
+@dataclass(frozen=True)
+class MonthlyCost:
+    """Cost of a month by one way to pay."""
+
+    way: str
+    usd: float | None
+    """None: unknown."""
+    break_even_hours: float | None
+    """Hours a month from which it is cheaper than on demand; None: unknown, or it is always or never."""
+    source: str
+
+
+def monthly_costs(config: RunConfig, hours: float, own: Workstation | None = None) -> list[MonthlyCost]:
+    """Return the cost of a month by each way.
+
+    Args:
+        config: The resolved configuration: `resources.machine`, `nodes`, and `cloud.region`.
+        hours: Of the machines, each month.
+        own: None: not asked for.
+
+    Raises:
+        ConfigError: Unknown machine type, impossible hours, or one machine of one's own beside several.
+    """
+    if not 0 < hours <= HOURS_OF_MONTH:
+        raise ConfigError(
+            f"--hours-per-month {hours:g}", allowed=f"more than 0, up to {HOURS_OF_MONTH}", todo="correct it"
+        )
+    machine, nodes, region = find_machine(config.resources.machine), config.resources.num_nodes, config.cloud.region
+    if own is not None and nodes > 1:
+        raise ConfigError(
+            f"--own-usd with resources.nodes = {nodes}", allowed="one machine", todo="set resources.nodes=1"
+        )
+    spot = machine.price("SPOT", region)
+    on_demand = machine.price("STANDARD", region) if "STANDARD" in machine.strategies else None
+    costs = [
+        MonthlyCost(way, None if price is None else price * nodes * hours, None, PRICE_SOURCE)
+        for way, price in (("spot", spot), ("on demand", on_demand))
+    ]
+    for way, committed in zip(("1 year committed", "3 years committed"), machine.committed(region), strict=True):
+        usd = break_even = None
+        if committed is not None and on_demand is not None:
+            # A commitment to GPUs alone leaves the rest of the machine on demand.
+            fixed, hourly = committed
+            usd = nodes * (fixed * HOURS_OF_MONTH + hourly * hours)
+            saved = on_demand - hourly
+            needed = fixed * HOURS_OF_MONTH / saved
+            break_even = needed if needed <= HOURS_OF_MONTH else None
+        costs.append(MonthlyCost(way, usd, break_even, COMMITTED_SOURCE))
+    if own is not None:
+        fixed, hourly = own.usd / own.years / 12, own.watts / 1000 * own.usd_per_kwh
+        above = None if on_demand is None else on_demand * nodes - hourly
+        break_even = fixed / above if above is not None and above > 0 else None
+        costs.append(
+            MonthlyCost("workstation of your own", fixed + hourly * hours, break_even, "the options --own-...")
+        )
+    return costs
+
+
+def print_monthly_costs(config: RunConfig, hours: float, costs: list[MonthlyCost], stream: TextIO) -> None:
+    """Print the costs as a table with their sources."""
+    machine, nodes = find_machine(config.resources.machine), config.resources.num_nodes
+    print(f"{hours:g} hours a month of {nodes} x {machine.label} in {config.cloud.region} (estimate):", file=stream)
+    for cost in costs:
+        usd = "unknown" if cost.usd is None else f"{cost.usd:,.0f} USD"
+        even = (
+            "" if cost.break_even_hours is None else f"cheaper than on demand from {cost.break_even_hours:,.0f} hours"
+        )
+        print(f"  {cost.way:<24} {usd:>12}  {even}".rstrip(), file=stream)
+    for source in dict.fromkeys(cost.source for cost in costs if cost.usd is not None):
+        print(f"  prices: {source}", file=stream)
+    if any(cost.usd is None for cost in costs):
+        print(f"  unknown: no source of the table has it ({AS_OF})", file=stream)

@@ -1,0 +1,129 @@
+"""Access log: one entry per request, in memory and as a file of JSON lines, and the requests under way."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Generic, TypeVar
+
+# Of the newest: some 60 MB. The file has all.
+_MAX_ENTRIES = 200_000
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a service's method, or one request to the proxy."""
+
+    time_s: float
+    """When it ended, by the machine's clock, seconds since 1970."""
+    transport: str
+    """"rest", "grpc" or "proxy"."""
+    method: str
+    """The service's method, as JobService.CreateCustomJob; the verb where a request reached none."""
+    resource: str
+    """The resource's or its parent's name; the host and path where a request reached none."""
+    status: str
+    """OK, or the code's name."""
+    user_agent: str
+
+
+@dataclass(frozen=True)
+class StorageRequest:
+    """One request to Cloud Storage."""
+
+    time_s: float
+    """When it began, seconds since 1970."""
+    method: str
+    operation: str
+    """objects.get, objects.media, objects.list, uploads, ..."""
+    bucket: str
+    object: str
+    status: int
+    """0 where the connection was reset before an answer."""
+    bytes_in: int
+    """Bytes of the request's body that were read."""
+    bytes_out: int
+    """Bytes of the answer's body that were sent."""
+    duration_s: float
+    fault: bool = False
+    """A rule changed the answer."""
+
+
+Entry = TypeVar("Entry", Call, StorageRequest)
+
+
+class AccessLog(Generic[Entry]):
+    """The newest entries, oldest first, and the requests under way.
+
+    Args:
+        path: File of JSON lines to append to.
+        settle_s: How long `entries` waits for the requests under way: a client may have its answer before the entry is
+            written.
+    """
+
+    def __init__(self, path: Path | None = None, settle_s: float = 0.0) -> None:
+        self._entries: deque[Entry] = deque(maxlen=_MAX_ENTRIES)
+        self._file = None if path is None else path.open("a", buffering=1)
+        self._settle_s = settle_s
+        self._under_way: Counter[str] = Counter()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def running(self, method: str = "") -> Iterator[None]:
+        """Count a request as under way."""
+        with self._changed:
+            self._under_way[method] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._under_way[method] -= 1
+                self._changed.notify_all()
+
+    def under_way(self, method: str) -> int:
+        """Return how many calls of a method have no answer yet."""
+        with self._changed:
+            return self._under_way[method]
+
+    def add(self, entry: Entry) -> None:
+        """Write an entry."""
+        with self._changed:
+            self._entries.append(entry)
+            if self._file is not None:
+                self._file.write(json.dumps(asdict(entry)) + "\n")
+
+    def entries(self, method: str = "*", **patterns: str) -> list[Entry]:
+        """Return the entries whose fields match the patterns, oldest first."""
+        self.wait()
+        patterns["method"] = method
+        with self._changed:
+            entries = list(self._entries)
+        return [
+            entry
+            for entry in entries
+            if all(fnmatchcase(getattr(entry, name), pattern) for name, pattern in patterns.items())
+        ]
+
+    def wait(self) -> None:
+        """Wait until no request is under way, at most `settle_s`."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._under_way.total(), timeout=self._settle_s)
+
+    def clear(self) -> None:
+        """Forget the entries in memory, those of requests under way too; the file keeps them."""
+        self.wait()
+        with self._changed:
+            self._entries.clear()
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._changed:
+            if self._file is not None:
+                self._file.close()
+                self._file = None

@@ -1,0 +1,169 @@
+"""Checks of what clients create: the status code and field path are the real service's, the wording ours.
+
+Machine types, accelerators and disks are not checked here: `shardline plan` checks them (contracts/machines.py).
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/CustomJobSpec, .../projects.locations.pipelineJobs
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from google.cloud.aiplatform_v1 import types
+from google.protobuf import json_format
+
+from contracts.canonical import canonical
+from rehearsal.errors import ServiceError, Violation, invalid_arguments
+from rehearsal.pipelines.spec import find_unsupported
+from rehearsal.pipelines.values import TaskFailed, fit
+from rehearsal.servers.messages import plain
+
+# Letters of any script are allowed, upper case is not: https://cloud.google.com/resource-manager/docs/labels-overview
+_LABEL_KEY, _LABEL_VALUE = re.compile(r"(?=[^\W\d_])[\w-]{1,63}"), re.compile(r"[\w-]{0,63}")
+_MAX_DISPLAY_NAME, _MAX_POOLS = 128, 4
+_FOLDER = re.compile(r"gs://[a-z0-9][-a-z0-9_.]{1,220}[a-z0-9](/.*)?")
+_PIPELINE_NAME = re.compile(r"[a-z0-9][-a-z0-9]{0,127}")
+
+
+def check_resource(message: Any, field: str, *, is_named: bool = True) -> list[Violation]:
+    """Return what is wrong with the display name and the labels of a resource; `field` is its path with a final dot."""
+    violations = []
+    if is_named and not 1 <= len(message.display_name) <= _MAX_DISPLAY_NAME:
+        violations.append(Violation(f"{field}display_name", f"1 to {_MAX_DISPLAY_NAME} characters are required."))
+    for key, value in message.labels.items():
+        is_valid = _LABEL_KEY.fullmatch(key) is not None and _LABEL_VALUE.fullmatch(value) is not None
+        if not is_valid or f"{key}{value}".lower() != f"{key}{value}":
+            text = f"{key!r}: {value!r}: a lower-case letter, then up to 62 of lower case, digits, _ and -."
+            violations.append(Violation(f"{field}labels[{key}]", text))
+    return violations
+
+
+def check_text(text: str, pattern: re.Pattern[str], field: str, expected: str) -> list[Violation]:
+    """Return a violation where a text is set and does not match."""
+    return [Violation(field, f"{text!r} is not {expected}.")] if text and pattern.fullmatch(text) is None else []
+
+
+def check_custom_job(job: types.CustomJob) -> None:
+    """Check a custom job that is to be created.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT with every field that is wrong.
+    """
+    spec = job.job_spec
+    folder = spec.base_output_directory.output_uri_prefix
+    violations = [
+        *check_resource(job, ""),
+        *check_text(folder, _FOLDER, "job_spec.base_output_directory.output_uri_prefix", "gs://BUCKET/PATH"),
+        *_check_pools(spec.worker_pool_specs),
+    ]
+    if violations:
+        raise invalid_arguments(violations)
+
+
+def _check_pools(pools: Any) -> Iterator[Violation]:
+    field = "job_spec.worker_pool_specs"
+    if not 1 <= len(pools) <= _MAX_POOLS:
+        yield Violation(field, f"{len(pools)} pools: 1 to {_MAX_POOLS} are allowed.")
+    for number, pool in enumerate(pools):
+        # An empty pool keeps a place, as that of the reduction server.
+        if pool == types.WorkerPoolSpec() and number > 0:
+            continue
+        if (number == 0 and pool.replica_count != 1) or pool.replica_count < 1:
+            text = f"is {pool.replica_count}: must be 1 in the first pool and at least 1 in the others."
+            yield Violation(f"{field}[{number}].replica_count", text)
+        if not pool.machine_spec.machine_type:
+            yield Violation(f"{field}[{number}].machine_spec.machine_type", "is required.")
+        if not pool.container_spec.image_uri:
+            yield Violation(f"{field}[{number}].container_spec.image_uri", "is required.")
+
+
+def check_pipeline_job(job: types.PipelineJob, field: str = "pipeline_job", *, is_named: bool = True) -> None:
+    """Check a pipeline job that is to be created.
+
+    The specification travels as a Struct, so only this finds typing errors in it: it is parsed into PipelineSpec, and
+    each executor, a Struct within it, into ExecutorSpec; unknown names are errors.
+    The job of a schedule needs no display name.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT with every field that is wrong; UNIMPLEMENTED with what Vertex AI may accept and
+            is not executed here.
+    """
+    config = job.runtime_config
+    folder, root_field = config.gcs_output_directory, f"{field}.runtime_config.gcs_output_directory"
+    violations = [
+        *check_resource(job, f"{field}.", is_named=is_named),
+        *check_text(folder or "(unset)", _FOLDER, root_field, "gs://BUCKET/PATH"),
+    ]
+    spec = to_values(plain(job).pipeline_spec)
+    if not spec:
+        text = "is required: a template's URI alone is not resolved here."
+        violations.append(Violation(f"{field}.pipeline_spec", text))
+    else:
+        # A document for Kubernetes beside it is refused below.
+        violations += _check_spec({name: spec[name] for name in spec if name != "platforms"}, f"{field}.pipeline_spec")
+        values = {name: to_values(value) for name, value in plain(config).parameter_values.items()}
+        violations += _check_parameters(spec, values, f"{field}.runtime_config.parameter_values")
+    if violations:
+        raise invalid_arguments(violations)
+    unsupported = find_unsupported(spec)
+    if config.failure_policy == types.PipelineFailurePolicy.PIPELINE_FAILURE_POLICY_FAIL_FAST:
+        unsupported.append("runtime_config.failure_policy: fail fast")
+    if unsupported:
+        raise ServiceError("UNIMPLEMENTED", f"{field}: a rehearsal does not execute {'; '.join(unsupported)}")
+
+
+def to_values(struct: Any) -> Any:
+    """Return the JSON value of a Struct or Value, whole numbers as integers: the wire has doubles only."""
+    return canonical(json_format.MessageToDict(struct))
+
+
+def _check_spec(spec: dict[str, Any], field: str) -> Iterator[Violation]:
+    from kfp.pipeline_spec import pipeline_spec_pb2 as messages
+
+    executor_type = messages.PipelineDeploymentConfig.ExecutorSpec
+    try:
+        message = json_format.ParseDict(spec, messages.PipelineSpec())
+    except json_format.ParseError as error:
+        yield Violation(field, str(error))
+        return
+    if _PIPELINE_NAME.fullmatch(message.pipeline_info.name) is None:
+        text = f"{message.pipeline_info.name!r} does not match {_PIPELINE_NAME.pattern}."
+        yield Violation(f"{field}.pipelineInfo.name", text)
+    executors = json_format.MessageToDict(message.deployment_spec).get("executors", {})
+    for label, executor in executors.items():
+        where = f"{field}.deploymentSpec.executors[{label}]"
+        try:
+            container = json_format.ParseDict(executor, executor_type()).container
+        except json_format.ParseError as error:
+            yield Violation(where, str(error))
+        else:
+            if "container" in executor and not container.image:
+                yield Violation(f"{where}.container.image", "is required.")
+    for name, component in [("root", message.root), *message.components.items()]:
+        if component.executor_label and component.executor_label not in executors:
+            text = f"there is no executor {component.executor_label!r}."
+            yield Violation(f"{field}.components[{name}].executorLabel", text)
+        for task, body in component.dag.tasks.items():
+            if body.component_ref.name not in message.components:
+                where = f"{field}.components[{name}].dag.tasks[{task}].componentRef.name"
+                yield Violation(where, f"there is no component {body.component_ref.name!r}.")
+
+
+def _check_parameters(spec: dict[str, Any], values: Mapping[str, Any], field: str) -> Iterator[Violation]:
+    definitions = spec.get("root", {}).get("inputDefinitions", {}).get("parameters", {})
+    for name in values.keys() - definitions.keys():
+        yield Violation(f"{field}[{name}]", f"the pipeline has no parameter {name!r}: {', '.join(definitions)}.")
+    for name, definition in definitions.items():
+        if name not in values:
+            if not definition.get("isOptional") and "defaultValue" not in definition:
+                yield Violation(f"{field}[{name}]", "is required: it has no default value.")
+            continue
+        value, kind = values[name], definition.get("parameterType", "")
+        if kind == "STRING" and not isinstance(value, str):
+            yield Violation(f"{field}[{name}]", f"{value!r} is no {kind}.")
+            continue
+        try:
+            fit(name, value, kind)
+        except TaskFailed as error:
+            yield Violation(f"{field}[{name}]", str(error))

@@ -1,0 +1,99 @@
+"""Ticks, scales and paths of charts."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from inspection.pages import quantities
+from inspection.pages.chart import HEIGHT, WIDTH, Axis, line_path, round_ticks, time_axis, value_axis
+
+FINITE = st.floats(min_value=-1e12, max_value=1e12, allow_nan=False)
+SQUARE = Axis(0.0, 1.0, [])
+
+
+@given(FINITE, FINITE, st.integers(min_value=2, max_value=9))
+@example(0.0, 0.0, 5)
+@example(1.0, 1.0 + 1e-15, 5)
+@example(-1e-300, 1e-300, 3)
+def test_round_ticks_cover_what_is_drawn(one: float, other: float, most: int) -> None:
+    low, high = min(one, other), max(one, other)
+    ticks = round_ticks(low, high, most)
+    assert 2 <= len(ticks) <= most
+    assert all(before < after for before, after in pairwise(ticks))
+    room = 1e-6 * max(abs(low), abs(high), 1e-300)
+    assert ticks[0] <= low + room
+    assert ticks[-1] >= high - room
+
+
+@given(
+    st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=20),
+    st.sampled_from(["number", "percent", "size"]),
+)
+def test_all_values_are_on_their_axis(values: list[float], unit: str) -> None:
+    axis = value_axis(values, unit)
+    assert all(-1e-6 <= axis.fraction(value) <= 1 + 1e-6 for value in values)
+    assert len({name for _, name in axis.ticks}) == len(axis.ticks), "each tick reads differently"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.0, 1.0, [0.0, 0.25, 0.5, 0.75, 1.0]),
+        (0.02, 1.9, [0.0, 0.5, 1.0, 1.5, 2.0]),
+        (612.0, 990.0, [600.0, 700.0, 800.0, 900.0, 1000.0]),
+        (-3.0, 4.0, [-4.0, -2.0, 0.0, 2.0, 4.0]),
+    ],
+)
+def test_ticks_that_a_reader_expects(low: float, high: float, ticks: list[float]) -> None:
+    assert round_ticks(low, high, 5) == ticks
+
+
+@pytest.mark.parametrize(
+    ("seconds", "names"),
+    [
+        (0.0, ["0"]),
+        (11.0, ["0", "2.5 s", "5 s", "7.5 s", "10 s"]),
+        (5000.0, ["0", "20 min", "40 min", "60 min", "80 min"]),
+        (3 * 86400.0, ["0", "1 d", "2 d", "3 d"]),
+    ],
+)
+def test_durations_read_in_their_unit(seconds: float, names: list[str]) -> None:
+    assert [name.replace("\u00a0", " ") for _, name in time_axis(seconds).ticks] == names
+
+
+def test_a_constant_has_an_axis_from_zero() -> None:
+    assert (value_axis([0.0, 0.0]).low, value_axis([0.0]).high) == (0.0, 1.0)
+    assert value_axis([7.0, 7.0]).low == 0.0
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "names"),
+    [
+        ([0.6, 0.97], "percent", ["60 %", "70 %", "80 %", "90 %", "100 %"]),
+        ([0.0, 506e6], "size", ["0 MB", "200 MB", "400 MB", "600 MB"]),
+        ([2.1e9, 3.9e9], "size", ["2.0 GB", "2.5 GB", "3.0 GB", "3.5 GB", "4.0 GB"]),
+    ],
+)
+def test_ticks_have_the_unit_of_the_legend(values: list[float], unit: str, names: list[str]) -> None:
+    shown = [name.replace("\u00a0", " ") for _, name in value_axis(values, unit).ticks]
+    assert shown == names
+    legend = getattr(quantities, unit)(max(values))
+    assert legend.rpartition("\u00a0")[2] == names[-1].rpartition(" ")[2]
+
+
+def test_a_path_breaks_at_values_that_are_not_finite() -> None:
+    path = line_path([0.0, 0.25, 0.5, 0.75, 1.0], [0.0, 1.0, math.nan, 0.5, 0.5], SQUARE, SQUARE)
+    assert path == "M0 1000L0 1000L500 0M1500 500L1500 500L2000 500"
+
+
+@given(st.lists(st.tuples(st.floats(), st.floats()), max_size=30))
+def test_a_path_stays_near_the_drawing(points: list[tuple[float, float]]) -> None:
+    path = line_path([x for x, _ in points], [y for _, y in points], SQUARE, SQUARE)
+    places = [int(number) for number in re.findall(r"-?\d+", path)]
+    assert all(-WIDTH <= place <= 2 * max(WIDTH, HEIGHT) for place in places)

@@ -1,0 +1,88 @@
+"""The HTTP server: faults of a site are kept and told, bodies are streams, an end is an end."""
+
+import asyncio
+import http.client
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from rehearsal.servers.http import Request, Response, Send
+from rehearsal.servers.http_server import HttpServer
+from rehearsal.servers.tls import TlsProxy, write_certificate
+from rehearsal.vertex import custom_jobs
+
+from ..vertex.conftest import PARENT, Cloud
+
+
+def serve(request: Request, send: Send) -> None:
+    """Answer /well, break at /broken before an answer and at /late after it."""
+    if request.path == "/broken":
+        raise KeyError("a fault of ours")
+    send(Response(200, {}, b"well"))
+    if request.path == "/late":
+        raise KeyError("a late fault of ours")
+
+
+@pytest.fixture
+def server() -> Iterator[HttpServer]:
+    found = HttpServer(serve, [])
+    found.start()
+    yield found
+    found.stop()
+
+
+def test_a_fault_is_told_as_internal_and_kept(server: HttpServer) -> None:
+    answer = requests.get(f"{server.endpoint}/broken", timeout=30)
+    assert (answer.status_code, answer.json()["error"]["status"]) == (500, "INTERNAL")
+    assert len(server.failures) == 1 and "a fault of ours" in server.failures[0]
+    assert requests.get(f"{server.endpoint}/late", timeout=30).text == "well"
+    assert requests.get(f"{server.endpoint}/well", timeout=30).text == "well"
+    deadline = time.monotonic() + 30
+    while len(server.failures) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(server.failures) == 2 and "a late fault of ours" in server.failures[1]
+
+
+def test_a_client_that_leaves_is_no_fault(server: HttpServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.putrequest("PUT", "/well")
+    connection.putheader("Content-Length", "1000")
+    connection.endheaders(b"some")
+    connection.close()
+    assert requests.get(f"{server.endpoint}/well", timeout=30).text == "well"
+    assert server.failures == []
+
+
+def test_the_cloud_tells_its_own_faults_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(*_: object) -> None:
+        raise ZeroDivisionError("of a method")
+
+    monkeypatch.setitem(custom_jobs.METHODS, "GetCustomJob", break_down)
+    cloud = Cloud(tmp_path / "cloud")
+    cloud.server.start()
+    headers = {"Authorization": f"Bearer {cloud.server.access.token}"}
+    answer = requests.get(f"{cloud.server.endpoint}/v1/{PARENT}/customJobs/1", headers=headers, timeout=30)
+    assert answer.status_code == 500
+    with pytest.raises(RuntimeError, match="ZeroDivisionError: of a method"):
+        cloud.server.stop()
+
+
+def test_a_server_that_was_never_started_stops() -> None:
+    stopping = threading.Thread(target=HttpServer(serve, []).stop, daemon=True)
+    stopping.start()
+    stopping.join(30)
+    assert not stopping.is_alive()
+
+
+def test_a_proxy_that_gets_no_port_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError("no port is free")
+
+    monkeypatch.setattr(asyncio, "start_server", refuse)
+    proxy = TlsProxy(write_certificate(tmp_path), grpc_port=1, http_port=2, on_request=lambda *_: None)
+    with pytest.raises(OSError, match="no port is free"):
+        proxy.start()
