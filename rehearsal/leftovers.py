@@ -41,7 +41,8 @@ def claimed_folder(keep: Path | None = None) -> Iterator[Path]:
     _require_private(entries)
     for entry in list(entries.iterdir()):
         _remove_leftovers(entry)
-    folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX)) if keep is None else keep
+    # Named here and made below: killed in between, it leaves no folder that no entry names.
+    folder = places / f"{_FOLDER_PREFIX}{uuid.uuid4().hex}" if keep is None else keep
     # Complete and locked before it has the name by which others take it for an entry.
     unfinished, entry = entries / f".{uuid.uuid4().hex}", entries / uuid.uuid4().hex
     with unfinished.open("x") as stream:
@@ -51,6 +52,8 @@ def claimed_folder(keep: Path | None = None) -> Iterator[Path]:
         os.fsync(stream.fileno())
         unfinished.rename(entry)
         try:
+            if keep is None:
+                folder.mkdir(mode=0o700)
             yield folder
         finally:
             if keep is None:
